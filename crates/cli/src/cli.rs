@@ -1,0 +1,27 @@
+//! The flags.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::commands;
+
+/// Keeps a fleet of NVIDIA GPUs fit for LLM work.
+#[derive(Debug, Parser)]
+#[command(name = "farrier", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}

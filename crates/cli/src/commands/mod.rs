@@ -1,0 +1,25 @@
+//! One file a verb. A command reads its input, asks a pure crate, and prints.
+
+use crate::cli::{Cli, Command};
+use crate::printer::Printer;
+
+/// How a command ended, when it ended without an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Exit code 0.
+    Fine,
+    /// Exit code 1: the answer is a bad one.
+    Finding,
+}
+
+impl Outcome {
+    /// A finding if `found`.
+    pub(crate) fn finding_if(found: bool) -> Self {
+        if found { Self::Finding } else { Self::Fine }
+    }
+}
+
+/// Runs the command that the flags name.
+pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    match cli.command {}
+}

@@ -1,0 +1,50 @@
+//! How an error reaches a person: the chain once, then what to do.
+
+use std::fmt;
+use std::io::Write;
+
+/// An error that knows what the person should do about it.
+#[derive(Debug)]
+pub(crate) struct Hinted {
+    message: String,
+    hint: String,
+}
+
+impl Hinted {
+    /// An error with advice.
+    pub(crate) fn error(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self { message: message.into(), hint: hint.into() })
+    }
+}
+
+impl fmt::Display for Hinted {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Hinted {}
+
+/// Whether the reader of our output went away.
+pub(crate) fn is_broken_pipe(err: &anyhow::Error) -> bool {
+    err.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|err| err.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Prints the chain and the hints on stderr.
+pub(crate) fn report(err: &anyhow::Error) {
+    let mut text = String::from("error: ");
+    let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
+    text.push_str(&causes.join(": "));
+    text.push('\n');
+    for hint in err.chain().filter_map(|cause| cause.downcast_ref::<Hinted>()) {
+        text.push_str("hint: ");
+        text.push_str(&hint.hint);
+        text.push('\n');
+    }
+    // Nothing is left to do when stderr itself is gone.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,115 @@
+//! The one way to stdout.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use comfy_table::{ContentArrangement, Table};
+
+/// Width of tables when stdout is not a terminal: fits a wide pager and a review.
+const WIDTH_WITHOUT_TERMINAL: u16 = 120;
+
+/// Buffers what a command says and writes it to stdout.
+pub(crate) struct Printer {
+    out: BufWriter<Box<dyn Write>>,
+    colour: bool,
+    width: u16,
+}
+
+/// The colour of a word that carries a judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// Nothing to do.
+    Good,
+    /// Read on.
+    Caution,
+    /// Act.
+    Bad,
+    /// A heading.
+    Strong,
+}
+
+impl Printer {
+    /// A printer on stdout; colour only on a terminal, and never with `NO_COLOR`.
+    pub(crate) fn stdout() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let width = terminal_size::terminal_size().map(|(width, _)| width.0);
+        Self {
+            out: BufWriter::with_capacity(64 << 10, Box::new(stdout)),
+            colour: terminal && !no_colour,
+            width: width.filter(|_| terminal).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
+        }
+    }
+
+    /// One line of text.
+    pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(b"\n")
+    }
+
+    /// One JSON document on a line of its own, indented.
+    pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut self.out, value)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// One JSON document on one line.
+    pub(crate) fn json_line(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, value)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// Columns under headings, wrapped to the width of the terminal.
+    pub(crate) fn table(&mut self, headings: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let mut table = Table::new();
+        table
+            .load_preset("     ──            ")
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(self.width)
+            .set_header(headings.to_vec());
+        for row in rows {
+            table.add_row(row);
+        }
+        for line in table.lines() {
+            self.line(line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// Text folded to the width of the terminal, every line after the first indented.
+    pub(crate) fn paragraph(&mut self, first: &str, indent: usize, text: &str) -> io::Result<()> {
+        let width = usize::from(self.width).max(indent + 20);
+        let mut line = format!("{first:indent$}");
+        let mut empty = true;
+        for word in text.split_whitespace() {
+            let used = line.chars().count();
+            if !empty && used + 1 + word.chars().count() > width {
+                self.line(line.trim_end())?;
+                line = " ".repeat(indent);
+                empty = true;
+            }
+            if !empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+            empty = false;
+        }
+        self.line(line.trim_end())
+    }
+
+    /// A word in colour where there is colour.
+    pub(crate) fn toned(&self, tone: Tone, word: &str) -> String {
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Caution => "33",
+            Tone::Bad => "31",
+            Tone::Strong => "1",
+        };
+        if self.colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+    }
+
+    /// Writes out what is buffered.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

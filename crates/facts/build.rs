@@ -1,0 +1,68 @@
+//! Packs `data/` into one JSON document that the crate embeds.
+//!
+//! People edit TOML, one folder a kind; the program reads JSON, because parsing TOML at every start
+//! would take longer than the whole answer. Only the shape is changed here: every check is made by
+//! the same typed reader that reads an installed set.
+
+use std::path::{Path, PathBuf};
+
+/// One folder of `data/` a kind of fact.
+const KINDS: [&str; 7] =
+    ["gpus", "drivers", "cuda", "frameworks", "xids", "advisories", "settings"];
+
+fn main() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
+    println!("cargo::rerun-if-changed={}", data.display());
+
+    let mut set = serde_json::Map::new();
+    set.insert("set".to_owned(), read(&data.join("set.toml")));
+    for kind in KINDS {
+        let mut merged = serde_json::Map::new();
+        for file in files(&data.join(kind)) {
+            let serde_json::Value::Object(tables) = read(&file) else { unreachable!() };
+            for (table, value) in tables {
+                merge(&mut merged, table, value, &file);
+            }
+        }
+        set.insert(kind.to_owned(), merged.into());
+    }
+
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let text = serde_json::to_string(&set).expect("a JSON map serialises");
+    #[expect(clippy::disallowed_methods, reason = "a build script runs before the pure crate")]
+    std::fs::write(out.join("facts.json"), text).expect("OUT_DIR is writable");
+}
+
+/// Arrays of the same name in several files of a folder are one array.
+fn merge(
+    merged: &mut serde_json::Map<String, serde_json::Value>,
+    table: String,
+    value: serde_json::Value,
+    file: &Path,
+) {
+    use serde_json::Value::Array;
+    match (merged.get_mut(&table), value) {
+        (None, value) => {
+            merged.insert(table, value);
+        }
+        (Some(Array(present)), Array(more)) => present.extend(more),
+        (Some(_), _) => panic!("{}: table `{table}` stands in another file too", file.display()),
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap_or_else(|err| panic!("failed to list {}: {err}", folder.display()))
+        .map(|entry| entry.expect("a directory entry reads").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn read(file: &Path) -> serde_json::Value {
+    #[expect(clippy::disallowed_methods, reason = "a build script runs before the pure crate")]
+    let text = std::fs::read_to_string(file)
+        .unwrap_or_else(|err| panic!("failed to read {}: {err}", file.display()));
+    toml::from_str(&text).unwrap_or_else(|err| panic!("failed to parse {}: {err}", file.display()))
+}

@@ -1,0 +1,182 @@
+//! Security advisories and known regressions.
+
+use jiff::civil::Date;
+use serde::{Deserialize, Serialize};
+
+use crate::origin::Origin;
+use crate::version::{Branch, DriverVersion};
+
+/// What `data/advisories/` holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdvisoryFacts {
+    /// One record a CVE and bulletin, newest bulletin first.
+    pub advisory: Vec<Advisory>,
+    /// Publicly reported breakages.
+    pub regression: Vec<Regression>,
+}
+
+/// A security advisory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Advisory {
+    /// Such as `CVE-2026-24187`.
+    pub id: String,
+    /// What is affected.
+    pub product: Product,
+    /// NVIDIA's bulletin number.
+    pub bulletin: String,
+    /// When the bulletin came out.
+    pub published: Date,
+    /// When it was last changed.
+    pub updated: Option<Date>,
+    /// CVSS v3.1 base score as NVIDIA prints it.
+    pub score: f64,
+    /// The level that NVIDIA prints beside the score.
+    pub level: Level,
+    /// The weakness class, such as `CWE-416`.
+    pub cwe: String,
+    /// In our words.
+    pub summary: String,
+    /// The first fixed driver of each branch that the bulletin lists.
+    #[serde(default)]
+    pub fixed_drivers: Vec<FixedDriver>,
+    /// The same for branches that the bulletin lists only for GeForce and RTX.
+    #[serde(default)]
+    pub fixed_drivers_other_products: Vec<FixedDriver>,
+    /// The first fixed version of each component that is not a driver.
+    #[serde(default)]
+    pub fixed_components: Vec<FixedComponent>,
+    /// The affected range as printed, for components.
+    pub affected: Option<String>,
+    /// What in the bulletin does not fit together.
+    pub doubt: Option<String>,
+    /// Of the values above.
+    pub origin: Origin,
+}
+
+/// What an advisory is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Product {
+    /// The Linux driver on bare metal or passed through.
+    GpuDriverLinux,
+    /// The vGPU manager or a vGPU guest driver.
+    Vgpu,
+    /// The container toolkit.
+    ContainerToolkit,
+    /// DCGM and its exporter.
+    Dcgm,
+}
+
+impl Product {
+    /// As in the data.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GpuDriverLinux => "gpu-driver-linux",
+            Self::Vgpu => "vgpu",
+            Self::ContainerToolkit => "container-toolkit",
+            Self::Dcgm => "dcgm",
+        }
+    }
+}
+
+/// A severity level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// CVSS below 4.
+    Low,
+    /// CVSS from 4.
+    Medium,
+    /// CVSS from 7.
+    High,
+    /// CVSS from 9.
+    Critical,
+}
+
+impl Level {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// The first fixed driver of a branch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedDriver {
+    /// The branch.
+    pub branch: Branch,
+    /// Its first release with the fix.
+    pub version: DriverVersion,
+    /// The vGPU release that carries it, in vGPU advisories.
+    pub vgpu: Option<String>,
+}
+
+/// The first fixed version of a component.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedComponent {
+    /// Such as `dcgm-exporter`.
+    pub component: String,
+    /// Its first version with the fix.
+    pub version: String,
+}
+
+/// A publicly reported breakage.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Regression {
+    /// Short name.
+    pub id: String,
+    /// Affected drivers, each range with both ends.
+    pub drivers: Vec<DriverRange>,
+    /// [`crate::gpu::Gpu::id`]s it was seen on; empty for all.
+    #[serde(default)]
+    pub gpus: Vec<String>,
+    /// The kernel modules it was seen with; absent for both.
+    pub module: Option<crate::check::Module>,
+    /// Where it was seen, as reported.
+    pub seen_on: String,
+    /// What happens.
+    pub what: String,
+    /// Releases with the fix, as reported.
+    #[serde(default)]
+    pub fixed: Vec<String>,
+    /// Releases without the fault, as reported.
+    #[serde(default)]
+    pub good: Vec<String>,
+    /// Who confirmed it; absent while it is only a user's report.
+    pub confirmed: Option<String>,
+    /// What a person should know besides.
+    pub note: Option<String>,
+    /// Of the values above.
+    pub origin: Origin,
+}
+
+/// Drivers from `from` to `to`, both included.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverRange {
+    /// The oldest.
+    pub from: DriverVersion,
+    /// The newest; absent for every later release of the same branch.
+    pub to: Option<DriverVersion>,
+}
+
+impl DriverRange {
+    /// Whether `driver` lies in the range.
+    pub fn contains(&self, driver: &DriverVersion) -> bool {
+        *driver >= self.from
+            && match &self.to {
+                Some(to) => driver <= to,
+                None => driver.branch() == self.from.branch(),
+            }
+    }
+}

@@ -1,0 +1,104 @@
+//! Frameworks: which CUDA and which machine code a published build carries.
+
+use serde::{Deserialize, Serialize};
+
+use crate::origin::Origin;
+use crate::version::{ComputeCapability, CudaVersion, PackageVersion};
+
+/// What `data/frameworks/` holds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameworkFacts {
+    /// The packages.
+    pub package: Vec<Package>,
+    /// The published builds.
+    pub build: Vec<Build>,
+    /// Which GPUs the builds carry code for.
+    pub coverage: Vec<Coverage>,
+}
+
+/// A framework.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    /// Its name in the Python index.
+    pub name: String,
+    /// Other names that people use.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// The build that a plain install gives.
+    pub default_build: String,
+    /// What a plain install (no extra, no tag) lacks, where it lacks something.
+    pub plain_install_note: Option<String>,
+    /// Of the values above.
+    pub origin: Origin,
+}
+
+/// A published build of a version.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// The [`Package::name`].
+    pub package: String,
+    /// The version.
+    pub version: PackageVersion,
+    /// `index` for what the Python index gives, else a tag (`cu128`) or an extra (`cuda12`).
+    pub build: String,
+    /// The CUDA that it brings along, at least. Absent where no source says.
+    pub cuda: Option<CudaVersion>,
+    /// The CUDA that it brings along is below this, where the package leaves room.
+    pub cuda_below: Option<CudaVersion>,
+    /// The exact version of torch that it needs, for what is built on torch.
+    pub torch: Option<PackageVersion>,
+    /// cuDNN requirement.
+    pub cudnn: Option<String>,
+    /// NCCL requirement.
+    pub nccl: Option<String>,
+    /// Triton requirement.
+    pub triton: Option<String>,
+    /// Python requirement.
+    pub requires_python: Option<String>,
+    /// What a person should know besides.
+    pub note: Option<String>,
+    /// Of the values above.
+    pub origin: Origin,
+}
+
+/// Which GPUs some builds carry code for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Coverage {
+    /// The [`Package::name`].
+    pub package: String,
+    /// `2.11` for every `2.11.x`.
+    pub versions: Vec<PackageVersion>,
+    /// The CUDA that the builds were made with.
+    pub cuda: CudaVersion,
+    /// Targets with machine code. Empty where the source gives only a minimum.
+    #[serde(default)]
+    pub machine_code: Vec<ComputeCapability>,
+    /// Targets with PTX, which the driver can translate for newer GPUs.
+    #[serde(default)]
+    pub ptx: Vec<ComputeCapability>,
+    /// The oldest GPU that the maker supports, where no list is given.
+    pub minimum: Option<ComputeCapability>,
+    /// What a person should know besides.
+    pub note: Option<String>,
+    /// Of the values above.
+    pub origin: Origin,
+}
+
+impl FrameworkFacts {
+    /// The package of that name, in any case.
+    pub fn package(&self, name: &str) -> Option<&Package> {
+        self.package.iter().find(|package| {
+            package.name.eq_ignore_ascii_case(name)
+                || package.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
+        })
+    }
+
+    /// The builds of a package.
+    pub fn builds<'a>(&'a self, package: &'a str) -> impl Iterator<Item = &'a Build> {
+        self.build.iter().filter(move |build| build.package == package)
+    }
+}

@@ -1,0 +1,26 @@
+//! What runs on what, and what a message or a setting means: facts with sources, and answers from them.
+//!
+//! Pure: no clock, no file, no network. The binary passes text, bytes and dates in and prints what
+//! comes out; the agent and the server use the same functions.
+//!
+//! ```text
+//! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies, notices
+//!                                    ├─> decode::Decoder               kernel log lines -> events
+//!                                    └─> lint::lint(set, text)         settings that do nothing or harm
+//! ```
+
+pub mod advisory;
+pub mod check;
+pub mod cuda;
+pub mod driver;
+pub mod framework;
+pub mod gpu;
+pub mod names;
+pub mod origin;
+pub mod set;
+pub mod setting;
+pub mod validate;
+pub mod version;
+pub mod xid;
+
+pub use set::FactSet;

@@ -1,0 +1,135 @@
+//! Names as people have them: any case, any punctuation, and the nearest one when misspelt.
+
+use crate::gpu::{Gpu, GpuFacts};
+
+/// A name without case, spaces and punctuation, and without the maker's words.
+pub fn fold(name: &str) -> String {
+    let mut folded: String =
+        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    for maker in ["nvidia", "tesla"] {
+        if let Some(rest) = folded.strip_prefix(maker)
+            && !rest.is_empty()
+        {
+            folded = rest.to_owned();
+        }
+    }
+    folded
+}
+
+/// The names in `known` that `wanted` may have been meant as, nearest first, at most three.
+pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let wanted = fold(wanted);
+    // A third of the letters wrong is a slip; more is another word.
+    let most = (wanted.len() / 3).max(1);
+    let mut near: Vec<(usize, &str)> = known
+        .into_iter()
+        .map(|name| {
+            let folded = fold(name);
+            let beginning = !wanted.is_empty() && folded.starts_with(&wanted);
+            (if beginning { 0 } else { distance(&wanted, &folded) }, name)
+        })
+        .filter(|(distance, _)| *distance <= most)
+        .collect();
+    near.sort();
+    near.dedup_by_key(|(_, name)| *name);
+    near.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+/// Levenshtein distance, with a swap of neighbours as one edit.
+fn distance(left: &str, right: &str) -> usize {
+    let (left, right) = (left.as_bytes(), right.as_bytes());
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=right.len()).collect();
+    for (row, &a) in left.iter().enumerate() {
+        let mut now = vec![row + 1];
+        for (column, &b) in right.iter().enumerate() {
+            let mut best =
+                (last[column] + usize::from(a != b)).min(last[column + 1] + 1).min(now[column] + 1);
+            let swapped = row > 0 && column > 0 && a == right[column - 1] && left[row - 1] == b;
+            if swapped {
+                best = best.min(before[column - 1] + 1);
+            }
+            now.push(best);
+        }
+        before = std::mem::replace(&mut last, now);
+    }
+    last[right.len()]
+}
+
+/// A GPU found by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// The name is of a family and this part was taken for it.
+    pub assumed: bool,
+}
+
+impl GpuFacts {
+    /// The GPU that a person means: canonical id, alias, NVML name or PCI id, in any case.
+    pub fn by_name(&self, name: &str) -> Option<Named<'_>> {
+        let exact = |gpu| Some(Named { gpu, assumed: false });
+        let folded = fold(name);
+        if folded.is_empty() {
+            return None;
+        }
+        if let Some(gpu) = self.gpu.iter().find(|gpu| {
+            fold(&gpu.id) == folded || gpu.nvml_names.iter().any(|name| fold(name) == folded)
+        }) {
+            return exact(gpu);
+        }
+        if let Some(gpu) = self.by_pci_id(name) {
+            return exact(gpu);
+        }
+        self.alias.iter().find_map(|alias| {
+            let named = alias.names.iter().any(|name| fold(name) == folded);
+            let assumed = !named && alias.family.iter().any(|name| fold(name) == folded);
+            (named || assumed).then_some(())?;
+            let gpu = self.gpu.iter().find(|gpu| gpu.id == alias.gpu)?;
+            Some(Named { gpu, assumed })
+        })
+    }
+
+    /// By PCI id: `0x2330`, `2330`, `10de:2330`, `10DE:2330`, `0x233010de` (as NVML gives it).
+    fn by_pci_id(&self, name: &str) -> Option<&Gpu> {
+        let text = name.trim().to_ascii_lowercase();
+        let text = text.strip_prefix("0x").unwrap_or(&text);
+        let text = text.strip_prefix("10de:").unwrap_or(text);
+        let text = text.strip_prefix("0x").unwrap_or(text);
+        let device = match text.len() {
+            4 => text,
+            8 => text.strip_suffix("10de").or_else(|| text.strip_prefix("10de"))?,
+            _ => return None,
+        };
+        self.gpu.iter().find(|gpu| gpu.pci_device_ids.iter().any(|id| id == device))
+    }
+
+    /// Every name that [`GpuFacts::by_name`] takes, for suggestions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let ids = self.gpu.iter().map(|gpu| gpu.id.as_str());
+        let aliases = self.alias.iter().flat_map(|alias| alias.names.iter().chain(&alias.family));
+        ids.chain(aliases.map(String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fold_to_the_same_key() {
+        for name in ["NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3", "h100_80gb_hbm3"] {
+            assert_eq!(fold(name), "h10080gbhbm3");
+        }
+        assert_eq!(fold("NVIDIA"), "nvidia");
+    }
+
+    #[test]
+    fn a_slip_finds_the_word_and_another_word_does_not() {
+        let known = ["H100-SXM5-80GB", "A100-SXM4-80GB", "torch", "tensorflow"];
+        assert_eq!(nearest("tensroflow", known), ["tensorflow"]);
+        assert_eq!(nearest("toch", known), ["torch"]);
+        assert!(nearest("Z9000", known).is_empty());
+        assert_eq!(nearest("H100", known), ["H100-SXM5-80GB"]);
+    }
+}

@@ -1,0 +1,125 @@
+//! Where a fact comes from.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::civil::Date;
+use serde::{Deserialize, Serialize};
+
+/// The origin of a record, or of one group of values in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// Documents, files or measurements, as a person would look them up. Never empty.
+    pub source: Vec<String>,
+    /// The day on which somebody read the source.
+    pub retrieved: Date,
+    /// How much the source can be trusted to know.
+    pub kind: OriginKind,
+}
+
+impl Origin {
+    /// The sources in one line.
+    pub fn line(&self) -> String {
+        self.source.join("; ")
+    }
+}
+
+/// Who says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OriginKind {
+    /// NVIDIA, or the maker of the framework, in its own words or files.
+    Vendor,
+    /// Read off hardware or off a package.
+    Measured,
+    /// Somebody else who ought to know.
+    ThirdParty,
+    /// Concluded by us from other facts.
+    Derived,
+}
+
+impl fmt::Display for OriginKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Vendor => "vendor",
+            Self::Measured => "measured",
+            Self::ThirdParty => "third-party",
+            Self::Derived => "derived",
+        })
+    }
+}
+
+/// A day, or a month where the source names no day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// `2025-04-17`
+    Day(Date),
+    /// `2028-06`; held as its first day.
+    Month(Date),
+}
+
+impl When {
+    /// The last day that it covers: itself, or the end of the month.
+    pub fn last_day(self) -> Date {
+        match self {
+            Self::Day(day) => day,
+            Self::Month(first) => first.last_of_month(),
+        }
+    }
+}
+
+/// Why a text is not a date.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a date such as `2028-06-30` or `2028-06`")]
+pub struct WhenError(String);
+
+impl FromStr for When {
+    type Err = WhenError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = |_| WhenError(text.to_owned());
+        match text.len() {
+            7 => format!("{text}-01").parse().map(Self::Month).map_err(error),
+            _ => text.parse().map(Self::Day).map_err(error),
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Day(day) => formatter.pad(&day.to_string()),
+            Self::Month(first) => {
+                formatter.pad(&format!("{:04}-{:02}", first.year(), first.month()))
+            }
+        }
+    }
+}
+
+impl Serialize for When {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for When {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_month_lasts_to_its_end() {
+        let june: When = "2028-06".parse().unwrap();
+        assert_eq!(june.last_day().to_string(), "2028-06-30");
+        assert_eq!(june.to_string(), "2028-06");
+        assert!("2028-13".parse::<When>().is_err());
+        assert!("soon".parse::<When>().is_err());
+    }
+}

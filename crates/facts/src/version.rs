@@ -1,0 +1,366 @@
+//! Versions as people write them, compared as versions.
+//!
+//! A driver is not a number (`550.54.15` is older than `550.100`), and neither is a CUDA release
+//! (`12.10` would be newer than `12.9`): each kind has its own type, and nothing converts to a float.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text is not a version of the kind that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {expected}")]
+pub struct VersionError {
+    text: String,
+    expected: &'static str,
+}
+
+impl VersionError {
+    fn new(text: &str, expected: &'static str) -> Self {
+        Self { text: text.to_owned(), expected }
+    }
+}
+
+/// A run of ASCII digits, and nothing else, as a number.
+fn number(text: &str) -> Option<u32> {
+    let digits = (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits { text.parse().ok() } else { None }
+}
+
+/// Reads and writes a version type as its text in JSON and TOML.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// A driver branch: the number before the first dot, `580` of `580.65.06`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Branch(pub u32);
+
+impl fmt::Display for Branch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "R{}", self.0)
+    }
+}
+
+/// A driver release such as `550.54.15` or `570.26`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriverVersion {
+    branch: Branch,
+    update: u32,
+    patch: Option<u32>,
+    /// `06` and `6` are the same number and not the same text: NVIDIA's spelling is kept.
+    text: Box<str>,
+}
+
+impl DriverVersion {
+    /// The branch that this release belongs to.
+    pub fn branch(&self) -> Branch {
+        self.branch
+    }
+
+    /// Whether `self` is `other` with its last part left off (`550.54` of `550.54.15`).
+    pub fn is_prefix_of(&self, other: &Self) -> bool {
+        self.patch.is_none()
+            && other.patch.is_some()
+            && (self.branch, self.update) == (other.branch, other.update)
+    }
+}
+
+impl FromStr for DriverVersion {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || VersionError::new(text, "a driver version such as `580.65.06`");
+        let mut parts = text.split('.');
+        let mut part = || parts.next().map(|part| number(part).ok_or_else(error)).transpose();
+        let branch = Branch(part()?.ok_or_else(error)?);
+        let update = part()?.ok_or_else(error)?;
+        let patch = part()?;
+        if parts.next().is_some() {
+            return Err(error());
+        }
+        Ok(Self { branch, update, patch, text: text.into() })
+    }
+}
+
+impl fmt::Display for DriverVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.text)
+    }
+}
+
+as_text!(DriverVersion);
+
+/// A CUDA release without its patch: `12.8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CudaVersion {
+    /// The compatibility family: `12` of `12.8`.
+    pub major: u32,
+    /// `8` of `12.8`.
+    pub minor: u32,
+}
+
+impl FromStr for CudaVersion {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || VersionError::new(text, "a CUDA version such as `12.8`");
+        let (major, minor) = text.split_once('.').ok_or_else(error)?;
+        Ok(Self {
+            major: number(major).ok_or_else(error)?,
+            minor: number(minor).ok_or_else(error)?,
+        })
+    }
+}
+
+impl fmt::Display for CudaVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.major, self.minor)
+    }
+}
+
+as_text!(CudaVersion);
+
+/// A CUDA toolkit release with its patch: `12.8.1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ToolkitVersion {
+    /// `12.8` of `12.8.1`.
+    pub cuda: CudaVersion,
+    /// `1` of `12.8.1`.
+    pub patch: u32,
+}
+
+impl FromStr for ToolkitVersion {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || VersionError::new(text, "a CUDA toolkit version such as `12.8.1`");
+        let (cuda, patch) = text.rsplit_once('.').ok_or_else(error)?;
+        Ok(Self {
+            cuda: cuda.parse().map_err(|_| error())?,
+            patch: number(patch).ok_or_else(error)?,
+        })
+    }
+}
+
+impl fmt::Display for ToolkitVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.cuda, self.patch)
+    }
+}
+
+as_text!(ToolkitVersion);
+
+/// A GPU's compute capability: `9.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComputeCapability {
+    /// The generation: machine code of one generation does not run on another.
+    pub major: u32,
+    /// The revision inside the generation.
+    pub minor: u32,
+}
+
+impl ComputeCapability {
+    /// Whether machine code (a cubin) built for `target` runs on this GPU: the same generation, and
+    /// a revision that is not newer. (CUDA Programming Guide, Binary Compatibility.)
+    pub fn runs_cubin_of(self, target: Self) -> bool {
+        self.major == target.major && self.minor >= target.minor
+    }
+
+    /// The compiler's name for it: `sm_90`.
+    pub fn sm(self) -> String {
+        format!("sm_{}{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for ComputeCapability {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || VersionError::new(text, "a compute capability such as `9.0`");
+        let (major, minor) = text.split_once('.').ok_or_else(error)?;
+        Ok(Self {
+            major: number(major).ok_or_else(error)?,
+            minor: number(minor).ok_or_else(error)?,
+        })
+    }
+}
+
+impl fmt::Display for ComputeCapability {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.major, self.minor)
+    }
+}
+
+as_text!(ComputeCapability);
+
+/// A Python package's version as far as wheels of frameworks use PEP 440: `2.11.0`, `0.8.5.post1`,
+/// `1.2.0rc6`. A local part (`+cu128`) is not held here: it names a build, not a version.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PackageVersion {
+    release: Vec<u32>,
+    /// Before the release (`a`, `b`, `rc`), the release itself, or after it (`post`).
+    stage: Stage,
+    text: Box<str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Stage {
+    Alpha(u32),
+    Beta(u32),
+    Candidate(u32),
+    Final,
+    Post(u32),
+}
+
+impl PackageVersion {
+    /// The first two parts, `2.11` of `2.11.0`.
+    pub fn minor(&self) -> (u32, u32) {
+        (self.release[0], self.release.get(1).copied().unwrap_or(0))
+    }
+
+    /// How many parts the text gave: `2.11` has two.
+    pub fn parts(&self) -> usize {
+        self.release.len()
+    }
+
+    /// Whether `self`, with parts left off, covers `other`: `2.11` covers `2.11.0`.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.stage == Stage::Final && other.release.starts_with(&self.release)
+    }
+}
+
+impl Ord for PackageVersion {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let longest = self.release.len().max(other.release.len());
+        let padded = |version: &Self| {
+            let mut release = version.release.clone();
+            release.resize(longest, 0);
+            release
+        };
+        padded(self).cmp(&padded(other)).then(self.stage.cmp(&other.stage))
+    }
+}
+
+impl PartialOrd for PackageVersion {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl FromStr for PackageVersion {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || VersionError::new(text, "a package version such as `2.11.0`");
+        let end = text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len());
+        let (release, suffix) = text.split_at(end);
+        let release: Vec<u32> = release
+            .trim_end_matches('.')
+            .split('.')
+            .map(|part| number(part).ok_or_else(error))
+            .collect::<Result<_, _>>()?;
+        let stage = match suffix {
+            "" if text.ends_with('.') => return Err(error()),
+            "" => Stage::Final,
+            suffix => {
+                let digits =
+                    suffix.find(|letter: char| letter.is_ascii_digit()).ok_or_else(error)?;
+                let (name, count) = suffix.split_at(digits);
+                let count = number(count).ok_or_else(error)?;
+                match name {
+                    "a" => Stage::Alpha(count),
+                    "b" => Stage::Beta(count),
+                    "rc" => Stage::Candidate(count),
+                    "post" => Stage::Post(count),
+                    _ => return Err(error()),
+                }
+            }
+        };
+        Ok(Self { release, stage, text: text.into() })
+    }
+}
+
+impl fmt::Display for PackageVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.text)
+    }
+}
+
+as_text!(PackageVersion);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn driver(text: &str) -> DriverVersion {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn drivers_compare_part_by_part() {
+        assert!(driver("550.54.15") < driver("550.100"));
+        assert!(driver("550.90.07") < driver("550.90.12"));
+        assert!(driver("570.26") < driver("570.124.06"));
+        assert!(driver("550.54") < driver("550.54.14"));
+        assert!(driver("550.54").is_prefix_of(&driver("550.54.14")));
+        assert!(!driver("550.54").is_prefix_of(&driver("550.67")));
+        assert_eq!(driver("570.124.06").to_string(), "570.124.06");
+    }
+
+    #[test]
+    fn what_is_not_a_driver_version_is_refused() {
+        for text in ["", "550", "550.", "550.abc", "550.54.15.1", "550,54", " 550.54", "550.-1"] {
+            let error = DriverVersion::from_str(text).unwrap_err().to_string();
+            assert_eq!(error, format!("`{text}` is not a driver version such as `580.65.06`"));
+        }
+    }
+
+    #[test]
+    fn cuda_minor_is_a_number_not_a_decimal() {
+        let parse = |text: &str| text.parse::<CudaVersion>().unwrap();
+        assert!(parse("12.9") < parse("12.10"));
+        assert!("12".parse::<CudaVersion>().is_err());
+        assert!("12.8.1".parse::<CudaVersion>().is_err());
+        assert_eq!("12.8.1".parse::<ToolkitVersion>().unwrap().cuda, parse("12.8"));
+    }
+
+    #[test]
+    fn cubins_run_inside_their_generation_only() {
+        let cc = |text: &str| text.parse::<ComputeCapability>().unwrap();
+        assert!(cc("8.9").runs_cubin_of(cc("8.6")));
+        assert!(!cc("8.6").runs_cubin_of(cc("8.9")));
+        assert!(!cc("9.0").runs_cubin_of(cc("8.0")));
+        assert!(cc("10.3").runs_cubin_of(cc("10.0")));
+        assert_eq!(cc("10.3").sm(), "sm_103");
+    }
+
+    #[test]
+    fn package_versions_follow_pep_440_order() {
+        let parse = |text: &str| text.parse::<PackageVersion>().unwrap();
+        assert!(parse("2.9.1") < parse("2.10.0"));
+        assert!(parse("0.8.5") < parse("0.8.5.post1"));
+        assert!(parse("1.2.0rc6") < parse("1.2.0"));
+        assert_eq!(parse("2.11").cmp(&parse("2.11.0")), std::cmp::Ordering::Equal);
+        assert!(parse("2.11").covers(&parse("2.11.0")));
+        assert!(!parse("2.1").covers(&parse("2.11.0")));
+        for text in ["", "2.", "two", "2.11.0+cu128", "2..1", "2.0dev1"] {
+            assert!(text.parse::<PackageVersion>().is_err(), "{text}");
+        }
+    }
+}
