@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod driver;
 pub mod framework;
 pub mod gpu;
+pub mod lint;
 pub mod names;
 pub mod origin;
 pub mod set;
