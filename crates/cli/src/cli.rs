@@ -14,7 +14,9 @@ pub(crate) struct Cli {
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {}
+pub(crate) enum Command {
+    Lint(commands::lint::Arguments),
+}
 
 /// How an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

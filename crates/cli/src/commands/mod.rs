@@ -1,5 +1,7 @@
 //! One file a verb. A command reads its input, asks a pure crate, and prints.
 
+pub(crate) mod lint;
+
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
 
@@ -21,5 +23,7 @@ impl Outcome {
 
 /// Runs the command that the flags name.
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    match cli.command {}
+    match cli.command {
+        Command::Lint(arguments) => lint::run(&arguments, printer),
+    }
 }

@@ -141,6 +141,10 @@ impl<'t> Module<'t> {
     pub(super) fn value(&self, start: usize, end: usize) -> Value {
         let Some(tokens) = self.source.tokens.get(start..end) else { return Value::Unknown };
         match tokens {
+            // Brackets around a long text, one deep as people write them.
+            [open, .., close] if open.is("(") && close.is(")") && !tokens[1].is("(") => {
+                self.value(start + 1, end - 1)
+            }
             [] => Value::Unknown,
             [only] if only.kind == Kind::Number => Value::Word(only.text.to_owned()),
             // Neighbouring strings are one string.
