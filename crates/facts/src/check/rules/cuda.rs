@@ -95,7 +95,8 @@ pub(super) fn driver_carries(
     let speaks = user_space.cuda;
     let same_family = speaks.filter(|speaks| speaks.major == need.family.major);
     let newer_family = speaks.filter(|speaks| speaks.major > need.family.major);
-    let ships = need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
+    let ships =
+        need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
     // The driver that ships with a release runs it, also where the family's floor came later
     // (450.51.05 and CUDA 11.0).
@@ -214,13 +215,17 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     let branch = query.driver.version.branch();
     let architecture = architecture_of(set, query.gpu);
     let package = facts.package.iter().rev().find(|package| {
-        package.cuda >= cuda && package.cuda.major == major && package.on(branch) == Some(OnBase::Works)
+        package.cuda >= cuda
+            && package.cuda.major == major
+            && package.on(branch) == Some(OnBase::Works)
     });
     let Some(package) = package else { return };
     let carried = set.drivers.branch.iter().find(|it| it.native_cuda == package.cuda);
-    let known = architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
+    let known =
+        architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
     if query.forward_compat.is_none() && known {
         findings.remedy(
+            &format!("for {}", need.subject),
             format!("or keep {branch} and add {}, a newer user-space driver", package.name()),
             Some(format!("apt-get install {}", package.name())),
         );
@@ -296,7 +301,8 @@ fn too_new(
         ),
         origin,
     );
-    findings.remedy(format!("use CUDA {} or newer for {gpu}", target.first_cuda), None);
+    let newer = format!("use CUDA {} or newer", target.first_cuda);
+    findings.remedy(&format!("for {gpu}"), newer, None);
 }
 
 fn dropped(
@@ -318,7 +324,7 @@ fn dropped(
         ),
         origin,
     );
-    findings.remedy(format!("use CUDA {last} or older for {}", query.gpu.id), None);
+    findings.remedy(&format!("for {}", query.gpu.id), format!("use CUDA {last} or older"), None);
 }
 
 /// What can be said of a major version as a whole.

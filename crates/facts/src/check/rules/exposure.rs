@@ -50,11 +50,7 @@ fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDrive
     rows.into_iter().find(|fixed| fixed.branch == branch)
 }
 
-fn advisories<'a>(
-    set: &'a FactSet,
-    query: &Query<'_>,
-    findings: &mut Findings,
-) -> Exposure<'a> {
+fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) -> Exposure<'a> {
     let driver = &query.driver.version;
     let born = query.driver.branch.map(|branch| branch.first_release.last_day());
     let mut exposure = Exposure::default();
@@ -71,16 +67,16 @@ fn advisories<'a>(
                     code: NoticeCode::Exposed,
                     id: Some(advisory.id.clone()),
                     level: Some(advisory.level.name()),
-                    text: format!(
-                        "{} (CVSS {}, bulletin {}): fixed in {}",
-                        advisory.summary.trim_end_matches('.'), advisory.score, advisory.bulletin, fixed.version
-                    ),
+                    score: Some(advisory.score),
+                    fixed: Some(fixed.version.clone()),
+                    text: advisory.summary.clone(),
                     source: advisory.origin.line(),
                 });
             }
             Some(_) => {}
-            // A branch that came out after the bulletin was never affected by what it lists.
+            // A branch that is newer than all that the bulletin lists came with the fix.
             None if born.is_some_and(|born| born > advisory.published) => {}
+            None if advisory.fixed_drivers.iter().all(|fixed| fixed.branch < driver.branch()) => {}
             None => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;
@@ -94,6 +90,8 @@ fn advisories<'a>(
             code: NoticeCode::ExposureUnknown,
             id: None,
             level: None,
+            score: None,
+            fixed: None,
             text: format!(
                 "{count} driver advisories since {since} list no fix for {}: treat it as exposed",
                 driver.branch()
@@ -132,7 +130,12 @@ fn regressions<'a>(
             code: NoticeCode::Regression,
             id: Some(regression.id.clone()),
             level: None,
-            text: format!("{} (seen on: {}; {standing}{fixed})", regression.what, regression.seen_on),
+            score: None,
+            fixed: None,
+            text: format!(
+                "{} (seen on: {}; {standing}{fixed})",
+                regression.what, regression.seen_on
+            ),
             source: regression.origin.line(),
         });
     }

@@ -9,6 +9,9 @@ use crate::framework::{Build, Coverage, Package};
 use crate::set::FactSet;
 use crate::version::{CudaVersion, PackageVersion};
 
+/// The name of the build that the Python index gives.
+const INDEX: &str = "index";
+
 pub(crate) fn judge(
     set: &FactSet,
     query: &Query<'_>,
@@ -24,18 +27,13 @@ pub(crate) fn judge(
             format!("{subject}+{tag} is built without CUDA and cannot use the GPU"),
             &need.package.origin,
         );
-        findings.remedy(format!("install a CUDA build of {subject}"), None);
+        findings.remedy("for the GPU", format!("install a CUDA build of {subject}"), None);
         return;
     }
     if need.wanted == Wanted::Plain
         && let Some(note) = &need.package.plain_install_note
     {
-        findings.reason(
-            Verdict::Ok,
-            "framework-extra-assumed",
-            note.clone(),
-            &need.package.origin,
-        );
+        findings.reason(Verdict::Ok, "framework-extra-assumed", note.clone(), &need.package.origin);
     }
     match built_on_torch(set, need) {
         Some(Ok(torch)) => {
@@ -74,7 +72,8 @@ fn built_on_torch<'a>(
         Wanted::Named(tag) => tag.as_str(),
         _ => &package.default_build,
     };
-    let found = set.frameworks.builds(&package.name).find(|it| it.version == *version && it.build == tag);
+    let found =
+        set.frameworks.builds(&package.name).find(|it| it.version == *version && it.build == tag);
     Some(match found {
         Some(found) => {
             Ok(FrameworkNeed { package, version: version.clone(), wanted, build: Some(found) })
@@ -163,7 +162,8 @@ fn covers_gpu(
     let sm = gpu.compute_capability.sm();
     match covered {
         Covered::No => {
-            let text = format!("{name} carries code for {list}; none of it runs on {sm} ({})", gpu.id);
+            let text =
+                format!("{name} carries code for {list}; none of it runs on {sm} ({})", gpu.id);
             findings.reason(Verdict::Blocked, "framework-architecture", text, origin);
             advise_other_build(set, query, need, findings);
         }
@@ -208,7 +208,8 @@ fn coverage_of<'a>(
     let of_package = || set.frameworks.coverage.iter().filter(|it| it.package == package.name);
     let has = |it: &&Coverage| it.versions.iter().any(|covered| covered.covers(version));
     let exact = of_package().find(|it| has(it) && it.cuda == cuda);
-    let by_minimum = || of_package().find(|it| has(it) && it.minimum.is_some() && it.cuda.major == cuda.major);
+    let by_minimum =
+        || of_package().find(|it| has(it) && it.minimum.is_some() && it.cuda.major == cuda.major);
     if let Some(found) = exact.or_else(by_minimum) {
         return Some((found, false));
     }
@@ -268,6 +269,9 @@ fn advise_other_build(
     let same = builds().filter(of_version).filter(works).max_by_key(|build| build.cuda);
     if let Some(build) = same {
         advise(need.package, build, findings);
+        if tag_cuda(&build.build).is_none() {
+            return;
+        }
     }
     let earlier = builds()
         .filter(|build| build.version < need.version && build.build == need.package.default_build)
@@ -282,24 +286,23 @@ fn advise(package: &Package, build: &Build, findings: &mut Findings) {
     let cuda = build.cuda.map(|cuda| format!(" (CUDA {cuda})")).unwrap_or_default();
     let name = &package.name;
     let version = &build.version;
-    let (text, command) = if build.build == package.default_build {
-        (format!("or take {name} {version}{cuda}"), format!("pip install {name}=={version}"))
-    } else if build.build.starts_with("cuda") {
-        let extra = &build.build;
+    let tag = &build.build;
+    let (text, command) = if tag == INDEX {
+        (format!("take {name} {version}{cuda}"), format!("pip install {name}=={version}"))
+    } else if tag_cuda(tag).is_some() {
         (
-            format!("or take {name}[{extra}] {version}{cuda}"),
-            format!("pip install '{name}[{extra}]=={version}'"),
-        )
-    } else {
-        let tag = &build.build;
-        (
-            format!("or take the {tag} build of {name} {version}{cuda}"),
+            format!("take the {tag} build of {name} {version}{cuda}"),
             format!(
                 "pip install {name}=={version} --index-url https://download.pytorch.org/whl/{tag}"
             ),
         )
+    } else {
+        (
+            format!("take {name}[{tag}] {version}{cuda}"),
+            format!("pip install '{name}[{tag}]=={version}'"),
+        )
     };
-    findings.remedy(text, Some(command));
+    findings.remedy("for this GPU and driver", text, Some(command));
 }
 
 fn works_here(

@@ -82,8 +82,9 @@ fn advise_branch(
     let Some(branch) = recommended_branch(set, query, enough) else { return };
     let until = branch.end_of_support.map(|end| format!(", supported until {end}"));
     findings.remedy(
+        why,
         format!(
-            "{why}: move to {} ({}{}), at best {}",
+            "move to {} ({}{}), at best {}",
             branch.branch,
             branch.lifecycle.name(),
             until.unwrap_or_default(),
@@ -110,7 +111,7 @@ fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     }
 }
 
-/// The first release of a branch that is at least `floor`, as words.
+/// A lower bound in words.
 fn at_least(floor: &DriverVersion) -> String {
     format!("driver {floor} or newer")
 }
