@@ -14,7 +14,13 @@ pub(crate) struct Cli {
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {}
+pub(crate) enum Command {
+    /// Will this GPU, driver, CUDA and framework work together? Why not, and what to do
+    Check(commands::check::Args),
+    /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
+    #[command(subcommand)]
+    Facts(commands::facts::FactsCommand),
+}
 
 /// How an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

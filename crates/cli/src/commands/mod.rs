@@ -1,5 +1,8 @@
 //! One file a verb. A command reads its input, asks a pure crate, and prints.
 
+pub(crate) mod check;
+pub(crate) mod facts;
+
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
 
@@ -21,5 +24,8 @@ impl Outcome {
 
 /// Runs the command that the flags name.
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    match cli.command {}
+    match cli.command {
+        Command::Check(args) => check::run(&args, printer),
+        Command::Facts(command) => facts::run(&command, printer),
+    }
 }
