@@ -21,6 +21,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     cuda(set, &mut problems);
     frameworks(set, &mut problems);
     advisories(set, &mut problems);
+    crate::xid::problems(&set.xids, &mut problems);
     problems
 }
 

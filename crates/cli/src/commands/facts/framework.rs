@@ -23,9 +23,9 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             let title = format!("{} {} ({})", build.package, build.version, build.build);
             record::print(&title, build, printer)?;
             if let Some(coverage) = coverage_of(set, build) {
-                printer.paragraph("  carries code for", 26, &code_for(coverage))?;
+                printer.paragraph("  carries code for", record::VALUES_AT, &code_for(coverage))?;
                 let line = format!("{} ({})", coverage.origin.line(), coverage.origin.kind);
-                printer.paragraph("  code: source", 26, &line)?;
+                printer.paragraph("  code: source", record::VALUES_AT, &line)?;
             }
         }
     } else {
