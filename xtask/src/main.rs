@@ -1,2 +1,41 @@
-//! xtask
-fn main() {}
+//! The project's own commands: `cargo xtask test | audit | demo | bench`.
+
+mod audit;
+mod bench;
+mod bench_log;
+mod demo;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  test          format, lints, every test, doc tests: what a change must pass
+  audit         cargo-deny: licences, bans and sources of the dependencies
+  demo          a check and the matrix: what the program is for
+  bench facts   speed of check and decode, kept in bench/facts.md
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["test"] => test::run(),
+        ["audit"] => audit::run(),
+        ["demo"] => demo::run(),
+        ["bench", "facts"] => bench::facts(),
+        _ => {
+            shell::say(USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            shell::say(&format!("error: {err:#}"));
+            ExitCode::from(1)
+        }
+    }
+}

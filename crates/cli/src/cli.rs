@@ -15,7 +15,13 @@ pub(crate) struct Cli {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Lint(commands::lint::Arguments),
+    /// Will this GPU, driver, CUDA and framework work together? Why not, and what to do
+    Check(commands::check::Args),
+    /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
+    #[command(subcommand)]
+    Facts(commands::facts::FactsCommand),
+    /// Settings in scripts and environments that do nothing or harm, and what to use instead
+    Lint(commands::lint::Args),
 }
 
 /// How an answer is printed.

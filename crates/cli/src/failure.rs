@@ -11,9 +11,14 @@ pub(crate) struct Hinted {
 }
 
 impl Hinted {
+    /// Advice for the error that follows in the chain.
+    pub(crate) fn plain(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
+    }
+
     /// An error with advice.
     pub(crate) fn error(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
-        anyhow::Error::new(Self { message: message.into(), hint: hint.into() })
+        anyhow::Error::new(Self::plain(message, hint))
     }
 }
 
@@ -40,11 +45,20 @@ pub(crate) fn report(err: &anyhow::Error) {
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
     text.push_str(&causes.join(": "));
     text.push('\n');
-    for hint in err.chain().filter_map(|cause| cause.downcast_ref::<Hinted>()) {
+    // `anyhow` keeps a context apart from the chain of causes.
+    let context = err.downcast_ref::<Hinted>();
+    let causes = err.chain().filter_map(|cause| cause.downcast_ref::<Hinted>());
+    if let Some(hinted) = context.or_else(|| causes.into_iter().next()) {
         text.push_str("hint: ");
-        text.push_str(&hint.hint);
+        text.push_str(&hinted.hint);
         text.push('\n');
     }
     // Nothing is left to do when stderr itself is gone.
     let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Prints on stderr what a person should know though the command goes on.
+pub(crate) fn warn(err: &anyhow::Error) {
+    let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
+    let _ = std::io::stderr().write_all(format!("warning: {}\n", causes.join(": ")).as_bytes());
 }

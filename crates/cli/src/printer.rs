@@ -2,7 +2,11 @@
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+
+/// A rule under the headings, and nothing else: copies well into a ticket.
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Width of tables when stdout is not a terminal: fits a wide pager and a review.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;
@@ -63,7 +67,7 @@ impl Printer {
     pub(crate) fn table(&mut self, headings: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let mut table = Table::new();
         table
-            .load_preset("     ──            ")
+            .load_style(STYLE)
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(self.width)
             .set_header(headings.to_vec());
@@ -80,6 +84,9 @@ impl Printer {
     pub(crate) fn paragraph(&mut self, first: &str, indent: usize, text: &str) -> io::Result<()> {
         let width = usize::from(self.width).max(indent + 20);
         let mut line = format!("{first:indent$}");
+        if first.len() >= indent && !first.is_empty() {
+            line.push(' ');
+        }
         let mut empty = true;
         for word in text.split_whitespace() {
             let used = line.chars().count();

@@ -47,6 +47,12 @@ pub struct Advisory {
     /// The first fixed version of each component that is not a driver.
     #[serde(default)]
     pub fixed_components: Vec<FixedComponent>,
+    /// The first fixed guest driver of each vGPU release.
+    #[serde(default)]
+    pub fixed_vgpu_guests: Vec<FixedDriver>,
+    /// The first fixed vGPU manager of each vGPU release.
+    #[serde(default)]
+    pub fixed_vgpu_managers: Vec<FixedDriver>,
     /// The affected range as printed, for components.
     pub affected: Option<String>,
     /// What in the bulletin does not fit together.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
-use crate::version::{Branch, ComputeCapability, CudaVersion};
+use crate::version::{Branch, ComputeCapability, CudaVersion, DriverVersion};
 
 /// What `data/gpus/` holds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,6 +39,8 @@ pub struct Gpu {
     pub pci_device_ids: Vec<String>,
     /// Of the values above.
     pub origin: Origin,
+    /// The first drivers that name it.
+    pub listed: Option<Listed>,
     /// Memory size and speed.
     pub memory: Option<Memory>,
     /// Peak arithmetic rates.
@@ -67,7 +69,7 @@ pub struct Gpu {
 pub enum FormFactor {
     /// A card in a slot.
     Pcie,
-    /// A module on a baseboard with `NVSwitch`.
+    /// A module on a baseboard, with `NVSwitch` on boards of eight.
     Sxm,
     /// Cards joined in pairs or fours by an `NVLink` bridge.
     Nvl,
@@ -83,6 +85,29 @@ impl FormFactor {
             Self::Sxm => "sxm",
             Self::Nvl => "nvl",
             Self::Superchip => "superchip",
+        }
+    }
+}
+
+/// The first drivers that name a part among those they support.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listed {
+    /// The first release of each branch that began with older releases; oldest branch first. Later
+    /// branches list the part from their start.
+    pub drivers: Vec<DriverVersion>,
+    /// Of the values above.
+    pub origin: Origin,
+}
+
+impl Listed {
+    /// Whether `driver` names the part.
+    pub fn by(&self, driver: &DriverVersion) -> bool {
+        let of_branch = self.drivers.iter().find(|first| first.branch() == driver.branch());
+        let newest = self.drivers.iter().map(DriverVersion::branch).max();
+        match of_branch {
+            Some(first) => driver >= first,
+            None => newest.is_some_and(|newest| driver.branch() > newest),
         }
     }
 }

@@ -12,6 +12,7 @@
 pub mod advisory;
 pub mod check;
 pub mod cuda;
+pub mod decode;
 pub mod driver;
 pub mod framework;
 pub mod gpu;

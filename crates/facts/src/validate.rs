@@ -1,12 +1,261 @@
 //! What must hold in a set besides its form.
+//!
+//! The types refuse unknown keys, missing origins, versions that do not parse and GPUs without a
+//! compute capability. Here is what no type can see: names that point nowhere, twins, gaps.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::names::fold;
 use crate::set::FactSet;
+use crate::version::Branch;
 
 /// Everything that is wrong with a set; empty when it is good.
 pub fn problems(set: &FactSet) -> Vec<String> {
     let mut problems = Vec::new();
+    origins(set, &mut problems);
+    gpus(set, &mut problems);
+    aliases(set, &mut problems);
+    drivers(set, &mut problems);
+    cuda(set, &mut problems);
+    frameworks(set, &mut problems);
+    advisories(set, &mut problems);
+    crate::xid::problems(&set.xids, &mut problems);
+    crate::setting::problems(&set.settings, &mut problems);
+    problems
+}
+
+/// Every origin names a source, and nobody read it after the date of the set.
+fn origins(set: &FactSet, problems: &mut Vec<String>) {
+    let value = serde_json::to_value(set).expect("a set serialises");
+    let limit = set.set.date.to_string();
+    walk("", &value, &mut |path, value| {
+        let Some(origin) = value.get("origin") else { return };
+        let sources = origin["source"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let blank = |source: &Value| source.as_str().is_none_or(|text| text.trim().is_empty());
+        if sources.is_empty() || sources.iter().any(blank) {
+            problems.push(format!("{path}: origin without a source"));
+        }
+        if origin["retrieved"].as_str().is_none_or(|day| day > limit.as_str()) {
+            problems.push(format!("{path}: retrieved after the date of the set"));
+        }
+    });
+}
+
+fn walk(path: &str, value: &Value, visit: &mut impl FnMut(&str, &Value)) {
+    visit(path, value);
+    match value {
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                walk(&format!("{path}/{key}"), field, visit);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                walk(&format!("{path}/{index}"), item, visit);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Marks (`unverified`, `disputed`) must name fields that are there.
+fn marks(name: &str, record: &impl serde::Serialize, problems: &mut Vec<String>) {
+    let value = serde_json::to_value(record).expect("a record serialises");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let unverified = list("unverified").iter().map(text).collect::<Vec<_>>();
+    let disputed = list("disputed").iter().map(|it| text(&it["field"])).collect::<Vec<_>>();
+    for mark in unverified.iter().chain(&disputed) {
+        let pointer = format!("/{}", mark.replace('.', "/"));
+        let absent = value.pointer(&pointer).is_none_or(Value::is_null);
+        // A disputed end of support may be one that we hold to be unknown.
+        if absent && !(disputed.contains(mark) && value.get(mark).is_some()) {
+            problems.push(format!("{name}: marks `{mark}`, which it does not have"));
+        }
+    }
+}
+
+fn gpus(set: &FactSet, problems: &mut Vec<String>) {
     if set.gpus.gpu.is_empty() {
         problems.push("gpus: no GPU".to_owned());
     }
-    problems
+    let mut ids = BTreeSet::new();
+    let mut pci_ids = BTreeSet::new();
+    for gpu in &set.gpus.gpu {
+        let name = &gpu.id;
+        if !ids.insert(fold(name)) {
+            problems.push(format!("gpu {name}: named twice"));
+        }
+        let architecture = set.gpus.architecture.iter().find(|it| it.name == gpu.architecture);
+        let target = architecture.and_then(|it| {
+            it.targets.iter().find(|it| it.compute_capability == gpu.compute_capability)
+        });
+        if target.is_none() {
+            problems.push(format!(
+                "gpu {name}: no target {} in architecture `{}`",
+                gpu.compute_capability, gpu.architecture
+            ));
+        }
+        for id in &gpu.pci_device_ids {
+            let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            if id.len() != 4 || !id.bytes().all(hex) {
+                problems.push(format!("gpu {name}: `{id}` is not four lower-case hex digits"));
+            }
+            if !pci_ids.insert(id) {
+                problems.push(format!("gpu {name}: PCI id {id} belongs to another GPU"));
+            }
+        }
+        marks(&format!("gpu {name}"), gpu, problems);
+    }
+}
+
+/// One name, one GPU.
+fn aliases(set: &FactSet, problems: &mut Vec<String>) {
+    let mut owners: BTreeMap<String, &str> = BTreeMap::new();
+    let mut claim = |name: &str, gpu, problems: &mut Vec<String>| {
+        let owner = *owners.entry(fold(name)).or_insert(gpu);
+        if owner != gpu {
+            problems.push(format!("alias `{name}`: means both {owner} and {gpu}"));
+        }
+    };
+    for gpu in &set.gpus.gpu {
+        for name in gpu.nvml_names.iter().chain([&gpu.id]) {
+            claim(name, &gpu.id, problems);
+        }
+    }
+    for alias in &set.gpus.alias {
+        if !set.gpus.gpu.iter().any(|gpu| gpu.id == alias.gpu) {
+            problems.push(format!("alias of `{}`: no such GPU", alias.gpu));
+        }
+        for name in alias.names.iter().chain(&alias.family) {
+            claim(name, &alias.gpu, problems);
+        }
+    }
+}
+
+fn drivers(set: &FactSet, problems: &mut Vec<String>) {
+    if set.drivers.branch.is_empty() {
+        problems.push("drivers: no branch".to_owned());
+    }
+    if !set.drivers.branch.is_sorted_by(|left, right| left.branch < right.branch) {
+        problems.push("drivers: branches are not in order, or one stands twice".to_owned());
+    }
+    for branch in &set.drivers.branch {
+        let name = branch.branch;
+        if branch.latest.branch() != name {
+            problems.push(format!("branch {name}: latest release {} is not of it", branch.latest));
+        }
+        if branch.end_of_support.is_none() && branch.end_of_support_note.is_none() {
+            problems
+                .push(format!("branch {name}: neither an end of support nor a reason for none"));
+        }
+        marks(&format!("branch {name}"), branch, problems);
+    }
+    let mut seen = BTreeSet::new();
+    for release in &set.drivers.release {
+        if set.drivers.branch(release.version.branch()).is_none() {
+            problems.push(format!("release {}: no such branch", release.version));
+        }
+        if !seen.insert(&release.version) {
+            problems.push(format!("release {}: stands twice", release.version));
+        }
+    }
+    for gpu in &set.drivers.cdmm.documented_gpus {
+        if set.gpus.by_name(gpu).is_none() {
+            problems.push(format!("cdmm: no GPU `{gpu}`"));
+        }
+    }
+}
+
+fn cuda(set: &FactSet, problems: &mut Vec<String>) {
+    if !set.cuda.toolkit.is_sorted_by(|left, right| left.version > right.version) {
+        problems.push("cuda: toolkits are not newest first, or one stands twice".to_owned());
+    }
+    for toolkit in &set.cuda.toolkit {
+        if set.cuda.family(toolkit.version.cuda.major).is_none() {
+            problems.push(format!("toolkit {}: its major version has no family", toolkit.version));
+        }
+    }
+    for package in &set.cuda.forward_compatibility.package {
+        if set.cuda.first_release(package.cuda).is_none() {
+            problems.push(format!("{}: there is no CUDA {}", package.name(), package.cuda));
+        }
+        for base in package.base.keys() {
+            let number = base.strip_prefix('r').and_then(|number| number.parse().ok());
+            if number.is_none_or(|number| set.drivers.branch(Branch(number)).is_none()) {
+                problems.push(format!("{}: no branch `{base}`", package.name()));
+            }
+        }
+    }
+}
+
+fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
+    let facts = &set.frameworks;
+    let known = |package: &str| facts.package.iter().any(|it| it.name == package);
+    let mut seen = BTreeSet::new();
+    for build in &facts.build {
+        let name = format!("{} {} {}", build.package, build.version, build.build);
+        if !known(&build.package) {
+            problems.push(format!("build {name}: no such package"));
+        }
+        if build.cuda.is_some_and(|cuda| set.cuda.first_release(cuda).is_none()) {
+            problems.push(format!("build {name}: its CUDA does not exist"));
+        }
+        if build.torch.as_ref().is_some_and(|it| !facts.builds("torch").any(|b| b.version == *it)) {
+            problems.push(format!("build {name}: its torch is not in the data"));
+        }
+        if !seen.insert(name.clone()) {
+            problems.push(format!("build {name}: stands twice"));
+        }
+    }
+    for package in &facts.package {
+        if !facts.builds(&package.name).any(|build| build.build == package.default_build) {
+            problems
+                .push(format!("package {}: no build `{}`", package.name, package.default_build));
+        }
+    }
+    for coverage in &facts.coverage {
+        let name = format!("coverage of {} with CUDA {}", coverage.package, coverage.cuda);
+        if !known(&coverage.package) {
+            problems.push(format!("{name}: no such package"));
+        }
+        if coverage.machine_code.is_empty() && coverage.minimum.is_none() {
+            problems.push(format!("{name}: neither a list nor a minimum"));
+        }
+    }
+}
+
+fn advisories(set: &FactSet, problems: &mut Vec<String>) {
+    let mut seen = BTreeSet::new();
+    for advisory in &set.advisories.advisory {
+        let name = format!("{} of bulletin {}", advisory.id, advisory.bulletin);
+        if advisory.fixed_drivers.is_empty() && advisory.fixed_components.is_empty() {
+            problems.push(format!("{name}: no fixed version"));
+        }
+        let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
+        for fixed in rows {
+            // A misprint is kept as printed, with the doubt beside it.
+            if fixed.version.branch() != fixed.branch && advisory.doubt.is_none() {
+                problems.push(format!("{name}: {} is not of {}", fixed.version, fixed.branch));
+            }
+        }
+        if !seen.insert(name.clone()) {
+            problems.push(format!("{name}: stands twice"));
+        }
+    }
+    for regression in &set.advisories.regression {
+        for gpu in &regression.gpus {
+            if !set.gpus.gpu.iter().any(|it| it.id == *gpu) {
+                problems.push(format!("regression {}: no GPU `{gpu}`", regression.id));
+            }
+        }
+        for range in &regression.drivers {
+            if range.to.as_ref().is_some_and(|to| *to < range.from) {
+                problems
+                    .push(format!("regression {}: a range ends before it begins", regression.id));
+            }
+        }
+    }
 }

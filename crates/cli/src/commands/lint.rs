@@ -4,7 +4,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::Args;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
 use farrier_facts::setting::{Class, SettingFacts};
 use serde::Serialize;
@@ -27,22 +26,22 @@ const BEGINNING: usize = 4096;
 /// A finding says what is true, what to use instead and where that is from. A comment
 /// `farrier-lint: allow CODE reason` on the line or the line before silences it. A redundant setting
 /// is a note. Exit code 0: no finding (notes do not count), 1: findings, 2: an error.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    /// Files; folders, which are searched for the kinds of file above; `-` for standard input.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files, folders (searched for the kinds of file above), or `-` for standard input
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Looks at the environment of this process too.
+    /// Look at the environment of this process
     #[arg(long)]
     env: bool,
 
-    /// What the files are written in: python, shell, dockerfile, yaml, env, notebook.
+    /// What the files are written in: python, shell, dockerfile, yaml, env or notebook
     #[arg(long, value_name = "LANGUAGE")]
     language: Option<Language>,
 
-    /// How the answer is printed.
-    #[arg(long, value_enum, default_value_t)]
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
@@ -74,19 +73,19 @@ struct Data<'a> {
     date: String,
 }
 
-pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    if arguments.files.is_empty() && !arguments.env {
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if args.files.is_empty() && !args.env {
         return Err(Hinted::error("nothing to lint", "name files or folders, or give --env"));
     }
-    let set = sets::active()?;
+    let set = sets::active();
     let mut found = Vec::new();
-    for file in &arguments.files {
-        lint_path(&set.settings, file, arguments.language, &mut found)?;
+    for file in &args.files {
+        lint_path(&set.settings, file, args.language, &mut found)?;
     }
-    if arguments.env {
+    if args.env {
         found.extend(placed("environment", environment(&set.settings)));
     }
-    match arguments.output {
+    match args.output {
         Output::Json => {
             let data = Data { set: &set.set.name, date: set.set.date.to_string() };
             printer.json(&Answer { findings: &found, data })?;

@@ -1,5 +1,7 @@
 //! One file a verb. A command reads its input, asks a pure crate, and prints.
 
+pub(crate) mod check;
+pub(crate) mod facts;
 pub(crate) mod lint;
 
 use crate::cli::{Cli, Command};
@@ -24,6 +26,8 @@ impl Outcome {
 /// Runs the command that the flags name.
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match cli.command {
-        Command::Lint(arguments) => lint::run(&arguments, printer),
+        Command::Check(args) => check::run(&args, printer),
+        Command::Facts(command) => facts::run(&command, printer),
+        Command::Lint(args) => lint::run(&args, printer),
     }
 }

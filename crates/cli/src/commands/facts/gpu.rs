@@ -1,0 +1,88 @@
+//! `farrier facts gpu`
+
+use farrier_facts::FactSet;
+use farrier_facts::gpu::Gpu;
+
+use super::{Lookup, print_json, print_set, record, unknown};
+use crate::cli::Output;
+use crate::printer::Printer;
+
+pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
+    let gpus: Vec<&Gpu> = match &lookup.name {
+        Some(name) => {
+            let named = set.gpus.by_name(name);
+            vec![named.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?.gpu]
+        }
+        None => oldest_first(set),
+    };
+    if lookup.output == Output::Json {
+        return print_json(set, "gpu", &gpus, printer);
+    }
+    if lookup.name.is_some() {
+        for gpu in gpus {
+            record::print(&gpu.id, gpu, printer)?;
+            let aliases: Vec<&str> = set
+                .gpus
+                .alias
+                .iter()
+                .filter(|alias| alias.gpu == gpu.id)
+                .flat_map(|alias| alias.names.iter().chain(&alias.family))
+                .map(String::as_str)
+                .collect();
+            if !aliases.is_empty() {
+                printer.paragraph("  also called", record::VALUES_AT, &aliases.join(", "))?;
+            }
+        }
+    } else {
+        let headings = [
+            "GPU",
+            "Architecture",
+            "CC",
+            "Memory",
+            "GB/s",
+            "BF16 TFLOPS",
+            "NVLink GB/s",
+            "Power W",
+            "MIG",
+        ];
+        let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu)).collect();
+        printer.table(&headings, &rows)?;
+        printer.line("")?;
+        printer.line(
+            "* unverified: no source confirms it; `farrier facts gpu NAME` shows every source",
+        )?;
+    }
+    print_set(set, printer)
+}
+
+/// By generation, as the architectures are listed.
+fn oldest_first(set: &FactSet) -> Vec<&Gpu> {
+    let generation =
+        |gpu: &&Gpu| set.gpus.architecture.iter().position(|it| it.name == gpu.architecture);
+    let mut gpus: Vec<&Gpu> = set.gpus.gpu.iter().collect();
+    gpus.sort_by_key(generation);
+    gpus
+}
+
+fn row(gpu: &Gpu) -> Vec<String> {
+    let cell = |value: Option<f64>, field: &str| match value {
+        Some(value) if gpu.unverified.iter().any(|it| it == field) => format!("{value} *"),
+        Some(value) => value.to_string(),
+        None => "-".to_owned(),
+    };
+    let memory = gpu.memory.as_ref();
+    vec![
+        gpu.id.clone(),
+        gpu.architecture.clone(),
+        gpu.compute_capability.to_string(),
+        memory.map_or_else(
+            || "-".to_owned(),
+            |it| format!("{} GB {}", it.capacity_gb, it.technology),
+        ),
+        cell(memory.map(|it| it.bandwidth_gb_per_s), "memory.bandwidth_gb_per_s"),
+        cell(gpu.compute.as_ref().and_then(|it| it.fp16_tflops), "compute.fp16_tflops"),
+        cell(gpu.links.as_ref().and_then(|it| it.nvlink_gb_per_s), "links.nvlink_gb_per_s"),
+        cell(gpu.power.as_ref().map(|it| it.default_w), "power.default_w"),
+        gpu.mig.as_ref().map_or_else(|| "-".to_owned(), |mig| mig.instances_max.to_string()),
+    ]
+}

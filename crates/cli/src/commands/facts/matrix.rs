@@ -1,0 +1,128 @@
+//! `farrier facts matrix`: branch × CUDA × architecture.
+
+use farrier_facts::FactSet;
+use farrier_facts::check::DataId;
+use farrier_facts::driver::{BranchFacts, Lifecycle, SupportStatus};
+use farrier_facts::gpu::Architecture;
+use farrier_facts::origin::When;
+use farrier_facts::version::{Branch, CudaVersion, DriverVersion};
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::print_set;
+use crate::cli::Output;
+use crate::printer::Printer;
+use crate::sets;
+
+/// Every driver branch: the CUDA it speaks, how far minor-version compatibility carries it, the
+/// generations it drives, and its support.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The day for which the status shall hold [default: today]
+    #[arg(long, value_name = "DATE")]
+    on: Option<Date>,
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+/// One branch.
+#[derive(Serialize)]
+struct Row<'a> {
+    branch: Branch,
+    kind: Lifecycle,
+    /// The newest CUDA that it speaks itself.
+    cuda: CudaVersion,
+    /// The newest CUDA that it runs by minor-version compatibility.
+    cuda_by_minor_version: CudaVersion,
+    architectures: Vec<&'a str>,
+    latest: &'a DriverVersion,
+    end_of_support: Option<When>,
+    status: SupportStatus,
+}
+
+#[derive(Serialize)]
+struct Matrix<'a> {
+    on: Date,
+    matrix: Vec<Row<'a>>,
+    data: DataId,
+}
+
+pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+    let on = args.on.unwrap_or_else(sets::today);
+    let rows: Vec<Row<'_>> =
+        set.drivers.branch.iter().rev().map(|branch| row(set, branch, on)).collect();
+    if args.output == Output::Json {
+        printer.json(&Matrix { on, matrix: rows, data: (&set.set).into() })?;
+        return Ok(());
+    }
+    let status = format!("On {on}");
+    let headings =
+        ["Branch", "Kind", "CUDA", "Runs to", "Drives", "Latest", "End of support", &status];
+    let lines: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let drives = match row.architectures.as_slice() {
+                [] => "-".to_owned(),
+                [one] => (*one).to_owned(),
+                [first, .., last] => format!("{first} to {last}"),
+            };
+            let end =
+                row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string());
+            vec![
+                row.branch.to_string(),
+                kind(row.kind).to_owned(),
+                row.cuda.to_string(),
+                row.cuda_by_minor_version.to_string(),
+                drives,
+                row.latest.to_string(),
+                end,
+                row.status.name().to_owned(),
+            ]
+        })
+        .collect();
+    printer.table(&headings, &lines)?;
+    printer.line("")?;
+    printer.line(
+        "CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it",
+    )?;
+    printer.line("runs by minor-version compatibility (not PTX). Every older CUDA runs as well. Drives: from the")?;
+    printer.line("oldest to the newest GPU generation, none left out between.")?;
+    print_set(set, printer)
+}
+
+fn kind(lifecycle: Lifecycle) -> &'static str {
+    match lifecycle {
+        Lifecycle::LongTerm => "long-term",
+        Lifecycle::Production => "production",
+        Lifecycle::NewFeature => "new feature",
+        Lifecycle::Developer => "developer",
+    }
+}
+
+fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
+    let drives = |architecture: &&Architecture| {
+        let begun = architecture.targets.iter().any(|it| it.first_branch <= branch.branch);
+        begun && architecture.last_branch.is_none_or(|last| branch.branch <= last)
+    };
+    let of_family = |cuda: &CudaVersion| cuda.major == branch.native_cuda.major;
+    let by_minor_version = set.cuda.minors().into_iter().filter(of_family).max();
+    Row {
+        branch: branch.branch,
+        kind: branch.lifecycle,
+        cuda: branch.native_cuda,
+        cuda_by_minor_version: by_minor_version
+            .unwrap_or(branch.native_cuda)
+            .max(branch.native_cuda),
+        architectures: set
+            .gpus
+            .architecture
+            .iter()
+            .filter(drives)
+            .map(|it| it.name.as_str())
+            .collect(),
+        latest: &branch.latest,
+        end_of_support: branch.end_of_support,
+        status: branch.support(on),
+    }
+}

@@ -1,0 +1,71 @@
+//! What the rules write into.
+
+use crate::check::report::{Notice, Reason, Remedy, Report, Verdict};
+use crate::origin::Origin;
+use crate::set::SetId;
+
+/// An act and what it is good for.
+#[derive(Debug)]
+struct Advice {
+    purposes: Vec<String>,
+    text: String,
+    command: Option<String>,
+}
+
+impl Advice {
+    fn into_remedy(self) -> Remedy {
+        Remedy {
+            text: format!("{}: {}", self.purposes.join(", "), self.text),
+            command: self.command,
+        }
+    }
+}
+
+/// Reasons, remedies and notices as the rules find them.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    reasons: Vec<Reason>,
+    advice: Vec<Advice>,
+    notices: Vec<Notice>,
+}
+
+impl Findings {
+    /// Adds a reason.
+    pub(super) fn reason(
+        &mut self,
+        verdict: Verdict,
+        code: &'static str,
+        text: String,
+        origin: &Origin,
+    ) {
+        self.reasons.push(Reason { code, verdict, text, source: origin.line() });
+    }
+
+    /// Adds a remedy. The same act for another purpose is the same remedy.
+    pub(super) fn remedy(&mut self, purpose: &str, text: String, command: Option<String>) {
+        match self.advice.iter_mut().find(|it| it.text == text && it.command == command) {
+            Some(present) if present.purposes.iter().any(|it| it == purpose) => {}
+            Some(present) => present.purposes.push(purpose.to_owned()),
+            None => self.advice.push(Advice { purposes: vec![purpose.to_owned()], text, command }),
+        }
+    }
+
+    /// Adds a notice.
+    pub(super) fn notice(&mut self, notice: Notice) {
+        self.notices.push(notice);
+    }
+
+    /// The answer: the worst reason decides.
+    pub(super) fn into_report(mut self, set: &SetId) -> Report {
+        // Stable: inside a verdict the reasons keep the order of the rules.
+        self.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.verdict));
+        let verdict = self.reasons.first().map_or(Verdict::Unknown, |reason| reason.verdict);
+        Report {
+            verdict,
+            reasons: self.reasons,
+            remedies: self.advice.into_iter().map(Advice::into_remedy).collect(),
+            notices: self.notices,
+            data: set.into(),
+        }
+    }
+}

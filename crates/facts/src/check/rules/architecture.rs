@@ -1,0 +1,77 @@
+//! Does the driver branch know the GPU's generation?
+
+use super::{advise_branch, architecture_of};
+use crate::check::context::Findings;
+use crate::check::query::Query;
+use crate::check::report::Verdict;
+use crate::set::FactSet;
+
+pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    let gpu = query.gpu;
+    let architecture = architecture_of(set, gpu);
+    let branch = query.driver.version.branch();
+    let target = architecture
+        .targets
+        .iter()
+        .find(|target| target.compute_capability == gpu.compute_capability)
+        .expect("a valid set has the target of every GPU");
+
+    if let Some(last) = architecture.last_branch
+        && branch > last
+    {
+        findings.reason(
+            Verdict::Blocked,
+            "architecture-dropped",
+            format!(
+                "{last} is the last branch that drives {} ({}); {branch} no longer does",
+                architecture.name, gpu.id
+            ),
+            &architecture.origin,
+        );
+        advise_branch(set, query, findings, "for this GPU", |_| true);
+    } else if branch < target.first_branch {
+        findings.reason(
+            Verdict::Blocked,
+            "architecture-too-new",
+            format!(
+                "{} ({}, compute capability {}) is first driven by {}, which came with CUDA {}; \
+                 {branch} is older (derived)",
+                architecture.name,
+                gpu.id,
+                gpu.compute_capability,
+                target.first_branch,
+                target.first_cuda
+            ),
+            &architecture.origin,
+        );
+        advise_branch(set, query, findings, "for this GPU", |_| true);
+    } else if let Some(listed) = &gpu.listed
+        && !listed.by(&query.driver.version)
+    {
+        let first: Vec<String> = listed.drivers.iter().map(ToString::to_string).collect();
+        findings.reason(
+            Verdict::Caveat,
+            "gpu-not-yet-listed",
+            format!(
+                "{} does not list {} among its GPUs yet (first: {}); it may work all the same",
+                query.driver.version,
+                gpu.id,
+                first.join(", ")
+            ),
+            &listed.origin,
+        );
+    } else if query.driver.branch.is_some() {
+        let until = architecture.last_branch.map(|last| format!(", the last branch is {last}"));
+        findings.reason(
+            Verdict::Ok,
+            "architecture-driven",
+            format!(
+                "{branch} drives {} ({}){}",
+                architecture.name,
+                gpu.id,
+                until.unwrap_or_default()
+            ),
+            &architecture.origin,
+        );
+    }
+}

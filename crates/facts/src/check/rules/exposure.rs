@@ -1,0 +1,143 @@
+//! Security advisories and known regressions that the driver is exposed to.
+//!
+//! They are notices: whether a fleet accepts them is its own policy. In a strict check they decide.
+
+use crate::advisory::{Advisory, FixedDriver, Product, Regression};
+use crate::check::context::Findings;
+use crate::check::query::Query;
+use crate::check::report::{Notice, NoticeCode, Verdict};
+use crate::set::FactSet;
+
+pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    // A driver outside the data would look clean: `driver-…-than-data` says so already.
+    if query.driver.branch.is_none() {
+        return;
+    }
+    let exposed = advisories(set, query, findings);
+    let regressions = regressions(set, query, findings);
+    if !query.strict {
+        return;
+    }
+    let driver = &query.driver.version;
+    let strict = |findings: &mut Findings, verdict, code, text, origin| {
+        findings.reason(verdict, code, text, origin);
+    };
+    if let Some((first, count)) = exposed.exposed {
+        let text = format!("strict: {driver} lacks the fixes of {count} advisories (see notices)");
+        strict(findings, Verdict::Blocked, "strict-exposed", text, &first.origin);
+    }
+    if let Some((first, count)) = exposed.unlisted {
+        let text = format!("strict: {count} advisories do not list this branch (see notices)");
+        strict(findings, Verdict::Unknown, "strict-exposure-unknown", text, &first.origin);
+    }
+    if let Some(worst) = regressions.iter().max_by_key(|it| it.confirmed.is_some()) {
+        let verdict = if worst.confirmed.is_some() { Verdict::Blocked } else { Verdict::Caveat };
+        let text = format!("strict: {} known regression(s) (see notices)", regressions.len());
+        strict(findings, verdict, "strict-regression", text, &worst.origin);
+    }
+}
+
+#[derive(Default)]
+struct Exposure<'a> {
+    exposed: Option<(&'a Advisory, usize)>,
+    unlisted: Option<(&'a Advisory, usize)>,
+}
+
+/// The bulletin's entry for a branch, among the rows for data-centre and then for other products.
+fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDriver> {
+    let branch = query.driver.version.branch();
+    let rows = advisory.fixed_drivers.iter().chain(&advisory.fixed_drivers_other_products);
+    rows.into_iter().find(|fixed| fixed.branch == branch)
+}
+
+fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) -> Exposure<'a> {
+    let driver = &query.driver.version;
+    let born = query.driver.branch.map(|branch| branch.first_release.last_day());
+    let mut exposure = Exposure::default();
+    let mut unlisted_since = None;
+    for advisory in &set.advisories.advisory {
+        if advisory.product != Product::GpuDriverLinux || advisory.published > query.on {
+            continue;
+        }
+        match entry(advisory, query) {
+            Some(fixed) if *driver < fixed.version => {
+                let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
+                *count += 1;
+                findings.notice(Notice {
+                    code: NoticeCode::Exposed,
+                    id: Some(advisory.id.clone()),
+                    level: Some(advisory.level.name()),
+                    score: Some(advisory.score),
+                    fixed: Some(fixed.version.clone()),
+                    text: advisory.summary.clone(),
+                    source: advisory.origin.line(),
+                });
+            }
+            Some(_) => {}
+            // A branch that is newer than all that the bulletin lists came with the fix.
+            None if born.is_some_and(|born| born > advisory.published) => {}
+            None if advisory.fixed_drivers.iter().all(|fixed| fixed.branch < driver.branch()) => {}
+            None => {
+                let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
+                *count += 1;
+                let since = unlisted_since.get_or_insert(advisory.published);
+                *since = advisory.published.min(*since);
+            }
+        }
+    }
+    if let (Some((first, count)), Some(since)) = (exposure.unlisted, unlisted_since) {
+        findings.notice(Notice {
+            code: NoticeCode::ExposureUnknown,
+            id: None,
+            level: None,
+            score: None,
+            fixed: None,
+            text: format!(
+                "{count} driver advisories since {since} list no fix for {}: treat it as exposed",
+                driver.branch()
+            ),
+            source: first.origin.line(),
+        });
+    }
+    exposure
+}
+
+fn regressions<'a>(
+    set: &'a FactSet,
+    query: &Query<'_>,
+    findings: &mut Findings,
+) -> Vec<&'a Regression> {
+    let applies = |regression: &&Regression| {
+        let driver = &query.driver.version;
+        let here = regression.gpus.is_empty() || regression.gpus.contains(&query.gpu.id);
+        let modules = match (regression.module, query.module) {
+            (Some(seen), Some(loaded)) => seen == loaded,
+            _ => true,
+        };
+        here && modules && regression.drivers.iter().any(|range| range.contains(driver))
+    };
+    let found: Vec<&Regression> = set.advisories.regression.iter().filter(applies).collect();
+    for regression in &found {
+        let standing = match &regression.confirmed {
+            Some(by) => format!("confirmed: {by}"),
+            None => "reported by users".to_owned(),
+        };
+        let fixed = match regression.fixed.as_slice() {
+            [] => String::new(),
+            fixed => format!("; fixed in {}", fixed.join(", ")),
+        };
+        findings.notice(Notice {
+            code: NoticeCode::Regression,
+            id: Some(regression.id.clone()),
+            level: None,
+            score: None,
+            fixed: None,
+            text: format!(
+                "{} (seen on: {}; {standing}{fixed})",
+                regression.what, regression.seen_on
+            ),
+            source: regression.origin.line(),
+        });
+    }
+    found
+}

@@ -1,0 +1,76 @@
+//! Features that a node is wanted for.
+
+use crate::check::context::Findings;
+use crate::check::query::{Feature, Query};
+use crate::check::report::Verdict;
+use crate::set::FactSet;
+
+pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    match query.feature {
+        Some(Feature::Cdmm) => cdmm(set, query, findings),
+        Some(Feature::Mig) => mig(query, findings),
+        None => {}
+    }
+}
+
+fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    let cdmm = &set.drivers.cdmm;
+    let gpu = &query.gpu.id;
+    if !query.gpu.coherent {
+        let text = format!("{gpu} has no memory coherent with the CPU: CDMM does not apply to it");
+        findings.reason(Verdict::Blocked, "cdmm-not-coherent", text, &cdmm.origin);
+        return;
+    }
+    if query.driver.version < cdmm.first_driver {
+        let text = format!(
+            "CDMM needs driver {} or newer; {} is older",
+            cdmm.first_driver, query.driver.version
+        );
+        findings.reason(Verdict::Blocked, "cdmm-driver-too-old", text, &cdmm.origin);
+        super::advise_branch(set, query, findings, "for CDMM", |branch| {
+            branch.branch >= cdmm.first_driver.branch()
+        });
+        return;
+    }
+    let documented = cdmm.documented_gpus.contains(gpu);
+    let by_default = query.driver.version.branch() >= cdmm.default_from_branch;
+    let (verdict, code, text) = if by_default {
+        let from = cdmm.default_from_branch;
+        let text = format!(
+            "a third party reports CDMM as the default from {from} on (unverified); see what is set"
+        );
+        (Verdict::Caveat, "cdmm-maybe-default", text)
+    } else if documented {
+        let text =
+            format!("CDMM is documented for {gpu}; it is off until a module option turns it on");
+        (Verdict::Ok, "cdmm-supported", text)
+    } else {
+        let known = cdmm.documented_gpus.join(", ");
+        let text = format!("NVIDIA documents CDMM for {known}; for {gpu} it is unverified");
+        (Verdict::Caveat, "cdmm-undocumented", text)
+    };
+    findings.reason(verdict, code, text, &cdmm.origin);
+    findings.remedy(
+        "for CDMM",
+        format!("turn it on with the module option `{}`, then reboot", cdmm.enable),
+        Some(cdmm.verify.clone()),
+    );
+}
+
+fn mig(query: &Query<'_>, findings: &mut Findings) {
+    let gpu = &query.gpu.id;
+    match &query.gpu.mig {
+        Some(mig) => findings.reason(
+            Verdict::Ok,
+            "mig-supported",
+            format!("{gpu} can be cut into up to {} instances", mig.instances_max),
+            &mig.origin,
+        ),
+        None => findings.reason(
+            Verdict::Blocked,
+            "mig-unsupported",
+            format!("{gpu} is not in NVIDIA's list of MIG-capable GPUs"),
+            &query.gpu.origin,
+        ),
+    }
+}

@@ -1,0 +1,128 @@
+//! `cuda-compat`: the user-space driver of a newer branch on an older kernel driver.
+
+use super::{architecture_of, native_cuda};
+use crate::check::context::Findings;
+use crate::check::query::Query;
+use crate::check::report::Verdict;
+use crate::cuda::OnBase;
+use crate::driver::Lifecycle;
+use crate::set::FactSet;
+use crate::version::CudaVersion;
+
+/// The user space that CUDA programs will meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UserSpace {
+    /// The newest CUDA that it speaks; absent where the data does not reach the driver.
+    pub(crate) cuda: Option<CudaVersion>,
+    /// It comes from a `cuda-compat` package that works here.
+    pub(crate) by_package: bool,
+}
+
+pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -> UserSpace {
+    let own = UserSpace { cuda: native_cuda(set, query), by_package: false };
+    let Some(cuda) = query.forward_compat else { return own };
+    let facts = &set.cuda.forward_compatibility;
+    let origin = &facts.origin;
+    let branch = query.driver.version.branch();
+    let Some(package) = facts.package(cuda) else {
+        findings.reason(
+            Verdict::Blocked,
+            "forward-compat-unlisted",
+            format!("NVIDIA lists no cuda-compat package for CUDA {cuda}"),
+            origin,
+        );
+        return own;
+    };
+    let name = package.name();
+
+    // The package carries the user space of the branch that first spoke its CUDA; that branch must
+    // still know the GPU.
+    let carried = set.drivers.branch.iter().find(|branch| branch.native_cuda == cuda);
+    let architecture = architecture_of(set, query.gpu);
+    if let (Some(carried), Some(last)) = (carried, architecture.last_branch)
+        && carried.branch > last
+    {
+        findings.reason(
+            Verdict::Blocked,
+            "forward-compat-architecture",
+            format!(
+                "{name} carries the user space of {}, which no longer knows {} (last: {last})",
+                carried.branch, architecture.name
+            ),
+            &architecture.origin,
+        );
+        return own;
+    }
+
+    match package.on(branch) {
+        Some(OnBase::Works) => {
+            let new_feature =
+                query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
+            let workstation = query.gpu.id.starts_with("RTX");
+            let (verdict, condition) = if new_feature {
+                (Verdict::Caveat, "; a new feature branch is not a recommended base")
+            } else if workstation {
+                (Verdict::Caveat, "; of RTX parts only selected ones are supported")
+            } else {
+                (Verdict::Ok, "")
+            };
+            findings.reason(
+                verdict,
+                "forward-compat-works",
+                format!(
+                    "{name} works on {branch}: put {} first on the library path{condition}",
+                    facts
+                        .library_dir
+                        .replace("<major>", &cuda.major.to_string())
+                        .replace("<minor>", &cuda.minor.to_string())
+                ),
+                origin,
+            );
+            UserSpace { cuda: Some(cuda), by_package: true }
+        }
+        Some(OnBase::NotNeeded) => {
+            findings.reason(
+                Verdict::Caveat,
+                "forward-compat-not-needed",
+                format!("{name} is of the same branch as the driver ({branch}) and adds nothing"),
+                origin,
+            );
+            own
+        }
+        Some(OnBase::Refused) => {
+            findings.reason(
+                Verdict::Blocked,
+                "forward-compat-older",
+                format!(
+                    "{name} is older than {branch}: loading it fails with \
+                     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"
+                ),
+                origin,
+            );
+            findings.remedy(
+                "for CUDA to load",
+                format!("take {name} off the library path; {branch} is newer by itself"),
+                Some(format!("apt-get remove {name}")),
+            );
+            own
+        }
+        None => {
+            let bases: Vec<String> = package
+                .base
+                .iter()
+                .filter(|(_, on)| **on == OnBase::Works)
+                .map(|(base, _)| base.to_uppercase())
+                .collect();
+            findings.reason(
+                Verdict::Blocked,
+                "forward-compat-base",
+                format!(
+                    "{branch} is not a supported base of {name}; supported: {}",
+                    bases.join(", ")
+                ),
+                origin,
+            );
+            own
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Is the branch still looked after on that day?
+
+use super::advise_branch;
+use crate::check::context::Findings;
+use crate::check::query::Query;
+use crate::check::report::{Notice, NoticeCode, Verdict};
+use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
+use crate::set::FactSet;
+
+/// How long before the end of support a person wants to hear of it: a quarter, in which most fleets
+/// have a change window.
+const SOON_DAYS: i32 = 90;
+
+pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    let Some(branch) = query.driver.branch else { return };
+    let kind = branch.lifecycle.name();
+    let name = branch.branch;
+    match branch.support(query.on) {
+        SupportStatus::Ended => {
+            let end = branch.end_of_support.map(|end| end.to_string()).unwrap_or_default();
+            findings.reason(
+                Verdict::Caveat,
+                "end-of-support",
+                format!(
+                    "{name} ({kind}) is out of support since {end}: no fixes, no security updates"
+                ),
+                &branch.origin,
+            );
+            advise_branch(set, query, findings, "for fixes and security updates", |other| {
+                other.branch > name
+            });
+        }
+        SupportStatus::Unknown => {
+            let note =
+                branch.end_of_support_note.as_deref().unwrap_or("no end of support is known");
+            findings.reason(
+                Verdict::Caveat,
+                "end-of-support-unknown",
+                format!("{name} ({kind}): {note}"),
+                &branch.origin,
+            );
+        }
+        SupportStatus::Supported => {
+            let end = branch.end_of_support.map(|end| end.to_string()).unwrap_or_default();
+            findings.reason(
+                Verdict::Ok,
+                "supported-branch",
+                format!("{name} is a {kind}, supported until {end}"),
+                &branch.origin,
+            );
+            ends_soon(branch, query, findings);
+        }
+    }
+    branch_kind(branch, findings);
+}
+
+fn branch_kind(branch: &BranchFacts, findings: &mut Findings) {
+    let (code, text) = match branch.lifecycle {
+        Lifecycle::LongTerm | Lifecycle::Production => return,
+        Lifecycle::NewFeature => (
+            "new-feature-branch",
+            "is a new feature branch: no long-term updates, not for production",
+        ),
+        Lifecycle::Developer => ("developer-branch", "is for evaluation only"),
+    };
+    findings.reason(Verdict::Caveat, code, format!("{} {text}", branch.branch), &branch.origin);
+}
+
+fn ends_soon(branch: &BranchFacts, query: &Query<'_>, findings: &mut Findings) {
+    let Some(end) = branch.end_of_support else { return };
+    let Ok(left) = query.on.until(end.last_day()) else { return };
+    if left.get_days() <= SOON_DAYS && left.get_months() == 0 && left.get_years() == 0 {
+        findings.notice(Notice {
+            code: NoticeCode::SupportEndsSoon,
+            id: None,
+            level: None,
+            score: None,
+            fixed: None,
+            text: format!(
+                "support of {} ends in {end}, in {} days",
+                branch.branch,
+                left.get_days()
+            ),
+            source: branch.origin.line(),
+        });
+    }
+}

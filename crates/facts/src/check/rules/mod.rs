@@ -1,0 +1,117 @@
+//! One file a rule. A rule reads the set and the query and adds what it finds; no rule reads another's.
+
+pub(super) mod architecture;
+pub(super) mod cuda;
+pub(super) mod driver;
+pub(super) mod exposure;
+pub(super) mod fabric;
+pub(super) mod feature;
+pub(super) mod forward;
+pub(super) mod framework;
+pub(super) mod lifecycle;
+pub(super) mod module;
+
+use crate::check::context::Findings;
+use crate::check::query::{Module, Query};
+use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
+use crate::gpu::{Architecture, Gpu, Modules};
+use crate::set::FactSet;
+use crate::version::{Branch, CudaVersion, DriverVersion};
+
+/// The generation of a GPU.
+fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
+    let found = set.gpus.architecture.iter().find(|it| it.name == gpu.architecture);
+    found.expect("a valid set has the architecture of every GPU")
+}
+
+/// Which kernel modules drive a GPU: its generation's, and only the open ones beside a Grace CPU.
+fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
+    if gpu.coherent { Modules::Open } else { architecture_of(set, gpu).modules }
+}
+
+/// The newest CUDA that the driver's own user space speaks; a driver beyond the data speaks at least
+/// what the newest known one does.
+fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
+    match query.driver.branch {
+        Some(branch) => Some(branch.native_cuda),
+        None if query.driver.version.branch() > set.drivers.newest().branch => {
+            Some(set.drivers.newest().native_cuda)
+        }
+        None => None,
+    }
+}
+
+/// Whether a branch drives a GPU.
+fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
+    let architecture = architecture_of(set, gpu);
+    let target = architecture
+        .targets
+        .iter()
+        .find(|target| target.compute_capability == gpu.compute_capability);
+    target.is_some_and(|target| branch >= target.first_branch)
+        && architecture.last_branch.is_none_or(|last| branch <= last)
+}
+
+/// The branch to move to: drives the GPU, is supported on the day, satisfies `enough`; long-term
+/// before production, and then the one that lasts longest.
+fn recommended_branch<'a>(
+    set: &'a FactSet,
+    query: &Query<'_>,
+    enough: impl Fn(&BranchFacts) -> bool,
+) -> Option<&'a BranchFacts> {
+    set.drivers
+        .branch
+        .iter()
+        .filter(|branch| drives(set, query.gpu, branch.branch) && enough(branch))
+        .filter(|branch| branch.support(query.on) == SupportStatus::Supported)
+        .filter(|branch| branch.first_release.last_day() <= query.on)
+        .filter(|it| matches!(it.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
+        .max_by_key(|branch| {
+            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(|it| it.last_day()))
+        })
+}
+
+/// Advises a move to another branch, with the command for NVIDIA's Debian and Ubuntu repository.
+fn advise_branch(
+    set: &FactSet,
+    query: &Query<'_>,
+    findings: &mut Findings,
+    why: &str,
+    enough: impl Fn(&BranchFacts) -> bool,
+) {
+    let Some(branch) = recommended_branch(set, query, enough) else { return };
+    let until = branch.end_of_support.map(|end| format!(", supported until {end}"));
+    findings.remedy(
+        why,
+        format!(
+            "move to {} ({}{}), at best {}",
+            branch.branch,
+            branch.lifecycle.name(),
+            until.unwrap_or_default(),
+            branch.latest
+        ),
+        Some(install_command(set, query, branch.branch)),
+    );
+}
+
+/// Installs a branch from NVIDIA's Debian and Ubuntu repository, with the modules that the GPU takes.
+/// From R580 on, a pinning package holds the branch and the driver packages carry no number.
+fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
+    let proprietary = match modules_of(set, query.gpu) {
+        Modules::Open => false,
+        Modules::Proprietary => true,
+        Modules::Either => query.module == Some(Module::Proprietary),
+    };
+    let package = if proprietary { "cuda-drivers" } else { "nvidia-open" };
+    let number = branch.0;
+    if number >= 580 {
+        format!("apt-get install nvidia-driver-pinning-{number} {package}")
+    } else {
+        format!("apt-get install {package}-{number}")
+    }
+}
+
+/// A lower bound in words.
+fn at_least(floor: &DriverVersion) -> String {
+    format!("driver {floor} or newer")
+}

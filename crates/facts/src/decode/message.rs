@@ -1,0 +1,128 @@
+//! Messages without a number: which record of the table a line is.
+
+use memchr::memmem::Finder;
+
+use super::wording::{self, Process};
+use crate::xid::{Message, ProcessForm, XidFacts};
+
+/// The table, ready to be matched.
+#[derive(Debug)]
+pub(super) struct Messages<'f> {
+    matchers: Vec<Matcher<'f>>,
+}
+
+#[derive(Debug)]
+struct Matcher<'f> {
+    message: &'f Message,
+    all: Vec<Finder<'f>>,
+    any: Vec<Finder<'f>>,
+    none: Vec<Finder<'f>>,
+}
+
+impl<'f> Messages<'f> {
+    pub(super) fn new(facts: &'f XidFacts) -> Self {
+        let finders = |texts: &'f [String]| texts.iter().map(|text| Finder::new(text)).collect();
+        let matchers = facts
+            .message
+            .iter()
+            .map(|message| Matcher {
+                message,
+                all: finders(&message.all),
+                any: finders(&message.any),
+                none: finders(&message.none),
+            })
+            .collect();
+        Self { matchers }
+    }
+
+    /// The first record that a line fits.
+    pub(super) fn find(&self, line: &str) -> Option<&'f Message> {
+        let stands = |finder: &Finder<'_>| finder.find(line.as_bytes()).is_some();
+        self.matchers
+            .iter()
+            .find(|matcher| {
+                matcher.all.iter().all(stands)
+                    && (matcher.any.is_empty() || matcher.any.iter().any(stands))
+                    && !matcher.none.iter().any(stands)
+            })
+            .map(|matcher| matcher.message)
+    }
+}
+
+/// The process that a line names in one of the kernel's forms.
+pub(super) fn process(form: ProcessForm, line: &str) -> Process {
+    match form {
+        ProcessForm::Bracket => line
+            .rsplit_once('[')
+            .and_then(|(_, inner)| inner.split_once(']'))
+            .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
+        ProcessForm::Task => line
+            .split_once("task ")
+            .and_then(|(_, rest)| rest.split_once(" blocked"))
+            .map_or_else(Process::default, |(inner, _)| name_and_pid(inner)),
+        ProcessForm::Killed => Process {
+            pid: wording::number_after(line, "Killed process "),
+            name: line
+                .split_once("Killed process ")
+                .and_then(|(_, rest)| rest.split_once('('))
+                .and_then(|(_, rest)| rest.split_once(')'))
+                .and_then(|(name, _)| wording::process_name(name)),
+        },
+        ProcessForm::Segfault => line
+            .split_once("]: segfault")
+            .and_then(|(before, _)| before.rsplit_once('['))
+            .map_or_else(Process::default, |(before, pid)| Process {
+                pid: pid.parse().ok(),
+                name: before.rsplit([' ', ';', ']']).next().and_then(wording::process_name),
+            }),
+    }
+}
+
+/// `python3:2254956`; a name may hold colons (`ray::Worker:17`).
+fn name_and_pid(text: &str) -> Process {
+    match text.rsplit_once(':') {
+        Some((name, pid)) => {
+            Process { pid: pid.trim().parse().ok(), name: wording::process_name(name) }
+        }
+        None => Process::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_read_in_every_form() {
+        for (form, line, pid, name) in [
+            (
+                ProcessForm::Bracket,
+                "watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:2254956]",
+                2_254_956,
+                "python3",
+            ),
+            (
+                ProcessForm::Task,
+                "INFO: task ray::Worker:17 blocked for more than 120 seconds.",
+                17,
+                "ray::Worker",
+            ),
+            (
+                ProcessForm::Killed,
+                "Out of memory: Killed process 4242 (python3) total-vm:1kB",
+                4242,
+                "python3",
+            ),
+            (
+                ProcessForm::Segfault,
+                "[Thu Oct 10 03:06:53 2024] pt_main_thread[2536443]: segfault at 7f ip 0 in libnccl.so.2[7f]",
+                2_536_443,
+                "pt_main_thread",
+            ),
+        ] {
+            let expected = Process { pid: Some(pid), name: Some(name.to_owned()) };
+            assert_eq!(process(form, line), expected, "{line}");
+            assert_eq!(process(form, "nothing"), Process::default());
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `NVLink` errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
+
+use super::memory::Device;
+use super::verdict::Verdict;
+use super::wording::{self, XidLine};
+use crate::xid::{Action, Nvlink5Class, Nvlink5Rule, NvlinkBits, Severity, XidFacts};
+
+/// An Xid 74: `NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`.
+pub(super) fn registers(
+    facts: &XidFacts,
+    device: &mut Device,
+    line: &XidLine<'_>,
+    mut verdict: Verdict,
+) -> Verdict {
+    let words = wording::hex_words(line.detail);
+    let link = wording::number_after(line.detail, "link ");
+    let set: Vec<&NvlinkBits> = facts
+        .nvlink_bits
+        .iter()
+        .filter(|record| {
+            let word = words.get(record.register).copied().unwrap_or(0);
+            record.bits.iter().any(|bit| word >> bit & 1 == 1)
+        })
+        .collect();
+    let Some(worst) = set.iter().max_by_key(|record| (record.action, record.severity)) else {
+        return verdict;
+    };
+    verdict.action = worst.action;
+    verdict.severity = worst.severity;
+    let place = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
+    let meanings: Vec<&str> = set.iter().map(|record| record.meaning.as_str()).collect();
+    verdict.text = format!(
+        "NVLink error on {place}; the register bits, read as on Hopper, say: {}.",
+        meanings.join("; ")
+    );
+    if let Some((link, from)) = link.zip(set.iter().filter_map(|record| record.replace_from).min())
+    {
+        let count = device.count_link(link);
+        if count >= from && verdict.action < Action::DrainAndReplace {
+            verdict.action = Action::DrainAndReplace;
+            verdict.severity = Severity::Fatal;
+            verdict.text.push_str(" It is number ");
+            verdict.text.push_str(&count.to_string());
+            verdict.text.push_str(" on this link in this log: hardware.");
+        }
+    }
+    if verdict.action == Action::ResetGpu {
+        verdict.text.push_str(" Drain the GPU and reset it.");
+    }
+    verdict.source = worst.origin.line();
+    verdict
+}
+
+/// An Xid 144 to 150: `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...)`.
+pub(super) fn sub_code(
+    facts: &XidFacts,
+    device: &Device,
+    line: &XidLine<'_>,
+    mut verdict: Verdict,
+) -> Verdict {
+    let mut words = line.detail.split_whitespace();
+    let unit = words.next().unwrap_or("");
+    let fatal = words.next() == Some("Fatal");
+    let hex = wording::hex_words(line.detail);
+    let rule = match hex[..] {
+        [intrinfo, status, ..] => matching_rule(facts, line.code, unit, intrinfo, status),
+        _ => None,
+    };
+    let Some(rule) = rule else {
+        if fatal {
+            verdict.severity = Severity::Critical;
+        }
+        verdict.text = format!(
+            "NVLink 5 error of unit {}{} that NVIDIA's decode sheet does not list: follow an Xid 154 of \
+             this GPU if there is one; otherwise collect nvidia-bug-report and open a ticket.",
+            if unit.is_empty() { "(not named)" } else { unit },
+            if fatal { ", fatal by the driver's word," } else { "" },
+        );
+        return verdict;
+    };
+    let (severity, action) = judge(facts, device, rule);
+    let asks = |bucket: &str| facts.asks(bucket).unwrap_or("see NVIDIA's catalogue").to_owned();
+    let class = match rule.class {
+        Nvlink5Class::Fatal => "fatal",
+        Nvlink5Class::LinkFatal => "fatal to the link",
+        Nvlink5Class::NonFatal => "not fatal",
+    };
+    let doubt = if rule.certain { "" } else { " (marked as uncertain)" };
+    let link = line.detail.split_once(" Link ").and_then(|(_, rest)| rest.split(' ').next());
+    let place = match link {
+        Some("-1") | None => String::new(),
+        Some(link) => {
+            format!(" on link {}", link.trim_start_matches('0').parse::<u8>().unwrap_or(0))
+        }
+    };
+    let first = match (rule.resolution.as_str(), device.recovery) {
+        ("XID_154_EVAL", Some(value)) => facts.recovery_action(value).map_or_else(
+            || asks(&rule.resolution),
+            |recovery| format!("the driver asks for {}: {}", recovery.name, recovery.asks),
+        ),
+        _ => asks(&rule.resolution),
+    };
+    let then = if rule.investigatory == rule.resolution {
+        String::new()
+    } else {
+        format!(". Afterwards: {}", asks(&rule.investigatory))
+    };
+    verdict.text = format!(
+        "NVLink 5 error{place}, unit {}, {class}{doubt}, cause {}: {first}{then}.",
+        rule.unit.join("/"),
+        rule.cause
+    );
+    verdict.severity = severity;
+    verdict.action = action;
+    verdict.source = format!("{}: {}", rule.origin.line(), rule.resolution);
+    verdict
+}
+
+/// The rule's action; with `XID_154_EVAL`, what the driver named last for this GPU.
+fn judge(facts: &XidFacts, device: &Device, rule: &Nvlink5Rule) -> (Severity, Action) {
+    let bucket = facts.bucket.iter().find(|bucket| bucket.name == rule.resolution);
+    let mut action = bucket.map_or(Action::Investigate, |bucket| bucket.action);
+    let mut severity = match action {
+        Action::Ignore => Severity::Info,
+        Action::RestartApp | Action::Investigate => Severity::Warning,
+        Action::ResetGpu => Severity::Critical,
+        Action::RebootNode | Action::DrainAndReplace => Severity::Fatal,
+    };
+    if rule.resolution == "XID_154_EVAL" {
+        if let Some(recovery) = device.recovery.and_then(|value| facts.recovery_action(value)) {
+            action = recovery.action;
+            severity = recovery.severity;
+        }
+    }
+    let severity = match rule.class {
+        Nvlink5Class::Fatal => Severity::Fatal,
+        Nvlink5Class::LinkFatal => severity.max(Severity::Critical),
+        Nvlink5Class::NonFatal => severity,
+    };
+    (severity, action)
+}
+
+/// The row of the sheet that fits; where the status has several bits, the worst of their rows.
+fn matching_rule<'a>(
+    facts: &'a XidFacts,
+    xid: u32,
+    unit: &str,
+    intrinfo: u32,
+    status: u32,
+) -> Option<&'a Nvlink5Rule> {
+    let units: Vec<&str> = unit.split('/').collect();
+    let layouts = facts.nvlink5.iter().map(|rule| rule.intrinfo.len()).max().unwrap_or(0);
+    (0..layouts).find_map(|layout| {
+        let fits = |rule: &&Nvlink5Rule| {
+            rule.xid == xid
+                && rule.unit.iter().any(|name| units.contains(&name.as_str()))
+                && rule.intrinfo.get(layout).is_some_and(|pattern| matches(pattern, intrinfo))
+        };
+        let rules = || facts.nvlink5.iter().filter(fits);
+        rules().find(|rule| rule.error_status == status).or_else(|| {
+            // The NETIR units print a number there, the others a set of bits.
+            rules()
+                .filter(|rule| !rule.unit[0].starts_with("NETIR"))
+                .filter(|rule| {
+                    rule.error_status != 0 && status & rule.error_status == rule.error_status
+                })
+                .max_by_key(|rule| {
+                    (rule.class == Nvlink5Class::Fatal, rule.resolution == "RESET_GPU")
+                })
+        })
+    })
+}
+
+/// Whether a word fits a pattern of `0`, `1` and `-`, most significant bit first.
+fn matches(pattern: &str, word: u32) -> bool {
+    pattern.len() == 32
+        && pattern.bytes().enumerate().all(|(place, bit)| {
+            let set = word >> (31 - place) & 1 == 1;
+            match bit {
+                b'0' => !set,
+                b'1' => set,
+                _ => true,
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_read_from_the_most_significant_bit() {
+        assert!(matches("------000100----------0111000110", 0x0045_05c6));
+        assert!(!matches("------000000----------0111000110", 0x0045_05c6));
+        assert!(matches("------000000----------0000000110", 0x000f_e406));
+        assert!(!matches("0", 0));
+    }
+}

@@ -1,0 +1,142 @@
+//! Messages that go on over several lines: an event waits until its sentence ends.
+
+use super::bus_error::{self, Reporter};
+use super::event::Event;
+use super::pci::PciAddress;
+use super::wording;
+
+/// How many lines later the rest of a message may stand: other processors print in between.
+const LINES: u64 = 8;
+/// The longest message of this kind has five lines of less than 80 letters.
+const SENTENCE: usize = 1024;
+
+/// An event that waits for a later line.
+#[derive(Debug)]
+pub(super) struct Pending {
+    event: Event,
+    waits_for: WaitsFor,
+}
+
+#[derive(Debug)]
+enum WaitsFor {
+    /// `API mismatch: the client has the version ...`: both versions; holds the sentence so far.
+    Versions(String),
+    /// `Driver/library version mismatch`: the version of the library.
+    LibraryVersion,
+    /// `This PCI I/O region ... is invalid`: the address.
+    Address,
+    /// A port reported an error: the driver of the device may say more.
+    Driver(PciAddress),
+}
+
+/// What a line is to a waiting event.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// It belongs to the event, and more may come.
+    Waits(Pending),
+    /// It ends the event.
+    Ends(Event),
+    /// It does not belong to the event, which is as whole as it will be.
+    Apart(Event),
+    /// It says the same, and better.
+    Replaced,
+}
+
+impl Pending {
+    pub(super) fn versions(event: Event, message: &str) -> Step {
+        let mut sentence = String::new();
+        append(&mut sentence, message);
+        Self { event, waits_for: WaitsFor::Versions(sentence) }.settle()
+    }
+
+    pub(super) fn library_version(event: Event) -> Step {
+        Step::Waits(Self { event, waits_for: WaitsFor::LibraryVersion })
+    }
+
+    pub(super) fn address(event: Event) -> Step {
+        if event.pci.is_some() {
+            return Step::Ends(event);
+        }
+        Step::Waits(Self { event, waits_for: WaitsFor::Address })
+    }
+
+    pub(super) fn driver(event: Event, address: PciAddress) -> Step {
+        Step::Waits(Self { event, waits_for: WaitsFor::Driver(address) })
+    }
+
+    /// The event as far as it is known, when nothing more comes.
+    pub(super) fn into_event(self) -> Event {
+        self.event
+    }
+
+    /// Looks at a later line.
+    pub(super) fn step(mut self, number: u64, line: &str) -> Step {
+        if number.saturating_sub(self.event.line) > LINES {
+            return Step::Apart(self.event);
+        }
+        match &mut self.waits_for {
+            WaitsFor::Versions(sentence) => {
+                let message =
+                    wording::driver_message(line).filter(|rest| !rest.contains("API mismatch"));
+                let Some(message) = message else { return Step::Apart(self.event) };
+                append(sentence, message);
+                self.settle()
+            }
+            WaitsFor::LibraryVersion => match wording::version_after(line, "ibrary version: ") {
+                Some(version) => {
+                    self.event.text.push_str(&format!(" The library is of version {version}."));
+                    Step::Ends(self.event)
+                }
+                None => Step::Apart(self.event),
+            },
+            WaitsFor::Address => {
+                let address = wording::driver_message(line).and_then(PciAddress::find);
+                match address.filter(|_| line.contains(" is ")) {
+                    Some(address) => {
+                        self.event.pci = Some(address.without_function().to_string());
+                        Step::Ends(self.event)
+                    }
+                    None => Step::Apart(self.event),
+                }
+            }
+            WaitsFor::Driver(address) => {
+                let same = bus_error::bus_error_line(line).is_some_and(|error| {
+                    matches!(error.reporter, Reporter::Driver(_))
+                        && error.address.is_same_device(*address)
+                });
+                if same { Step::Replaced } else { Step::Apart(self.event) }
+            }
+        }
+    }
+
+    /// Ends when the sentence has both versions.
+    fn settle(mut self) -> Step {
+        let WaitsFor::Versions(sentence) = &self.waits_for else { return Step::Waits(self) };
+        let module = wording::version_after(sentence, "module has the version ");
+        let client = wording::version_after(sentence, "has the version ");
+        let Some((client, module)) = client.zip(module) else { return Step::Waits(self) };
+        self.event.text.push_str(&format!(
+            " The library is of version {client}, the loaded module of version {module}."
+        ));
+        if let Some((name, rest)) =
+            sentence.split_once("client '").and_then(|(_, rest)| rest.split_once('\''))
+        {
+            self.event.process = wording::process_name(name);
+            self.event.pid = wording::number_after(rest, "(pid ");
+        }
+        Step::Ends(self.event)
+    }
+}
+
+fn append(sentence: &mut String, message: &str) {
+    let message = message.strip_prefix("NVRM:").unwrap_or(message);
+    for word in message.split_whitespace() {
+        if sentence.len() + word.len() >= SENTENCE {
+            return;
+        }
+        if !sentence.is_empty() {
+            sentence.push(' ');
+        }
+        sentence.push_str(word);
+    }
+}

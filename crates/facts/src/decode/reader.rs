@@ -1,0 +1,204 @@
+//! Reads one line worth reading and says what it means.
+
+use super::bus_error::{self, BusErrorLine, Reporter};
+use super::event::{Event, Kind};
+use super::memory::Memory;
+use super::message::{self, Messages};
+use super::pci::PciAddress;
+use super::pending::{Pending, Step};
+use super::verdict::{self, Verdict};
+use super::wording::{self, Process, SxidLine, XidLine};
+use crate::xid::{BusDevice, Message, XidFacts};
+
+/// How far back a GPU may have been named for a sentence to be about it.
+const NAMED_LINES: u64 = 8;
+
+/// Everything that is known while a log is read.
+#[derive(Debug)]
+pub(super) struct Reader<'f> {
+    facts: &'f XidFacts,
+    messages: Messages<'f>,
+    memory: Memory,
+    pending: Option<Pending>,
+    /// The last event: a piece of a long line may hold the end of the piece before it.
+    last: Option<(u64, Kind, Option<u32>, Option<String>)>,
+}
+
+impl<'f> Reader<'f> {
+    pub(super) fn new(facts: &'f XidFacts) -> Self {
+        Self {
+            facts,
+            messages: Messages::new(facts),
+            memory: Memory::default(),
+            pending: None,
+            last: None,
+        }
+    }
+
+    /// Reads a line; syslog and kmsg write the newlines inside a message as `#012`, `\n` or `\x0a`.
+    pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(Event)) {
+        let line = String::from_utf8_lossy(bytes);
+        let mut rest: &str = &line;
+        while let Some((at, length)) = ["#012", "\\n", "\\x0a"]
+            .iter()
+            .filter_map(|mark| Some((rest.find(mark)?, mark.len())))
+            .min()
+        {
+            self.part(number, &rest[..at], emit);
+            rest = &rest[at + length..];
+        }
+        self.part(number, rest, emit);
+    }
+
+    /// Gives out what still waits.
+    pub(super) fn finish(&mut self, emit: &mut impl FnMut(Event)) {
+        if let Some(pending) = self.pending.take() {
+            self.give(pending.into_event(), emit);
+        }
+    }
+
+    fn part(&mut self, number: u64, line: &str, emit: &mut impl FnMut(Event)) {
+        if let Some(pending) = self.pending.take() {
+            match pending.step(number, line) {
+                Step::Waits(pending) => {
+                    self.pending = Some(pending);
+                    return;
+                }
+                Step::Ends(event) => return self.give(event, emit),
+                Step::Apart(event) => self.give(event, emit),
+                Step::Replaced => (),
+            }
+        }
+        match self.read(number, line) {
+            Some(Step::Waits(pending)) => self.pending = Some(pending),
+            Some(Step::Ends(event) | Step::Apart(event)) => self.give(event, emit),
+            Some(Step::Replaced) | None => (),
+        }
+    }
+
+    fn give(&mut self, event: Event, emit: &mut impl FnMut(Event)) {
+        let key = Some((event.line, event.kind, event.xid, event.pci.clone()));
+        if self.last != key {
+            self.last = key;
+            emit(event);
+        }
+    }
+
+    fn read(&mut self, number: u64, line: &str) -> Option<Step> {
+        if line.contains("NVRM:") {
+            wording::driver_message(line)?;
+            self.remember(number, line);
+            if let Some(xid) = wording::xid_line(line) {
+                return Some(Step::Ends(self.xid(number, &xid)));
+            }
+        }
+        if let Some(sxid) = wording::sxid_line(line) {
+            return self.sxid(number, &sxid).map(Step::Ends);
+        }
+        if line.contains("AER: ") || line.contains("PCIe Bus Error") {
+            if let Some(error) = bus_error::bus_error_line(line) {
+                return self.bus_error(number, error);
+            }
+        }
+        self.messages.find(line).map(|message| self.message(number, line, message))
+    }
+
+    /// Notes which devices are NVIDIA's, and which GPU a sentence has begun about.
+    fn remember(&mut self, number: u64, line: &str) {
+        if let Some(address) = PciAddress::find(line) {
+            self.memory.device(address);
+            if line.contains("The NVIDIA GPU ") {
+                self.memory.named_gpu = Some((number, address));
+            }
+        }
+    }
+
+    fn xid(&mut self, number: u64, line: &XidLine<'_>) -> Event {
+        let verdict = verdict::xid(self.facts, &mut self.memory, line);
+        event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict)
+    }
+
+    /// An `SXid` is printed as a headline with lines of data and severity around it: one event.
+    fn sxid(&mut self, number: u64, line: &SxidLine<'_>) -> Option<Event> {
+        let key = Some((line.pci, line.code));
+        let detail = line.detail.starts_with("Data {") || line.detail.starts_with("Severity ");
+        if detail && self.memory.last_sxid == key {
+            return None;
+        }
+        self.memory.last_sxid = key;
+        let verdict = verdict::sxid(self.facts, line);
+        Some(event(number, Kind::Sxid, Some(line.code), line.pci, Process::default(), verdict))
+    }
+
+    fn bus_error(&mut self, number: u64, error: BusErrorLine) -> Option<Step> {
+        let (device, kind) = match error.reporter {
+            Reporter::Driver(BusDevice::Nic) => (BusDevice::Nic, Kind::Nic),
+            Reporter::Driver(BusDevice::Gpu) => {
+                self.memory.device(error.address);
+                (BusDevice::Gpu, Kind::PcieAer)
+            }
+            Reporter::Port if self.memory.knows(error.address) => (BusDevice::Gpu, Kind::PcieAer),
+            Reporter::Port => return None,
+        };
+        let record = self
+            .facts
+            .bus_error
+            .iter()
+            .find(|record| record.device == device && record.class == error.class)?;
+        let verdict = Verdict {
+            severity: record.severity,
+            action: record.action,
+            text: record.text.clone(),
+            source: record.origin.line(),
+        };
+        let event = event(number, kind, None, Some(error.address), Process::default(), verdict);
+        Some(match error.reporter {
+            Reporter::Port => Pending::driver(event, error.address),
+            Reporter::Driver(_) => Step::Ends(event),
+        })
+    }
+
+    fn message(&mut self, number: u64, line: &str, message: &Message) -> Step {
+        let named = self.memory.named_gpu.filter(|(at, _)| {
+            number - at <= NAMED_LINES && line.contains("NVRM:") && message.kind != Kind::Gsp
+        });
+        let pci = PciAddress::find(line).or(named.map(|(_, address)| address));
+        let process =
+            message.process.map_or_else(Process::default, |form| message::process(form, line));
+        let verdict = Verdict {
+            severity: message.severity,
+            action: message.action,
+            text: message.text.clone(),
+            source: message.origin.line(),
+        };
+        let event = event(number, message.kind, None, pci, process, verdict);
+        match (message.kind, wording::driver_message(line)) {
+            (Kind::VersionMismatch, Some(rest)) => Pending::versions(event, rest),
+            (Kind::VersionMismatch, None) => Pending::library_version(event),
+            (Kind::Host, Some(rest)) if rest.ends_with(':') => Pending::address(event),
+            _ => Step::Ends(event),
+        }
+    }
+}
+
+fn event(
+    line: u64,
+    kind: Kind,
+    xid: Option<u32>,
+    pci: Option<PciAddress>,
+    process: Process,
+    verdict: Verdict,
+) -> Event {
+    Event {
+        line,
+        kind,
+        xid,
+        pci: pci.map(|pci| pci.without_function().to_string()),
+        pid: process.pid,
+        process: process.name,
+        severity: verdict.severity,
+        action: verdict.action,
+        text: verdict.text,
+        source: verdict.source,
+    }
+}

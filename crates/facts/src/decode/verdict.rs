@@ -1,0 +1,176 @@
+//! What an Xid or `SXid` line means: the table, sharpened by what the line and the log say.
+
+use super::memory::{Device, Memory};
+use super::nvlink;
+use super::pci::PciAddress;
+use super::wording::{self, SxidLine, XidLine};
+use crate::xid::{Action, Severity, Sxid, SxidClass, XidFacts};
+
+/// What to print for a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) severity: Severity,
+    pub(super) action: Action,
+    pub(super) text: String,
+    pub(super) source: String,
+}
+
+/// The verdict on an Xid.
+pub(super) fn xid(facts: &XidFacts, memory: &mut Memory, line: &XidLine<'_>) -> Verdict {
+    // A line without an address is judged by itself.
+    let mut unplaced = Device::new(PciAddress::ZERO);
+    let device = match line.pci {
+        Some(pci) => memory.device(pci),
+        None => &mut unplaced,
+    };
+    if !matches!(line.code, 45 | 154) {
+        device.cause = Some(line.code);
+    }
+    let Some(record) = facts.by_code(line.code) else {
+        return unknown_xid(line.code);
+    };
+    let base = Verdict {
+        severity: record.severity,
+        action: record.action,
+        text: facts.describe(record),
+        source: record.source_line(),
+    };
+    match line.code {
+        45 => cleanup(base, device, line),
+        74 => nvlink::registers(facts, device, line, base),
+        144..=150 => nvlink::sub_code(facts, device, line, base),
+        154 => recovery(facts, device, line, base),
+        _ => base,
+    }
+}
+
+fn unknown_xid(code: u32) -> Verdict {
+    Verdict {
+        severity: Severity::Warning,
+        action: Action::Investigate,
+        text: format!(
+            "Xid {code} is not in the catalogue of this fact set: a newer driver may print it. \
+             Look it up in NVIDIA's Xid catalogue, and follow an Xid 154 of the same GPU if there is one."
+        ),
+        source: "not in this fact set".to_owned(),
+    }
+}
+
+/// Xid 45 follows another Xid; newer drivers name it.
+fn cleanup(mut verdict: Verdict, device: &Device, line: &XidLine<'_>) -> Verdict {
+    let named = wording::number_after(line.detail, "previous Xid ");
+    let cause = named.or(device.cause);
+    verdict.text = match cause {
+        Some(cause) => format!(
+            "Channels were removed because of Xid {cause} of the same GPU: follow that one; \
+             nothing to do for this one."
+        ),
+        None => "Channels were removed without another Xid of this GPU before it in this log: mostly \
+                 the application was ended by a person or a scheduler. On a node with NVSwitch, and with \
+                 nobody having ended it, restart the fabric manager."
+            .to_owned(),
+    };
+    verdict
+}
+
+/// `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`
+fn recovery(
+    facts: &XidFacts,
+    device: &mut Device,
+    line: &XidLine<'_>,
+    mut verdict: Verdict,
+) -> Verdict {
+    let new = line.detail.split(" to ").nth(1).unwrap_or("");
+    let value = new
+        .trim_start()
+        .strip_prefix("0x")
+        .map(|digits| digits.split(|digit: char| !digit.is_ascii_hexdigit()).next().unwrap_or(""))
+        .and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    let name = new.split_once('(').and_then(|(_, name)| name.split_once(')')).map(|(name, _)| name);
+    let record = value
+        .and_then(|value| facts.recovery_action(value))
+        .or_else(|| facts.recovery_action.iter().find(|record| Some(record.name.as_str()) == name));
+    let old = line
+        .detail
+        .split(" to ")
+        .next()
+        .and_then(|old| old.split_once('('))
+        .and_then(|(_, old)| old.split_once(')'))
+        .map_or("an unnamed one", |(old, _)| old);
+    let Some(record) = record else {
+        let named =
+            name.map_or_else(|| "one that it does not name".to_owned(), |name| format!("`{name}`"));
+        verdict.text = format!(
+            "The driver changed its recovery action for this GPU to {named}, which this fact set does \
+             not know: read it with `nvidia-smi -q` (GPU Recovery Action) before any new work."
+        );
+        return verdict;
+    };
+    device.recovery = Some(record.value);
+    verdict.severity = record.severity;
+    verdict.action = record.action;
+    verdict.text = format!(
+        "The driver changed its own recovery action for this GPU from {old} to {}: {}. It goes before \
+         any table.",
+        record.name, record.asks
+    );
+    verdict.source = record.origin.line();
+    verdict
+}
+
+/// The verdict on an `SXid`: the word in the line goes before the class in the table.
+pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Verdict {
+    let record = facts.sxid_by_code(line.code);
+    let word = line.detail.split([',', ' ']).next().unwrap_or("");
+    let class = match word {
+        "Fatal" => Some(SxidClass::AlwaysFatal),
+        "Non-fatal" | "Nonfatal" => Some(SxidClass::NonFatal),
+        _ => record.map(|record| record.class),
+    };
+    let name = record.map_or("an error that this fact set does not know", |record| &record.name);
+    let (severity, action, advice) = sxid_advice(record, class);
+    Verdict {
+        severity,
+        action,
+        text: format!("NVSwitch: {name}: {advice}"),
+        source: match record {
+            Some(record) => record.origin.line(),
+            None => "the word in the log line; the number is not in this fact set".to_owned(),
+        },
+    }
+}
+
+fn sxid_advice(
+    record: Option<&Sxid>,
+    class: Option<SxidClass>,
+) -> (Severity, Action, &'static str) {
+    match (class, record) {
+        (Some(SxidClass::AlwaysFatal), _) => (
+            Severity::Fatal,
+            Action::RebootNode,
+            "fatal to the fabric: its GPUs and switches have to be reset together, which a reboot does. \
+             Drain the node and reboot it; a second time on the same link, have the hardware checked.",
+        ),
+        (Some(SxidClass::NonFatal), Some(record)) if record.stalls => (
+            Severity::Warning,
+            Action::RestartApp,
+            "not fatal to the fabric, but the traffic of a GPU stops and its jobs end with Xid 45: \
+             restart them.",
+        ),
+        (Some(SxidClass::NonFatal), Some(_)) => (
+            Severity::Info,
+            Action::Ignore,
+            "corrected or contained: nothing to do, watch the rate.",
+        ),
+        (Some(SxidClass::PotentiallyFatal), _) => (
+            Severity::Critical,
+            Action::Investigate,
+            "fatal or not, and this line does not say which: look at the lines around it.",
+        ),
+        (Some(SxidClass::NonFatal), None) | (None, _) => (
+            Severity::Warning,
+            Action::Investigate,
+            "look it up in the fabric manager's user guide.",
+        ),
+    }
+}

@@ -1,0 +1,252 @@
+//! Taking a line apart: what stands where in the messages of the driver and the kernel.
+
+use super::pci::PciAddress;
+
+/// A process that a line names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: Option<u32>,
+    pub(super) name: Option<String>,
+}
+
+/// `NVRM: Xid (PCI:0000:17:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct XidLine<'a> {
+    pub(super) code: u32,
+    pub(super) pci: Option<PciAddress>,
+    pub(super) process: Process,
+    pub(super) detail: &'a str,
+}
+
+/// `nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 ...`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SxidLine<'a> {
+    pub(super) code: u32,
+    pub(super) pci: Option<PciAddress>,
+    pub(super) detail: &'a str,
+}
+
+/// The message of the driver in a line, from `NVRM:` on; none where somebody only quotes it.
+pub(super) fn driver_message(line: &str) -> Option<&str> {
+    let mut from = 0;
+    while let Some(at) = line[from..].find("NVRM:") {
+        let at = from + at;
+        if !is_quoted(&line[..at]) {
+            return Some(&line[at..]);
+        }
+        from = at + 1;
+    }
+    None
+}
+
+/// Whether what follows `before` is an argument of a command or a quotation, not a message.
+fn is_quoted(before: &str) -> bool {
+    const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
+    // A message in JSON follows `":`, perhaps with a space.
+    let json = before.strip_suffix('"').is_some_and(|before| before.trim_end().ends_with(':'));
+    if json || before.contains("\"MESSAGE\"") {
+        return false;
+    }
+    if before.ends_with(['"', '\'', '`']) || before.contains("COMMAND=") {
+        return true;
+    }
+    before.split_whitespace().next_back().is_some_and(|word| COMMANDS.contains(&word))
+}
+
+/// Reads an Xid; none where the line only has the word.
+pub(super) fn xid_line(line: &str) -> Option<XidLine<'_>> {
+    let message = driver_message(line)?;
+    let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
+    let (pci, code, rest) = numbered(rest)?;
+    let (process, detail) = process_fields(rest);
+    Some(XidLine { code, pci, process, detail })
+}
+
+/// Reads an `SXid`.
+pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
+    let at = line.find("SXid")?;
+    if is_quoted(&line[..at]) {
+        return None;
+    }
+    let rest = &line[at + "SXid".len()..];
+    if !rest.trim_start().starts_with('(') {
+        return None;
+    }
+    let (pci, code, detail) = numbered(rest)?;
+    Some(SxidLine { code, pci, detail })
+}
+
+/// `(PCI:0000:17:00): 79, ...`, `: 13, ...` or ` 8: ...`: address, number and what follows.
+fn numbered(rest: &str) -> Option<(Option<PciAddress>, u32, &str)> {
+    let rest = rest.trim_start();
+    let (pci, rest) = match rest.strip_prefix('(') {
+        Some(inner) => {
+            let (place, rest) = inner.split_once(')')?;
+            (place.trim().parse().ok(), rest.trim_start().strip_prefix(':')?)
+        }
+        None => (None, rest.strip_prefix(':').unwrap_or(rest)),
+    };
+    let rest = rest.trim_start();
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    let (digits, rest) = rest.split_at(end);
+    let code = digits.parse().ok()?;
+    let ends = rest.chars().next().is_none_or(|letter| !letter.is_alphanumeric() && letter != '_');
+    ends.then(|| (pci, code, rest.trim_start_matches([',', ':']).trim_start()))
+}
+
+/// `pid=1234, name=python3, ` in front of the detail; both may be `<unknown>`, quoted or not.
+fn process_fields(rest: &str) -> (Process, &str) {
+    let mut process = Process::default();
+    let Some((pid, after)) = field(rest, "pid=") else {
+        return (process, rest);
+    };
+    process.pid = pid.trim_matches('\'').parse().ok();
+    let Some((name, after)) = field(after, "name=") else {
+        return (process, after);
+    };
+    process.name = process_name(name);
+    (process, after)
+}
+
+fn field<'a>(rest: &'a str, key: &str) -> Option<(&'a str, &'a str)> {
+    let rest = rest.strip_prefix(key)?;
+    // A quotation mark ends the message where it stands in JSON.
+    let end = rest.find([',', '"']).unwrap_or(rest.len());
+    Some((rest[..end].trim(), rest[end..].trim_start_matches([',', '"']).trim_start()))
+}
+
+/// A name as it can be shown: the kernel keeps 15 bytes, which the process chose.
+pub(super) fn process_name(name: &str) -> Option<String> {
+    let name = name.trim_matches(['\'', '"']).trim();
+    if name.is_empty() || name == "<unknown>" {
+        return None;
+    }
+    Some(
+        name.chars()
+            .take(64)
+            .map(|letter| if letter.is_control() { '?' } else { letter })
+            .collect(),
+    )
+}
+
+/// The hexadecimal words of the last parentheses: `(0x004505c6 0x0 ...)` or `(0x0, 0x0, ...)`.
+pub(super) fn hex_words(detail: &str) -> Vec<u32> {
+    let Some(open) = detail.find("(0x") else { return Vec::new() };
+    let inner = &detail[open + 1..];
+    let inner = inner.split_once(')').map_or(inner, |(inner, _)| inner);
+    inner
+        .split([' ', ','])
+        .filter(|word| !word.is_empty())
+        .map_while(|word| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok())
+        .take(16)
+        .collect()
+}
+
+/// The digits that follow a text: `link 14(` gives 14.
+pub(super) fn number_after(text: &str, before: &str) -> Option<u32> {
+    let rest = &text[text.find(before)? + before.len()..];
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// The version that follows `the version ` or `version: `, such as `570.124.06`.
+pub(super) fn version_after<'a>(text: &'a str, before: &str) -> Option<&'a str> {
+    let rest = text[text.find(before)? + before.len()..].trim_start();
+    let end =
+        rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(rest.len());
+    let version = rest[..end].trim_end_matches('.');
+    (version.len() >= 3 && version.contains('.')).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Option<(u32, Option<String>, Option<u32>, Option<String>)> {
+        let xid = xid_line(line)?;
+        let pci = xid.pci.map(|pci| pci.without_function().to_string());
+        Some((xid.code, pci, xid.process.pid, xid.process.name))
+    }
+
+    #[test]
+    fn every_form_of_an_xid_is_read() {
+        let some = |text: &str| Some(text.to_owned());
+        for (line, expected) in [
+            (
+                "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+                (79, some("0000:17:00"), None, None),
+            ),
+            (
+                "NVRM: Xid (0000:03:00): 31, Ch 00000010, engmask 00000101",
+                (31, some("0000:03:00"), None, None),
+            ),
+            ("NVRM: Xid (0003:00): 13, 0007 00000000", (13, some("0000:03:00"), None, None)),
+            ("NVRM: Xid (17:00): 13", (13, some("0000:17:00"), None, None)),
+            ("NVRM: Xid (PCI:0000:17:00.0): 13, x", (13, some("0000:17:00"), None, None)),
+            ("NVRM: Xid: 13, 0003 00000000", (13, None, None, None)),
+            ("NVRM: Xid 8: Channel 00000001", (8, None, None, None)),
+            ("NVRM: Xid (PCI:...): 145, RLW_RXPIPE", (145, None, None, None)),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 13, pid=1234, name=python3, Graphics",
+                (13, some("0000:17:00"), Some(1234), some("python3")),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 13, pid='<unknown>', name=<unknown>, x",
+                (13, some("0000:17:00"), None, None),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 13, pid=<unknown>, x",
+                (13, some("0000:17:00"), None, None),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 31, pid=1234, Ch 00000010",
+                (31, some("0000:17:00"), Some(1234), None),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 31, pid=7, name=Web Content",
+                (31, some("0000:17:00"), Some(7), some("Web Content")),
+            ),
+        ] {
+            assert_eq!(read(line), Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_not_an_xid() {
+        for line in [
+            "NVRM: Xid",
+            "NVRM: Xid (PCI:0000:17:00)",
+            "NVRM: Xid error: xyz, invalid data",
+            "NVRM: Xid (invalid): some error",
+            "NVRM: Xid (PCI:0000:17:00): 99999999999, too many digits",
+            "NVRM: Xid (PCI:0000:17:00): 31x",
+            "Xid (PCI:0000:17:00): 79, without the driver",
+            "root: COMMAND=/usr/bin/tee NVRM: Xid (PCI:0000:17:00): 79, x",
+            "$ echo NVRM: Xid (PCI:0000:17:00): 79, x",
+            "bash: echo \"NVRM: Xid (PCI:0000:17:00): 79, x\" > /dev/kmsg",
+            "SXid is a word",
+        ] {
+            assert_eq!(read(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_message_in_json_is_a_message() {
+        let line = r#"{"PRIORITY":"4","MESSAGE":"NVRM: Xid (PCI:0000:17:00): 31, pid=7, name=a"}"#;
+        assert_eq!(read(line).map(|read| read.0), Some(31));
+        assert_eq!(read(line).and_then(|read| read.3).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn words_and_versions_are_read() {
+        assert_eq!(hex_words("Link 08 (0x004505c6 0x00000001)"), [0x0045_05c6, 1]);
+        assert_eq!(hex_words("link 14(0x0, 0x0, 0x10000, 0x0"), [0, 0, 0x10000, 0]);
+        assert_eq!(hex_words("nothing"), [0_u32; 0]);
+        assert_eq!(number_after("error detected on link 14(0x0", "link "), Some(14));
+        assert_eq!(
+            version_after("the version 530.30.02.  Please", "the version "),
+            Some("530.30.02")
+        );
+        assert_eq!(version_after("NVML library version: 570.124", "version: "), Some("570.124"));
+    }
+}
