@@ -21,14 +21,21 @@ const SKIPPED: [&str; 8] =
 /// How much of a file is looked at to tell its language.
 const BEGINNING: usize = 4096;
 
-/// Finds settings that do nothing or harm: in Python, shell, Dockerfiles, YAML, env files, notebooks.
-///
-/// A finding says what is true, what to use instead and where that is from. A comment
-/// `farrier-lint: allow CODE reason` on the line or the line before silences it. A redundant setting
-/// is a note. Exit code 0: no finding (notes do not count), 1: findings, 2: an error.
+/// What stands at the end of the help.
+const MORE: &str = "\
+Reads Python, shell, Dockerfiles, YAML, env files, systemd units and notebooks. Each finding says \
+what is true, what to use instead, and where that is from.
+
+A comment `farrier-lint: allow CODE reason` on the line or the line before silences a finding; the \
+reason is required.
+
+Exit code 0: no finding (a redundant setting is a note and does not count); 1: findings; 2: an error.";
+
+/// Finds settings that do nothing or harm.
 #[derive(Debug, clap::Args)]
+#[command(after_help = MORE)]
 pub(crate) struct Args {
-    /// Files, folders (searched for the kinds of file above), or `-` for standard input
+    /// Files, folders (searched for files that can be read), or `-` for standard input
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 

@@ -12,7 +12,6 @@ for step, batch in enumerate(loader):
 
 
 def train(loader):
-    # The handler of fairseq's trainer has this shape.
     for samples in loader:
         try:
             loss = criterion(samples)

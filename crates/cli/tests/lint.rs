@@ -1,0 +1,192 @@
+//! `farrier lint` as a person runs it.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const SCRIPT: &str = "\
+import os
+import torch
+
+os.environ[\"H100_ASYNC_MEM_POOL\"] = \"1\"
+cuda = torch.version.cuda
+if float(cuda) < 12.8:
+    raise SystemExit(\"CUDA is too old\")
+
+model = torch.compile(model, options={\"cuda_graph_capture\": True})
+for batch in loader:
+    try:
+        model(batch).loss.backward()
+        optimizer.step()
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        continue
+";
+
+/// Runs in `folder`, with an environment of nothing but `variables`.
+fn farrier(folder: &Path, arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
+        .args(arguments)
+        .current_dir(folder)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input may be gone already.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The exit code and what was said on stderr.
+fn failure(arguments: &[&str], input: &str) -> (i32, String) {
+    let folder = TempDir::new().unwrap();
+    let output = farrier(folder.path(), arguments, &[], input);
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    (output.status.code().unwrap(), text(&output.stderr).to_owned())
+}
+
+#[test]
+fn four_claims_are_shown_with_what_to_use() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("train.py"), SCRIPT).unwrap();
+    let output = farrier(folder.path(), &["lint", "train.py"], &[], "");
+    assert_eq!(output.status.code(), Some(1));
+    insta::assert_snapshot!(text(&output.stdout), @r#"
+    train.py:4 env-unknown (fake)
+              No software reads `H100_ASYNC_MEM_POOL`.
+        use:  `PYTORCH_ALLOC_CONF=backend:cudaMallocAsync` in PyTorch, `TF_GPU_ALLOCATOR=cuda_malloc_async` in TensorFlow
+        from: no reader in public code, searched; pytorch/pytorch c10/cuda/CUDAAllocatorConfig.h; TensorFlow's own
+              out-of-memory message
+    train.py:6 version-as-float (harm)
+              A version is not a number: as floats 12.10 < 12.8 and 2.10 < 2.9, and a third part such as 570.124.06 does not
+              parse at all.
+        use:  `packaging.version.Version(a) < Version(b)` or tuples of ints in Python; `sort -V` or `dpkg
+              --compare-versions` in a shell
+        from: Python documentation, float(); PyPA version specifiers (PEP 440)
+    train.py:9 torch-compile-option-unknown (raises)
+              `torch.compile` has no option `cuda_graph_capture` and raises `RuntimeError: Unexpected optimization option`.
+        use:  `options={"triton.cudagraphs": True}` or `mode="reduce-overhead"` for CUDA graphs;
+              `torch._inductor.list_options()` names all options
+        open: not verified: that `static_graph` is an argument of DistributedDataParallel instead was not read here
+        from: torch 2.15.0, torch/__init__.py lines 2910-2924 and 3158-3188
+    train.py:16 oom-drops-batch (harm)
+              The batch that ran out of memory is lost: the long samples are the ones that are never learned, gradient
+              accumulation and data order change, and with several ranks the others wait in the next collective for the one
+              that went on.
+        use:  split the batch into micro-batches and run it again with gradient accumulation, outside of the `except` block
+              so that the failed tensors are freed; with several ranks agree on it first (all_reduce of a flag)
+        from: PyTorch documentation, Frequently Asked Questions: My out of memory exception handler can't allocate memory;
+              PyTorch documentation, DistributedDataParallel: every rank must take part in every collective
+
+    4 findings
+    "#);
+}
+
+#[test]
+fn json_is_one_document_with_the_set() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("train.py"), SCRIPT).unwrap();
+    let output = farrier(folder.path(), &["lint", "train.py", "--output", "json"], &[], "");
+    assert_eq!(output.status.code(), Some(1));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = answer["findings"].as_array().unwrap();
+    let codes: Vec<_> = findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
+    assert_eq!(
+        codes,
+        ["env-unknown", "version-as-float", "torch-compile-option-unknown", "oom-drops-batch"]
+    );
+    assert_eq!(findings[0]["file"], "train.py");
+    assert_eq!(findings[0]["line"], 4);
+    assert_eq!(findings[0]["class"], "fake");
+    assert!(findings.iter().all(|finding| finding["replacement"].is_string()));
+    assert!(answer["data"]["set"].as_str().unwrap().starts_with("farrier-"));
+    assert!(answer["data"]["date"].is_string());
+}
+
+#[test]
+fn a_clean_file_is_clean_and_a_note_does_not_count() {
+    let folder = TempDir::new().unwrap();
+    let clean = "export NCCL_DEBUG=WARN\n";
+    let output = farrier(folder.path(), &["lint", "-", "--language", "shell"], &[], clean);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "no findings\n"));
+
+    let note = "export CUDA_MODULE_LOADING=LAZY\n";
+    let output = farrier(folder.path(), &["lint", "-"], &[], note);
+    assert_eq!(output.status.code(), Some(0));
+    let stdout = text(&output.stdout);
+    assert!(stdout.starts_with("-:1 env-redundant (redundant)\n"), "{stdout}");
+    assert!(stdout.ends_with("0 findings, 1 note\n"), "{stdout}");
+}
+
+#[test]
+fn the_environment_is_a_file_without_lines() {
+    let folder = TempDir::new().unwrap();
+    let variables = [("H100_ASYNC_MEM_POOL", "1"), ("NCCL_DEBUG", "WARN")];
+    let output = farrier(folder.path(), &["lint", "--env", "--output", "json"], &variables, "");
+    assert_eq!(output.status.code(), Some(1));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["findings"].as_array().unwrap().len(), 1);
+    assert_eq!(answer["findings"][0]["file"], "environment");
+    assert!(answer["findings"][0]["line"].is_null());
+    let output = farrier(folder.path(), &["lint", "--env"], &[("NCCL_DEBUG", "WARN")], "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_folder_is_searched_in_order() {
+    let folder = TempDir::new().unwrap();
+    let bad = "export H100_ASYNC_MEM_POOL=1\n";
+    let at = |path: &str| folder.path().join(path);
+    for path in ["b", "a/deep", ".git", "node_modules/x", "venv"] {
+        fs::create_dir_all(at(path)).unwrap();
+    }
+    let files = [
+        "b/run.sh",
+        "a/deep/run.sh",
+        ".git/run.sh",
+        "node_modules/x/run.sh",
+        "venv/run.sh",
+        "notes.txt",
+    ];
+    for path in files {
+        fs::write(at(path), bad).unwrap();
+    }
+    fs::write(at("launch"), format!("#!/bin/sh\n{bad}")).unwrap();
+    fs::write(at("picture"), [0_u8, 159, 146, 150]).unwrap();
+    let output = farrier(folder.path(), &["lint", ".", "--output", "json"], &[], "");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = answer["findings"].as_array().unwrap();
+    let places: Vec<_> = findings.iter().map(|finding| finding["file"].as_str().unwrap()).collect();
+    assert_eq!(places, ["./a/deep/run.sh", "./b/run.sh", "./launch"]);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    assert_eq!(
+        failure(&["lint"], ""),
+        (2, "error: nothing to lint\nhint: name files or folders, or give --env\n".to_owned())
+    );
+    let (code, message) = failure(&["lint", "missing.py"], "");
+    assert_eq!(code, 2);
+    assert!(message.starts_with("error: failed to open `missing.py`: No such file"), "{message}");
+    let (code, message) = failure(&["lint", "-"], "Dear all,\n");
+    assert_eq!(code, 2);
+    assert!(message.contains("cannot tell what `-` is written in"), "{message}");
+    assert!(message.contains("hint: say it with --language: one of python, shell"), "{message}");
+    let (code, message) = failure(&["lint", "-"], "\0\0\0");
+    assert_eq!(code, 2);
+    assert!(message.contains("`-` is a binary file"), "{message}");
+    let (code, message) = failure(&["lint", "-", "--language", "cobol"], "");
+    assert_eq!(code, 2);
+    assert!(message.contains("`cobol` is not a language"), "{message}");
+}
