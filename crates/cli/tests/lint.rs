@@ -1,5 +1,7 @@
 //! `farrier lint` as a person runs it.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -77,7 +79,6 @@ fn four_claims_are_shown_with_what_to_use() {
               `torch.compile` has no option `cuda_graph_capture` and raises `RuntimeError: Unexpected optimization option`.
         use:  `options={"triton.cudagraphs": True}` or `mode="reduce-overhead"` for CUDA graphs;
               `torch._inductor.list_options()` names all options
-        open: not verified: that `static_graph` is an argument of DistributedDataParallel instead was not read here
         from: torch 2.15.0, torch/__init__.py lines 2910-2924 and 3158-3188
     train.py:16 oom-drops-batch (harm)
               The batch that ran out of memory is lost: the long samples are the ones that are never learned, gradient

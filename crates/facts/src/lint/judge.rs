@@ -1,6 +1,6 @@
 //! Holds the facts against what the languages find.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
 use super::finding::Finding;
@@ -31,6 +31,8 @@ pub(super) struct Judge<'a> {
     comments: BTreeMap<u32, String>,
     /// Lines on which a power limit is set, and to what.
     power_limits: Vec<(u32, String)>,
+    /// Names that were looked for among the real ones, and what was found.
+    slips: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
 }
 
@@ -51,6 +53,7 @@ impl<'a> Judge<'a> {
             allowed: BTreeSet::new(),
             comments: BTreeMap::new(),
             power_limits: Vec::new(),
+            slips: HashMap::new(),
             depth: 0,
         }
     }
@@ -134,7 +137,9 @@ impl<'a> Judge<'a> {
         {
             return;
         }
-        let slip = near::slip(name, &space.prefix, space.names.iter().map(String::as_str));
+        let names = space.names.iter().map(String::as_str);
+        let find = || near::slip(name, &space.prefix, names);
+        let slip = *self.slips.entry((&space.prefix, name.to_owned())).or_insert_with(find);
         if slip.is_some() || space.complete {
             let near = slip.unwrap_or("a name of the documentation");
             self.say(&space.verdict, line, Written { name, value: "", near });

@@ -105,11 +105,10 @@ impl Language {
         });
         match first {
             "FROM" => Some(Self::Dockerfile),
-            "import" | "def" | "class" | "@" | "\"\"\"" => Some(Self::Python),
+            "import" | "def" | "class" | "@" | "\"\"\"" | "else:" | "try:" => Some(Self::Python),
             "from" if after.contains(" import ") => Some(Self::Python),
             "---" => Some(Self::Yaml),
             "export" | "set" | "source" | "if" | "srun" | "torchrun" => Some(Self::Shell),
-            "else:" | "try:" => Some(Self::Python),
             _ if key => Some(Self::Yaml),
             _ if first.contains('(') || code.ends_with(':') => Some(Self::Python),
             _ => None,

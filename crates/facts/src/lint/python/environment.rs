@@ -36,7 +36,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
             }
         }
         (_, "dict") if path.ends_with("patch.dict") || path == "dict" => {
-            copy(judge, module, &arguments())
+            copy(judge, module, &arguments());
         }
         _ => {
             let environment = |argument: &Argument<'_>| {

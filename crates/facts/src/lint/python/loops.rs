@@ -16,7 +16,7 @@ const OUT_OF_MEMORY: [&str; 3] = [
 ];
 
 /// What a handler may call without doing anything about the batch.
-const HARMLESS: [&str; 22] = [
+const HARMLESS: [&str; 18] = [
     "print",
     "warn",
     "warning",
@@ -32,13 +32,9 @@ const HARMLESS: [&str; 22] = [
     "ipc_collect",
     "zero_grad",
     "synchronize",
-    "reset_peak_memory_stats",
-    "update",
-    "append",
     "flush",
     "set_postfix",
-    "memory_summary",
-    "str",
+    "reset_peak_memory_stats",
 ];
 
 /// Answers about loops and `try` blocks that many lines ask for; each is found once.
@@ -109,10 +105,8 @@ fn dropped_batch(
     if !drops {
         return None;
     }
-    goes_on(module, blocks, &body).map(|line| match line {
-        Some(line) => tokens(module, line)[0].line,
-        None => tokens(module, except)[0].line,
-    })
+    let place = goes_on(module, blocks, &body)?.said.unwrap_or(except);
+    Some(tokens(module, place)[0].line)
 }
 
 enum Caught {
@@ -193,8 +187,14 @@ fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> 
             && inside(module, tried, blocks).iter().any(|token| token.is_name("step"))
 }
 
-/// Whether the lines of a handler do nothing about the batch; where they say so, the line that does.
-fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize]) -> Option<Option<usize>> {
+/// A handler that does nothing about the batch.
+struct GoesOn {
+    /// The line that says so, with `continue` or `pass`.
+    said: Option<usize>,
+}
+
+/// Whether the lines of a handler do nothing about the batch.
+fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize]) -> Option<GoesOn> {
     let mut said = None;
     let mut changes = false;
     for &line in body {
@@ -203,18 +203,17 @@ fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize]) -> Option<Optio
             "raise" | "return" | "break" | "yield" => return None,
             "if" | "for" | "with" | "else" | "elif" => {
                 let inner: Vec<usize> = blocks.children(line).collect();
-                let inner = goes_on(module, blocks, &inner)?;
-                said = said.or(inner);
+                said = said.or(goes_on(module, blocks, &inner)?.said);
             }
             "del" => {}
             _ if is_assignment(module, line) => changes |= !is_count_or_reset(module, line),
-            _ if calls_only_harmless(module, line) => {}
+            _ if only_tells(module, line) => {}
             _ => return None,
         }
     }
     // A changed flag or size may be what the code after the handler acts on, unless it is skipped.
     let skips = said.is_some_and(|line| head(module, line) == "continue");
-    (!body.is_empty() && (skips || !changes)).then_some(said)
+    (!body.is_empty() && (skips || !changes)).then_some(GoesOn { said })
 }
 
 fn is_assignment(module: &Module<'_>, line: usize) -> bool {
@@ -238,20 +237,15 @@ fn is_count_or_reset(module: &Module<'_>, line: usize) -> bool {
     counts || resets
 }
 
-fn calls_only_harmless(module: &Module<'_>, line: usize) -> bool {
+fn only_tells(module: &Module<'_>, line: usize) -> bool {
     let line = module.source.lines[line];
-    let calls: Vec<_> = module
-        .uses(line.start, line.end)
-        .into_iter()
-        .filter(|found| module.is(found.end, "("))
-        .collect();
-    let first_is_call = calls.first().is_some_and(|found| found.start == line.start);
-    let harmless = |path: &str| {
-        let last = path.rsplit('.').next().unwrap_or(path);
-        HARMLESS.contains(&last)
-    };
+    if module.source.tokens[line.start].kind != Kind::Name {
+        return false;
+    }
     // What is called inside of a message is only asked for.
-    first_is_call && calls.first().is_some_and(|found| harmless(&found.path))
+    let found = module.use_at(line.start, line.end);
+    let method = found.path.rsplit('.').next().unwrap_or(&found.path);
+    module.is(found.end, "(") && HARMLESS.contains(&method)
 }
 
 /// Where the cache is emptied in every turn of a loop that takes training steps.

@@ -24,6 +24,9 @@ const TRANSPARENT: [&str; 14] = [
     "lower",
 ];
 
+/// No version takes more tokens than this to write; what is longer is something else.
+const LONGEST: usize = 64;
+
 /// Operators that ask which of two is greater.
 const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
 
@@ -45,6 +48,9 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
 /// What the argument of `float` means.
 fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     let Some(tokens) = module.source.tokens.get(start..end) else { return Meaning::None };
+    if tokens.len() > LONGEST {
+        return Meaning::None;
+    }
     let mut strongest = Meaning::None;
     for (at, token) in tokens.iter().enumerate() {
         if token.kind != Kind::Name {

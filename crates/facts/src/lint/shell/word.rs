@@ -118,7 +118,7 @@ impl Reader<'_> {
                 }
                 b'#' => self.comment(),
                 b'|' if self.rest().starts_with("||") => {
-                    self.separator(2, &mut pipeline, &mut command)
+                    self.separator(2, &mut pipeline, &mut command);
                 }
                 b'|' => {
                     self.at += 1;

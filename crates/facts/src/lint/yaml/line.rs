@@ -100,8 +100,7 @@ pub(super) fn flow_items(text: &str) -> Vec<&str> {
     let (mut from, mut quote, mut depth) = (0, None, 0_u32);
     for (at, byte) in inner.bytes().enumerate() {
         match (quote, byte) {
-            (Some(open), _) if byte == open => quote = None,
-            (Some(_), _) => {}
+            (Some(open), _) => quote = Some(open).filter(|open| *open != byte),
             (None, b'"' | b'\'') => quote = Some(byte),
             (None, b'[' | b'{') => depth += 1,
             (None, b']' | b'}') => depth = depth.saturating_sub(1),
