@@ -383,3 +383,58 @@ fn duplicates(what: &str, names: &[String], problems: &mut Vec<String>) {
         problems.push(format!("settings: {what}: `{name}` stands twice"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FactSet;
+
+    fn settings() -> SettingFacts {
+        let mut set: serde_json::Value = serde_json::from_str(FactSet::embedded_json()).unwrap();
+        serde_json::from_value(set["settings"].take()).unwrap()
+    }
+
+    fn problems_after(change: impl FnOnce(&mut SettingFacts)) -> Vec<String> {
+        let mut facts = settings();
+        change(&mut facts);
+        let mut found = Vec::new();
+        problems(&facts, &mut found);
+        found
+    }
+
+    #[test]
+    fn the_embedded_settings_hold_together() {
+        assert_eq!(problems_after(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_does_not_hold_together_is_said() {
+        let one = |change: fn(&mut SettingFacts), words: &str| {
+            let found = problems_after(change);
+            assert!(found.iter().any(|problem| problem.contains(words)), "{words}: {found:?}");
+        };
+        one(|facts| facts.variable[0].verdict.replacement = None, "has no replacement");
+        one(|facts| facts.variable[0].verdict.origin.source.clear(), "has no source");
+        one(|facts| facts.variable[0].verdict.code = "No Code".to_owned(), "is not kebab-case");
+        one(|facts| facts.variable[0].verdict.truth.clear(), "says nothing");
+        one(|facts| facts.namespace[0].names.push("OTHER".to_owned()), "does not begin with it");
+        one(
+            |facts| {
+                let twin = facts.namespace[0].names[0].clone();
+                facts.namespace[0].names.push(twin);
+            },
+            "stands twice",
+        );
+        one(
+            |facts| {
+                let name = facts.namespace[0].names[0].clone();
+                facts.variable[0].verdict.class = Class::Fake;
+                facts.variable[0].names.push(name);
+            },
+            "both fake and a real name",
+        );
+        one(|facts| facts.pattern.clear(), "has 0 records");
+        one(|facts| facts.call[0].paths.clear(), "names no path");
+        one(|facts| facts.key_list[0].variables.clear(), "without a variable");
+    }
+}

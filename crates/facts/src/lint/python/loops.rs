@@ -150,12 +150,18 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
     if head(module, around) == "while" {
         return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
     }
-    // `for attempt in range(3)`: the loop is the second try.
-    let again = ["attempt", "retry", "retries", "trial", "tries", "_try"];
-    !tokens(module, around).iter().any(|token| {
+    // `for attempt in range(3)`, `for batch_size in [64, 32]`: the loop is the second try, and what
+    // succeeds leaves it.
+    let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
+    let head_tokens = tokens(module, around);
+    let retries = head_tokens.iter().any(|token| {
         let word = token.text.to_ascii_lowercase();
-        token.kind == Kind::Name && again.iter().any(|part| word.contains(part))
-    })
+        let named = again.iter().any(|part| word.contains(part)) || word == "bs";
+        token.is("[") || token.kind == Kind::Name && named
+    });
+    let leaves =
+        blocks.children(tried).any(|line| matches!(head(module, line), "break" | "return"));
+    !retries && !leaves
 }
 
 /// The tokens of everything inside of a block.
@@ -168,23 +174,18 @@ fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [
     &module.source.tokens[lines[first].start..lines[last - 1].end]
 }
 
-/// Whether what is tried is a step of training.
+/// Whether what is tried is a step of training: by its words, or by those of a loop over batches.
 fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
-    let step = |token: &Token<'_>| {
-        let word = token.text.to_ascii_lowercase();
-        token.kind == Kind::Name
-            && (word == "backward"
-                || word.contains("loss")
-                || word.contains("train")
-                || word.contains("optim"))
+    let has = |tokens: &[Token<'_>], parts: &[&str]| {
+        tokens.iter().filter(|token| token.kind == Kind::Name).any(|token| {
+            let word = token.text.to_ascii_lowercase();
+            parts.iter().any(|part| word.contains(part))
+        })
     };
-    let batches = |token: &Token<'_>| {
-        let word = token.text.to_ascii_lowercase();
-        token.kind == Kind::Name && (word.contains("batch") || word.contains("loader"))
-    };
-    inside(module, tried, blocks).iter().any(step)
-        || tokens(module, around).iter().any(|token| batches(token) || step(token))
-            && inside(module, tried, blocks).iter().any(|token| token.is_name("step"))
+    let step = inside(module, tried, blocks);
+    let over_batches = has(tokens(module, around), &["batch", "loader", "sample", "dataset"]);
+    has(step, &["backward"])
+        || over_batches && has(step, &["loss", "train", "optim", "step", "criterion"])
 }
 
 /// A handler that does nothing about the batch.

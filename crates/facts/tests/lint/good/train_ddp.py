@@ -139,3 +139,46 @@ def evaluate(requests):
             outputs.append(generate(request))
         except torch.cuda.OutOfMemoryError:
             continue
+
+
+def transcribe(audio):
+    for batch_size in [64, 32, 1]:
+        try:
+            result = model.train_on(audio, batch_size=batch_size)
+            break
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+    else:
+        raise RuntimeError("out of memory at every batch size")
+
+
+def sweep(configs):
+    for config in configs:
+        try:
+            train_one_model(config)
+        except torch.cuda.OutOfMemoryError:
+            print("does not fit")
+            continue
+
+
+def first_that_fits(loaders):
+    for loader in loaders:
+        try:
+            loss = train_one_epoch(loader)
+            return loss
+        except torch.cuda.OutOfMemoryError:
+            pass
+
+
+def embed(start):
+    while start < total:
+        try:
+            loss = model(inputs[start : start + size])
+            loss.backward()
+            start += size
+        except RuntimeError as e:
+            if not (device.type == "cuda" and "out of memory" in str(e).lower()):
+                raise
+            torch.cuda.empty_cache()
+            size = max(1, size // 2)
+            continue
