@@ -24,6 +24,8 @@ pub struct SettingFacts {
     pub call: Vec<CallRule>,
     /// Options of commands.
     pub command: Vec<CommandRule>,
+    /// Versions that people tie together and that do not belong together.
+    pub claim: Vec<ClaimRule>,
     /// What to say where code finds a pattern.
     pub pattern: Vec<Pattern>,
 }
@@ -243,6 +245,18 @@ pub struct CommandRule {
     pub verdict: Verdict,
 }
 
+/// Two versions that people tie together and that do not belong together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimRule {
+    /// Of what the claim is, such as the CUDA version.
+    pub of: String,
+    /// What is wrongly said to belong to it, such as a driver version.
+    pub tied_to: String,
+    /// What to say; `{name}` is `of` and `{value}` is `tied_to`.
+    pub verdict: Verdict,
+}
+
 /// What to say where code finds a pattern.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -291,8 +305,15 @@ impl SettingFacts {
         let lists = self.key_list.iter().flat_map(|list| [&list.unknown, &list.bad_value]);
         let calls = self.call.iter().map(|rule| &rule.verdict);
         let commands = self.command.iter().map(|rule| &rule.verdict);
+        let claims = self.claim.iter().map(|rule| &rule.verdict);
         let patterns = self.pattern.iter().map(|pattern| &pattern.verdict);
-        namespaces.chain(variables).chain(lists).chain(calls).chain(commands).chain(patterns)
+        namespaces
+            .chain(variables)
+            .chain(lists)
+            .chain(calls)
+            .chain(commands)
+            .chain(claims)
+            .chain(patterns)
     }
 
     /// The codes that findings can have, sorted.

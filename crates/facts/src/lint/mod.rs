@@ -16,6 +16,7 @@
 //! left alone: a finding on a good setting is worse than a bad setting that is missed.
 
 mod allow;
+mod claim;
 mod docker;
 mod env_file;
 mod finding;

@@ -58,6 +58,7 @@ fn expressions(judge: &mut Judge<'_>, module: &Module<'_>) {
             version::scan(judge, module, &found);
         }
         environment::line(judge, module, *line);
+        version::line(judge, module, *line);
         command::line(judge, module, *line);
     }
 }

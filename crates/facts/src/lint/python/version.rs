@@ -1,7 +1,8 @@
 //! Versions compared as numbers or as text.
 
 use super::expression::{Module, Use};
-use super::token::{Kind, Token};
+use super::token::{Kind, Logical, Token};
+use crate::lint::claim::{self, Mention};
 use crate::lint::judge::Judge;
 use crate::lint::version::{Meaning, is_version_text, meaning};
 use crate::setting::Shape;
@@ -43,6 +44,29 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
     if plain_text_version(module, found) && compared_with_text(module, found) {
         judge.shape(Shape::VersionAsText, found.line);
     }
+}
+
+/// Looks at the versions that a statement ties together. A docstring is no statement.
+pub(super) fn line(judge: &mut Judge<'_>, module: &Module<'_>, line: Logical) {
+    let tokens = &module.source.tokens[line.start..line.end];
+    if let [only] = tokens
+        && matches!(only.kind, Kind::Text | Kind::Template)
+    {
+        return;
+    }
+    let mut mentions = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        if matches!(token.kind, Kind::Text | Kind::Template | Kind::Number) {
+            let value_of_last = at > 0 && (tokens[at - 1].is(":") || tokens[at - 1].is("="));
+            let all = claim::versions(token.text);
+            mentions.extend(all.map(|version| Mention {
+                version,
+                line: token.line,
+                value_of_last,
+            }));
+        }
+    }
+    claim::judge(judge, &mentions);
 }
 
 /// What the argument of `float` means.

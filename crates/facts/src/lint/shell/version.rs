@@ -1,11 +1,13 @@
 //! Versions compared by `bc`, `awk` and `[[ < ]]`.
 
 use super::word::{Command, Pipeline, Word};
+use crate::lint::claim::{self, Mention};
 use crate::lint::judge::Judge;
 use crate::lint::version::{Meaning, is_version_text, meaning};
 use crate::setting::Shape;
 
 pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
+    claims(judge, pipeline);
     for command in &pipeline.commands {
         let Some(first) = command.words.first() else { continue };
         let program = first.text.rsplit('/').next().unwrap_or(&first.text);
@@ -27,6 +29,18 @@ pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
             }
         }
     }
+}
+
+/// The versions that a pipeline ties together, as in a message.
+fn claims(judge: &mut Judge<'_>, pipeline: &Pipeline) {
+    let words = pipeline.commands.iter().flat_map(|command| &command.words);
+    let mentions: Vec<Mention<'_>> = words
+        .flat_map(|word| {
+            let all = claim::versions(&word.text);
+            all.map(|version| Mention { version, line: word.line, value_of_last: false })
+        })
+        .collect();
+    claim::judge(judge, &mentions);
 }
 
 /// `echo "$CUDA_VERSION < 12.8" | bc`, `bc <<< "..."`

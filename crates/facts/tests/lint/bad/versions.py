@@ -23,3 +23,11 @@ if tf.__version__ >= "2.10":  #~ version-as-text
     pass
 if torch.__version__.split("+")[0] >= "2.10":  #~ version-as-text
     pass
+
+MINIMUM_DRIVER = {
+    "12.4": "550.54.15",
+    "12.8": "550.54.15",  #~ driver-minimum-wrong
+}
+print("CUDA 12.8 needs driver >= 550.54.15")  #~ driver-minimum-wrong
+if cuda == "12.8" and driver < Version("550.54.15"):  #~ driver-minimum-wrong
+    pass
