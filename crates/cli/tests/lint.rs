@@ -179,7 +179,7 @@ fn errors_say_what_to_do() {
     );
     let (code, message) = failure(&["lint", "missing.py"], "");
     assert_eq!(code, 2);
-    assert!(message.starts_with("error: failed to open `missing.py`: No such file"), "{message}");
+    assert!(message.starts_with("error: failed to read `missing.py`: No such file"), "{message}");
     let (code, message) = failure(&["lint", "-"], "Dear all,\n");
     assert_eq!(code, 2);
     assert!(message.contains("cannot tell what `-` is written in"), "{message}");
@@ -187,7 +187,42 @@ fn errors_say_what_to_do() {
     let (code, message) = failure(&["lint", "-"], "\0\0\0");
     assert_eq!(code, 2);
     assert!(message.contains("`-` is a binary file"), "{message}");
+    let (code, message) = failure(&["lint", "-", "--language", "notebook"], "import os");
+    assert_eq!(code, 2);
+    assert!(message.contains("`-` is not a notebook"), "{message}");
     let (code, message) = failure(&["lint", "-", "--language", "cobol"], "");
     assert_eq!(code, 2);
     assert!(message.contains("`cobol` is not a language"), "{message}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_fails_after_what_was_found() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("good.sh"), "export H100_ASYNC_MEM_POOL=1\n").unwrap();
+    fs::write(folder.path().join("binary.sh"), [0_u8; 16]).unwrap();
+    // A comment in Latin-1 does not make a script unreadable.
+    fs::write(folder.path().join("latin.sh"), b"# caf\xe9\nexport NCCL_DEBUG=TRACE\n").unwrap();
+    let output = farrier(folder.path(), &["lint", ".", "gone.py", "--output", "json"], &[], "");
+    assert_eq!(output.status.code(), Some(2));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["findings"].as_array().unwrap().len(), 2);
+    assert_eq!(answer["unread"], serde_json::json!(["./binary.sh", "gone.py"]));
+    let stderr = text(&output.stderr);
+    assert!(stderr.starts_with("warning: failed to read `gone.py`"), "{stderr}");
+    assert!(stderr.contains("error: `./binary.sh` is a binary file"), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = TempDir::new().unwrap();
+    let script = "export H100_ASYNC_MEM_POOL=1\n".repeat(5000);
+    fs::write(folder.path().join("run.sh"), script).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
+        .args(["lint", "run.sh"])
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

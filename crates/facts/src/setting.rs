@@ -111,6 +111,10 @@ pub struct VariableRule {
     pub names: Vec<String>,
     /// Which values are meant; absent: the name alone is the matter, in a read too.
     pub value: Option<ValueTest>,
+    /// Not where a condition stands before it: a switch for debugging that somebody has to turn on is
+    /// not left on.
+    #[serde(default)]
+    pub unless_guarded: bool,
     /// The kinds of place where it matters; empty: everywhere.
     #[serde(default)]
     pub places: Vec<Place>,

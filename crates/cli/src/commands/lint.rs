@@ -7,10 +7,11 @@ use anyhow::Context;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
 use farrier_facts::setting::{Class, SettingFacts};
 use serde::Serialize;
+use serde::de::IgnoredAny;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::Hinted;
+use crate::failure::{Hinted, warn};
 use crate::printer::{Printer, Tone};
 use crate::sets;
 
@@ -71,7 +72,18 @@ struct Placed {
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
     findings: &'a [Placed],
+    /// Files that could not be read: nothing is known of them.
+    unread: &'a [String],
     data: Data<'a>,
+}
+
+/// What was found, and what could not be looked at.
+#[derive(Debug, Default)]
+struct Found {
+    findings: Vec<Placed>,
+    unread: Vec<(String, anyhow::Error)>,
+    /// Files, standard input and environments that were read.
+    read: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -85,21 +97,34 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         return Err(Hinted::error("nothing to lint", "name files or folders, or give --env"));
     }
     let set = sets::active();
-    let mut found = Vec::new();
+    let mut found = Found::default();
     for file in &args.files {
-        lint_path(&set.settings, file, args.language, &mut found)?;
+        lint_path(&set.settings, file, args.language, &mut found);
     }
     if args.env {
-        found.extend(placed("environment", environment(&set.settings)));
+        found.findings.extend(placed("environment", environment(&set.settings)));
+        found.read += 1;
     }
-    match args.output {
-        Output::Json => {
-            let data = Data { set: &set.set.name, date: set.set.date.to_string() };
-            printer.json(&Answer { findings: &found, data })?;
+    let Found { findings, unread, read } = found;
+    let (names, errors): (Vec<String>, Vec<anyhow::Error>) = unread.into_iter().unzip();
+    // Where nothing could be read there is no answer, only errors.
+    if read > 0 || errors.is_empty() {
+        match args.output {
+            Output::Json => {
+                let data = Data { set: &set.set.name, date: set.set.date.to_string() };
+                printer.json(&Answer { findings: &findings, unread: &names, data })?;
+            }
+            Output::Table => print(&findings, printer)?,
         }
-        Output::Table => print(&found, printer)?,
+        printer.finish()?;
     }
-    Ok(Outcome::finding_if(found.iter().any(|finding| !finding.class.is_note())))
+    // A file that was not read was not found to be good: the command fails, after what it did find.
+    let mut errors = errors.into_iter();
+    if let Some(first) = errors.next() {
+        errors.for_each(|err| warn(&err));
+        return Err(first);
+    }
+    Ok(Outcome::finding_if(findings.iter().any(|finding| !finding.class.is_note())))
 }
 
 /// Variables that are not text cannot be any that we know.
@@ -113,27 +138,34 @@ fn environment(settings: &SettingFacts) -> Vec<Finding> {
     )
 }
 
-fn lint_path(
-    settings: &SettingFacts,
-    path: &Path,
-    language: Option<Language>,
-    found: &mut Vec<Placed>,
-) -> anyhow::Result<()> {
-    if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).context("failed to read standard input")?;
-        return lint_bytes(settings, "-", &bytes, language, found);
+fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, found: &mut Found) {
+    let name = path.display().to_string();
+    let result = if path == Path::new("-") {
+        read_input().and_then(|bytes| lint_bytes(settings, "-", &bytes, language))
+    } else if path.is_dir() {
+        let mut files = Vec::new();
+        let walked = walk(path, &mut files);
+        for file in files {
+            lint_path(settings, &file, None, found);
+        }
+        walked.map(|()| Vec::new())
+    } else {
+        let bytes = std::fs::read(path).with_context(|| format!("failed to read `{name}`"));
+        bytes.and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
+    };
+    match result {
+        Ok(findings) => {
+            found.findings.extend(placed(&name, findings));
+            found.read += 1;
+        }
+        Err(err) => found.unread.push((name, err)),
     }
-    let kind = path.metadata().with_context(|| format!("failed to open `{}`", path.display()))?;
-    if !kind.is_dir() {
-        return lint_file(settings, path, language, found);
-    }
-    let mut files = Vec::new();
-    walk(path, &mut files)?;
-    for file in files {
-        lint_file(settings, &file, None, found)?;
-    }
-    Ok(())
+}
+
+fn read_input() -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes).context("failed to read standard input")?;
+    Ok(bytes)
 }
 
 /// The files of a folder that we can read, in the order of their names. Links are not followed.
@@ -173,36 +205,15 @@ fn is_known(path: &Path, name: &str) -> anyhow::Result<bool> {
     Ok(beginning.starts_with(b"#!") && Language::by_content(&beginning).is_some())
 }
 
-fn lint_file(
-    settings: &SettingFacts,
-    path: &Path,
-    language: Option<Language>,
-    found: &mut Vec<Placed>,
-) -> anyhow::Result<()> {
-    let bytes =
-        std::fs::read(path).with_context(|| format!("failed to read `{}`", path.display()))?;
-    lint_bytes(settings, &path.display().to_string(), &bytes, language, found)
-}
-
 fn lint_bytes(
     settings: &SettingFacts,
     name: &str,
     bytes: &[u8],
     language: Option<Language>,
-    found: &mut Vec<Placed>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<Finding>> {
     let beginning = &bytes[..bytes.len().min(BEGINNING)];
-    let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err(Hinted::error(
-            format!("`{name}` is not a text file"),
-            "the lint reads UTF-8 text",
-        ));
-    };
     if memchr::memchr(0, beginning).is_some() {
-        return Err(Hinted::error(
-            format!("`{name}` is a binary file"),
-            "the lint reads UTF-8 text",
-        ));
+        return Err(Hinted::error(format!("`{name}` is a binary file"), "the lint reads text"));
     }
     let Some(language) = language.or_else(|| Language::of(name, beginning)) else {
         let names = Language::ALL.map(Language::name).join(", ");
@@ -211,8 +222,15 @@ fn lint_bytes(
             format!("say it with --language: one of {names}"),
         ));
     };
-    found.extend(placed(name, lint(settings, language, text)));
-    Ok(())
+    // Old comments in other encodings are common; every name that we know is ASCII.
+    let text = String::from_utf8_lossy(bytes);
+    if language == Language::Notebook && serde_json::from_str::<IgnoredAny>(&text).is_err() {
+        return Err(Hinted::error(
+            format!("`{name}` is not a notebook"),
+            "a notebook is a JSON document; for a script give --language python",
+        ));
+    }
+    Ok(lint(settings, language, &text))
 }
 
 fn placed(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = Placed> {

@@ -34,6 +34,8 @@ pub(super) struct Judge<'a> {
     /// Names that were looked for among the real ones, and what was found.
     slips: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
+    /// Whether the present place is reached only under a condition.
+    pub(super) guarded: bool,
 }
 
 /// What was written, for the words of a verdict.
@@ -55,6 +57,7 @@ impl<'a> Judge<'a> {
             power_limits: Vec::new(),
             slips: HashMap::new(),
             depth: 0,
+            guarded: false,
         }
     }
 
@@ -112,7 +115,11 @@ impl<'a> Judge<'a> {
         act: Act,
     ) {
         let facts = self.facts;
-        for rule in facts.variable.iter().filter(|rule| holds(rule, place, name, value, act)) {
+        let guarded = self.guarded;
+        let meant = |rule: &&VariableRule| {
+            holds(rule, place, name, value, act) && !(rule.unless_guarded && guarded)
+        };
+        for rule in facts.variable.iter().filter(meant) {
             let value = value.unwrap_or_default();
             self.say(&rule.verdict, line, Written { name, value, near: "" });
         }

@@ -60,12 +60,18 @@ pub(super) struct Blocks {
     pub(super) parent: Vec<Option<usize>>,
     /// One past the last line inside of a line's block.
     pub(super) end: Vec<usize>,
+    /// Whether a line is reached only under a condition other than being the program itself.
+    pub(super) conditional: Vec<bool>,
 }
 
 impl Blocks {
     pub(super) fn of(source: &Source<'_>) -> Self {
         let count = source.lines.len();
-        let mut blocks = Self { parent: vec![None; count], end: vec![count; count] };
+        let mut blocks = Self {
+            parent: vec![None; count],
+            end: vec![count; count],
+            conditional: vec![false; count],
+        };
         let mut open: Vec<usize> = Vec::new();
         for (at, line) in source.lines.iter().enumerate() {
             while let Some(&last) = open.last()
@@ -74,7 +80,10 @@ impl Blocks {
                 blocks.end[last] = at;
                 open.pop();
             }
-            blocks.parent[at] = open.last().copied();
+            let parent = open.last().copied();
+            blocks.parent[at] = parent;
+            blocks.conditional[at] =
+                parent.is_some_and(|head| blocks.conditional[head] || is_condition(source, head));
             open.push(at);
         }
         blocks
@@ -89,6 +98,13 @@ impl Blocks {
     pub(super) fn children(&self, head: usize) -> impl Iterator<Item = usize> {
         (head + 1..self.end[head]).filter(move |&line| self.parent[line] == Some(head))
     }
+}
+
+fn is_condition(source: &Source<'_>, head: usize) -> bool {
+    let line = source.lines[head];
+    let tokens = &source.tokens[line.start..line.end];
+    let condition = ["if", "elif", "else"].iter().any(|word| tokens[0].is_name(word));
+    condition && !tokens.iter().any(|token| token.is_name("__name__"))
 }
 
 #[cfg(test)]

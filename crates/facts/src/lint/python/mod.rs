@@ -30,7 +30,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
     let mut module = module;
     loops::scan(judge, &module, &blocks);
     call::imports(judge, &module);
-    expressions(judge, &module);
+    expressions(judge, &module, Some(&blocks));
 
     for _ in 0..TEMPLATES_DEEPEST {
         let fields = std::mem::take(&mut module.source.fields);
@@ -41,13 +41,15 @@ pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
             let source = token::tokens(field.text, field.line);
             // The code in a template knows the names of the file.
             module = Module::new(source, module.imports);
-            expressions(judge, &module);
+            expressions(judge, &module, None);
         }
     }
 }
 
-fn expressions(judge: &mut Judge<'_>, module: &Module<'_>) {
-    for line in &module.source.lines {
+fn expressions(judge: &mut Judge<'_>, module: &Module<'_>, blocks: Option<&Blocks>) {
+    let outside = judge.guarded;
+    for (at, line) in module.source.lines.iter().enumerate() {
+        judge.guarded = outside || blocks.is_some_and(|blocks| blocks.conditional[at]);
         if import::is_import(&module.source, *line) {
             continue;
         }
@@ -61,4 +63,5 @@ fn expressions(judge: &mut Judge<'_>, module: &Module<'_>) {
         version::line(judge, module, *line);
         command::line(judge, module, *line);
     }
+    judge.guarded = outside;
 }

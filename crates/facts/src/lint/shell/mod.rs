@@ -47,13 +47,22 @@ pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
             batch_options(judge, options, *line);
         }
     }
+    let outside = judge.guarded;
+    let mut conditions = 0_u32;
     for pipeline in &script.pipelines {
         for command in &pipeline.commands {
+            match command.words.first().map_or("", |word| word.text.as_str()) {
+                "if" | "case" => conditions += 1,
+                "fi" | "esac" => conditions = conditions.saturating_sub(1),
+                _ => {}
+            }
+            judge.guarded = outside || conditions > 0;
             scan_command(judge, command);
         }
         version::scan(judge, pipeline);
         heredocs(judge, pipeline);
     }
+    judge.guarded = outside;
 }
 
 /// The words of one line, for other languages that borrow the shell's quoting. `ENV A=b C="d e"`.

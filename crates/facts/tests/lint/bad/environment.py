@@ -47,3 +47,7 @@ def test_pool(monkeypatch):
 os.system("NCCL_LL_THRESHOLD=0 python train.py")  #~ env-removed
 print(f"pool: {os.environ['H100_ASYNC_MEM_POOL']}")  #~ env-unknown
 os.environ["CUDA_MODULE_LOADING"] = "LAZY"  #~ env-redundant
+if __name__ == "__main__":
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  #~ env-debug-left-on
+if args.pool:
+    os.environ["H100_ASYNC_MEM_POOL"] = "1"  #~ env-unknown

@@ -23,6 +23,8 @@ os.environ["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")
 os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
 os.environ["MY_OWN_SETTING"] = "1"
 os.environ.pop("CUDA_LAUNCH_BLOCKING", None)
+if args.debug:
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
 local_rank = int(os.environ["LOCAL_RANK"])
 
 torch.backends.cuda.matmul.allow_tf32 = True
