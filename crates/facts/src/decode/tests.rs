@@ -1,2 +1,2 @@
 //! Shapes of input, and what the decoder makes of bytes that are no log.
-use super::*;
+
