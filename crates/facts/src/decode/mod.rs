@@ -75,7 +75,7 @@ pub fn decode(facts: &XidFacts, log: &[u8]) -> Vec<Event> {
 /// The Xid facts of the embedded set, apart from the rest of it.
 #[cfg(test)]
 pub(crate) fn embedded_facts() -> XidFacts {
-    crate::FactSet::embedded().xids.clone()
+    XidFacts::clone(&crate::FactSet::embedded().xids)
 }
 
 #[cfg(test)]
