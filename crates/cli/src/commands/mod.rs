@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod facts;
+pub(crate) mod lint;
 
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
@@ -27,5 +28,6 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Check(args) => check::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
+        Command::Lint(args) => lint::run(&args, printer),
     }
 }
