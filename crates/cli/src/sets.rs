@@ -147,8 +147,7 @@ fn refusal(err: SetError, file: &Path) -> anyhow::Error {
         }
         _ => "nothing was changed".to_owned(),
     };
-    anyhow::Error::new(err)
-        .context(Hinted::plain(format!("`{}` is refused", file.display()), hint))
+    anyhow::Error::new(err).context(Hinted::plain(format!("`{}` is refused", file.display()), hint))
 }
 
 #[cfg(test)]

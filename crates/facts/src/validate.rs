@@ -21,6 +21,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     cuda(set, &mut problems);
     frameworks(set, &mut problems);
     advisories(set, &mut problems);
+    crate::xid::problems(&set.xids, &mut problems);
     problems
 }
 
@@ -146,7 +147,8 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
             problems.push(format!("branch {name}: latest release {} is not of it", branch.latest));
         }
         if branch.end_of_support.is_none() && branch.end_of_support_note.is_none() {
-            problems.push(format!("branch {name}: neither an end of support nor a reason for none"));
+            problems
+                .push(format!("branch {name}: neither an end of support nor a reason for none"));
         }
         marks(&format!("branch {name}"), branch, problems);
     }
@@ -209,7 +211,8 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
     }
     for package in &facts.package {
         if !facts.builds(&package.name).any(|build| build.build == package.default_build) {
-            problems.push(format!("package {}: no build `{}`", package.name, package.default_build));
+            problems
+                .push(format!("package {}: no build `{}`", package.name, package.default_build));
         }
     }
     for coverage in &facts.coverage {
@@ -249,7 +252,8 @@ fn advisories(set: &FactSet, problems: &mut Vec<String>) {
         }
         for range in &regression.drivers {
             if range.to.as_ref().is_some_and(|to| *to < range.from) {
-                problems.push(format!("regression {}: a range ends before it begins", regression.id));
+                problems
+                    .push(format!("regression {}: a range ends before it begins", regression.id));
             }
         }
     }

@@ -43,7 +43,8 @@ fn missing_sources_are_refused() {
     assert!(error.contains("missing field `origin`"), "{error}");
     let error = refused(|set| set["cuda"]["toolkit"][0]["origin"]["source"] = json!([]));
     assert!(error.contains("/cuda/toolkit/0: origin without a source"), "{error}");
-    let error = refused(|set| set["cuda"]["toolkit"][0]["origin"]["retrieved"] = json!("2999-01-01"));
+    let error =
+        refused(|set| set["cuda"]["toolkit"][0]["origin"]["retrieved"] = json!("2999-01-01"));
     assert!(error.contains("retrieved after the date of the set"), "{error}");
 }
 

@@ -159,7 +159,9 @@ fn print_notices(notices: &[Notice], printer: &mut Printer) -> anyhow::Result<()
         return Ok(());
     }
     printer.line("")?;
-    printer.line(&printer.toned(Tone::Strong, "Notices (they change the verdict only with --strict)"))?;
+    printer.line(
+        &printer.toned(Tone::Strong, "Notices (they change the verdict only with --strict)"),
+    )?;
     let (exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
         notices.iter().partition(|notice| notice.code == NoticeCode::Exposed);
     for notice in rest.iter().chain(exposed.iter().take(ADVISORIES_SHOWN)) {

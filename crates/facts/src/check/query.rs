@@ -161,7 +161,8 @@ impl<'a> Query<'a> {
     pub fn read(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
         let named = gpu(set, &request.gpu)?;
         let cuda = request.cuda.as_deref().map(|text| cuda(set, text)).transpose()?;
-        let framework = request.framework.as_deref().map(|text| framework(set, text)).transpose()?;
+        let framework =
+            request.framework.as_deref().map(|text| framework(set, text)).transpose()?;
         let forward_compat =
             request.forward_compat.as_deref().map(|text| forward_compat(set, text)).transpose()?;
         let fabric_manager = request.fabric_manager.as_deref().map(fabric_manager).transpose()?;
@@ -251,8 +252,7 @@ fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, InputError> {
 
 fn cuda<'a>(set: &'a FactSet, text: &str) -> Result<CudaNeed<'a>, InputError> {
     const EXPECTED: &str = "a release such as `12.8`, `12.8.1` or `12`";
-    let error =
-        |problem: String| InputError::new(Field::Cuda, problem, EXPECTED);
+    let error = |problem: String| InputError::new(Field::Cuda, problem, EXPECTED);
     if text.is_empty() {
         return Err(error("no version given".to_owned()));
     }
@@ -307,9 +307,11 @@ pub(super) fn absent_cuda(set: &FactSet, field: Field, text: &str) -> InputError
             .iter()
             .rev()
             .map(|toolkit| toolkit.version.to_string())
-            .filter(|version| text.rsplit_once('.').is_some_and(|(cuda, _)| {
-                version.rsplit_once('.').is_some_and(|(known, _)| known == cuda)
-            }))
+            .filter(|version| {
+                text.rsplit_once('.').is_some_and(|(cuda, _)| {
+                    version.rsplit_once('.').is_some_and(|(known, _)| known == cuda)
+                })
+            })
             .collect();
         if releases.is_empty() { of_major.join(", ") } else { releases.join(", ") }
     } else {
@@ -324,9 +326,8 @@ pub(super) fn absent_cuda(set: &FactSet, field: Field, text: &str) -> InputError
 
 fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNeed<'a>, InputError> {
     const EXPECTED: &str = "`name==version`, such as `torch==2.11.0` or `torch==2.11.0+cu128`";
-    let error = |problem: String, expected: String| {
-        InputError::new(Field::Framework, problem, expected)
-    };
+    let error =
+        |problem: String, expected: String| InputError::new(Field::Framework, problem, expected);
     let (name, version) = text
         .split_once("==")
         .ok_or_else(|| error(format!("`{text}` has no `==version`"), EXPECTED.to_owned()))?;
@@ -385,8 +386,11 @@ fn known_version(
             (Some(first), Some(last)) => format!("the data holds {first} to {last}"),
             _ => "the data holds no version of it".to_owned(),
         };
-        let expected =
-            if near.is_empty() { range } else { format!("{range}, of {}: {}", minor(asked), near.join(", ")) };
+        let expected = if near.is_empty() {
+            range
+        } else {
+            format!("{range}, of {}: {}", minor(asked), near.join(", "))
+        };
         InputError::new(
             Field::Framework,
             format!("there is no {} {asked} in the data", package.name),

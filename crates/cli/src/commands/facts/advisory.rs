@@ -9,8 +9,12 @@ use crate::printer::Printer;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
-    let advisories: Vec<&Advisory> =
-        set.advisories.advisory.iter().filter(|it| name.is_none_or(|name| names(it, name))).collect();
+    let advisories: Vec<&Advisory> = set
+        .advisories
+        .advisory
+        .iter()
+        .filter(|it| name.is_none_or(|name| names(it, name)))
+        .collect();
     let regressions: Vec<&Regression> = set
         .advisories
         .regression
@@ -28,7 +32,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     if lookup.output == Output::Json {
         let advisories = advisories.iter().map(serde_json::to_value);
         let regressions = regressions.iter().map(serde_json::to_value);
-        let all: Vec<serde_json::Value> = advisories.chain(regressions).collect::<Result<_, _>>()?;
+        let all: Vec<serde_json::Value> =
+            advisories.chain(regressions).collect::<Result<_, _>>()?;
         return print_json(set, "advisory", &all, printer);
     }
     if name.is_some() && advisories.len() + regressions.len() <= 3 {

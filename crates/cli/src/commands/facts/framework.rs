@@ -15,9 +15,9 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     if lookup.output == Output::Json {
         return print_json(set, "framework", &builds, printer);
     }
-    let one_version = builds.windows(2).all(|pair| {
-        pair[0].package == pair[1].package && pair[0].version == pair[1].version
-    });
+    let one_version = builds
+        .windows(2)
+        .all(|pair| pair[0].package == pair[1].package && pair[0].version == pair[1].version);
     if lookup.name.is_some() && one_version {
         for build in builds {
             let title = format!("{} {} ({})", build.package, build.version, build.build);
@@ -39,9 +39,9 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
 fn row(set: &FactSet, build: &Build) -> Vec<String> {
     let cuda = match (build.cuda, &build.torch) {
         (_, Some(torch)) => format!("as torch {torch}"),
-        (Some(cuda), None) => {
-            build.cuda_below.map_or_else(|| cuda.to_string(), |below| format!("{cuda} to below {below}"))
-        }
+        (Some(cuda), None) => build
+            .cuda_below
+            .map_or_else(|| cuda.to_string(), |below| format!("{cuda} to below {below}")),
         (None, None) => "unknown".to_owned(),
     };
     vec![

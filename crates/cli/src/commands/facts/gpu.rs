@@ -34,12 +34,23 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             }
         }
     } else {
-        let headings =
-            ["GPU", "Architecture", "CC", "Memory", "GB/s", "BF16 TFLOPS", "NVLink GB/s", "Power W", "MIG"];
+        let headings = [
+            "GPU",
+            "Architecture",
+            "CC",
+            "Memory",
+            "GB/s",
+            "BF16 TFLOPS",
+            "NVLink GB/s",
+            "Power W",
+            "MIG",
+        ];
         let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu)).collect();
         printer.table(&headings, &rows)?;
         printer.line("")?;
-        printer.line("* unverified: no source confirms it; `farrier facts gpu NAME` shows every source")?;
+        printer.line(
+            "* unverified: no source confirms it; `farrier facts gpu NAME` shows every source",
+        )?;
     }
     print_set(set, printer)
 }
@@ -55,7 +66,10 @@ fn row(gpu: &Gpu) -> Vec<String> {
         gpu.id.clone(),
         gpu.architecture.clone(),
         gpu.compute_capability.to_string(),
-        memory.map_or_else(|| "-".to_owned(), |it| format!("{} GB {}", it.capacity_gb, it.technology)),
+        memory.map_or_else(
+            || "-".to_owned(),
+            |it| format!("{} GB {}", it.capacity_gb, it.technology),
+        ),
         cell(memory.map(|it| it.bandwidth_gb_per_s), "memory.bandwidth_gb_per_s"),
         cell(gpu.compute.as_ref().and_then(|it| it.fp16_tflops), "compute.fp16_tflops"),
         cell(gpu.links.as_ref().and_then(|it| it.nvlink_gb_per_s), "links.nvlink_gb_per_s"),

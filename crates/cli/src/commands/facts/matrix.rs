@@ -73,15 +73,20 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
             line.extend(architectures.clone().map(|name| {
                 if row.architectures.contains(&name) { "yes" } else { "-" }.to_owned()
             }));
-            line.push(row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string()));
+            line.push(
+                row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string()),
+            );
             line.push(row.status.name().to_owned());
             line
         })
         .collect();
     printer.table(&headings, &lines)?;
     printer.line("")?;
-    printer.line("CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it")?;
-    printer.line("runs by minor-version compatibility (not PTX). Every older CUDA runs as well.")?;
+    printer.line(
+        "CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it",
+    )?;
+    printer
+        .line("runs by minor-version compatibility (not PTX). Every older CUDA runs as well.")?;
     print_set(set, printer)
 }
 
@@ -105,8 +110,16 @@ fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
         branch: branch.branch,
         kind: branch.lifecycle,
         cuda: branch.native_cuda,
-        cuda_by_minor_version: by_minor_version.unwrap_or(branch.native_cuda).max(branch.native_cuda),
-        architectures: set.gpus.architecture.iter().filter(drives).map(|it| it.name.as_str()).collect(),
+        cuda_by_minor_version: by_minor_version
+            .unwrap_or(branch.native_cuda)
+            .max(branch.native_cuda),
+        architectures: set
+            .gpus
+            .architecture
+            .iter()
+            .filter(drives)
+            .map(|it| it.name.as_str())
+            .collect(),
         latest: &branch.latest,
         end_of_support: branch.end_of_support,
         status: branch.support(on),

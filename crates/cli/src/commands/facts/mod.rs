@@ -91,11 +91,7 @@ fn print_set(set: &FactSet, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// The error for a name that is not in the data, with the nearest that is.
-fn unknown<'a>(
-    kind: &str,
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> anyhow::Error {
+fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> anyhow::Error {
     let near = names::nearest(name, known);
     let hint = match near.as_slice() {
         [] => format!("`farrier facts {kind}` lists what there is"),

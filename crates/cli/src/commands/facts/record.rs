@@ -9,7 +9,11 @@ use crate::printer::{Printer, Tone};
 const VALUES_AT: usize = 26;
 
 /// Prints a record under a title.
-pub(super) fn print(title: &str, record: &impl Serialize, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn print(
+    title: &str,
+    record: &impl Serialize,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let Value::Object(fields) = serde_json::to_value(record)? else { return Ok(()) };
     printer.line(&printer.toned(Tone::Strong, title))?;
     let unverified = texts(fields.get("unverified"));
@@ -59,7 +63,8 @@ fn print_fields(
     if let Some(origin) = fields.get("origin") {
         let text = |key: &str| origin[key].as_str().unwrap_or_default();
         let source = texts(origin.get("source")).join("; ");
-        let label = if group.is_empty() { "  source".to_owned() } else { format!("  {group}: source") };
+        let label =
+            if group.is_empty() { "  source".to_owned() } else { format!("  {group}: source") };
         let line = format!("{} ({}, read {})", source, text("kind"), text("retrieved"));
         printer.paragraph(&label, VALUES_AT, &line)?;
     }

@@ -95,7 +95,8 @@ pub(super) fn driver_carries(
     let speaks = user_space.cuda;
     let same_family = speaks.filter(|speaks| speaks.major == need.family.major);
     let newer_family = speaks.filter(|speaks| speaks.major > need.family.major);
-    let ships = need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
+    let ships =
+        need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
     // The driver that ships with a release runs it, also where the family's floor came later
     // (450.51.05 and CUDA 11.0).
@@ -214,11 +215,14 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     let branch = query.driver.version.branch();
     let architecture = architecture_of(set, query.gpu);
     let package = facts.package.iter().rev().find(|package| {
-        package.cuda >= cuda && package.cuda.major == major && package.on(branch) == Some(OnBase::Works)
+        package.cuda >= cuda
+            && package.cuda.major == major
+            && package.on(branch) == Some(OnBase::Works)
     });
     let Some(package) = package else { return };
     let carried = set.drivers.branch.iter().find(|it| it.native_cuda == package.cuda);
-    let known = architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
+    let known =
+        architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
     if query.forward_compat.is_none() && known {
         findings.remedy(
             format!("or keep {branch} and add {}, a newer user-space driver", package.name()),

@@ -50,11 +50,7 @@ fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDrive
     rows.into_iter().find(|fixed| fixed.branch == branch)
 }
 
-fn advisories<'a>(
-    set: &'a FactSet,
-    query: &Query<'_>,
-    findings: &mut Findings,
-) -> Exposure<'a> {
+fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) -> Exposure<'a> {
     let driver = &query.driver.version;
     let born = query.driver.branch.map(|branch| branch.first_release.last_day());
     let mut exposure = Exposure::default();
@@ -73,7 +69,10 @@ fn advisories<'a>(
                     level: Some(advisory.level.name()),
                     text: format!(
                         "{} (CVSS {}, bulletin {}): fixed in {}",
-                        advisory.summary.trim_end_matches('.'), advisory.score, advisory.bulletin, fixed.version
+                        advisory.summary.trim_end_matches('.'),
+                        advisory.score,
+                        advisory.bulletin,
+                        fixed.version
                     ),
                     source: advisory.origin.line(),
                 });
@@ -132,7 +131,10 @@ fn regressions<'a>(
             code: NoticeCode::Regression,
             id: Some(regression.id.clone()),
             level: None,
-            text: format!("{} (seen on: {}; {standing}{fixed})", regression.what, regression.seen_on),
+            text: format!(
+                "{} (seen on: {}; {standing}{fixed})",
+                regression.what, regression.seen_on
+            ),
             source: regression.origin.line(),
         });
     }

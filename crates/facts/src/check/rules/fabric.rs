@@ -22,7 +22,9 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
         findings.reason(
             Verdict::Caveat,
             "fabric-manager-driver-inexact",
-            format!("fabric manager {fabric} starts only with driver {fabric}; give the full release"),
+            format!(
+                "fabric manager {fabric} starts only with driver {fabric}; give the full release"
+            ),
             origin,
         );
     } else if fabric == driver {

@@ -41,7 +41,8 @@ fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
         );
         (Verdict::Caveat, "cdmm-maybe-default", text)
     } else if documented {
-        let text = format!("CDMM is documented for {gpu}; it is off until a module option turns it on");
+        let text =
+            format!("CDMM is documented for {gpu}; it is off until a module option turns it on");
         (Verdict::Ok, "cdmm-supported", text)
     } else {
         let known = cdmm.documented_gpus.join(", ");

@@ -56,7 +56,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
 
     match package.on(branch) {
         Some(OnBase::Works) => {
-            let new_feature = query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
+            let new_feature =
+                query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
             let workstation = query.gpu.id.starts_with("RTX");
             let (verdict, condition) = if new_feature {
                 (Verdict::Caveat, "; a new feature branch is not a recommended base")

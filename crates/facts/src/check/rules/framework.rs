@@ -30,12 +30,7 @@ pub(crate) fn judge(
     if need.wanted == Wanted::Plain
         && let Some(note) = &need.package.plain_install_note
     {
-        findings.reason(
-            Verdict::Ok,
-            "framework-extra-assumed",
-            note.clone(),
-            &need.package.origin,
-        );
+        findings.reason(Verdict::Ok, "framework-extra-assumed", note.clone(), &need.package.origin);
     }
     match built_on_torch(set, need) {
         Some(Ok(torch)) => {
@@ -74,7 +69,8 @@ fn built_on_torch<'a>(
         Wanted::Named(tag) => tag.as_str(),
         _ => &package.default_build,
     };
-    let found = set.frameworks.builds(&package.name).find(|it| it.version == *version && it.build == tag);
+    let found =
+        set.frameworks.builds(&package.name).find(|it| it.version == *version && it.build == tag);
     Some(match found {
         Some(found) => {
             Ok(FrameworkNeed { package, version: version.clone(), wanted, build: Some(found) })
@@ -163,7 +159,8 @@ fn covers_gpu(
     let sm = gpu.compute_capability.sm();
     match covered {
         Covered::No => {
-            let text = format!("{name} carries code for {list}; none of it runs on {sm} ({})", gpu.id);
+            let text =
+                format!("{name} carries code for {list}; none of it runs on {sm} ({})", gpu.id);
             findings.reason(Verdict::Blocked, "framework-architecture", text, origin);
             advise_other_build(set, query, need, findings);
         }
@@ -208,7 +205,8 @@ fn coverage_of<'a>(
     let of_package = || set.frameworks.coverage.iter().filter(|it| it.package == package.name);
     let has = |it: &&Coverage| it.versions.iter().any(|covered| covered.covers(version));
     let exact = of_package().find(|it| has(it) && it.cuda == cuda);
-    let by_minimum = || of_package().find(|it| has(it) && it.minimum.is_some() && it.cuda.major == cuda.major);
+    let by_minimum =
+        || of_package().find(|it| has(it) && it.minimum.is_some() && it.cuda.major == cuda.major);
     if let Some(found) = exact.or_else(by_minimum) {
         return Some((found, false));
     }

@@ -21,7 +21,9 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             findings.reason(
                 Verdict::Caveat,
                 "end-of-support",
-                format!("{name} ({kind}) went out of support in {end}: no fixes, no security updates"),
+                format!(
+                    "{name} ({kind}) went out of support in {end}: no fixes, no security updates"
+                ),
                 &branch.origin,
             );
             advise_branch(set, query, findings, "for fixes and security updates", |other| {
@@ -29,7 +31,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             });
         }
         SupportStatus::Unknown => {
-            let note = branch.end_of_support_note.as_deref().unwrap_or("no end of support is known");
+            let note =
+                branch.end_of_support_note.as_deref().unwrap_or("no end of support is known");
             findings.reason(
                 Verdict::Caveat,
                 "end-of-support-unknown",
@@ -54,9 +57,10 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
 fn branch_kind(branch: &BranchFacts, findings: &mut Findings) {
     let (code, text) = match branch.lifecycle {
         Lifecycle::LongTerm | Lifecycle::Production => return,
-        Lifecycle::NewFeature => {
-            ("new-feature-branch", "is a new feature branch: no long-term updates, not for production")
-        }
+        Lifecycle::NewFeature => (
+            "new-feature-branch",
+            "is a new feature branch: no long-term updates, not for production",
+        ),
         Lifecycle::Developer => ("developer-branch", "is for evaluation only"),
     };
     findings.reason(Verdict::Caveat, code, format!("{} {text}", branch.branch), &branch.origin);
@@ -70,7 +74,11 @@ fn ends_soon(branch: &BranchFacts, query: &Query<'_>, findings: &mut Findings) {
             code: NoticeCode::SupportEndsSoon,
             id: None,
             level: None,
-            text: format!("support of {} ends in {end}, in {} days", branch.branch, left.get_days()),
+            text: format!(
+                "support of {} ends in {end}, in {} days",
+                branch.branch,
+                left.get_days()
+            ),
             source: branch.origin.line(),
         });
     }
