@@ -65,7 +65,11 @@ fn bad_input_is_refused_with_the_field_and_what_was_expected() {
         (&["--gpu", "Z9000", "--driver", "580"], "--gpu: `Z9000`", "farrier facts gpu"),
         (&["--gpu", "H100", "--driver", "580", "--cuda", "12.7"], "no CUDA 12.7", "12.6, 12.8"),
         (&["--gpu", "H100", "--driver", "12.8", "--cuda", "550.54.15"], "swapped", "12.8"),
-        (&["--gpu", "H100", "--driver", "580", "--framework", "torch==2.99"], "torch 2.99", "2.15.0"),
+        (
+            &["--gpu", "H100", "--driver", "580", "--framework", "torch==2.99"],
+            "torch 2.99",
+            "2.15.0",
+        ),
         (&["--gpu", "H100", "--driver", "580", "--framework", "toch==2.9"], "`toch`", "`torch`"),
         (&["--gpu", "H100", "--driver", "580", "--use", "play"], "'play'", "compile"),
         (&["--gpu", "H100", "--driver", "580", "--on", "soon"], "--on", "'soon'"),
@@ -107,8 +111,10 @@ fn the_table_is_for_people() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
-    let mut child =
-        support::farrier(&["facts", "export"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = support::farrier(&["facts", "export"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

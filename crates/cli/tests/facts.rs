@@ -131,7 +131,9 @@ fn a_bad_set_is_refused_whole() {
 fn other_files_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes.json");
-    for (content, reason) in [("", "EOF"), ("{\"set\": 1}", "invalid type"), ("\u{0}", "expected value")] {
+    for (content, reason) in
+        [("", "EOF"), ("{\"set\": 1}", "invalid type"), ("\u{0}", "expected value")]
+    {
         fs::write(&file, content).unwrap();
         let ran = in_folder(folder.path(), &["facts", "update", "--from", file.to_str().unwrap()]);
         assert_eq!(ran.code, 2);

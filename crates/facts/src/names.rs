@@ -79,6 +79,12 @@ impl GpuFacts {
     /// The GPU that a person means: canonical id, alias, NVML name or PCI id, in any case.
     pub fn by_name(&self, name: &str) -> Option<Named<'_>> {
         let exact = |gpu| Some(Named { gpu, assumed: false });
+        // A slice or a shared GPU, as nvidia-smi and Kubernetes label it, is the GPU.
+        let name = ["-MIG-", " MIG ", "-SHARED"]
+            .iter()
+            .filter_map(|mark| name.find(mark))
+            .min()
+            .map_or(name, |end| &name[..end]);
         let key = fold(name);
         if key.is_empty() {
             return None;

@@ -212,20 +212,17 @@ fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, InputError> {
         return Err(error("no version given".to_owned()));
     }
     let bare = text.strip_prefix(['R', 'r']).unwrap_or(text);
-    let (version, given) = match bare.parse::<u32>() {
-        Ok(number) => {
-            let latest = set.drivers.branch(Branch(number)).map(|facts| facts.latest.clone());
-            // Outside the data a branch is judged by its number alone.
-            let version = latest.map_or_else(|| format!("{number}.0").parse(), Ok);
-            (version.map_err(|err| error(err.to_string()))?, DriverGiven::Branch)
-        }
-        Err(_) => {
-            let version: DriverVersion =
-                text.parse().map_err(|_| error(format!("`{text}` does not read as a version")))?;
-            let partial = set.drivers.release.iter().any(|it| version.is_prefix_of(&it.version))
-                && !set.drivers.release.iter().any(|it| it.version == version);
-            (version, if partial { DriverGiven::PartOfRelease } else { DriverGiven::Release })
-        }
+    let (version, given) = if let Ok(number) = bare.parse::<u32>() {
+        let latest = set.drivers.branch(Branch(number)).map(|facts| facts.latest.clone());
+        // Outside the data a branch is judged by its number alone.
+        let version = latest.map_or_else(|| format!("{number}.0").parse(), Ok);
+        (version.map_err(|err| error(err.to_string()))?, DriverGiven::Branch)
+    } else {
+        let version: DriverVersion =
+            text.parse().map_err(|_| error(format!("`{text}` does not read as a version")))?;
+        let partial = set.drivers.release.iter().any(|it| version.is_prefix_of(&it.version))
+            && !set.drivers.release.iter().any(|it| it.version == version);
+        (version, if partial { DriverGiven::PartOfRelease } else { DriverGiven::Release })
     };
     let number = version.branch();
     if set.cuda.family(number.0).is_some() {
