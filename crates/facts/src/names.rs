@@ -40,7 +40,7 @@ pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Ve
         })
         .filter(|(distance, _)| *distance <= most)
         .collect();
-    near.sort();
+    near.sort_unstable();
     near.dedup_by_key(|(_, name)| *name);
     near.into_iter().take(3).map(|(_, name)| name).collect()
 }

@@ -1,4 +1,5 @@
 //! Compatibility cases from the vendor tables, and input that is refused.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use farrier_facts::FactSet;
 use farrier_facts::check::{

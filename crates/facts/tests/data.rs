@@ -1,4 +1,5 @@
 //! The embedded set is good, and a set that is not is refused.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use farrier_facts::FactSet;
 use farrier_facts::set::SetError;

@@ -2,6 +2,7 @@
 //!
 //! A fixture marks a line on which something must be found with `#~ code` at its end, or with
 //! `#~v code` on the line before. Where several are expected, the codes stand side by side.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 
 /// The settings alone, so that these tests do not depend on the rest of the set.
 fn settings() -> SettingFacts {
-    let mut set: serde_json::Value = serde_json::from_str(FactSet::embedded_json()).unwrap();
+    let mut set = serde_json::to_value(FactSet::embedded()).unwrap();
     serde_json::from_value(set["settings"].take()).unwrap()
 }
 

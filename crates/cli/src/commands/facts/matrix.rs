@@ -44,7 +44,8 @@ struct Row<'a> {
 #[derive(Serialize)]
 struct Matrix<'a> {
     on: Date,
-    matrix: Vec<Row<'a>>,
+    #[serde(rename = "matrix")]
+    rows: Vec<Row<'a>>,
     data: DataId,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
     let rows: Vec<Row<'_>> =
         set.drivers.branch.iter().rev().map(|branch| row(set, branch, on)).collect();
     if args.output == Output::Json {
-        printer.json(&Matrix { on, matrix: rows, data: (&set.set).into() })?;
+        printer.json(&Matrix { on, rows, data: (&set.set).into() })?;
         return Ok(());
     }
     let status = format!("On {on}");
