@@ -181,7 +181,7 @@ fn report(cold: &[Times], in_process: &str, decode: &Decode) -> anyhow::Result<S
             text,
             "| peak memory of decode, {} MiB of log | {:.1} MiB | the same for any size |",
             bytes >> 20,
-            kib as f64 / 1024.0
+            f64::from(u32::try_from(kib)?) / 1024.0
         )?;
     }
     Ok(text)

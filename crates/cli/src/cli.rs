@@ -17,6 +17,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Will this GPU, driver, CUDA and framework work together? Why not, and what to do
     Check(commands::check::Args),
+    /// What a kernel log says happened to the GPUs, and what to do
+    Decode(commands::decode::Args),
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),

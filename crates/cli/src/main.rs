@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod failure;
 mod printer;
+mod read_ahead;
 mod sets;
 
 use std::process::ExitCode;

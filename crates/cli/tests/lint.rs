@@ -1,6 +1,6 @@
 //! `farrier lint` as a person runs it.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::io::Write;

@@ -414,13 +414,8 @@ mod tests {
     use super::*;
     use crate::FactSet;
 
-    fn settings() -> SettingFacts {
-        let mut set: serde_json::Value = serde_json::from_str(FactSet::embedded_json()).unwrap();
-        serde_json::from_value(set["settings"].take()).unwrap()
-    }
-
     fn problems_after(change: impl FnOnce(&mut SettingFacts)) -> Vec<String> {
-        let mut facts = settings();
+        let mut facts = SettingFacts::clone(&FactSet::embedded().settings);
         change(&mut facts);
         let mut found = Vec::new();
         problems(&facts, &mut found);

@@ -2,11 +2,9 @@
 //!
 //! A fixture marks a line on which something must be found with `#~ code` at its end, or with
 //! `#~v code` on the line before. Where several are expected, the codes stand side by side.
-
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
@@ -14,13 +12,8 @@ use farrier_facts::lint::{Finding, Language, lint, lint_environment};
 use farrier_facts::setting::{Class, SettingFacts};
 use proptest::prelude::*;
 
-/// The settings alone, so that these tests do not depend on the rest of the set.
 fn settings() -> &'static SettingFacts {
-    static SETTINGS: LazyLock<SettingFacts> = LazyLock::new(|| {
-        let mut set: serde_json::Value = serde_json::from_str(FactSet::embedded_json()).unwrap();
-        serde_json::from_value(set["settings"].take()).unwrap()
-    });
-    &SETTINGS
+    &FactSet::embedded().settings
 }
 
 fn files(folder: &str) -> Vec<(PathBuf, String)> {

@@ -1,6 +1,7 @@
 //! One file a verb. A command reads its input, asks a pure crate, and prints.
 
 pub(crate) mod check;
+pub(crate) mod decode;
 pub(crate) mod facts;
 pub(crate) mod lint;
 
@@ -27,6 +28,7 @@ impl Outcome {
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Check(args) => check::run(&args, printer),
+        Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
     }

@@ -1,5 +1,7 @@
 //! Reads one line worth reading and says what it means.
 
+use std::collections::BTreeMap;
+
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::{Event, Kind};
 use super::memory::Memory;
@@ -13,6 +15,9 @@ use crate::xid::{BusDevice, Message, XidFacts};
 /// How far back a GPU may have been named for a sentence to be about it.
 const NAMED_LINES: u64 = 8;
 
+/// More numbers than any catalogue has: a log that prints more is made up.
+const MOST_XIDS: usize = 1024;
+
 /// Everything that is known while a log is read.
 #[derive(Debug)]
 pub(super) struct Reader<'f> {
@@ -20,6 +25,8 @@ pub(super) struct Reader<'f> {
     messages: Messages<'f>,
     memory: Memory,
     pending: Option<Pending>,
+    /// What the catalogue says, put into words once for each Xid.
+    bases: BTreeMap<u32, Verdict>,
     /// The last event: a piece of a long line may hold the end of the piece before it.
     last: Option<(u64, Kind, Option<u32>, Option<String>)>,
 }
@@ -31,6 +38,7 @@ impl<'f> Reader<'f> {
             messages: Messages::new(facts),
             memory: Memory::default(),
             pending: None,
+            bases: BTreeMap::new(),
             last: None,
         }
     }
@@ -39,11 +47,7 @@ impl<'f> Reader<'f> {
     pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(Event)) {
         let line = String::from_utf8_lossy(bytes);
         let mut rest: &str = &line;
-        while let Some((at, length)) = ["#012", "\\n", "\\x0a"]
-            .iter()
-            .filter_map(|mark| Some((rest.find(mark)?, mark.len())))
-            .min()
-        {
+        while let Some((at, length)) = newline_mark(rest) {
             self.part(number, &rest[..at], emit);
             rest = &rest[at + length..];
         }
@@ -114,7 +118,12 @@ impl<'f> Reader<'f> {
     }
 
     fn xid(&mut self, number: u64, line: &XidLine<'_>) -> Event {
-        let verdict = verdict::xid(self.facts, &mut self.memory, line);
+        let facts = self.facts;
+        if self.bases.len() > MOST_XIDS {
+            self.bases.clear();
+        }
+        let base = self.bases.entry(line.code).or_insert_with(|| verdict::base(facts, line.code));
+        let verdict = verdict::xid(facts, &mut self.memory, line, base.clone());
         event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict)
     }
 
@@ -159,9 +168,9 @@ impl<'f> Reader<'f> {
     }
 
     fn message(&mut self, number: u64, line: &str, message: &Message) -> Step {
-        let named = self.memory.named_gpu.filter(|(at, _)| {
-            number - at <= NAMED_LINES && line.contains("NVRM:") && message.kind != Kind::Gsp
-        });
+        // The end of the sentence that began with `The NVIDIA GPU 0000:17:00.0`.
+        let ends = message.kind == Kind::FellOffBus || line.contains("installed in this system");
+        let named = self.memory.named_gpu.filter(|(at, _)| ends && number - at <= NAMED_LINES);
         let pci = PciAddress::find(line).or(named.map(|(_, address)| address));
         let process =
             message.process.map_or_else(Process::default, |form| message::process(form, line));
@@ -179,6 +188,17 @@ impl<'f> Reader<'f> {
             _ => Step::Ends(event),
         }
     }
+}
+
+/// Where a newline inside a message is written as letters, and how many.
+fn newline_mark(text: &str) -> Option<(usize, usize)> {
+    let bytes = text.as_bytes();
+    memchr::memchr2_iter(b'#', b'\\', bytes).find_map(|at| {
+        ["#012", "\\n", "\\x0a"]
+            .iter()
+            .find(|mark| bytes[at..].starts_with(mark.as_bytes()))
+            .map(|mark| (at, mark.len()))
+    })
 }
 
 fn event(

@@ -1,2 +1,1 @@
 //! Shapes of input, and what the decoder makes of bytes that are no log.
-use super::*;

@@ -15,8 +15,26 @@ pub(super) struct Verdict {
     pub(super) source: String,
 }
 
-/// The verdict on an Xid.
-pub(super) fn xid(facts: &XidFacts, memory: &mut Memory, line: &XidLine<'_>) -> Verdict {
+/// What the catalogue says of an Xid.
+pub(super) fn base(facts: &XidFacts, code: u32) -> Verdict {
+    match facts.by_code(code) {
+        Some(record) => Verdict {
+            severity: record.severity,
+            action: record.action,
+            text: facts.describe(record),
+            source: record.source_line(),
+        },
+        None => unknown_xid(code),
+    }
+}
+
+/// The verdict on an Xid: what the catalogue says, sharpened.
+pub(super) fn xid(
+    facts: &XidFacts,
+    memory: &mut Memory,
+    line: &XidLine<'_>,
+    base: Verdict,
+) -> Verdict {
     // A line without an address is judged by itself.
     let mut unplaced = Device::new(PciAddress::ZERO);
     let device = match line.pci {
@@ -26,15 +44,6 @@ pub(super) fn xid(facts: &XidFacts, memory: &mut Memory, line: &XidLine<'_>) -> 
     if !matches!(line.code, 45 | 154) {
         device.cause = Some(line.code);
     }
-    let Some(record) = facts.by_code(line.code) else {
-        return unknown_xid(line.code);
-    };
-    let base = Verdict {
-        severity: record.severity,
-        action: record.action,
-        text: facts.describe(record),
-        source: record.source_line(),
-    };
     match line.code {
         45 => cleanup(base, device, line),
         74 => nvlink::registers(facts, device, line, base),

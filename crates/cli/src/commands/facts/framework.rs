@@ -64,15 +64,12 @@ fn coverage_of<'a>(set: &'a FactSet, build: &Build) -> Option<&'a Coverage> {
 }
 
 fn code_for(coverage: &Coverage) -> String {
-    match coverage.minimum {
-        Some(minimum) => format!("{minimum} and later"),
-        None => {
-            let mut list: Vec<String> =
-                coverage.machine_code.iter().map(ToString::to_string).collect();
-            list.extend(coverage.ptx.iter().map(|target| format!("{target}+PTX")));
-            list.join(" ")
-        }
+    if let Some(minimum) = coverage.minimum {
+        return format!("{minimum} and later");
     }
+    let mut list: Vec<String> = coverage.machine_code.iter().map(ToString::to_string).collect();
+    list.extend(coverage.ptx.iter().map(|target| format!("{target}+PTX")));
+    list.join(" ")
 }
 
 /// `torch`, `torch==2.11` or `torch==2.11.0`.

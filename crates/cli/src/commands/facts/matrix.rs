@@ -44,7 +44,8 @@ struct Row<'a> {
 #[derive(Serialize)]
 struct Matrix<'a> {
     on: Date,
-    matrix: Vec<Row<'a>>,
+    #[serde(rename = "matrix")]
+    rows: Vec<Row<'a>>,
     data: DataId,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
     let rows: Vec<Row<'_>> =
         set.drivers.branch.iter().rev().map(|branch| row(set, branch, on)).collect();
     if args.output == Output::Json {
-        printer.json(&Matrix { on, matrix: rows, data: (&set.set).into() })?;
+        printer.json(&Matrix { on, rows, data: (&set.set).into() })?;
         return Ok(());
     }
     let status = format!("On {on}");
@@ -102,7 +103,10 @@ fn kind(lifecycle: Lifecycle) -> &'static str {
 
 fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
     let drives = |architecture: &&Architecture| {
-        let begun = architecture.targets.iter().any(|it| it.first_branch <= branch.branch);
+        let begun = architecture
+            .targets
+            .iter()
+            .any(|it| it.first_branch.is_none_or(|first| first <= branch.branch));
         begun && architecture.last_branch.is_none_or(|last| branch.branch <= last)
     };
     let of_family = |cuda: &CudaVersion| cuda.major == branch.native_cuda.major;

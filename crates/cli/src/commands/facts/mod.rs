@@ -32,7 +32,7 @@ pub(crate) enum FactsCommand {
     Cuda(Lookup),
     /// Frameworks: the CUDA and the GPUs of each published build
     Framework(Lookup),
-    /// Xid and SXid messages: what happened and what to do
+    /// Xid messages of the GPU and of NVSwitch: what happened and what to do
     Xid(Lookup),
     /// Security advisories and known driver regressions
     Advisory(Lookup),

@@ -93,7 +93,7 @@ fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) 
             score: None,
             fixed: None,
             text: format!(
-                "{count} driver advisories since {since} list no fix for {}: treat it as exposed",
+                "advisories since {since} that list no fix for {}: {count}; treat it as exposed",
                 driver.branch()
             ),
             source: first.origin.line(),

@@ -144,17 +144,14 @@ fn covers_gpu(
     findings: &mut Findings,
 ) {
     let gpu = query.gpu;
-    let (coverage, assumed) = match coverage_of(set, need.package, &need.version, cuda) {
-        Some(found) => found,
-        None => {
-            findings.reason(
-                Verdict::Caveat,
-                "framework-architectures-unknown",
-                format!("which GPUs {name} carries code for is not in the data"),
-                &need.package.origin,
-            );
-            return;
-        }
+    let Some((coverage, assumed)) = coverage_of(set, need.package, &need.version, cuda) else {
+        findings.reason(
+            Verdict::Caveat,
+            "framework-architectures-unknown",
+            format!("which GPUs {name} carries code for is not in the data"),
+            &need.package.origin,
+        );
+        return;
     };
     let covered = covered(coverage, query, user_space);
     let list = listed(coverage);
@@ -251,7 +248,7 @@ fn listed(coverage: &Coverage) -> String {
         return format!("compute capability {minimum} and later");
     }
     let mut list: Vec<String> = coverage.machine_code.iter().map(|target| target.sm()).collect();
-    list.extend(coverage.ptx.iter().map(|it| format!("PTX {}", it)));
+    list.extend(coverage.ptx.iter().map(|it| format!("PTX {it}")));
     list.join(", ")
 }
 

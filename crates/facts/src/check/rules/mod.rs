@@ -15,6 +15,7 @@ use crate::check::context::Findings;
 use crate::check::query::{Module, Query};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::gpu::{Architecture, Gpu, Modules};
+use crate::origin::When;
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, DriverVersion};
 
@@ -48,7 +49,7 @@ fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
         .targets
         .iter()
         .find(|target| target.compute_capability == gpu.compute_capability);
-    target.is_some_and(|target| branch >= target.first_branch)
+    target.is_some_and(|target| target.first_branch.is_none_or(|first| branch >= first))
         && architecture.last_branch.is_none_or(|last| branch <= last)
 }
 
@@ -67,7 +68,7 @@ fn recommended_branch<'a>(
         .filter(|branch| branch.first_release.last_day() <= query.on)
         .filter(|it| matches!(it.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
         .max_by_key(|branch| {
-            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(|it| it.last_day()))
+            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(When::last_day))
         })
 }
 

@@ -1,0 +1,229 @@
+//! `farrier decode`: what a kernel log says happened to the GPUs, and what to do.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use farrier_facts::decode::{Decoder, DeviceSummary, Event, Group, Summary};
+use farrier_facts::xid::{Severity, XidFacts};
+
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::{Printer, Tone};
+use crate::read_ahead::{CHUNK, ReadAhead};
+use crate::sets;
+
+/// Reads a kernel log and says what happened to the GPUs.
+///
+/// Takes the output of dmesg and journalctl, syslog files and /dev/kmsg.
+///
+/// Exit code 0: nothing critical; 1: something critical or fatal; 2: the log cannot be read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The log; `-` or nothing is standard input
+    file: Option<PathBuf>,
+    /// How to print; JSON is one event a line
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+/// Runs `farrier decode`.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let (log, name) = open(args.file.as_deref())?;
+    let set = sets::active();
+    let worst = match args.output {
+        Output::Json => print_events(&set.xids, log, &name, printer)?,
+        Output::Table => {
+            let mut summary = Summary::default();
+            let lines = read(&set.xids, log, &name, |taken| {
+                if let Taken::Event(event) = taken {
+                    summary.add(event);
+                }
+                Ok(())
+            })?;
+            print_summary(&summary, lines, printer)?;
+            summary.worst()
+        }
+    };
+    Ok(Outcome::finding_if(worst >= Some(Severity::Critical)))
+}
+
+fn open(file: Option<&Path>) -> anyhow::Result<(Box<dyn Read + Send>, String)> {
+    let Some(path) = file.filter(|path| *path != Path::new("-")) else {
+        let stdin = io::stdin();
+        if file.is_none() && stdin.is_terminal() {
+            return Err(Hinted::error(
+                "no log to read",
+                "name a file, or pipe one in: `journalctl -k | farrier decode`",
+            ));
+        }
+        return Ok((Box::new(stdin), "standard input".to_owned()));
+    };
+    let name = format!("`{}`", path.display());
+    let opened = File::open(path).and_then(|file| {
+        let directory = file.metadata()?.is_dir();
+        if directory { Err(ErrorKind::IsADirectory.into()) } else { Ok(file) }
+    });
+    match opened {
+        Ok(file) => Ok((Box::new(file), name)),
+        Err(err) => {
+            let hint = match err.kind() {
+                ErrorKind::NotFound => {
+                    "check the path; the kernel's messages are in `journalctl -k` or `dmesg`"
+                }
+                ErrorKind::IsADirectory => "name a file in it, such as `kern.log` or `messages`",
+                ErrorKind::PermissionDenied => "read it as root, or as a member of group `adm`",
+                _ => "copy the log to a local file and try again",
+            };
+            let what = Hinted::plain(format!("failed to open {name}"), hint);
+            Err(anyhow::Error::new(err).context(what))
+        }
+    }
+}
+
+/// Reads the log to its end; how many lines it had.
+fn read(
+    facts: &XidFacts,
+    log: Box<dyn Read + Send>,
+    name: &str,
+    mut take: impl FnMut(Taken) -> io::Result<()>,
+) -> anyhow::Result<u64> {
+    let mut decoder = Decoder::new(facts);
+    let ahead = ReadAhead::spawn(log);
+    loop {
+        let chunk = ahead.next().with_context(|| format!("failed to read {name}"))?;
+        let mut taken = Ok(());
+        let mut emit = |event| {
+            if taken.is_ok() {
+                taken = take(Taken::Event(event));
+            }
+        };
+        let Some(chunk) = chunk else {
+            decoder.finish(&mut emit);
+            taken?;
+            return Ok(decoder.lines());
+        };
+        decoder.feed(&chunk, &mut emit);
+        taken?;
+        if chunk.len() < CHUNK {
+            take(Taken::Pause)?;
+        }
+        ahead.give_back(chunk);
+    }
+}
+
+/// What reading a log brings.
+enum Taken {
+    Event(Event),
+    /// The log brings less than it could: somebody may be waiting for what was found.
+    Pause,
+}
+
+fn print_events(
+    facts: &XidFacts,
+    log: Box<dyn Read + Send>,
+    name: &str,
+    printer: &mut Printer,
+) -> anyhow::Result<Option<Severity>> {
+    let mut worst = None;
+    read(facts, log, name, |taken| match taken {
+        Taken::Event(event) => {
+            worst = worst.max(Some(event.severity));
+            printer.json_line(&event)
+        }
+        Taken::Pause => printer.finish(),
+    })?;
+    Ok(worst)
+}
+
+fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Result<()> {
+    let Some(worst) = summary.worst() else {
+        return printer.line(&format!(
+            "Nothing about GPUs, their NICs or their host in {}.",
+            counted(lines, "line")
+        ));
+    };
+    let devices = summary.devices();
+    printer.line(&format!(
+        "{} in {}; the worst is {}.",
+        counted(summary.events(), "event"),
+        counted(lines, "line"),
+        toned(printer, worst),
+    ))?;
+    for device in &devices {
+        print_device(device, printer)?;
+    }
+    if summary.ungrouped() > 0 {
+        printer.line("")?;
+        printer.line(&format!(
+            "{} more of too many different kinds to list; `--output json` prints every one.",
+            counted(summary.ungrouped(), "event")
+        ))?;
+    }
+    Ok(())
+}
+
+const INDENT: usize = 12;
+
+fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result<()> {
+    let heading = device.pci.unwrap_or("No device named");
+    printer.line("")?;
+    printer.line(&printer.toned(Tone::Strong, heading))?;
+    if let Some(first) = device.first() {
+        let mut text = format!("{}: {}", first.event.action, first.event.action.asks());
+        if let Some(recovery) = device.recovery() {
+            let line = recovery.last_line;
+            text.push_str(&format!(". The driver itself says so (Xid 154, line {line})"));
+        }
+        text.push('.');
+        printer.paragraph("  do first", INDENT, &text)?;
+    }
+    for group in &device.groups {
+        print_group(group, printer)?;
+    }
+    Ok(())
+}
+
+fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
+    let event = &group.event;
+    let mut what = match event.xid {
+        Some(code) if event.kind == farrier_facts::decode::Kind::Sxid => format!("SXid {code}"),
+        Some(code) => format!("Xid {code}"),
+        None => event.kind.to_string(),
+    };
+    let seen = if group.count == 1 {
+        format!(", line {}", event.line)
+    } else {
+        format!(" ×{}, lines {}–{}", group.count, event.line, group.last_line)
+    };
+    what.push_str(&seen);
+    match (&event.process, event.pid) {
+        (Some(name), Some(pid)) => what.push_str(&format!(", process {name} ({pid})")),
+        (Some(name), None) => what.push_str(&format!(", process {name}")),
+        (None, Some(pid)) => what.push_str(&format!(", process {pid}")),
+        (None, None) => (),
+    }
+    what.push_str(&format!(" → {}", event.action));
+    // The colour's letters must not count as width: padded first, coloured after.
+    let severity = format!("  {:<9} ", event.severity.to_string());
+    let severity =
+        severity.replacen(&event.severity.to_string(), &toned(printer, event.severity), 1);
+    printer.line(&format!("{severity}{what}"))?;
+    printer.paragraph("", INDENT, &event.text)?;
+    printer.paragraph("", INDENT, &format!("Source: {}", event.source))
+}
+
+fn toned(printer: &Printer, severity: Severity) -> String {
+    let tone = match severity {
+        Severity::Info => Tone::Good,
+        Severity::Warning => Tone::Caution,
+        Severity::Critical | Severity::Fatal => Tone::Bad,
+    };
+    printer.toned(tone, &severity.to_string())
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
