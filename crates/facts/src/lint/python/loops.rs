@@ -151,17 +151,18 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
         return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
     }
     // `for attempt in range(3)`, `for batch_size in [64, 32]`: the loop is the second try, and what
-    // succeeds leaves it.
+    // succeeds leaves it. The word counts in the name of the item only: a loader has a batch size too.
     let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
-    let head_tokens = tokens(module, around);
-    let retries = head_tokens.iter().any(|token| {
+    let words = tokens(module, around);
+    let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
+    let named = words[..split].iter().any(|token| {
         let word = token.text.to_ascii_lowercase();
-        let named = again.iter().any(|part| word.contains(part)) || word == "bs";
-        token.is("[") || token.kind == Kind::Name && named
+        token.kind == Kind::Name && (word == "bs" || again.iter().any(|part| word.contains(part)))
     });
+    let listed = words.get(split + 1).is_some_and(|token| token.is("["));
     let leaves =
         blocks.children(tried).any(|line| matches!(head(module, line), "break" | "return"));
-    !retries && !leaves
+    !named && !listed && !leaves
 }
 
 /// The tokens of everything inside of a block.

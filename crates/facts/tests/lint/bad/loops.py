@@ -58,3 +58,12 @@ for epoch in range(epochs):
         loss.backward()
         optimizer.step()
         torch.cuda.empty_cache()  #~ empty-cache-every-step
+
+for batch in torch.utils.data.DataLoader(data, batch_size=64):
+    try:
+        loss = model(batch.cuda()).square().mean()
+        loss.backward()
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        continue  #~ oom-drops-batch
+    optimizer.step()
