@@ -193,9 +193,12 @@ pub struct CallRule {
     pub mention: bool,
     /// The argument that is judged; absent: the call is.
     pub argument: Option<ArgumentTest>,
-    /// Only when the text imports one of these modules.
+    /// Only when the text imports one of these packages.
     #[serde(default)]
     pub imports: Vec<String>,
+    /// Not when the text imports one of these packages or names it in quotes.
+    #[serde(default)]
+    pub unless_mentioned: Vec<String>,
     /// Not when this keyword is given.
     pub unless_keyword: Option<String>,
     /// What to say; `{name}` is the path, the key or the value that is wrong.

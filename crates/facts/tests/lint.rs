@@ -251,6 +251,8 @@ fn long_texts_of_one_kind_end_soon() {
         "nvidia-smi -pl 400 # H100 max\n",
         "[[ $A < 1.2 ]] ",
         "- |\n",
+        "import keras\nx.save()\n",
+        "import tensorrt_llm.builder\n",
         "env:\n - name: A\n",
     ];
     for piece in pieces {

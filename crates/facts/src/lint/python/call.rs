@@ -35,7 +35,8 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
         let wanted = called || rule.mention && found.parts > 1;
         let imported =
             rule.imports.is_empty() || rule.imports.iter().any(|name| module.imports.has(name));
-        if !wanted || !imported {
+        let excused = || rule.unless_mentioned.iter().any(|name| module.mentions(name));
+        if !wanted || !imported || excused() {
             continue;
         }
         match &rule.argument {

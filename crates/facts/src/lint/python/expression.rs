@@ -1,6 +1,6 @@
 //! Names, calls, arguments and values in a line of tokens.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::import::Imports;
 use super::token::{Kind, Source, Token};
@@ -11,6 +11,8 @@ pub(super) struct Module<'t> {
     pub(super) imports: Imports<'t>,
     /// Names to the place of the literal that they were last given.
     assigned: HashMap<&'t str, usize>,
+    /// Every text.
+    quoted: HashSet<&'t str>,
 }
 
 /// A dotted name somewhere in the code.
@@ -57,7 +59,14 @@ impl<'t> Module<'t> {
                 assigned.insert(name.text, line.start + 2);
             }
         }
-        Self { source, imports, assigned }
+        let texts = source.tokens.iter().filter(|token| token.kind == Kind::Text);
+        let quoted = texts.map(|token| token.text).collect();
+        Self { source, imports, assigned, quoted }
+    }
+
+    /// Whether a module is imported, or its name stands in quotes.
+    pub(super) fn mentions(&self, module: &str) -> bool {
+        self.imports.has(module) || self.quoted.contains(module)
     }
 
     pub(super) fn token(&self, at: usize) -> Option<&Token<'t>> {

@@ -1,6 +1,6 @@
 //! What the names in a file stand for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::token::{Kind, Logical, Source, Token};
 
@@ -9,6 +9,8 @@ use super::token::{Kind, Logical, Source, Token};
 pub(super) struct Imports<'t> {
     /// A name to the full path that it stands for.
     names: HashMap<&'t str, String>,
+    /// The packages of which something is imported: the first part of each path.
+    packages: HashSet<String>,
     /// Every full path that is imported, with the line.
     pub(super) paths: Vec<(String, u32)>,
 }
@@ -39,11 +41,17 @@ impl<'t> Imports<'t> {
         if rest.is_empty() { full.to_owned() } else { format!("{full}.{rest}") }
     }
 
-    /// Whether a module, or something of it, is imported.
-    pub(super) fn has(&self, module: &str) -> bool {
-        self.paths.iter().any(|(path, _)| {
-            path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
+    /// Whether a package, or something of it, is imported.
+    pub(super) fn has(&self, package: &str) -> bool {
+        self.packages.contains(package)
+    }
+
+    fn imported(&mut self, path: &str, line: u32) {
+        let package = path.split('.').next().unwrap_or(path);
+        if !self.packages.contains(package) {
+            self.packages.insert(package.to_owned());
+        }
+        self.paths.push((path.to_owned(), line));
     }
 
     /// `import a.b, c.d as e`
@@ -53,7 +61,7 @@ impl<'t> Imports<'t> {
             let Some(first) = part.first().filter(|token| token.kind == Kind::Name) else {
                 continue;
             };
-            self.paths.push((path.clone(), first.line));
+            self.imported(&path, first.line);
             match alias {
                 Some(alias) => self.names.insert(alias, path),
                 None => self.names.insert(first.text, first.text.to_owned()),
@@ -71,7 +79,7 @@ impl<'t> Imports<'t> {
                 part.iter().filter(|token| token.kind == Kind::Name).copied().collect();
             let Some(first) = part.first() else { continue };
             let path = format!("{module}.{}", first.text);
-            self.paths.push((path.clone(), first.line));
+            self.imported(&path, first.line);
             let name = if part.len() == 3 { part[2].text } else { first.text };
             self.names.insert(name, path);
         }

@@ -77,6 +77,10 @@ fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
     }
     let mut strongest = Meaning::None;
     for (at, token) in tokens.iter().enumerate() {
+        // `os.environ["CUDA_VERSION"]`: a name in quotes counts if it is sure.
+        if token.kind == Kind::Text && meaning(token.text) == Meaning::Strong {
+            strongest = Meaning::Strong;
+        }
         if token.kind != Kind::Name {
             continue;
         }

@@ -31,7 +31,6 @@ tf.config.optimizer.set_experimental_options({
     "h100_xla_optimizations": True,  #~ tf-option-unknown
     "async_memory_pool": True,  #~ tf-option-unknown
 })
-attention = keras.layers.MultiHeadAttention(8, 64, flash_attention=True)  #~ keras-flash-attention-backend
 optimizer = AdamW(1e-4, fused=True)  #~ keras-argument-unknown
 optimizer = tf.keras.optimizers.AdamW(learning_rate=1e-4, fused=True)  #~ keras-argument-unknown
 model.save("out", save_format='tf')  #~ keras-save-format

@@ -31,3 +31,7 @@ MINIMUM_DRIVER = {
 print("CUDA 12.8 needs driver >= 550.54.15")  #~ driver-minimum-wrong
 if cuda == "12.8" and driver < Version("550.54.15"):  #~ driver-minimum-wrong
     pass
+if float(os.environ["CUDA_VERSION"]) >= 12.1:  #~ version-as-float
+    pass
+if float(os.environ.get("CUDA_VERSION", "12.8")) >= 12.1:  #~ version-as-float
+    pass

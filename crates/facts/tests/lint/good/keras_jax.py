@@ -7,6 +7,7 @@ os.environ["XLA_FLAGS"] = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
 import jax
 import keras
+import tensorflow as tf
 
 if jax.__version_info__ >= (0, 5, 0):
     pass
