@@ -1,6 +1,6 @@
 //! Messages that go on over several lines: an event waits until its sentence ends.
 
-use super::bus_error::{self, Reporter};
+use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::Event;
 use super::pci::PciAddress;
 use super::wording;
@@ -26,7 +26,7 @@ enum WaitsFor {
     /// `This PCI I/O region ... is invalid`: the address.
     Address,
     /// A port reported an error: the driver of the device may say more.
-    Driver(PciAddress),
+    Driver(BusErrorLine),
 }
 
 /// What a line is to a waiting event.
@@ -60,8 +60,8 @@ impl Pending {
         Step::Waits(Self { event, waits_for: WaitsFor::Address })
     }
 
-    pub(super) fn driver(event: Event, address: PciAddress) -> Step {
-        Step::Waits(Self { event, waits_for: WaitsFor::Driver(address) })
+    pub(super) fn driver(event: Event, error: BusErrorLine) -> Step {
+        Step::Waits(Self { event, waits_for: WaitsFor::Driver(error) })
     }
 
     /// The event as far as it is known, when nothing more comes.
@@ -99,10 +99,11 @@ impl Pending {
                     None => Step::Apart(self.event),
                 }
             }
-            WaitsFor::Driver(address) => {
+            WaitsFor::Driver(waiting) => {
                 let same = bus_error::bus_error_line(line).is_some_and(|error| {
                     matches!(error.reporter, Reporter::Driver(_))
-                        && error.address.is_same_device(*address)
+                        && error.class == waiting.class
+                        && error.address.is_same_device(waiting.address)
                 });
                 if same { Step::Replaced } else { Step::Apart(self.event) }
             }

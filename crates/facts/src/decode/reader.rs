@@ -162,7 +162,7 @@ impl<'f> Reader<'f> {
         };
         let event = event(number, kind, None, Some(error.address), Process::default(), verdict);
         Some(match error.reporter {
-            Reporter::Port => Pending::driver(event, error.address),
+            Reporter::Port => Pending::driver(event, error),
             Reporter::Driver(_) => Step::Ends(event),
         })
     }
