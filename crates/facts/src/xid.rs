@@ -62,11 +62,15 @@ impl XidFacts {
     /// What an Xid means and what to do, in a few sentences.
     pub fn describe(&self, xid: &Xid) -> String {
         let mut text = xid.title();
-        text.push_str(": ");
         match (&xid.advice, xid.immediate.as_deref().and_then(|bucket| self.asks(bucket))) {
-            (Some(advice), _) => text.push_str(advice.trim_end_matches('.')),
-            (None, Some(asks)) => text.push_str(asks),
-            (None, None) => text.push_str(xid.action.asks()),
+            (Some(advice), _) => {
+                text.push_str(". ");
+                text.push_str(advice.trim_end_matches('.'));
+            }
+            (None, asks) => {
+                text.push_str(": ");
+                text.push_str(asks.unwrap_or(xid.action.asks()));
+            }
         }
         if let Some(then) = xid.investigatory.as_deref().and_then(|bucket| self.asks(bucket)) {
             if xid.investigatory != xid.immediate {
