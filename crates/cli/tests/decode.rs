@@ -1,5 +1,7 @@
 //! `farrier decode` from the outside: exit codes, messages, and the table.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 

@@ -1,5 +1,7 @@
 //! Messages that go on over several lines: an event waits until its sentence ends.
 
+use std::fmt::Write;
+
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::Event;
 use super::pci::PciAddress;
@@ -84,7 +86,7 @@ impl Pending {
             }
             WaitsFor::LibraryVersion => match wording::version_after(line, "ibrary version: ") {
                 Some(version) => {
-                    self.event.text.push_str(&format!(" The library is of version {version}."));
+                    let _ = write!(self.event.text, " The library is of version {version}.");
                     Step::Ends(self.event)
                 }
                 None => Step::Apart(self.event),
@@ -116,9 +118,10 @@ impl Pending {
         let module = wording::version_after(sentence, "module has the version ");
         let client = wording::version_after(sentence, "has the version ");
         let Some((client, module)) = client.zip(module) else { return Step::Waits(self) };
-        self.event.text.push_str(&format!(
+        let _ = write!(
+            self.event.text,
             " The library is of version {client}, the loaded module of version {module}."
-        ));
+        );
         if let Some((name, rest)) =
             sentence.split_once("client '").and_then(|(_, rest)| rest.split_once('\''))
         {

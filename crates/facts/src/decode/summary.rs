@@ -159,8 +159,9 @@ mod tests {
 
     #[test]
     fn a_made_up_log_does_not_fill_the_memory() {
-        let log: String =
-            (0..3000).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x\n")).collect();
+        let lines: Vec<String> =
+            (0..3000).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x")).collect();
+        let log = lines.join("\n");
         let summary = summary(&log);
         assert_eq!(summary.events(), 3000);
         assert_eq!(summary.ungrouped(), 3000 - GROUPS as u64);
