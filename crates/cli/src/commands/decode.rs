@@ -174,8 +174,8 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     printer.line(&printer.toned(Tone::Strong, heading))?;
     if let Some(first) = device.first() {
         let mut text = format!("{}: {}", first.event.action, first.event.action.asks());
-        if let Some(recovery) = device.recovery() {
-            let line = recovery.last_line;
+        if first.event.xid == Some(154) {
+            let line = first.last_line;
             let _ = write!(text, ". The driver itself says so (Xid 154, line {line})");
         }
         text.push('.');

@@ -56,8 +56,8 @@ impl<'f> Reader<'f> {
 
     /// Gives out what still waits.
     pub(super) fn finish(&mut self, emit: &mut impl FnMut(Event)) {
-        if let Some(pending) = self.pending.take() {
-            self.give(pending.into_event(), emit);
+        if let Some(event) = self.pending.take().and_then(Pending::into_event) {
+            self.give(event, emit);
         }
     }
 
@@ -145,8 +145,7 @@ impl<'f> Reader<'f> {
                 self.memory.device(error.address);
                 (BusDevice::Gpu, Kind::PcieAer)
             }
-            Reporter::Port if self.memory.knows(error.address) => (BusDevice::Gpu, Kind::PcieAer),
-            Reporter::Port => return None,
+            Reporter::Port => (BusDevice::Gpu, Kind::PcieAer),
         };
         let record = self
             .facts
@@ -161,7 +160,7 @@ impl<'f> Reader<'f> {
         };
         let event = event(number, kind, None, Some(error.address), Process::default(), verdict);
         Some(match error.reporter {
-            Reporter::Port => Pending::driver(event, error),
+            Reporter::Port => Pending::driver(event, error, self.memory.knows(error.address)),
             Reporter::Driver(_) => Step::Ends(event),
         })
     }

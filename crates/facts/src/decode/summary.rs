@@ -118,9 +118,15 @@ impl DeviceSummary<'_> {
             .copied()
     }
 
-    /// What to do first.
+    /// What to do first. The driver's `None` ends what came before it, not what came after.
     pub fn first(&self) -> Option<&Group> {
-        self.recovery().or_else(|| self.groups.first().copied())
+        let recovery = self.recovery().filter(|recovery| {
+            let later = |group: &&Group| {
+                group.last_line > recovery.last_line && group.event.action > Action::Ignore
+            };
+            recovery.event.action > Action::Ignore || !self.groups.iter().any(later)
+        });
+        recovery.or_else(|| self.groups.first().copied())
     }
 }
 
@@ -155,6 +161,18 @@ mod tests {
         assert_eq!(order, [119, 154, 45]);
         assert_eq!((devices[0].groups[0].count, devices[0].groups[0].last_line), (2, 4));
         assert_eq!(summary.worst(), Some(Severity::Fatal));
+    }
+
+    #[test]
+    fn the_drivers_none_ends_only_what_came_before_it() {
+        let reset = "NVRM: Xid (PCI:0000:17:00): 119, x\n";
+        let none = "NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n";
+        let first = |log: &str| {
+            let summary = summary(log);
+            summary.devices()[0].first().unwrap().event.action
+        };
+        assert_eq!(first(&format!("{reset}{none}")), Action::Ignore);
+        assert_eq!(first(&format!("{reset}{none}{reset}")), Action::ResetGpu);
     }
 
     #[test]
