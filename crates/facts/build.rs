@@ -1,4 +1,4 @@
-//! Packs `data/` into one JSON document that the crate embeds.
+//! Packs `data/` into JSON, one document a kind, that the crate embeds.
 //!
 //! People edit TOML, one folder a kind; the program reads JSON, because parsing TOML at every start
 //! would take longer than the whole answer. Only the shape is changed here: every check is made by
@@ -14,8 +14,7 @@ fn main() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");
     println!("cargo::rerun-if-changed={}", data.display());
 
-    let mut set = serde_json::Map::new();
-    set.insert("set".to_owned(), read(&data.join("set.toml")));
+    write("set", &read(&data.join("set.toml")));
     for kind in KINDS {
         let mut merged = serde_json::Map::new();
         for file in files(&data.join(kind)) {
@@ -24,13 +23,15 @@ fn main() {
                 merge(&mut merged, table, value, &file);
             }
         }
-        set.insert(kind.to_owned(), merged.into());
+        write(kind, &merged.into());
     }
+}
 
+fn write(kind: &str, value: &serde_json::Value) {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let text = serde_json::to_string(&set).expect("a JSON map serialises");
     #[expect(clippy::disallowed_methods, reason = "a build script runs before the pure crate")]
-    std::fs::write(out.join("facts.json"), text).expect("OUT_DIR is writable");
+    std::fs::write(out.join(format!("{kind}.json")), value.to_string())
+        .expect("OUT_DIR is writable");
 }
 
 /// Arrays of the same name in several files of a folder are one array.

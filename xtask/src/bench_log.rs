@@ -31,7 +31,7 @@ const DRIVER: [&str; 5] = [
 ];
 
 /// Writes at least `bytes` bytes of log. The same size gives the same log.
-pub fn write(out: impl Write, bytes: u64) -> io::Result<()> {
+pub(crate) fn write(out: impl Write, bytes: u64) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, out);
     // A linear congruential generator with Knuth's constants: no need for good randomness here.
     let mut state = 42_u64;

@@ -1,18 +1,41 @@
-//! What a developer of Farrier runs besides cargo itself.
+//! The project's own commands: `cargo xtask test | audit | demo | bench`.
 
-use anyhow::Context;
+mod audit;
+mod bench;
+mod bench_log;
+mod demo;
+mod shell;
+mod test;
 
-pub mod bench_log;
+use std::process::ExitCode;
 
-fn main() -> anyhow::Result<()> {
-    let mut args = std::env::args().skip(1);
-    match args.next().as_deref() {
-        Some("bench-log") => {
-            let bytes = args.next().context("usage: cargo xtask bench-log BYTES > FILE")?;
-            let bytes =
-                bytes.parse().with_context(|| format!("`{bytes}` is not a size in bytes"))?;
-            bench_log::write(std::io::stdout().lock(), bytes).context("failed to write the log")
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  test          format, lints, every test, doc tests: what a change must pass
+  audit         cargo-deny: licences, bans and sources of the dependencies
+  demo          a check and the matrix: what the program is for
+  bench facts   speed of check and decode, kept in bench/facts.md
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["test"] => test::run(),
+        ["audit"] => audit::run(),
+        ["demo"] => demo::run(),
+        ["bench", "facts"] => bench::facts(),
+        _ => {
+            shell::say(USAGE);
+            return ExitCode::from(2);
         }
-        _ => anyhow::bail!("usage: cargo xtask bench-log BYTES > FILE"),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            shell::say(&format!("error: {err:#}"));
+            ExitCode::from(1)
+        }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) enum Command {
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),
+    /// Settings in scripts and environments that do nothing or harm, and what to use instead
+    Lint(commands::lint::Args),
 }
 
 /// How an answer is printed.

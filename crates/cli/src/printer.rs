@@ -84,6 +84,9 @@ impl Printer {
     pub(crate) fn paragraph(&mut self, first: &str, indent: usize, text: &str) -> io::Result<()> {
         let width = usize::from(self.width).max(indent + 20);
         let mut line = format!("{first:indent$}");
+        if first.len() >= indent && !first.is_empty() {
+            line.push(' ');
+        }
         let mut empty = true;
         for word in text.split_whitespace() {
             let used = line.chars().count();

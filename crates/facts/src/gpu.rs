@@ -269,6 +269,6 @@ pub struct Target {
     pub first_cuda: CudaVersion,
     /// The last CUDA whose compiler knows it; absent while support goes on.
     pub last_cuda: Option<CudaVersion>,
-    /// The first driver branch that drives it.
-    pub first_branch: Branch,
+    /// The first driver branch that drives it; absent where that is older than the data.
+    pub first_branch: Option<Branch>,
 }

@@ -16,6 +16,7 @@ pub mod decode;
 pub mod driver;
 pub mod framework;
 pub mod gpu;
+pub mod lint;
 pub mod names;
 pub mod origin;
 pub mod set;

@@ -4,16 +4,26 @@ use crate::gpu::{Gpu, GpuFacts};
 
 /// A name without case, spaces and punctuation, and without the maker's words.
 pub fn fold(name: &str) -> String {
-    let mut folded: String =
-        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
+    folded(name).map(char::from).collect()
+}
+
+/// The letters of [`fold`], one by one: every check looks through all names, so none is copied.
+fn folded(name: &str) -> impl Iterator<Item = u8> {
+    let mut letters =
+        name.bytes().filter(u8::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase());
     for maker in ["nvidia", "tesla"] {
-        if let Some(rest) = folded.strip_prefix(maker)
-            && !rest.is_empty()
-        {
-            folded = rest.to_owned();
+        let mut rest = letters.clone();
+        let begins = maker.bytes().all(|letter| rest.next() == Some(letter));
+        if begins && rest.clone().next().is_some() {
+            letters = rest;
         }
     }
-    folded
+    letters
+}
+
+/// Whether a name folds to `key`.
+fn folds_to(name: &str, key: &str) -> bool {
+    folded(name).eq(key.bytes())
 }
 
 /// The names in `known` that `wanted` may have been meant as, nearest first, at most three.
@@ -30,13 +40,13 @@ pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Ve
         })
         .filter(|(distance, _)| *distance <= most)
         .collect();
-    near.sort();
+    near.sort_unstable();
     near.dedup_by_key(|(_, name)| *name);
     near.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
 /// Levenshtein distance, with a swap of neighbours as one edit.
-fn distance(left: &str, right: &str) -> usize {
+pub(crate) fn distance(left: &str, right: &str) -> usize {
     let (left, right) = (left.as_bytes(), right.as_bytes());
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=right.len()).collect();
@@ -69,12 +79,18 @@ impl GpuFacts {
     /// The GPU that a person means: canonical id, alias, NVML name or PCI id, in any case.
     pub fn by_name(&self, name: &str) -> Option<Named<'_>> {
         let exact = |gpu| Some(Named { gpu, assumed: false });
-        let folded = fold(name);
-        if folded.is_empty() {
+        // A slice or a shared GPU, as nvidia-smi and Kubernetes label it, is the GPU.
+        let name = ["-MIG-", " MIG ", "-SHARED"]
+            .iter()
+            .filter_map(|mark| name.find(mark))
+            .min()
+            .map_or(name, |end| &name[..end]);
+        let key = fold(name);
+        if key.is_empty() {
             return None;
         }
         if let Some(gpu) = self.gpu.iter().find(|gpu| {
-            fold(&gpu.id) == folded || gpu.nvml_names.iter().any(|name| fold(name) == folded)
+            folds_to(&gpu.id, &key) || gpu.nvml_names.iter().any(|name| folds_to(name, &key))
         }) {
             return exact(gpu);
         }
@@ -82,8 +98,8 @@ impl GpuFacts {
             return exact(gpu);
         }
         self.alias.iter().find_map(|alias| {
-            let named = alias.names.iter().any(|name| fold(name) == folded);
-            let assumed = !named && alias.family.iter().any(|name| fold(name) == folded);
+            let named = alias.names.iter().any(|name| folds_to(name, &key));
+            let assumed = !named && alias.family.iter().any(|name| folds_to(name, &key));
             (named || assumed).then_some(())?;
             let gpu = self.gpu.iter().find(|gpu| gpu.id == alias.gpu)?;
             Some(Named { gpu, assumed })

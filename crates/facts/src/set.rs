@@ -1,6 +1,7 @@
 //! A set of facts: read whole, checked whole.
 
-use std::sync::LazyLock;
+use std::ops::Deref;
+use std::sync::{LazyLock, OnceLock};
 
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
@@ -23,19 +24,63 @@ pub struct FactSet {
     /// Which set this is.
     pub set: SetId,
     /// GPUs and architectures.
-    pub gpus: GpuFacts,
+    pub gpus: Kind<GpuFacts>,
     /// Driver branches and releases.
-    pub drivers: DriverFacts,
+    pub drivers: Kind<DriverFacts>,
     /// CUDA toolkits.
-    pub cuda: CudaFacts,
+    pub cuda: Kind<CudaFacts>,
     /// Frameworks.
-    pub frameworks: FrameworkFacts,
+    pub frameworks: Kind<FrameworkFacts>,
     /// Kernel-log messages.
-    pub xids: XidFacts,
+    pub xids: Kind<XidFacts>,
     /// Advisories and regressions.
-    pub advisories: AdvisoryFacts,
+    pub advisories: Kind<AdvisoryFacts>,
     /// Settings that are real and that are not.
-    pub settings: SettingFacts,
+    pub settings: Kind<SettingFacts>,
+}
+
+/// One kind of fact. The embedded ones are read when they are first asked for: an answer about a
+/// driver does not wait for the table of Xids.
+#[derive(Debug, Clone)]
+pub struct Kind<T> {
+    facts: OnceLock<T>,
+    /// Of the embedded set only.
+    json: &'static str,
+}
+
+impl<T> Kind<T> {
+    fn embedded(json: &'static str) -> Self {
+        Self { facts: OnceLock::new(), json }
+    }
+}
+
+impl<T: for<'de> Deserialize<'de>> Deref for Kind<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.facts
+            .get_or_init(|| serde_json::from_str(self.json).expect("the embedded set is tested"))
+    }
+}
+
+impl<T: Serialize + for<'de> Deserialize<'de>> Serialize for Kind<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Kind<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let facts = T::deserialize(deserializer)?;
+        Ok(Self { facts: OnceLock::from(facts), json: "" })
+    }
+}
+
+/// The JSON of a kind as the build script packed it.
+macro_rules! embedded_json {
+    ($kind:literal) => {
+        include_str!(concat!(env!("OUT_DIR"), "/", $kind, ".json"))
+    };
 }
 
 /// Which set an answer rests on.
@@ -75,15 +120,17 @@ pub enum SetError {
 impl FactSet {
     /// The set that the binary was built with.
     pub fn embedded() -> &'static Self {
-        static EMBEDDED: LazyLock<FactSet> = LazyLock::new(|| {
-            FactSet::read(FactSet::embedded_json().as_bytes()).expect("the embedded set is tested")
+        static EMBEDDED: LazyLock<FactSet> = LazyLock::new(|| FactSet {
+            set: serde_json::from_str(embedded_json!("set")).expect("the embedded set is tested"),
+            gpus: Kind::embedded(embedded_json!("gpus")),
+            drivers: Kind::embedded(embedded_json!("drivers")),
+            cuda: Kind::embedded(embedded_json!("cuda")),
+            frameworks: Kind::embedded(embedded_json!("frameworks")),
+            xids: Kind::embedded(embedded_json!("xids")),
+            advisories: Kind::embedded(embedded_json!("advisories")),
+            settings: Kind::embedded(embedded_json!("settings")),
         });
         &EMBEDDED
-    }
-
-    /// The JSON of the embedded set.
-    pub fn embedded_json() -> &'static str {
-        include_str!(concat!(env!("OUT_DIR"), "/facts.json"))
     }
 
     /// Reads a set that was checked when it was installed. [`FactSet::checked`] is the way in for a

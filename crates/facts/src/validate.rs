@@ -22,6 +22,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     frameworks(set, &mut problems);
     advisories(set, &mut problems);
     crate::xid::problems(&set.xids, &mut problems);
+    crate::setting::problems(&set.settings, &mut problems);
     problems
 }
 

@@ -248,12 +248,10 @@ impl PackageVersion {
 impl Ord for PackageVersion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let longest = self.release.len().max(other.release.len());
-        let padded = |version: &Self| {
-            let mut release = version.release.clone();
-            release.resize(longest, 0);
-            release
-        };
-        padded(self).cmp(&padded(other)).then(self.stage.cmp(&other.stage))
+        let padded = |version: &'_ Self, at: usize| version.release.get(at).copied().unwrap_or(0);
+        let parts = (0..longest).map(|at| padded(self, at).cmp(&padded(other, at)));
+        let release = parts.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then);
+        release.then(self.stage.cmp(&other.stage))
     }
 }
 

@@ -60,20 +60,20 @@ impl From<Event> for Expected {
     }
 }
 
-fn facts() -> XidFacts {
-    farrier_facts::FactSet::embedded().xids.clone()
+fn facts() -> &'static XidFacts {
+    &farrier_facts::FactSet::embedded().xids
 }
 
 fn check(lines: &Lines) {
     let facts = facts();
     for case in &lines.case {
         let found: Vec<Expected> =
-            decode(&facts, case.log.as_bytes()).into_iter().map(Expected::from).collect();
+            decode(facts, case.log.as_bytes()).into_iter().map(Expected::from).collect();
         assert_eq!(found, case.events, "{}:\n{}", case.source, case.log);
     }
     for ordinary in &lines.ordinary {
         for line in ordinary.log.lines().chain([ordinary.log.as_str()]) {
-            let found = decode(&facts, line.as_bytes());
+            let found = decode(facts, line.as_bytes());
             assert!(found.is_empty(), "{}: {line}\n{found:#?}", ordinary.source);
         }
     }
@@ -95,7 +95,7 @@ fn made_up_lines_decode_as_designed() {
 
 #[test]
 fn an_event_has_ten_keys_in_json() {
-    let events = decode(&facts(), b"NVRM: Xid: 13, 0003 00000000");
+    let events = decode(facts(), b"NVRM: Xid: 13, 0003 00000000");
     let json = serde_json::to_string(&events[0]).unwrap();
     let keys =
         ["line", "kind", "xid", "pci", "pid", "process", "severity", "action", "text", "source"];

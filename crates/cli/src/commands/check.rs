@@ -1,5 +1,7 @@
 //! `farrier check`: a combination that a person names.
 
+use std::cmp::Ordering;
+
 use clap::ValueEnum;
 use farrier_facts::check::{
     Feature, InputError, Module, Notice, NoticeCode, Query, Report, Request, Usage, Verdict, check,
@@ -162,16 +164,27 @@ fn print_notices(notices: &[Notice], printer: &mut Printer) -> anyhow::Result<()
     printer.line(
         &printer.toned(Tone::Strong, "Notices (they change the verdict only with --strict)"),
     )?;
-    let (exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
+    let (mut exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
         notices.iter().partition(|notice| notice.code == NoticeCode::Exposed);
-    for notice in rest.iter().chain(exposed.iter().take(ADVISORIES_SHOWN)) {
+    for notice in rest {
         let id = notice.id.as_deref().map(|id| format!("{id}: ")).unwrap_or_default();
-        let level = notice.level.map(|level| format!("{level}: ")).unwrap_or_default();
-        printer.paragraph("  -", 4, &format!("{id}{level}{}", notice.text))?;
+        printer.paragraph("  -", 4, &format!("{id}{}", notice.text))?;
+    }
+    // Stable: of the same score the newest stays first.
+    exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
+    if let Some(fixed) = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max() {
+        let count = exposed.len();
+        printer
+            .line(&format!("  - exposed to {count} security advisories; {fixed} fixes them all"))?;
+    }
+    for notice in exposed.iter().take(ADVISORIES_SHOWN) {
+        let id = notice.id.as_deref().unwrap_or_default();
+        let level = notice.level.unwrap_or_default();
+        let score = notice.score.unwrap_or_default();
+        printer.paragraph("", 4, &format!("{id} ({score} {level}): {}", notice.text))?;
     }
     if exposed.len() > ADVISORIES_SHOWN {
-        let more = exposed.len() - ADVISORIES_SHOWN;
-        printer.line(&format!("  - and {more} more advisories; --output json lists them all"))?;
+        printer.line("    ... --output json lists them all")?;
     }
     Ok(())
 }

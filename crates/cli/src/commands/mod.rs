@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod facts;
+pub(crate) mod lint;
 
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
@@ -29,5 +30,6 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
+        Command::Lint(args) => lint::run(&args, printer),
     }
 }

@@ -4,11 +4,28 @@ use crate::check::report::{Notice, Reason, Remedy, Report, Verdict};
 use crate::origin::Origin;
 use crate::set::SetId;
 
+/// An act and what it is good for.
+#[derive(Debug)]
+struct Advice {
+    purposes: Vec<String>,
+    text: String,
+    command: Option<String>,
+}
+
+impl Advice {
+    fn into_remedy(self) -> Remedy {
+        Remedy {
+            text: format!("{}: {}", self.purposes.join(", "), self.text),
+            command: self.command,
+        }
+    }
+}
+
 /// Reasons, remedies and notices as the rules find them.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     reasons: Vec<Reason>,
-    remedies: Vec<Remedy>,
+    advice: Vec<Advice>,
     notices: Vec<Notice>,
 }
 
@@ -24,11 +41,12 @@ impl Findings {
         self.reasons.push(Reason { code, verdict, text, source: origin.line() });
     }
 
-    /// Adds a remedy, once.
-    pub(super) fn remedy(&mut self, text: String, command: Option<String>) {
-        let remedy = Remedy { text, command };
-        if !self.remedies.contains(&remedy) {
-            self.remedies.push(remedy);
+    /// Adds a remedy. The same act for another purpose is the same remedy.
+    pub(super) fn remedy(&mut self, purpose: &str, text: String, command: Option<String>) {
+        match self.advice.iter_mut().find(|it| it.text == text && it.command == command) {
+            Some(present) if present.purposes.iter().any(|it| it == purpose) => {}
+            Some(present) => present.purposes.push(purpose.to_owned()),
+            None => self.advice.push(Advice { purposes: vec![purpose.to_owned()], text, command }),
         }
     }
 
@@ -45,7 +63,7 @@ impl Findings {
         Report {
             verdict,
             reasons: self.reasons,
-            remedies: self.remedies,
+            remedies: self.advice.into_iter().map(Advice::into_remedy).collect(),
             notices: self.notices,
             data: set.into(),
         }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::set::SetId;
+use crate::version::DriverVersion;
 
 /// What a check comes to. The order is how bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -61,6 +62,10 @@ pub struct Notice {
     pub id: Option<String>,
     /// CVSS level, for advisories.
     pub level: Option<&'static str>,
+    /// CVSS score, for advisories.
+    pub score: Option<f64>,
+    /// The first driver of the same branch with the fix, for advisories.
+    pub fixed: Option<DriverVersion>,
     /// In words.
     pub text: String,
     /// Who says so.

@@ -23,7 +23,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
                     "{} or newer, by minor-version compatibility (not PTX)",
                     family.driver_min
                 );
-                printer.paragraph("  runs on driver", 26, &line)?;
+                printer.paragraph("  runs on driver", record::VALUES_AT, &line)?;
             }
         }
     } else {

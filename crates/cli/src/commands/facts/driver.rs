@@ -38,7 +38,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
                 .filter(|release| release.version.branch() == branch.branch)
                 .map(|release| format!("{} ({})", release.version, release.date))
                 .collect();
-            printer.paragraph("  releases", 26, &releases.join(", "))?;
+            printer.paragraph("  releases", record::VALUES_AT, &releases.join(", "))?;
         }
     } else {
         let today = sets::today();

@@ -23,9 +23,9 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             let title = format!("{} {} ({})", build.package, build.version, build.build);
             record::print(&title, build, printer)?;
             if let Some(coverage) = coverage_of(set, build) {
-                printer.paragraph("  carries code for", 26, &code_for(coverage))?;
+                printer.paragraph("  carries code for", record::VALUES_AT, &code_for(coverage))?;
                 let line = format!("{} ({})", coverage.origin.line(), coverage.origin.kind);
-                printer.paragraph("  code: source", 26, &line)?;
+                printer.paragraph("  code: source", record::VALUES_AT, &line)?;
             }
         }
     } else {
@@ -64,15 +64,12 @@ fn coverage_of<'a>(set: &'a FactSet, build: &Build) -> Option<&'a Coverage> {
 }
 
 fn code_for(coverage: &Coverage) -> String {
-    match coverage.minimum {
-        Some(minimum) => format!("{minimum} and later"),
-        None => {
-            let mut list: Vec<String> =
-                coverage.machine_code.iter().map(ToString::to_string).collect();
-            list.extend(coverage.ptx.iter().map(|target| format!("{target}+PTX")));
-            list.join(" ")
-        }
+    if let Some(minimum) = coverage.minimum {
+        return format!("{minimum} and later");
     }
+    let mut list: Vec<String> = coverage.machine_code.iter().map(ToString::to_string).collect();
+    list.extend(coverage.ptx.iter().map(|target| format!("{target}+PTX")));
+    list.join(" ")
 }
 
 /// `torch`, `torch==2.11` or `torch==2.11.0`.

@@ -13,7 +13,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             let named = set.gpus.by_name(name);
             vec![named.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?.gpu]
         }
-        None => set.gpus.gpu.iter().collect(),
+        None => oldest_first(set),
     };
     if lookup.output == Output::Json {
         return print_json(set, "gpu", &gpus, printer);
@@ -30,7 +30,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
                 .map(String::as_str)
                 .collect();
             if !aliases.is_empty() {
-                printer.paragraph("  also called", 26, &aliases.join(", "))?;
+                printer.paragraph("  also called", record::VALUES_AT, &aliases.join(", "))?;
             }
         }
     } else {
@@ -53,6 +53,15 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         )?;
     }
     print_set(set, printer)
+}
+
+/// By generation, as the architectures are listed.
+fn oldest_first(set: &FactSet) -> Vec<&Gpu> {
+    let generation =
+        |gpu: &&Gpu| set.gpus.architecture.iter().position(|it| it.name == gpu.architecture);
+    let mut gpus: Vec<&Gpu> = set.gpus.gpu.iter().collect();
+    gpus.sort_by_key(generation);
+    gpus
 }
 
 fn row(gpu: &Gpu) -> Vec<String> {

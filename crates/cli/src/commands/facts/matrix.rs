@@ -44,7 +44,8 @@ struct Row<'a> {
 #[derive(Serialize)]
 struct Matrix<'a> {
     on: Date,
-    matrix: Vec<Row<'a>>,
+    #[serde(rename = "matrix")]
+    rows: Vec<Row<'a>>,
     data: DataId,
 }
 
@@ -53,31 +54,32 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
     let rows: Vec<Row<'_>> =
         set.drivers.branch.iter().rev().map(|branch| row(set, branch, on)).collect();
     if args.output == Output::Json {
-        printer.json(&Matrix { on, matrix: rows, data: (&set.set).into() })?;
+        printer.json(&Matrix { on, rows, data: (&set.set).into() })?;
         return Ok(());
     }
-    let architectures = set.gpus.architecture.iter().map(|it| it.name.as_str());
-    let mut headings = vec!["Branch", "Kind", "CUDA", "Runs to"];
-    headings.extend(architectures.clone());
     let status = format!("On {on}");
-    headings.extend(["End of support", &status]);
+    let headings =
+        ["Branch", "Kind", "CUDA", "Runs to", "Drives", "Latest", "End of support", &status];
     let lines: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let mut line = vec![
+            let drives = match row.architectures.as_slice() {
+                [] => "-".to_owned(),
+                [one] => (*one).to_owned(),
+                [first, .., last] => format!("{first} to {last}"),
+            };
+            let end =
+                row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string());
+            vec![
                 row.branch.to_string(),
                 kind(row.kind).to_owned(),
                 row.cuda.to_string(),
                 row.cuda_by_minor_version.to_string(),
-            ];
-            line.extend(architectures.clone().map(|name| {
-                if row.architectures.contains(&name) { "yes" } else { "-" }.to_owned()
-            }));
-            line.push(
-                row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string()),
-            );
-            line.push(row.status.name().to_owned());
-            line
+                drives,
+                row.latest.to_string(),
+                end,
+                row.status.name().to_owned(),
+            ]
         })
         .collect();
     printer.table(&headings, &lines)?;
@@ -85,8 +87,8 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
     printer.line(
         "CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it",
     )?;
-    printer
-        .line("runs by minor-version compatibility (not PTX). Every older CUDA runs as well.")?;
+    printer.line("runs by minor-version compatibility (not PTX). Every older CUDA runs as well. Drives: from the")?;
+    printer.line("oldest to the newest GPU generation, none left out between.")?;
     print_set(set, printer)
 }
 
@@ -101,7 +103,10 @@ fn kind(lifecycle: Lifecycle) -> &'static str {
 
 fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
     let drives = |architecture: &&Architecture| {
-        let begun = architecture.targets.iter().any(|it| it.first_branch <= branch.branch);
+        let begun = architecture
+            .targets
+            .iter()
+            .any(|it| it.first_branch.is_none_or(|first| first <= branch.branch));
         begun && architecture.last_branch.is_none_or(|last| branch.branch <= last)
     };
     let of_family = |cuda: &CudaVersion| cuda.major == branch.native_cuda.major;

@@ -8,6 +8,7 @@ mod gpu;
 mod matrix;
 mod record;
 mod set;
+mod xid;
 
 use clap::Subcommand;
 use farrier_facts::check::DataId;
@@ -31,6 +32,8 @@ pub(crate) enum FactsCommand {
     Cuda(Lookup),
     /// Frameworks: the CUDA and the GPUs of each published build
     Framework(Lookup),
+    /// Xid messages of the GPU and of NVSwitch: what happened and what to do
+    Xid(Lookup),
     /// Security advisories and known driver regressions
     Advisory(Lookup),
     /// Driver branch × CUDA × architecture, end of support, today's status
@@ -60,6 +63,7 @@ pub(crate) fn run(command: &FactsCommand, printer: &mut Printer) -> anyhow::Resu
         FactsCommand::Driver(lookup) => driver::run(&set, lookup, printer)?,
         FactsCommand::Cuda(lookup) => cuda::run(&set, lookup, printer)?,
         FactsCommand::Framework(lookup) => framework::run(&set, lookup, printer)?,
+        FactsCommand::Xid(lookup) => xid::run(&set, lookup, printer)?,
         FactsCommand::Advisory(lookup) => advisory::run(&set, lookup, printer)?,
         FactsCommand::Matrix(args) => matrix::run(&set, args, printer)?,
         FactsCommand::Sets(args) => set::list(args, printer)?,

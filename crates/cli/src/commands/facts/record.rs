@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::printer::{Printer, Tone};
 
 /// Column in which values begin.
-const VALUES_AT: usize = 26;
+pub(super) const VALUES_AT: usize = 32;
 
 /// Prints a record under a title.
 pub(super) fn print(
@@ -46,7 +46,8 @@ fn print_fields(
 ) -> anyhow::Result<()> {
     for (key, value) in fields {
         let path = if group.is_empty() { key.clone() } else { format!("{group}.{key}") };
-        if APART.contains(&key.as_str()) || value.is_null() {
+        let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+        if APART.contains(&key.as_str()) || empty {
             continue;
         }
         match value {

@@ -29,17 +29,18 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             &architecture.origin,
         );
         advise_branch(set, query, findings, "for this GPU", |_| true);
-    } else if branch < target.first_branch {
+    } else if let Some(first) = target.first_branch
+        && branch < first
+    {
         findings.reason(
             Verdict::Blocked,
             "architecture-too-new",
             format!(
-                "{} ({}, compute capability {}) is first driven by {}, which came with CUDA {}; \
+                "{} ({}, compute capability {}) is first driven by {first}, which came with CUDA {}; \
                  {branch} is older (derived)",
                 architecture.name,
                 gpu.id,
                 gpu.compute_capability,
-                target.first_branch,
                 target.first_cuda
             ),
             &architecture.origin,

@@ -225,6 +225,7 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
         architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
     if query.forward_compat.is_none() && known {
         findings.remedy(
+            &format!("for {}", need.subject),
             format!("or keep {branch} and add {}, a newer user-space driver", package.name()),
             Some(format!("apt-get install {}", package.name())),
         );
@@ -300,7 +301,8 @@ fn too_new(
         ),
         origin,
     );
-    findings.remedy(format!("use CUDA {} or newer for {gpu}", target.first_cuda), None);
+    let newer = format!("use CUDA {} or newer", target.first_cuda);
+    findings.remedy(&format!("for {gpu}"), newer, None);
 }
 
 fn dropped(
@@ -322,7 +324,7 @@ fn dropped(
         ),
         origin,
     );
-    findings.remedy(format!("use CUDA {last} or older for {}", query.gpu.id), None);
+    findings.remedy(&format!("for {}", query.gpu.id), format!("use CUDA {last} or older"), None);
 }
 
 /// What can be said of a major version as a whole.

@@ -41,8 +41,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
                 Verdict::Caveat,
                 "driver-release-incomplete",
                 format!(
-                    "{version} is not a release, {} is; taken as older than both ends of it",
-                    full.join(" or ")
+                    "{version} is not a whole release ({} would be); it is taken as older than those",
+                    full.join(", ")
                 ),
                 &branch.origin,
             );

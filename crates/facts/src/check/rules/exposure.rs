@@ -67,19 +67,16 @@ fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) 
                     code: NoticeCode::Exposed,
                     id: Some(advisory.id.clone()),
                     level: Some(advisory.level.name()),
-                    text: format!(
-                        "{} (CVSS {}, bulletin {}): fixed in {}",
-                        advisory.summary.trim_end_matches('.'),
-                        advisory.score,
-                        advisory.bulletin,
-                        fixed.version
-                    ),
+                    score: Some(advisory.score),
+                    fixed: Some(fixed.version.clone()),
+                    text: advisory.summary.clone(),
                     source: advisory.origin.line(),
                 });
             }
             Some(_) => {}
-            // A branch that came out after the bulletin was never affected by what it lists.
+            // A branch that is newer than all that the bulletin lists came with the fix.
             None if born.is_some_and(|born| born > advisory.published) => {}
+            None if advisory.fixed_drivers.iter().all(|fixed| fixed.branch < driver.branch()) => {}
             None => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;
@@ -93,8 +90,10 @@ fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) 
             code: NoticeCode::ExposureUnknown,
             id: None,
             level: None,
+            score: None,
+            fixed: None,
             text: format!(
-                "{count} driver advisories since {since} list no fix for {}: treat it as exposed",
+                "advisories since {since} that list no fix for {}: {count}; treat it as exposed",
                 driver.branch()
             ),
             source: first.origin.line(),
@@ -131,6 +130,8 @@ fn regressions<'a>(
             code: NoticeCode::Regression,
             id: Some(regression.id.clone()),
             level: None,
+            score: None,
+            fixed: None,
             text: format!(
                 "{} (seen on: {}; {standing}{fixed})",
                 regression.what, regression.seen_on

@@ -51,6 +51,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             format!("nvidia-fabricmanager-{branch}")
         };
         findings.remedy(
+            "for NVSwitch",
             format!("install fabric manager {driver}"),
             Some(format!("apt-get install '{package}={driver}*'")),
         );

@@ -51,7 +51,8 @@ fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     };
     findings.reason(verdict, code, text, &cdmm.origin);
     findings.remedy(
-        format!("turn CDMM on with the module option `{}`, then reboot", cdmm.enable),
+        "for CDMM",
+        format!("turn it on with the module option `{}`, then reboot", cdmm.enable),
         Some(cdmm.verify.clone()),
     );
 }

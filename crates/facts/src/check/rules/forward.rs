@@ -4,7 +4,7 @@ use super::{architecture_of, native_cuda};
 use crate::check::context::Findings;
 use crate::check::query::Query;
 use crate::check::report::Verdict;
-use crate::cuda::OnBase;
+use crate::cuda::{CompatPackage, ForwardCompatibility, OnBase};
 use crate::driver::Lifecycle;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
@@ -56,28 +56,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
 
     match package.on(branch) {
         Some(OnBase::Works) => {
-            let new_feature =
-                query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
-            let workstation = query.gpu.id.starts_with("RTX");
-            let (verdict, condition) = if new_feature {
-                (Verdict::Caveat, "; a new feature branch is not a recommended base")
-            } else if workstation {
-                (Verdict::Caveat, "; of RTX parts only selected ones are supported")
-            } else {
-                (Verdict::Ok, "")
-            };
-            findings.reason(
-                verdict,
-                "forward-compat-works",
-                format!(
-                    "{name} works on {branch}: put {} first on the library path{condition}",
-                    facts
-                        .library_dir
-                        .replace("<major>", &cuda.major.to_string())
-                        .replace("<minor>", &cuda.minor.to_string())
-                ),
-                origin,
-            );
+            works(query, facts, package, findings);
             UserSpace { cuda: Some(cuda), by_package: true }
         }
         Some(OnBase::NotNeeded) => {
@@ -100,18 +79,15 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
                 origin,
             );
             findings.remedy(
+                "for CUDA to load",
                 format!("take {name} off the library path; {branch} is newer by itself"),
                 Some(format!("apt-get remove {name}")),
             );
             own
         }
         None => {
-            let bases: Vec<String> = package
-                .base
-                .iter()
-                .filter(|(_, on)| **on == OnBase::Works)
-                .map(|(base, _)| base.to_uppercase())
-                .collect();
+            let works = package.base.iter().filter(|(_, on)| **on == OnBase::Works);
+            let bases: Vec<String> = works.map(|(base, _)| base.to_uppercase()).collect();
             findings.reason(
                 Verdict::Blocked,
                 "forward-compat-base",
@@ -124,4 +100,33 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
             own
         }
     }
+}
+
+/// The package works here; some bases and parts come with a condition.
+fn works(
+    query: &Query<'_>,
+    facts: &ForwardCompatibility,
+    package: &CompatPackage,
+    findings: &mut Findings,
+) {
+    let new_feature = query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
+    let workstation = query.gpu.id.starts_with("RTX");
+    let (verdict, condition) = if new_feature {
+        (Verdict::Caveat, "; a new feature branch is not a recommended base")
+    } else if workstation {
+        (Verdict::Caveat, "; of RTX parts only selected ones are supported")
+    } else {
+        (Verdict::Ok, "")
+    };
+    let CudaVersion { major, minor } = package.cuda;
+    let folder = facts
+        .library_dir
+        .replace("<major>", &major.to_string())
+        .replace("<minor>", &minor.to_string());
+    let text = format!(
+        "{} works on {}: put {folder} first on the library path{condition}",
+        package.name(),
+        query.driver.version.branch()
+    );
+    findings.reason(verdict, "forward-compat-works", text, &facts.origin);
 }

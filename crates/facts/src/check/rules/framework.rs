@@ -9,6 +9,9 @@ use crate::framework::{Build, Coverage, Package};
 use crate::set::FactSet;
 use crate::version::{CudaVersion, PackageVersion};
 
+/// The name of the build that the Python index gives.
+const INDEX: &str = "index";
+
 pub(crate) fn judge(
     set: &FactSet,
     query: &Query<'_>,
@@ -24,7 +27,7 @@ pub(crate) fn judge(
             format!("{subject}+{tag} is built without CUDA and cannot use the GPU"),
             &need.package.origin,
         );
-        findings.remedy(format!("install a CUDA build of {subject}"), None);
+        findings.remedy("for the GPU", format!("install a CUDA build of {subject}"), None);
         return;
     }
     if need.wanted == Wanted::Plain
@@ -141,17 +144,14 @@ fn covers_gpu(
     findings: &mut Findings,
 ) {
     let gpu = query.gpu;
-    let (coverage, assumed) = match coverage_of(set, need.package, &need.version, cuda) {
-        Some(found) => found,
-        None => {
-            findings.reason(
-                Verdict::Caveat,
-                "framework-architectures-unknown",
-                format!("which GPUs {name} carries code for is not in the data"),
-                &need.package.origin,
-            );
-            return;
-        }
+    let Some((coverage, assumed)) = coverage_of(set, need.package, &need.version, cuda) else {
+        findings.reason(
+            Verdict::Caveat,
+            "framework-architectures-unknown",
+            format!("which GPUs {name} carries code for is not in the data"),
+            &need.package.origin,
+        );
+        return;
     };
     let covered = covered(coverage, query, user_space);
     let list = listed(coverage);
@@ -248,7 +248,7 @@ fn listed(coverage: &Coverage) -> String {
         return format!("compute capability {minimum} and later");
     }
     let mut list: Vec<String> = coverage.machine_code.iter().map(|target| target.sm()).collect();
-    list.extend(coverage.ptx.iter().map(|it| format!("PTX {}", it)));
+    list.extend(coverage.ptx.iter().map(|it| format!("PTX {it}")));
     list.join(", ")
 }
 
@@ -266,6 +266,9 @@ fn advise_other_build(
     let same = builds().filter(of_version).filter(works).max_by_key(|build| build.cuda);
     if let Some(build) = same {
         advise(need.package, build, findings);
+        if tag_cuda(&build.build).is_none() {
+            return;
+        }
     }
     let earlier = builds()
         .filter(|build| build.version < need.version && build.build == need.package.default_build)
@@ -280,24 +283,23 @@ fn advise(package: &Package, build: &Build, findings: &mut Findings) {
     let cuda = build.cuda.map(|cuda| format!(" (CUDA {cuda})")).unwrap_or_default();
     let name = &package.name;
     let version = &build.version;
-    let (text, command) = if build.build == package.default_build {
-        (format!("or take {name} {version}{cuda}"), format!("pip install {name}=={version}"))
-    } else if build.build.starts_with("cuda") {
-        let extra = &build.build;
+    let tag = &build.build;
+    let (text, command) = if tag == INDEX {
+        (format!("take {name} {version}{cuda}"), format!("pip install {name}=={version}"))
+    } else if tag_cuda(tag).is_some() {
         (
-            format!("or take {name}[{extra}] {version}{cuda}"),
-            format!("pip install '{name}[{extra}]=={version}'"),
-        )
-    } else {
-        let tag = &build.build;
-        (
-            format!("or take the {tag} build of {name} {version}{cuda}"),
+            format!("take the {tag} build of {name} {version}{cuda}"),
             format!(
                 "pip install {name}=={version} --index-url https://download.pytorch.org/whl/{tag}"
             ),
         )
+    } else {
+        (
+            format!("take {name}[{tag}] {version}{cuda}"),
+            format!("pip install '{name}[{tag}]=={version}'"),
+        )
     };
-    findings.remedy(text, Some(command));
+    findings.remedy("for this GPU and driver", text, Some(command));
 }
 
 fn works_here(

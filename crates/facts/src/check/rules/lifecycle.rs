@@ -22,7 +22,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
                 Verdict::Caveat,
                 "end-of-support",
                 format!(
-                    "{name} ({kind}) went out of support in {end}: no fixes, no security updates"
+                    "{name} ({kind}) is out of support since {end}: no fixes, no security updates"
                 ),
                 &branch.origin,
             );
@@ -74,6 +74,8 @@ fn ends_soon(branch: &BranchFacts, query: &Query<'_>, findings: &mut Findings) {
             code: NoticeCode::SupportEndsSoon,
             id: None,
             level: None,
+            score: None,
+            fixed: None,
             text: format!(
                 "support of {} ends in {end}, in {} days",
                 branch.branch,

@@ -15,6 +15,7 @@ use crate::check::context::Findings;
 use crate::check::query::{Module, Query};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
 use crate::gpu::{Architecture, Gpu, Modules};
+use crate::origin::When;
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, DriverVersion};
 
@@ -48,7 +49,7 @@ fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
         .targets
         .iter()
         .find(|target| target.compute_capability == gpu.compute_capability);
-    target.is_some_and(|target| branch >= target.first_branch)
+    target.is_some_and(|target| target.first_branch.is_none_or(|first| branch >= first))
         && architecture.last_branch.is_none_or(|last| branch <= last)
 }
 
@@ -67,7 +68,7 @@ fn recommended_branch<'a>(
         .filter(|branch| branch.first_release.last_day() <= query.on)
         .filter(|it| matches!(it.lifecycle, Lifecycle::LongTerm | Lifecycle::Production))
         .max_by_key(|branch| {
-            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(|it| it.last_day()))
+            (branch.lifecycle == Lifecycle::LongTerm, branch.end_of_support.map(When::last_day))
         })
 }
 
@@ -82,8 +83,9 @@ fn advise_branch(
     let Some(branch) = recommended_branch(set, query, enough) else { return };
     let until = branch.end_of_support.map(|end| format!(", supported until {end}"));
     findings.remedy(
+        why,
         format!(
-            "{why}: move to {} ({}{}), at best {}",
+            "move to {} ({}{}), at best {}",
             branch.branch,
             branch.lifecycle.name(),
             until.unwrap_or_default(),
@@ -110,7 +112,7 @@ fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     }
 }
 
-/// The first release of a branch that is at least `floor`, as words.
+/// A lower bound in words.
 fn at_least(floor: &DriverVersion) -> String {
     format!("driver {floor} or newer")
 }

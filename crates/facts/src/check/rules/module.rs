@@ -35,6 +35,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
         if code != "module-open-absent" {
             let flavour = if takes == Modules::Open { "open" } else { "proprietary" };
             findings.remedy(
+                &format!("for {gpu}"),
                 format!("install the {flavour} kernel modules"),
                 Some(install_command(set, query, branch)),
             );

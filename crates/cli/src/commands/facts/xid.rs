@@ -1,0 +1,77 @@
+//! `farrier facts xid`
+
+use farrier_facts::FactSet;
+use farrier_facts::xid::{Sxid, Xid};
+
+use super::{Lookup, print_json, print_set, record, unknown};
+use crate::cli::Output;
+use crate::printer::Printer;
+
+pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
+    let name = lookup.name.as_deref();
+    let xids: Vec<&Xid> =
+        set.xids.xid.iter().filter(|xid| name.is_none_or(|name| is_xid(xid, name))).collect();
+    let sxids: Vec<&Sxid> =
+        set.xids.sxid.iter().filter(|sxid| name.is_none_or(|name| is_sxid(sxid, name))).collect();
+    if let Some(name) = name
+        && xids.is_empty()
+        && sxids.is_empty()
+    {
+        let known = set.xids.xid.iter().flat_map(|xid| &xid.mnemonic).map(String::as_str);
+        return Err(unknown("xid", name, known));
+    }
+    if lookup.output == Output::Json {
+        let xids = xids.iter().map(serde_json::to_value);
+        let sxids = sxids.iter().map(serde_json::to_value);
+        let all: Vec<serde_json::Value> = xids.chain(sxids).collect::<Result<_, _>>()?;
+        return print_json(set, "xid", &all, printer);
+    }
+    if name.is_some() {
+        for xid in xids {
+            record::print(&format!("Xid {}: {}", xid.code, xid.title()), xid, printer)?;
+            printer.paragraph("  what to do", record::VALUES_AT, &set.xids.describe(xid))?;
+            if let Some(other) = xid.disagreement() {
+                let line = format!("{other}; not followed, NVIDIA's catalogue comes first");
+                printer.paragraph("  disputed", record::VALUES_AT, &line)?;
+            }
+        }
+        for sxid in sxids {
+            record::print(&format!("SXid {}: {}", sxid.code, sxid.name), sxid, printer)?;
+        }
+    } else {
+        let headings = ["Xid", "Meaning", "Severity", "Action", "NVIDIA: first, then"];
+        let rows: Vec<Vec<String>> = xids
+            .iter()
+            .map(|xid| {
+                vec![
+                    xid.code.to_string(),
+                    xid.title(),
+                    xid.severity.to_string(),
+                    xid.action.to_string(),
+                    xid.buckets(),
+                ]
+            })
+            .collect();
+        printer.table(&headings, &rows)?;
+        printer.line("")?;
+        printer
+            .line(&format!("and {} SXids of NVSwitch: `farrier facts xid 24007`", sxids.len()))?;
+    }
+    print_set(set, printer)
+}
+
+/// `79`, `Xid 79`, or the driver's name for it.
+fn is_xid(xid: &Xid, name: &str) -> bool {
+    code(name, "xid") == Some(xid.code)
+        || xid.mnemonic.iter().any(|mnemonic| mnemonic.eq_ignore_ascii_case(name))
+}
+
+/// `24007` or `SXid 24007`.
+fn is_sxid(sxid: &Sxid, name: &str) -> bool {
+    code(name, "sxid") == Some(sxid.code)
+}
+
+fn code(name: &str, prefix: &str) -> Option<u32> {
+    let name = name.trim().to_ascii_lowercase();
+    name.strip_prefix(prefix).unwrap_or(&name).trim().parse().ok()
+}

@@ -1,0 +1,268 @@
+//! `farrier lint`: settings in scripts and environments that do nothing, or harm.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use farrier_facts::lint::{Finding, Language, lint, lint_environment};
+use farrier_facts::setting::{Class, SettingFacts};
+use serde::Serialize;
+
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::{Printer, Tone};
+use crate::sets;
+
+/// Folders that hold other people's files, or built ones.
+const SKIPPED: [&str; 8] =
+    [".git", "target", "node_modules", "venv", ".venv", "__pycache__", "site-packages", ".tox"];
+
+/// How much of a file is looked at to tell its language.
+const BEGINNING: usize = 4096;
+
+/// Finds settings that do nothing or harm: in Python, shell, Dockerfiles, YAML, env files, notebooks.
+///
+/// A finding says what is true, what to use instead and where that is from. A comment
+/// `farrier-lint: allow CODE reason` on the line or the line before silences it. A redundant setting
+/// is a note. Exit code 0: no finding (notes do not count), 1: findings, 2: an error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files, folders (searched for the kinds of file above), or `-` for standard input
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Look at the environment of this process
+    #[arg(long)]
+    env: bool,
+
+    /// What the files are written in: python, shell, dockerfile, yaml, env or notebook
+    #[arg(long, value_name = "LANGUAGE")]
+    language: Option<Language>,
+
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+/// A finding with its file, as a program reads it.
+#[derive(Debug, Serialize)]
+struct Placed {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cell: Option<u32>,
+    line: Option<u32>,
+    code: String,
+    class: Class,
+    text: String,
+    replacement: Option<String>,
+    source: String,
+    unverified: Option<String>,
+}
+
+/// The whole answer, as a program reads it.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    findings: &'a [Placed],
+    data: Data<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Data<'a> {
+    set: &'a str,
+    date: String,
+}
+
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if args.files.is_empty() && !args.env {
+        return Err(Hinted::error("nothing to lint", "name files or folders, or give --env"));
+    }
+    let set = sets::active();
+    let mut found = Vec::new();
+    for file in &args.files {
+        lint_path(&set.settings, file, args.language, &mut found)?;
+    }
+    if args.env {
+        found.extend(placed("environment", environment(&set.settings)));
+    }
+    match args.output {
+        Output::Json => {
+            let data = Data { set: &set.set.name, date: set.set.date.to_string() };
+            printer.json(&Answer { findings: &found, data })?;
+        }
+        Output::Table => print(&found, printer)?,
+    }
+    Ok(Outcome::finding_if(found.iter().any(|finding| !finding.class.is_note())))
+}
+
+/// Variables that are not text cannot be any that we know.
+fn environment(settings: &SettingFacts) -> Vec<Finding> {
+    let variables: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    lint_environment(
+        settings,
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())),
+    )
+}
+
+fn lint_path(
+    settings: &SettingFacts,
+    path: &Path,
+    language: Option<Language>,
+    found: &mut Vec<Placed>,
+) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).context("failed to read standard input")?;
+        return lint_bytes(settings, "-", &bytes, language, found);
+    }
+    let kind = path.metadata().with_context(|| format!("failed to open `{}`", path.display()))?;
+    if !kind.is_dir() {
+        return lint_file(settings, path, language, found);
+    }
+    let mut files = Vec::new();
+    walk(path, &mut files)?;
+    for file in files {
+        lint_file(settings, &file, None, found)?;
+    }
+    Ok(())
+}
+
+/// The files of a folder that we can read, in the order of their names. Links are not followed.
+fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let failed = || format!("failed to list `{}`", folder.display());
+    let mut entries = Vec::new();
+    for entry in folder.read_dir().with_context(failed)? {
+        let entry = entry.with_context(failed)?;
+        entries.push((entry.path(), entry.file_type().with_context(failed)?));
+    }
+    entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+    for (path, kind) in entries {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if kind.is_dir() && !SKIPPED.contains(&name) {
+            walk(&path, files)?;
+        } else if kind.is_file() && is_known(&path, name)? {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// By its name; a file without an extension may say it in its first line.
+fn is_known(path: &Path, name: &str) -> anyhow::Result<bool> {
+    if Language::by_name(name).is_some() {
+        return Ok(true);
+    }
+    if name.contains('.') {
+        return Ok(false);
+    }
+    let mut beginning = Vec::new();
+    let file = std::fs::File::open(path)
+        .with_context(|| format!("failed to open `{}`", path.display()))?;
+    file.take(128)
+        .read_to_end(&mut beginning)
+        .with_context(|| format!("failed to read `{}`", path.display()))?;
+    Ok(beginning.starts_with(b"#!") && Language::by_content(&beginning).is_some())
+}
+
+fn lint_file(
+    settings: &SettingFacts,
+    path: &Path,
+    language: Option<Language>,
+    found: &mut Vec<Placed>,
+) -> anyhow::Result<()> {
+    let bytes =
+        std::fs::read(path).with_context(|| format!("failed to read `{}`", path.display()))?;
+    lint_bytes(settings, &path.display().to_string(), &bytes, language, found)
+}
+
+fn lint_bytes(
+    settings: &SettingFacts,
+    name: &str,
+    bytes: &[u8],
+    language: Option<Language>,
+    found: &mut Vec<Placed>,
+) -> anyhow::Result<()> {
+    let beginning = &bytes[..bytes.len().min(BEGINNING)];
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Err(Hinted::error(
+            format!("`{name}` is not a text file"),
+            "the lint reads UTF-8 text",
+        ));
+    };
+    if memchr::memchr(0, beginning).is_some() {
+        return Err(Hinted::error(
+            format!("`{name}` is a binary file"),
+            "the lint reads UTF-8 text",
+        ));
+    }
+    let Some(language) = language.or_else(|| Language::of(name, beginning)) else {
+        let names = Language::ALL.map(Language::name).join(", ");
+        return Err(Hinted::error(
+            format!("cannot tell what `{name}` is written in"),
+            format!("say it with --language: one of {names}"),
+        ));
+    };
+    found.extend(placed(name, lint(settings, language, text)));
+    Ok(())
+}
+
+fn placed(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = Placed> {
+    findings.into_iter().map(move |finding| Placed {
+        file: file.to_owned(),
+        cell: finding.cell,
+        line: finding.line,
+        code: finding.code,
+        class: finding.class,
+        text: finding.text,
+        replacement: finding.replacement,
+        source: finding.source,
+        unverified: finding.unverified,
+    })
+}
+
+fn print(found: &[Placed], printer: &mut Printer) -> std::io::Result<()> {
+    let mut file = "";
+    for finding in found {
+        if !file.is_empty() && file != finding.file {
+            printer.line("")?;
+        }
+        file = &finding.file;
+        print_finding(finding, printer)?;
+    }
+    let notes = found.iter().filter(|finding| finding.class.is_note()).count();
+    let findings = found.len() - notes;
+    if !found.is_empty() {
+        printer.line("")?;
+    }
+    let count = |number: usize, word: &str| match number {
+        1 => format!("1 {word}"),
+        _ => format!("{number} {word}s"),
+    };
+    match (findings, notes) {
+        (0, 0) => printer.line("no findings"),
+        (findings, 0) => printer.line(&count(findings, "finding")),
+        (findings, notes) => {
+            printer.line(&format!("{}, {}", count(findings, "finding"), count(notes, "note")))
+        }
+    }
+}
+
+fn print_finding(finding: &Placed, printer: &mut Printer) -> std::io::Result<()> {
+    const INDENT: usize = 10;
+    let line = finding.line.map(|line| format!(":{line}")).unwrap_or_default();
+    let cell = finding.cell.map(|cell| format!(":cell {cell}")).unwrap_or_default();
+    let tone = if finding.class.is_note() { Tone::Caution } else { Tone::Bad };
+    let place = printer.toned(Tone::Strong, &format!("{}{cell}{line}", finding.file));
+    let code = printer.toned(tone, &finding.code);
+    printer.line(&format!("{place} {code} ({})", finding.class))?;
+    printer.paragraph("", INDENT, &finding.text)?;
+    if let Some(replacement) = &finding.replacement {
+        printer.paragraph("    use:", INDENT, replacement)?;
+    }
+    if let Some(unverified) = &finding.unverified {
+        printer.paragraph("    open:", INDENT, &format!("not verified: {unverified}"))?;
+    }
+    printer.paragraph("    from:", INDENT, &finding.source)
+}

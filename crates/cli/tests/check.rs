@@ -1,0 +1,121 @@
+//! `farrier check` as a program meets it: exit codes, JSON, messages.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::Value;
+use support::run;
+
+fn json(words: &[&str]) -> (i32, Value) {
+    let mut all = vec!["check", "--output", "json", "--on", "2026-11-15"];
+    all.extend(words);
+    let ran = run(&all);
+    (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+}
+
+#[test]
+fn exit_codes_follow_the_verdict() {
+    let cases = [
+        (["--gpu", "H100", "--driver", "580.95.05"], "ok", 0),
+        (["--gpu", "H100", "--driver", "550.54.15"], "caveat", 0),
+        (["--gpu", "P100", "--driver", "590.48.01"], "blocked", 1),
+        (["--gpu", "B100", "--driver", "418.226.00"], "blocked", 1),
+    ];
+    for (words, verdict, code) in cases {
+        let (exit, report) = json(&words);
+        assert_eq!(report["verdict"], verdict, "{words:?}");
+        assert_eq!(exit, code, "{words:?}");
+    }
+    let unknown = ["--gpu", "H100", "--driver", "580.95.05", "--framework", "jax==0.4.20"];
+    let (exit, report) = json(&unknown);
+    assert_eq!((exit, &report["verdict"]), (1, &Value::from("unknown")));
+}
+
+#[test]
+fn json_has_the_agreed_form() {
+    let words = ["--gpu", "H100", "--driver", "550.54.15", "--framework", "torch==2.11.0"];
+    let (_, report) = json(&words);
+    let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["verdict", "reasons", "remedies", "notices", "data"]);
+    for reason in report["reasons"].as_array().unwrap() {
+        let keys: Vec<&String> = reason.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["code", "verdict", "text", "source"]);
+    }
+    for remedy in report["remedies"].as_array().unwrap() {
+        let keys: Vec<&String> = remedy.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["text", "command"]);
+    }
+    assert!(!report["notices"].as_array().unwrap().is_empty());
+    assert_eq!(report["data"]["set"], "farrier-2026.11.15");
+    assert_eq!(report["data"]["date"], "2026-11-15");
+}
+
+#[test]
+fn strict_lets_notices_decide() {
+    let words = ["--gpu", "H100", "--driver", "580.95.05"];
+    assert_eq!(json(&words).1["verdict"], "ok");
+    let strict = ["--gpu", "H100", "--driver", "580.95.05", "--strict"];
+    assert_eq!(json(&strict).1["verdict"], "blocked");
+}
+
+#[test]
+fn bad_input_is_refused_with_the_field_and_what_was_expected() {
+    let cases: [(&[&str], &str, &str); 10] = [
+        (&["--gpu", "H100", "--driver", "550.abc"], "--driver: `550.abc`", "580.65.06"),
+        (&["--gpu", "H100", "--driver", ""], "--driver: no version given", "580.65.06"),
+        (&["--gpu", "Z9000", "--driver", "580"], "--gpu: `Z9000`", "farrier facts gpu"),
+        (&["--gpu", "H100", "--driver", "580", "--cuda", "12.7"], "no CUDA 12.7", "12.6, 12.8"),
+        (&["--gpu", "H100", "--driver", "12.8", "--cuda", "550.54.15"], "swapped", "12.8"),
+        (
+            &["--gpu", "H100", "--driver", "580", "--framework", "torch==2.99"],
+            "torch 2.99",
+            "2.15.0",
+        ),
+        (&["--gpu", "H100", "--driver", "580", "--framework", "toch==2.9"], "`toch`", "`torch`"),
+        (&["--gpu", "H100", "--driver", "580", "--use", "play"], "'play'", "compile"),
+        (&["--gpu", "H100", "--driver", "580", "--on", "soon"], "--on", "'soon'"),
+        (&["--driver", "580"], "--gpu", "--help"),
+    ];
+    for (words, problem, expected) in cases {
+        let mut all = vec!["check"];
+        all.extend(words);
+        let ran = run(&all);
+        assert_eq!(ran.code, 2, "{words:?}");
+        assert_eq!(ran.stdout, "", "{words:?}");
+        assert!(ran.stderr.contains(problem), "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(expected), "{words:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn inexact_input_is_answered_with_what_was_assumed() {
+    let cases: [(&[&str], &str); 3] = [
+        (&["--gpu", "H100", "--driver", "550"], "550.163.01, is assumed"),
+        (&["--gpu", "H100", "--driver", "580.95.05", "--cuda", "13"], "without its minor"),
+        (&["--gpu", "H100", "--driver", "999.1"], "newer than the newest branch in the data"),
+    ];
+    for (words, assumed) in cases {
+        let (exit, report) = json(words);
+        assert_eq!((exit, &report["verdict"]), (0, &Value::from("caveat")), "{words:?}");
+        let reasons = report["reasons"].as_array().unwrap();
+        let says = |reason: &Value| reason["text"].as_str().unwrap().contains(assumed);
+        assert!(reasons.iter().any(says), "{words:?}: {reasons:?}");
+    }
+}
+
+#[test]
+fn the_table_is_for_people() {
+    let words =
+        ["check", "--gpu", "V100", "--driver", "580.95.05", "--cuda", "13", "--on", "2026-11-15"];
+    insta::assert_snapshot!(run(&words).stdout);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut child = support::farrier(&["facts", "export"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,158 @@
+//! `farrier facts`: lookups, the matrix, and sets from outside.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use support::{Ran, farrier, run};
+
+#[test]
+fn every_kind_lists_finds_and_suggests() {
+    let cases = [
+        ("gpu", "NVIDIA H100 80GB HBM3", "H10O", "`H100`"),
+        ("driver", "550.54.15", "551", "`550`"),
+        ("cuda", "12.8", "12.7", "`12.1`"),
+        ("framework", "torch==2.11.0", "toch", "`torch`"),
+        ("xid", "79", "GPS_RPC_TIMEOUT", "`GSP_RPC_TIMEOUT`"),
+        ("advisory", "CVE-2026-24187", "CVE-2026-24188x", "`CVE-2026-24187`"),
+    ];
+    for (kind, name, misspelt, near) in cases {
+        for output in ["table", "json"] {
+            let list = run(&["facts", kind, "--output", output]);
+            let one = run(&["facts", kind, name, "--output", output]);
+            assert_eq!((list.code, one.code), (0, 0), "{kind}: {}", one.stderr);
+            assert!(list.stdout.len() > one.stdout.len(), "{kind}");
+            for ran in [&list, &one] {
+                assert!(ran.stdout.contains("farrier-2026.11.15"), "{kind} does not say its set");
+            }
+        }
+        let refused = run(&["facts", kind, misspelt]);
+        assert_eq!(refused.code, 2, "{kind}");
+        assert!(refused.stderr.contains(near), "{kind}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn unverified_and_disputed_values_are_shown_as_such() {
+    let told = |words: &[&str]| {
+        let text = run(words).stdout;
+        // Without the folding to the width of the terminal.
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let gpu = told(&["facts", "gpu", "A30"]);
+    assert!(gpu.contains("933 (unverified)"), "{gpu}");
+    let gpu = told(&["facts", "gpu", "B300"]);
+    assert!(gpu.contains("not followed: kept as the maximum"), "{gpu}");
+    let branch = told(&["facts", "driver", "580"]);
+    assert!(branch.contains("v580 says 2028-08; not followed"), "{branch}");
+    let xid = told(&["facts", "xid", "63"]);
+    assert!(xid.contains("gpud says fatal"), "{xid}");
+}
+
+#[test]
+fn the_matrix_holds_for_a_day() {
+    let status = |on: &str, branch: u64| {
+        let ran = run(&["facts", "matrix", "--output", "json", "--on", on]);
+        let matrix: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let rows = matrix["matrix"].as_array().unwrap().clone();
+        rows.into_iter().find(|row| row["branch"] == branch).unwrap()
+    };
+    let row = status("2026-11-15", 580);
+    assert_eq!(row["status"], "supported");
+    assert_eq!((&row["cuda"], &row["cuda_by_minor_version"]), (&json!("13.0"), &json!("13.4")));
+    assert_eq!(row["architectures"][0], "Maxwell");
+    assert_eq!(status("2028-06-30", 580)["status"], "supported");
+    assert_eq!(status("2028-07-01", 580)["status"], "ended");
+    assert_eq!(status("2026-11-15", 590)["status"], "unknown");
+}
+
+/// The embedded set with a later date and a name.
+fn newer() -> Value {
+    let mut set: Value = serde_json::from_str(&run(&["facts", "export"]).stdout).unwrap();
+    set["set"]["name"] = json!("site-2026.12.01");
+    set["set"]["date"] = json!("2026-12-01");
+    set
+}
+
+fn in_folder(folder: &Path, words: &[&str]) -> Ran {
+    farrier(words).env("FARRIER_FACTS_DIR", folder).output().unwrap().into()
+}
+
+#[test]
+fn a_newer_set_is_installed_and_answers_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("new.json");
+    let mut set = newer();
+    set["drivers"]["branch"][23]["end_of_support"] = json!("2027-09");
+    fs::write(&file, set.to_string()).unwrap();
+    let facts = folder.path().join("facts");
+
+    let ran = in_folder(&facts, &["facts", "update", "--from", file.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("installed `site-2026.12.01` of 2026-12-01"), "{}", ran.stdout);
+
+    let words = ["check", "--gpu", "H100", "--driver", "615.71.10", "--output", "json"];
+    let report: Value = serde_json::from_str(&in_folder(&facts, &words).stdout).unwrap();
+    assert_eq!(report["data"], json!({"set": "site-2026.12.01", "date": "2026-12-01"}));
+    let sets = in_folder(&facts, &["facts", "sets"]).stdout;
+    assert!(sets.contains("site-2026.12.01") && sets.contains("farrier-2026.11.15"), "{sets}");
+
+    // The same again is not newer.
+    let again = in_folder(&facts, &["facts", "update", "--from", file.to_str().unwrap()]);
+    assert_eq!(again.code, 2);
+    assert!(again.stderr.contains("is not newer than the one in force"), "{}", again.stderr);
+}
+
+#[test]
+fn a_bad_set_is_refused_whole() {
+    let cases: [(&str, Value); 3] = [
+        ("/gpus/gpu/0/compute_capability", json!("1.0")),
+        ("/drivers/release/3/version", json!("515")),
+        ("/cuda/toolkit/0/origin/source", json!([])),
+    ];
+    for (place, value) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bad.json");
+        let mut set = newer();
+        *set.pointer_mut(place).unwrap() = value;
+        fs::write(&file, set.to_string()).unwrap();
+        let facts = folder.path().join("facts");
+        let ran = in_folder(&facts, &["facts", "update", "--from", file.to_str().unwrap()]);
+        assert_eq!(ran.code, 2, "{place}");
+        assert!(ran.stderr.contains("is refused"), "{place}: {}", ran.stderr);
+        assert!(ran.stderr.contains("nothing was changed"), "{place}: {}", ran.stderr);
+        assert!(!facts.exists(), "{place}: something was written");
+    }
+}
+
+#[test]
+fn other_files_are_refused_with_a_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("notes.json");
+    for (content, reason) in
+        [("", "EOF"), ("{\"set\": 1}", "invalid type"), ("\u{0}", "expected value")]
+    {
+        fs::write(&file, content).unwrap();
+        let ran = in_folder(folder.path(), &["facts", "update", "--from", file.to_str().unwrap()]);
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+    }
+    let ran = in_folder(folder.path(), &["facts", "update", "--from", "/nonexistent.json"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("failed to read `/nonexistent.json`"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_installed_set_that_no_longer_reads_is_passed_over_aloud() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("2026-12-24_broken.json"), "{").unwrap();
+    let words = ["check", "--gpu", "H100", "--driver", "580.95.05", "--output", "json"];
+    let ran = in_folder(folder.path(), &words);
+    assert_eq!(ran.code, 0);
+    assert!(ran.stderr.contains("warning: the installed fact set `broken` is passed over"));
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["data"]["set"], "farrier-2026.11.15");
+}

@@ -1,0 +1,40 @@
+//! Runs the built binary the way a person does, without the person's own settings.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The binary with these words, in the root of the checkout, with no installed fact set.
+pub(crate) fn farrier(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    command
+        .args(words)
+        .current_dir(root)
+        .env("FARRIER_FACTS_DIR", "/nonexistent")
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
+    command
+}
+
+/// What it printed and how it ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// Runs it to its end.
+pub(crate) fn run(words: &[&str]) -> Ran {
+    farrier(words).output().unwrap().into()
+}

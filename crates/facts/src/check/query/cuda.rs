@@ -1,0 +1,76 @@
+//! `--cuda` and `--forward-compat`.
+
+use super::CudaNeed;
+use crate::check::input::{Field, InputError};
+use crate::set::FactSet;
+use crate::version::{Branch, CudaVersion, ToolkitVersion};
+
+pub(super) fn need<'a>(set: &'a FactSet, text: &str) -> Result<CudaNeed<'a>, InputError> {
+    const EXPECTED: &str = "a release such as `12.8`, `12.8.1` or `12`";
+    let error = |problem: String| InputError::new(Field::Cuda, problem, EXPECTED);
+    if text.is_empty() {
+        return Err(error("no version given".to_owned()));
+    }
+    let parts: Vec<&str> = text.split('.').collect();
+    let major: u32 = match parts[0].parse() {
+        Ok(major) if parts.len() <= 3 && parts[0].bytes().all(|b| b.is_ascii_digit()) => major,
+        _ => return Err(error(format!("`{text}` does not read as a CUDA version"))),
+    };
+    if set.drivers.branch(Branch(major)).is_some() || major >= 100 {
+        return Err(error(format!("`{text}` looks like a driver version; are the two swapped?")));
+    }
+    let absent = || self::absent(set, Field::Cuda, text);
+    match parts.len() {
+        1 => set.cuda.family(major).map(|_| CudaNeed::Major(major)).ok_or_else(absent),
+        2 => {
+            let cuda: CudaVersion = text
+                .parse()
+                .map_err(|_| error(format!("`{text}` does not read as a CUDA version")))?;
+            set.cuda.first_release(cuda).map(CudaNeed::Minor).ok_or_else(absent)
+        }
+        _ => {
+            let version: ToolkitVersion = text
+                .parse()
+                .map_err(|_| error(format!("`{text}` does not read as a CUDA version")))?;
+            let toolkit = set.cuda.toolkit.iter().find(|toolkit| toolkit.version == version);
+            toolkit.map(CudaNeed::Exact).ok_or_else(absent)
+        }
+    }
+}
+
+/// The error for a CUDA that was never published, with what was.
+fn absent(set: &FactSet, field: Field, text: &str) -> InputError {
+    let releases = set.cuda.toolkit.iter().rev().map(|toolkit| toolkit.version);
+    // The nearest list that is not empty: releases of the same minor, minors of the same major.
+    let minor = text.rsplit_once('.').and_then(|(minor, _)| minor.parse::<CudaVersion>().ok());
+    let major = text.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    let same_minor = releases.clone().filter(|release| Some(release.cuda) == minor);
+    let same_major = set.cuda.minors().into_iter().rev().filter(|cuda| Some(cuda.major) == major);
+    let mut known: Vec<String> = same_minor.map(|release| release.to_string()).collect();
+    if known.is_empty() {
+        known = same_major.map(|cuda| cuda.to_string()).collect();
+    }
+    let known = match (known.is_empty(), releases.clone().next(), releases.clone().next_back()) {
+        (true, Some(first), Some(last)) => {
+            format!("the data holds {} to {}", first.cuda, last.cuda)
+        }
+        _ => known.join(", "),
+    };
+    InputError::new(
+        field,
+        format!("there is no CUDA {text}"),
+        format!("{known}; for a release newer than the data, `farrier facts update`"),
+    )
+}
+
+pub(super) fn forward_compat(set: &FactSet, text: &str) -> Result<CudaVersion, InputError> {
+    const EXPECTED: &str = "the CUDA of the package, such as `13.0` for cuda-compat-13-0";
+    let cuda: CudaVersion = text.parse().map_err(|_| {
+        let problem = format!("`{text}` does not read as a CUDA version");
+        InputError::new(Field::ForwardCompat, problem, EXPECTED)
+    })?;
+    if set.cuda.first_release(cuda).is_none() {
+        return Err(absent(set, Field::ForwardCompat, text));
+    }
+    Ok(cuda)
+}

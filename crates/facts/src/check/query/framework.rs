@@ -1,0 +1,127 @@
+//! `--framework`.
+
+use super::{FrameworkNeed, Wanted, quoted};
+use crate::check::input::{Field, InputError};
+use crate::framework::{Build, Package};
+use crate::names;
+use crate::set::FactSet;
+use crate::version::{CudaVersion, PackageVersion};
+
+pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNeed<'a>, InputError> {
+    const EXPECTED: &str = "`name==version`, such as `torch==2.11.0` or `torch==2.11.0+cu128`";
+    let error =
+        |problem: String, expected: String| InputError::new(Field::Framework, problem, expected);
+    let (name, version) = text
+        .split_once("==")
+        .ok_or_else(|| error(format!("`{text}` has no `==version`"), EXPECTED.to_owned()))?;
+    let (name, extra) = match name.trim().split_once('[') {
+        Some((name, extra)) => (name, Some(extra.trim_end_matches(']'))),
+        None => (name.trim(), None),
+    };
+    let package = set.frameworks.package(name).ok_or_else(|| {
+        let known: Vec<&str> =
+            set.frameworks.package.iter().map(|package| package.name.as_str()).collect();
+        let near = names::nearest(name, known.iter().copied());
+        let expected = if near.is_empty() {
+            format!("one of {}", known.join(", "))
+        } else {
+            format!("did you mean {}?", quoted(near))
+        };
+        error(format!("`{name}` is not a framework in the data"), expected)
+    })?;
+    let (version, tag) = match version.trim().split_once('+') {
+        Some((version, tag)) => (version, Some(tag)),
+        None => (version.trim(), None),
+    };
+    let asked: PackageVersion = version.parse().map_err(|_| {
+        error(format!("`{version}` does not read as a version"), EXPECTED.to_owned())
+    })?;
+    let version = known_version(set, package, &asked)?;
+    let wanted = match tag.or(extra) {
+        None | Some("and-cuda" | "cuda") => Wanted::Plain,
+        Some(tag) if tag == "cpu" || tag.starts_with("rocm") || tag == "xpu" => {
+            Wanted::WithoutCuda(tag.to_owned())
+        }
+        Some(tag) => Wanted::Named(tag.to_owned()),
+    };
+    let build = find_build(set, package, &version, &wanted)?;
+    Ok(FrameworkNeed { package, version, wanted, build })
+}
+
+/// The version in the data that was meant: itself, or the newest that `2.11` covers.
+fn known_version(
+    set: &FactSet,
+    package: &Package,
+    asked: &PackageVersion,
+) -> Result<PackageVersion, InputError> {
+    let mut versions: Vec<&PackageVersion> =
+        set.frameworks.builds(&package.name).map(|build| &build.version).collect();
+    versions.sort();
+    let equal = versions.iter().find(|version| version.cmp(&&asked).is_eq());
+    let covered = versions.iter().rev().find(|version| asked.parts() < 3 && asked.covers(version));
+    equal.or(covered).map(|version| (*version).clone()).ok_or_else(|| {
+        let near: Vec<String> = versions
+            .iter()
+            .filter(|version| version.minor() == asked.minor())
+            .map(ToString::to_string)
+            .collect();
+        let range = match (versions.first(), versions.last()) {
+            (Some(first), Some(last)) => format!("the data holds {first} to {last}"),
+            _ => "the data holds no version of it".to_owned(),
+        };
+        let expected = if near.is_empty() {
+            range
+        } else {
+            format!("{range}, of {}: {}", minor(asked), near.join(", "))
+        };
+        InputError::new(
+            Field::Framework,
+            format!("there is no {} {asked} in the data", package.name),
+            format!("{expected}; for a release newer than the data, `farrier facts update`"),
+        )
+    })
+}
+
+fn minor(version: &PackageVersion) -> String {
+    let (major, minor) = version.minor();
+    format!("{major}.{minor}")
+}
+
+/// The record of a build. A tag that names a CUDA which never was is an error; a real CUDA for which
+/// the data has no build of this version is left open.
+fn find_build<'a>(
+    set: &'a FactSet,
+    package: &Package,
+    version: &PackageVersion,
+    wanted: &Wanted,
+) -> Result<Option<&'a Build>, InputError> {
+    let tag = match wanted {
+        Wanted::Plain => package.default_build.as_str(),
+        Wanted::Named(tag) => tag,
+        Wanted::WithoutCuda(_) => return Ok(None),
+    };
+    let of_version = |build: &&Build| build.package == package.name && build.version == *version;
+    let builds = || set.frameworks.build.iter().filter(of_version);
+    if let Some(build) = builds().find(|build| build.build == tag) {
+        return Ok(Some(build));
+    }
+    if tag_cuda(tag).is_some_and(|cuda| set.cuda.first_release(cuda).is_some()) {
+        return Ok(None);
+    }
+    let known: Vec<&str> = builds().map(|build| build.build.as_str()).collect();
+    Err(InputError::new(
+        Field::Framework,
+        format!("there is no build `{tag}` of {} {version}", package.name),
+        format!("the data holds {}", quoted(known)),
+    ))
+}
+
+/// The CUDA that a wheel's tag names: `cu128` is 12.8.
+pub(in crate::check) fn tag_cuda(tag: &str) -> Option<CudaVersion> {
+    let digits = tag.strip_prefix("cu")?;
+    if digits.len() != 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let (major, minor) = digits.split_at(2);
+    Some(CudaVersion { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}

@@ -1,0 +1,137 @@
+//! Dockerfiles.
+
+use super::judge::{Act, Judge};
+use super::{Language, scan as scan_text, shell};
+use crate::setting::Place;
+
+/// Reads a Dockerfile whose first line is `first_line`.
+pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+    let mut at = 0;
+    let mut line = first_line;
+    while at < text.len() {
+        let length = instruction_length(&text[at..]);
+        let instruction = &text[at..at + length];
+        read(judge, instruction, line);
+        line = line.saturating_add(shell::lines_before(instruction, instruction.len()));
+        at += length;
+    }
+}
+
+/// An instruction goes on over lines that end in `\`, comments between them, and its here-documents.
+fn instruction_length(text: &str) -> usize {
+    let mut length = 0;
+    let mut continued = false;
+    let mut heredoc: Option<&str> = None;
+    for physical in text.split_inclusive('\n') {
+        length += physical.len();
+        let line = physical.trim();
+        if let Some(delimiter) = heredoc {
+            if line == delimiter {
+                return length;
+            }
+            continue;
+        }
+        if continued && (line.starts_with('#') || line.is_empty()) {
+            continue;
+        }
+        heredoc = heredoc_delimiter(line);
+        continued = line.ends_with('\\') && !line.starts_with('#');
+        if !continued && heredoc.is_none() {
+            return length;
+        }
+    }
+    length
+}
+
+/// `RUN <<EOF`, `COPY <<"EOF" /file`; a `<<` that the shell reads inside of RUN looks the same.
+fn heredoc_delimiter(line: &str) -> Option<&str> {
+    let instruction = line.split_whitespace().next()?;
+    if !["RUN", "COPY", "ADD"].iter().any(|name| instruction.eq_ignore_ascii_case(name)) {
+        return None;
+    }
+    let (before, after) = line.split_once("<<")?;
+    let after = after.strip_prefix('-').unwrap_or(after);
+    let word = after.trim_start_matches(['"', '\'']);
+    let end = word.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(word.len());
+    let here_string = after.starts_with('<') || before.ends_with('<');
+    (end > 0 && !here_string).then(|| &word[..end])
+}
+
+fn read(judge: &mut Judge<'_>, instruction: &str, line: u32) {
+    let trimmed = instruction.trim_start();
+    let line =
+        line.saturating_add(shell::lines_before(instruction, instruction.len() - trimmed.len()));
+    if trimmed.starts_with('#') {
+        judge.comment(line, trimmed.trim_end());
+        return;
+    }
+    let end = trimmed.find(char::is_whitespace).unwrap_or(trimmed.len());
+    let (keyword, rest) = trimmed.split_at(end);
+    match keyword.to_ascii_uppercase().as_str() {
+        "ENV" => environment(judge, rest, line),
+        "ARG" => {
+            for (name, value, line) in pairs(rest, line) {
+                judge.variable(Place::Image, line, &name, value.as_deref(), Act::Set);
+            }
+        }
+        "RUN" | "CMD" | "ENTRYPOINT" | "HEALTHCHECK" => command(judge, rest, line),
+        "ONBUILD" => read(judge, rest, line),
+        _ => {}
+    }
+}
+
+/// `ENV A=b C=d`, or the old `ENV A b c`.
+fn environment(judge: &mut Judge<'_>, rest: &str, line: u32) {
+    let pairs = pairs(rest, line);
+    for (name, value, line) in &pairs {
+        judge.variable(Place::Image, *line, name, value.as_deref(), Act::Set);
+    }
+    if pairs.is_empty()
+        && let Some((name, value)) = rest.trim().split_once(char::is_whitespace)
+        && shell::is_variable(name)
+    {
+        let value = Some(value.trim()).filter(|value| !value.contains('$'));
+        judge.variable(Place::Image, line, name, value, Act::Set);
+    }
+}
+
+fn pairs(rest: &str, line: u32) -> Vec<(String, Option<String>, u32)> {
+    shell::words(rest, line)
+        .into_iter()
+        .filter_map(|(word, line, dynamic)| {
+            let (name, value) = shell::assignment(&word)?;
+            let value = (!dynamic).then(|| value.to_owned());
+            Some((name.to_owned(), value, line))
+        })
+        .collect()
+}
+
+fn command(judge: &mut Judge<'_>, rest: &str, line: u32) {
+    let start = rest.len() - rest.trim_start().len();
+    let line = line.saturating_add(shell::lines_before(rest, start));
+    let rest = rest.trim_start();
+    if let Some(words) = exec_form(rest) {
+        let quoted: Vec<String> =
+            words.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
+        return scan_text(judge, Language::Shell, &quoted.join(" "), line);
+    }
+    // `RUN --mount=.. <<EOF`: without a program the here-document itself is the script.
+    let first = rest.lines().next().unwrap_or_default();
+    let flags = |text: &str| {
+        text.split_whitespace().all(|word| word.starts_with("--") || word.starts_with("<<"))
+    };
+    if heredoc_delimiter(&format!("RUN {first}")).is_some() && flags(first) {
+        if let Some((_, body)) = rest.split_once('\n') {
+            let language = Language::by_content(body.as_bytes()).filter(|_| body.starts_with("#!"));
+            scan_text(judge, language.unwrap_or(Language::Shell), body, line.saturating_add(1));
+        }
+        return;
+    }
+    scan_text(judge, Language::Shell, rest, line);
+}
+
+/// `["nvidia-smi", "-q"]`
+pub(super) fn exec_form(text: &str) -> Option<Vec<String>> {
+    let text = text.trim();
+    text.starts_with('[').then(|| serde_json::from_str::<Vec<String>>(text).ok())?
+}

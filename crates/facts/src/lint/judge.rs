@@ -1,0 +1,324 @@
+//! Holds the facts against what the languages find.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::allow::{Directive, directive};
+use super::finding::Finding;
+use super::near;
+use crate::setting::{
+    Class, KeyList, Namespace, Place, SettingFacts, Shape, ValueTest, VariableRule, Verdict,
+};
+
+/// How deep one language may stand inside another: Python in a here-document in a manifest, and so on.
+const DEEPEST: u32 = 6;
+
+/// What a text does with a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Gives it a value.
+    Set,
+    /// Asks for its value.
+    Read,
+}
+
+/// Collects findings.
+pub(super) struct Judge<'a> {
+    pub(super) facts: &'a SettingFacts,
+    codes: BTreeSet<&'a str>,
+    findings: Vec<Finding>,
+    allowed: BTreeSet<(u32, String)>,
+    /// Comments, by line, for rules that ask what somebody claims.
+    comments: BTreeMap<u32, String>,
+    /// Lines on which a power limit is set, and to what.
+    power_limits: Vec<(u32, String)>,
+    depth: u32,
+}
+
+/// What was written, for the words of a verdict.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Written<'t> {
+    pub(super) name: &'t str,
+    pub(super) value: &'t str,
+    pub(super) near: &'t str,
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(facts: &'a SettingFacts) -> Self {
+        Self {
+            facts,
+            codes: facts.codes(),
+            findings: Vec::new(),
+            allowed: BTreeSet::new(),
+            comments: BTreeMap::new(),
+            power_limits: Vec::new(),
+            depth: 0,
+        }
+    }
+
+    /// Whether a language may be read inside of the present one.
+    pub(super) fn enter(&mut self) -> bool {
+        if self.depth == DEEPEST {
+            return false;
+        }
+        self.depth += 1;
+        true
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// A comment may silence findings on its line and the next.
+    pub(super) fn comment(&mut self, line: u32, text: &str) {
+        match directive(text, &self.codes) {
+            Some(Directive::Allow(code)) => {
+                self.allowed.insert((line, code.clone()));
+                self.allowed.insert((line.saturating_add(1), code));
+            }
+            Some(Directive::Malformed(why)) => {
+                self.shape_of(
+                    Shape::AllowMalformed,
+                    line,
+                    Written { name: &why, ..Written::default() },
+                );
+            }
+            None => {
+                self.comments.insert(line, text.to_ascii_lowercase());
+            }
+        }
+    }
+
+    /// A pattern that code found.
+    pub(super) fn shape(&mut self, shape: Shape, line: u32) {
+        self.shape_of(shape, line, Written::default());
+    }
+
+    fn shape_of(&mut self, shape: Shape, line: u32, written: Written<'_>) {
+        if let Some(verdict) = self.facts.pattern(shape) {
+            self.say(verdict, line, written);
+        }
+    }
+
+    /// A variable that is set or read.
+    pub(super) fn variable(
+        &mut self,
+        place: Place,
+        line: u32,
+        name: &str,
+        value: Option<&str>,
+        act: Act,
+    ) {
+        let facts = self.facts;
+        for rule in facts.variable.iter().filter(|rule| holds(rule, place, name, value, act)) {
+            let value = value.unwrap_or_default();
+            self.say(&rule.verdict, line, Written { name, value, near: "" });
+        }
+        for space in &facts.namespace {
+            self.name_in(space, line, name);
+        }
+        if act == Act::Set
+            && let Some(value) = value
+        {
+            for list in
+                facts.key_list.iter().filter(|list| list.variables.iter().any(|v| v == name))
+            {
+                self.key_list(list, line, value);
+            }
+        }
+    }
+
+    fn name_in(&mut self, space: &'a Namespace, line: u32, name: &str) {
+        let judged = self.facts.variable.iter().any(|rule| rule.names.iter().any(|n| n == name));
+        let known = |names: &[String]| names.iter().any(|real| real == name);
+        if !name.starts_with(&space.prefix) || judged || known(&space.names) || known(&space.others)
+        {
+            return;
+        }
+        let slip = near::slip(name, &space.prefix, space.names.iter().map(String::as_str));
+        if slip.is_some() || space.complete {
+            let near = slip.unwrap_or("a name of the documentation");
+            self.say(&space.verdict, line, Written { name, value: "", near });
+        }
+    }
+
+    /// The value of an allocator variable: `key:value,key:[value,value]`.
+    fn key_list(&mut self, list: &'a KeyList, line: u32, value: &str) {
+        for (key, value) in pairs(value) {
+            let Some(known) = list.keys.iter().find(|known| known.name == key) else {
+                if list.open_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
+                    continue;
+                }
+                let names = || list.keys.iter().map(|key| key.name.as_str());
+                let all = names().collect::<Vec<_>>().join("`, `");
+                let near = near::slip(key, "", names()).unwrap_or(&all);
+                self.say(&list.unknown, line, Written { name: key, value, near });
+                continue;
+            };
+            if !known.values.is_empty() && !known.values.iter().any(|real| real == value) {
+                let same = known.values.iter().find(|real| real.eq_ignore_ascii_case(value));
+                let near = same.or(known.values.first()).map_or("", String::as_str);
+                self.say(&list.bad_value, line, Written { name: key, value, near });
+            }
+        }
+    }
+
+    /// A command with the words that can be read.
+    pub(super) fn command(&mut self, line: u32, words: &[&str]) {
+        let Some((program, arguments)) = words.split_first() else { return };
+        let program = program.rsplit('/').next().unwrap_or(program);
+        let facts = self.facts;
+        for rule in facts.command.iter().filter(|rule| rule.program == program) {
+            for value in values_of(&rule.option, arguments) {
+                let known = |word: &str| rule.words.iter().any(|known| known == word);
+                let unknown = value.split(',').map(str::trim).find(|word| {
+                    !word.is_empty() && !word.contains(['$', '{', '}']) && !known(word)
+                });
+                if let Some(name) = unknown {
+                    self.say(&rule.verdict, line, Written { name, value, near: "" });
+                }
+            }
+        }
+        if program == "nvidia-smi" {
+            for option in ["-pl", "--power-limit"] {
+                let limits = values_of(option, arguments).map(|value| (line, value.to_owned()));
+                self.power_limits.extend(limits);
+            }
+        }
+    }
+
+    /// Adds a finding.
+    pub(super) fn say(&mut self, verdict: &Verdict, line: u32, written: Written<'_>) {
+        let fill = |text: &str| {
+            text.replace("{name}", written.name)
+                .replace("{value}", written.value)
+                .replace("{near}", written.near)
+        };
+        self.findings.push(Finding {
+            cell: None,
+            line: Some(line),
+            code: verdict.code.clone(),
+            class: verdict.class,
+            text: fill(&verdict.truth),
+            replacement: verdict.replacement.as_deref().map(fill),
+            source: verdict.origin.line(),
+            unverified: verdict.unverified.clone(),
+        });
+    }
+
+    /// The findings that no comment silences, by line.
+    pub(super) fn finish(mut self) -> Vec<Finding> {
+        for (line, value) in std::mem::take(&mut self.power_limits) {
+            if self.claims_maximum(line, &value) {
+                let written = Written { value: &value, ..Written::default() };
+                self.shape_of(Shape::PowerLimitAsMaximum, line, written);
+            }
+        }
+        let allowed = &self.allowed;
+        self.findings.retain(|finding| {
+            finding.line.is_none_or(|line| !allowed.contains(&(line, finding.code.clone())))
+        });
+        self.findings.sort_by(|a, b| (a.line, &a.code, &a.text).cmp(&(b.line, &b.code, &b.text)));
+        self.findings.dedup();
+        self.findings
+    }
+
+    /// Whether the comment at a power limit calls it the maximum of an H100, and it is not.
+    ///
+    /// A number alone is no mistake: to cap the power on purpose is common and good. Only the claim is.
+    fn claims_maximum(&self, line: u32, value: &str) -> bool {
+        let right = |comment: &str| match value.trim_end_matches(".0") {
+            "700" => true,
+            "350" => comment.contains("pcie") || comment.contains("nvl"),
+            "400" => comment.contains("nvl"),
+            _ => false,
+        };
+        let claims = |line: u32| {
+            self.comments.get(&line).is_some_and(|comment| {
+                comment.contains("h100") && comment.contains("max") && !right(comment)
+            })
+        };
+        value.parse::<f64>().is_ok() && (claims(line) || claims(line.saturating_sub(1)))
+    }
+}
+
+fn holds(rule: &VariableRule, place: Place, name: &str, value: Option<&str>, act: Act) -> bool {
+    if !rule.names.iter().any(|known| known == name)
+        || !(rule.places.is_empty() || rule.places.contains(&place))
+    {
+        return false;
+    }
+    match (&rule.value, act) {
+        (None, Act::Set) => true,
+        // To ask for an old name is how a program stays compatible; to ask for a fake one is not.
+        (None, Act::Read) => rule.verdict.class == Class::Fake,
+        (Some(test), Act::Set) => value.is_some_and(|value| passes(test, value.trim())),
+        (Some(_), Act::Read) => false,
+    }
+}
+
+fn passes(test: &ValueTest, value: &str) -> bool {
+    if value.is_empty() {
+        return false;
+    }
+    match test {
+        ValueTest::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
+        ValueTest::NotOneOf(words) => !words.iter().any(|word| word == value),
+        ValueTest::Below(least) => value.parse::<f64>().is_ok_and(|number| number < *least),
+        ValueTest::Outside(from, to) => {
+            value.parse::<f64>().is_ok_and(|number| number < *from || number > *to)
+        }
+    }
+}
+
+/// The pairs of `key:value,key:[value,value]`; what is not of that form is passed over.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            if rest.is_empty() {
+                return None;
+            }
+            let mut inside = false;
+            let end = rest.find(|c: char| {
+                inside = (inside || c == '[') && c != ']';
+                c == ',' && !inside
+            });
+            let (pair, after) = match end {
+                Some(end) => (&rest[..end], &rest[end + 1..]),
+                None => (rest, ""),
+            };
+            rest = after;
+            if let Some((key, value)) = pair.split_once(':') {
+                return Some((key.trim(), value.trim()));
+            }
+        }
+    })
+}
+
+/// The values of `option`, given as `--option=value` or `--option value`.
+fn values_of<'t>(option: &str, arguments: &[&'t str]) -> impl Iterator<Item = &'t str> {
+    arguments.iter().enumerate().filter_map(move |(at, word)| {
+        if *word == option {
+            return arguments.get(at + 1).copied();
+        }
+        word.strip_prefix(option)?.strip_prefix('=')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_in_brackets_are_one_value() {
+        let found: Vec<_> = pairs("a:1, roundup:[64:8,256:4,>:1],b:x,,nonsense,c:").collect();
+        assert_eq!(found, [("a", "1"), ("roundup", "[64:8,256:4,>:1]"), ("b", "x"), ("c", "")]);
+    }
+
+    #[test]
+    fn options_take_their_value_in_two_ways() {
+        let found: Vec<_> =
+            values_of("--format", &["--format=csv", "--format", "json", "--formatted=x"]).collect();
+        assert_eq!(found, ["csv", "json"]);
+    }
+}

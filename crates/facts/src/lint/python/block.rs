@@ -1,0 +1,108 @@
+//! Which line stands inside of which block.
+
+use super::token::{Kind, Logical, Source};
+
+/// Words that begin a block.
+const HEADS: [&str; 12] = [
+    "if", "elif", "else", "for", "while", "try", "except", "finally", "with", "def", "class",
+    "async",
+];
+
+/// Splits `except X: continue` into its head and its body, which stands one column deeper.
+pub(super) fn split_heads(source: &mut Source<'_>) {
+    let lines = std::mem::take(&mut source.lines);
+    let mut inline: Option<(u32, usize)> = None;
+    for line in lines {
+        let physical = source.tokens[line.start].line;
+        // What follows a `;` after an inline body belongs to that body too.
+        let indent = match inline {
+            Some((on, indent)) if on == physical => indent,
+            _ => line.indent,
+        };
+        inline = inline.filter(|(on, _)| *on == physical);
+        match head_end(source, line) {
+            Some(colon) if colon + 1 < line.end => {
+                let body = indent + 1;
+                source.lines.push(Logical { indent, start: line.start, end: colon + 1 });
+                source.lines.push(Logical { indent: body, start: colon + 1, end: line.end });
+                inline = Some((source.tokens[line.end - 1].line, body));
+            }
+            _ => source.lines.push(Logical { indent, ..line }),
+        }
+    }
+}
+
+/// The colon that ends the head of a block; none for a simple statement.
+fn head_end(source: &Source<'_>, line: Logical) -> Option<usize> {
+    let first = &source.tokens[line.start];
+    if first.kind != Kind::Name || !HEADS.contains(&first.text) {
+        return None;
+    }
+    let (mut at, mut lambdas) = (line.start, 0_u32);
+    while at < line.end {
+        let token = &source.tokens[at];
+        match token.text {
+            "(" | "[" | "{" if token.kind == Kind::Operator => at = source.close[at].min(line.end),
+            "lambda" if token.kind == Kind::Name => lambdas += 1,
+            ":" if token.kind == Kind::Operator && lambdas > 0 => lambdas -= 1,
+            ":" if token.kind == Kind::Operator => return Some(at),
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The blocks of a source.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// The line that heads the block in which a line stands.
+    pub(super) parent: Vec<Option<usize>>,
+    /// One past the last line inside of a line's block.
+    pub(super) end: Vec<usize>,
+}
+
+impl Blocks {
+    pub(super) fn of(source: &Source<'_>) -> Self {
+        let count = source.lines.len();
+        let mut blocks = Self { parent: vec![None; count], end: vec![count; count] };
+        let mut open: Vec<usize> = Vec::new();
+        for (at, line) in source.lines.iter().enumerate() {
+            while let Some(&last) = open.last()
+                && source.lines[last].indent >= line.indent
+            {
+                blocks.end[last] = at;
+                open.pop();
+            }
+            blocks.parent[at] = open.last().copied();
+            open.push(at);
+        }
+        blocks
+    }
+
+    /// The heads around a line, innermost first.
+    pub(super) fn around(&self, line: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(self.parent[line], |&head| self.parent[head])
+    }
+
+    /// The lines that stand directly in the block that `head` heads.
+    pub(super) fn children(&self, head: usize) -> impl Iterator<Item = usize> {
+        (head + 1..self.end[head]).filter(move |&line| self.parent[line] == Some(head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lint::python::token::tokens;
+
+    #[test]
+    fn inline_bodies_are_bodies() {
+        let source = tokens("try: a(); b()\nexcept (X, Y): continue\nc\n", 1);
+        let blocks = Blocks::of(&source);
+        assert_eq!(source.lines.len(), 6);
+        assert_eq!(blocks.parent, [None, Some(0), Some(0), None, Some(3), None]);
+        assert_eq!(blocks.end[0], 3);
+        assert_eq!(blocks.children(0).collect::<Vec<_>>(), [1, 2]);
+    }
+}

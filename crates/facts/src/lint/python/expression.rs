@@ -1,0 +1,206 @@
+//! Names, calls, arguments and values in a line of tokens.
+
+use std::collections::HashMap;
+
+use super::import::Imports;
+use super::token::{Kind, Source, Token};
+
+/// A file with what its names stand for.
+pub(super) struct Module<'t> {
+    pub(super) source: Source<'t>,
+    pub(super) imports: Imports<'t>,
+    /// Names to the place of the literal that they were last given.
+    assigned: HashMap<&'t str, usize>,
+}
+
+/// A dotted name somewhere in the code.
+#[derive(Debug, Clone)]
+pub(super) struct Use {
+    /// In full; `*.name` for a method of an expression.
+    pub(super) path: String,
+    /// How many parts were written out.
+    pub(super) parts: usize,
+    /// Its first and one past its last token.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) line: u32,
+}
+
+/// An argument of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Argument<'t> {
+    pub(super) keyword: Option<&'t str>,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// What an argument is, where that can be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    /// A string.
+    Text(String),
+    /// A dotted name in full, or a number.
+    Word(String),
+    /// Anything else.
+    Unknown,
+}
+
+impl<'t> Module<'t> {
+    pub(super) fn new(source: Source<'t>, imports: Imports<'t>) -> Self {
+        let mut assigned = HashMap::new();
+        for line in &source.lines {
+            if let [name, equals, first, ..] = &source.tokens[line.start..line.end]
+                && name.kind == Kind::Name
+                && equals.is("=")
+                && (first.is("{") || first.is_name("dict"))
+            {
+                assigned.insert(name.text, line.start + 2);
+            }
+        }
+        Self { source, imports, assigned }
+    }
+
+    pub(super) fn token(&self, at: usize) -> Option<&Token<'t>> {
+        self.source.tokens.get(at)
+    }
+
+    pub(super) fn is(&self, at: usize, operator: &str) -> bool {
+        self.token(at).is_some_and(|token| token.is(operator))
+    }
+
+    /// The place that closes the bracket at `open`.
+    pub(super) fn close(&self, open: usize) -> usize {
+        self.source.close[open].min(self.source.tokens.len())
+    }
+
+    /// The dotted names from `start` to `end`, outermost first.
+    pub(super) fn uses(&self, start: usize, end: usize) -> Vec<Use> {
+        let mut uses = Vec::new();
+        let mut at = start;
+        while at < end {
+            let token = &self.source.tokens[at];
+            if token.kind != Kind::Name {
+                at += 1;
+                continue;
+            }
+            let found = self.use_at(at, end);
+            at = found.end;
+            uses.push(found);
+        }
+        uses
+    }
+
+    /// The dotted name that begins at `start`.
+    pub(super) fn use_at(&self, start: usize, limit: usize) -> Use {
+        let tokens = &self.source.tokens;
+        let mut dotted = tokens[start].text.to_owned();
+        let (mut end, mut parts) = (start + 1, 1);
+        while end + 1 < limit && tokens[end].is(".") && tokens[end + 1].kind == Kind::Name {
+            dotted.push('.');
+            dotted.push_str(tokens[end + 1].text);
+            parts += 1;
+            end += 2;
+        }
+        let method = start > 0 && tokens[start - 1].is(".");
+        let path = if method { format!("*.{dotted}") } else { self.imports.resolve(&dotted) };
+        Use { path, parts, start, end, line: tokens[start].line }
+    }
+
+    /// The arguments of the call or the items of the bracket at `open`. Looks at each token of its own
+    /// level only, so that nested calls together cost no more than the text.
+    pub(super) fn arguments(&self, open: usize) -> Vec<Argument<'t>> {
+        let close = self.close(open);
+        let mut arguments = Vec::new();
+        let mut start = open + 1;
+        let mut at = open + 1;
+        while at <= close {
+            let token = self.token(at);
+            let ends = at == close || token.is_some_and(|token| token.is(","));
+            if ends {
+                if at > start {
+                    arguments.push(self.argument(start, at));
+                }
+                start = at + 1;
+            } else if token.is_some_and(|token| ["(", "[", "{"].iter().any(|open| token.is(open))) {
+                at = self.close(at);
+            }
+            at += 1;
+        }
+        arguments
+    }
+
+    fn argument(&self, start: usize, end: usize) -> Argument<'t> {
+        let tokens = &self.source.tokens;
+        if end - start > 2 && tokens[start].kind == Kind::Name && tokens[start + 1].is("=") {
+            return Argument { keyword: Some(tokens[start].text), start: start + 2, end };
+        }
+        Argument { keyword: None, start, end }
+    }
+
+    /// What stands from `start` to `end`.
+    pub(super) fn value(&self, start: usize, end: usize) -> Value {
+        let Some(tokens) = self.source.tokens.get(start..end) else { return Value::Unknown };
+        match tokens {
+            // Brackets around a long text, one deep as people write them.
+            [open, .., close] if open.is("(") && close.is(")") && !tokens[1].is("(") => {
+                self.value(start + 1, end - 1)
+            }
+            [] => Value::Unknown,
+            [only] if only.kind == Kind::Number => Value::Word(only.text.to_owned()),
+            // Neighbouring strings are one string.
+            all if all.iter().all(|token| token.kind == Kind::Text) => {
+                Value::Text(all.iter().map(|token| token.text).collect())
+            }
+            [first, ..] if first.kind == Kind::Name => {
+                let found = self.use_at(start, end);
+                if found.end == end { Value::Word(found.path) } else { Value::Unknown }
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// `str(1)` and `"1"` are both a known text; anything else is not known.
+    pub(super) fn text(&self, start: usize, end: usize) -> Option<String> {
+        match self.value(start, end) {
+            Value::Text(text) => Some(text),
+            Value::Word(word) => word.parse::<f64>().is_ok().then_some(word),
+            Value::Unknown => None,
+        }
+    }
+
+    /// The entries of a dictionary: a literal, `dict(a=1)`, or a name that was given one.
+    ///
+    /// Each is the key, the line of the key and where the value stands.
+    pub(super) fn entries(&self, start: usize, end: usize) -> Vec<(String, u32, usize, usize)> {
+        let Some(first) = self.token(start) else { return Vec::new() };
+        if first.kind == Kind::Name && end == start + 1 {
+            return match self.assigned.get(first.text) {
+                Some(&at) if at != start => self.dictionary(at),
+                _ => Vec::new(),
+            };
+        }
+        self.dictionary(start)
+    }
+
+    fn dictionary(&self, at: usize) -> Vec<(String, u32, usize, usize)> {
+        let Some(first) = self.token(at) else { return Vec::new() };
+        let call = first.is_name("dict") && self.is(at + 1, "(");
+        if !call && !first.is("{") {
+            return Vec::new();
+        }
+        let arguments = self.arguments(if call { at + 1 } else { at });
+        arguments
+            .into_iter()
+            .filter_map(|argument| {
+                if let Some(keyword) = argument.keyword {
+                    let line = self.source.tokens[argument.start - 2].line;
+                    return Some((keyword.to_owned(), line, argument.start, argument.end));
+                }
+                let key = self.token(argument.start).filter(|token| token.kind == Kind::Text)?;
+                let value = argument.start + 2;
+                (self.is(argument.start + 1, ":") && value <= argument.end)
+                    .then(|| (key.text.to_owned(), key.line, value, argument.end))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,294 @@
+//! Training loops that lose a batch, or empty the cache in every step.
+
+use std::collections::HashMap;
+
+use super::block::Blocks;
+use super::expression::Module;
+use super::token::{Kind, Token};
+use crate::lint::judge::Judge;
+use crate::setting::Shape;
+
+/// Errors that mean: no memory.
+const OUT_OF_MEMORY: [&str; 3] = [
+    "torch.cuda.OutOfMemoryError",
+    "torch.OutOfMemoryError",
+    "tensorflow.errors.ResourceExhaustedError",
+];
+
+/// What a handler may call without doing anything about the batch.
+const HARMLESS: [&str; 22] = [
+    "print",
+    "warn",
+    "warning",
+    "info",
+    "error",
+    "debug",
+    "exception",
+    "critical",
+    "log",
+    "write",
+    "empty_cache",
+    "collect",
+    "ipc_collect",
+    "zero_grad",
+    "synchronize",
+    "reset_peak_memory_stats",
+    "update",
+    "append",
+    "flush",
+    "set_postfix",
+    "memory_summary",
+    "str",
+];
+
+/// Answers about loops and `try` blocks that many lines ask for; each is found once.
+#[derive(Default)]
+struct Known {
+    /// The last `try` among the lines of a block.
+    last_try: HashMap<Option<usize>, usize>,
+    /// Of a `try`: whether it takes a step of training on the next batch of its loop.
+    drops: HashMap<usize, bool>,
+    /// Of a loop: whether its own lines take steps.
+    steps: HashMap<usize, bool>,
+}
+
+pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) {
+    let mut known = Known::default();
+    for line in 0..module.source.lines.len() {
+        match head(module, line) {
+            "try" => {
+                known.last_try.insert(blocks.parent[line], line);
+            }
+            "except" => {
+                if let Some(place) = dropped_batch(module, blocks, &mut known, line) {
+                    judge.shape(Shape::OomDropsBatch, place);
+                }
+            }
+            _ => {
+                if let Some(place) = emptied_cache(module, blocks, &mut known, line) {
+                    judge.shape(Shape::EmptyCacheEveryStep, place);
+                }
+            }
+        }
+    }
+}
+
+fn tokens<'m, 't>(module: &'m Module<'t>, line: usize) -> &'m [Token<'t>] {
+    let line = module.source.lines[line];
+    &module.source.tokens[line.start..line.end]
+}
+
+/// The first word of a line; `async for` is a `for`.
+fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
+    match tokens(module, line) {
+        [first, second, ..] if first.is_name("async") => second.text,
+        [first, ..] if first.kind == Kind::Name => first.text,
+        _ => "",
+    }
+}
+
+/// Where a handler goes on without the batch.
+fn dropped_batch(
+    module: &Module<'_>,
+    blocks: &Blocks,
+    known: &mut Known,
+    except: usize,
+) -> Option<u32> {
+    let body: Vec<usize> = match caught(module, except)? {
+        Caught::OutOfMemory => blocks.children(except).collect(),
+        Caught::Anything => {
+            let branch = blocks.children(except).find(|&line| asks_for_memory(module, line))?;
+            blocks.children(branch).collect()
+        }
+    };
+    let tried = *known.last_try.get(&blocks.parent[except])?;
+    let around = enclosing_loop(module, blocks, except)?;
+    let drops = *known.drops.entry(tried).or_insert_with(|| {
+        takes_next_item(module, around, tried, blocks) && trains(module, around, tried, blocks)
+    });
+    if !drops {
+        return None;
+    }
+    goes_on(module, blocks, &body).map(|line| match line {
+        Some(line) => tokens(module, line)[0].line,
+        None => tokens(module, except)[0].line,
+    })
+}
+
+enum Caught {
+    /// The error says by its type that memory ran out.
+    OutOfMemory,
+    /// The handler has to ask.
+    Anything,
+}
+
+fn caught(module: &Module<'_>, except: usize) -> Option<Caught> {
+    let line = module.source.lines[except];
+    let uses = module.uses(line.start + 1, line.end);
+    if uses.iter().any(|found| OUT_OF_MEMORY.contains(&found.path.as_str())) {
+        return Some(Caught::OutOfMemory);
+    }
+    let general = ["RuntimeError", "Exception"];
+    uses.iter().any(|found| general.contains(&found.path.as_str())).then_some(Caught::Anything)
+}
+
+/// `if "out of memory" in str(error)`
+fn asks_for_memory(module: &Module<'_>, line: usize) -> bool {
+    let tokens = tokens(module, line);
+    let text = |token: &Token<'_>| {
+        token.kind == Kind::Text && token.text.to_ascii_lowercase().contains("out of memory")
+    };
+    tokens[0].is_name("if")
+        && tokens.iter().any(text)
+        && !tokens.iter().any(|token| token.is_name("not"))
+}
+
+/// The innermost loop around a line, in the same function.
+fn enclosing_loop(module: &Module<'_>, blocks: &Blocks, line: usize) -> Option<usize> {
+    blocks
+        .around(line)
+        .take_while(|&around| !matches!(head(module, around), "def" | "class"))
+        .find(|&around| matches!(head(module, around), "for" | "while"))
+}
+
+/// Whether the next turn of a loop is about another batch, and not the same one again.
+fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
+    if head(module, around) == "while" {
+        return inside(module, tried, blocks).iter().any(|token| token.is_name("next"));
+    }
+    // `for attempt in range(3)`: the loop is the second try.
+    let again = ["attempt", "retry", "retries", "trial", "tries", "_try"];
+    !tokens(module, around).iter().any(|token| {
+        let word = token.text.to_ascii_lowercase();
+        token.kind == Kind::Name && again.iter().any(|part| word.contains(part))
+    })
+}
+
+/// The tokens of everything inside of a block.
+fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [Token<'t>] {
+    let lines = &module.source.lines;
+    let (first, last) = (head + 1, blocks.end[head]);
+    if first >= last {
+        return &[];
+    }
+    &module.source.tokens[lines[first].start..lines[last - 1].end]
+}
+
+/// Whether what is tried is a step of training.
+fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> bool {
+    let step = |token: &Token<'_>| {
+        let word = token.text.to_ascii_lowercase();
+        token.kind == Kind::Name
+            && (word == "backward"
+                || word.contains("loss")
+                || word.contains("train")
+                || word.contains("optim"))
+    };
+    let batches = |token: &Token<'_>| {
+        let word = token.text.to_ascii_lowercase();
+        token.kind == Kind::Name && (word.contains("batch") || word.contains("loader"))
+    };
+    inside(module, tried, blocks).iter().any(step)
+        || tokens(module, around).iter().any(|token| batches(token) || step(token))
+            && inside(module, tried, blocks).iter().any(|token| token.is_name("step"))
+}
+
+/// Whether the lines of a handler do nothing about the batch; where they say so, the line that does.
+fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize]) -> Option<Option<usize>> {
+    let mut said = None;
+    let mut changes = false;
+    for &line in body {
+        match head(module, line) {
+            "continue" | "pass" => said = said.or(Some(line)),
+            "raise" | "return" | "break" | "yield" => return None,
+            "if" | "for" | "with" | "else" | "elif" => {
+                let inner: Vec<usize> = blocks.children(line).collect();
+                let inner = goes_on(module, blocks, &inner)?;
+                said = said.or(inner);
+            }
+            "del" => {}
+            _ if is_assignment(module, line) => changes |= !is_count_or_reset(module, line),
+            _ if calls_only_harmless(module, line) => {}
+            _ => return None,
+        }
+    }
+    // A changed flag or size may be what the code after the handler acts on, unless it is skipped.
+    let skips = said.is_some_and(|line| head(module, line) == "continue");
+    (!body.is_empty() && (skips || !changes)).then_some(said)
+}
+
+fn is_assignment(module: &Module<'_>, line: usize) -> bool {
+    let assigns = ["=", "+=", "-=", "*=", "/=", "//=", ":="];
+    let mut depth = 0_u32;
+    tokens(module, line).iter().any(|token| {
+        if ["(", "[", "{"].iter().any(|open| token.is(open)) {
+            depth += 1;
+        } else if [")", "]", "}"].iter().any(|close| token.is(close)) {
+            depth = depth.saturating_sub(1);
+        }
+        depth == 0 && assigns.iter().any(|operator| token.is(operator))
+    })
+}
+
+/// `skipped += 1`, `p.grad = None`
+fn is_count_or_reset(module: &Module<'_>, line: usize) -> bool {
+    let tokens = tokens(module, line);
+    let counts = tokens.iter().any(|token| token.is("+="));
+    let resets = tokens.last().is_some_and(|last| last.is_name("None"));
+    counts || resets
+}
+
+fn calls_only_harmless(module: &Module<'_>, line: usize) -> bool {
+    let line = module.source.lines[line];
+    let calls: Vec<_> = module
+        .uses(line.start, line.end)
+        .into_iter()
+        .filter(|found| module.is(found.end, "("))
+        .collect();
+    let first_is_call = calls.first().is_some_and(|found| found.start == line.start);
+    let harmless = |path: &str| {
+        let last = path.rsplit('.').next().unwrap_or(path);
+        HARMLESS.contains(&last)
+    };
+    // What is called inside of a message is only asked for.
+    first_is_call && calls.first().is_some_and(|found| harmless(&found.path))
+}
+
+/// Where the cache is emptied in every turn of a loop that takes training steps.
+fn emptied_cache(
+    module: &Module<'_>,
+    blocks: &Blocks,
+    known: &mut Known,
+    line: usize,
+) -> Option<u32> {
+    let first = &tokens(module, line)[0];
+    if first.kind != Kind::Name {
+        return None;
+    }
+    let range = module.source.lines[line];
+    let found = module.use_at(range.start, range.end);
+    if found.path != "torch.cuda.empty_cache" || !module.is(found.end, "(") {
+        return None;
+    }
+    let around = blocks
+        .around(line)
+        .take_while(|&around| {
+            matches!(head(module, around), "for" | "while" | "with" | "try" | "finally")
+        })
+        .find(|&around| matches!(head(module, around), "for" | "while"))?;
+    known
+        .steps
+        .entry(around)
+        .or_insert_with(|| takes_steps(module, blocks, around))
+        .then_some(first.line)
+}
+
+/// Whether a loop takes training steps itself, and not through a loop inside: an epoch is no step.
+fn takes_steps(module: &Module<'_>, blocks: &Blocks, around: usize) -> bool {
+    (around + 1..blocks.end[around]).any(|inside| {
+        let backward = tokens(module, inside)
+            .windows(3)
+            .any(|three| three[0].is(".") && three[1].is_name("backward") && three[2].is("("));
+        backward && enclosing_loop(module, blocks, inside) == Some(around)
+    })
+}

@@ -1,0 +1,359 @@
+//! Python text as tokens in logical lines.
+//!
+//! Not a full grammar: enough to know code from comments and strings, to see one call over several
+//! lines, and to know what stands inside which block. Every byte is looked at a fixed number of times.
+
+/// A word of the text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Token<'t> {
+    pub(super) kind: Kind,
+    /// For a string: what stands between the quotes, as written.
+    pub(super) text: &'t str,
+    pub(super) line: u32,
+}
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A name or a keyword.
+    Name,
+    /// A number.
+    Number,
+    /// A string without parts to fill in.
+    Text,
+    /// A string with parts to fill in: its value is not known here.
+    Template,
+    /// An operator or a bracket.
+    Operator,
+}
+
+impl Token<'_> {
+    pub(super) fn is(&self, operator: &str) -> bool {
+        self.kind == Kind::Operator && self.text == operator
+    }
+
+    pub(super) fn is_name(&self, name: &str) -> bool {
+        self.kind == Kind::Name && self.text == name
+    }
+}
+
+/// A logical line: a simple statement, or the head of a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Logical {
+    /// Columns before it.
+    pub(super) indent: usize,
+    /// Its first token.
+    pub(super) start: usize,
+    /// One past its last token.
+    pub(super) end: usize,
+}
+
+/// A part of a template that holds code.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field<'t> {
+    pub(super) text: &'t str,
+    pub(super) line: u32,
+}
+
+/// A text as tokens.
+#[derive(Debug, Default)]
+pub(super) struct Source<'t> {
+    pub(super) tokens: Vec<Token<'t>>,
+    pub(super) lines: Vec<Logical>,
+    /// For every opening bracket the place of its closing one, or the number of tokens.
+    pub(super) close: Vec<usize>,
+    pub(super) comments: Vec<(u32, &'t str)>,
+    pub(super) fields: Vec<Field<'t>>,
+}
+
+/// Operators of more than one letter that matter here; longest first.
+const OPERATORS: [&str; 18] = [
+    "**=", "//=", ">>=", "<<=", "...", "==", "!=", "<=", ">=", "->", ":=", "+=", "-=", "*=", "/=",
+    "|=", "**", "//",
+];
+
+struct Lexer<'t> {
+    text: &'t str,
+    at: usize,
+    line: u32,
+    source: Source<'t>,
+    /// Places of the brackets that are open.
+    open: Vec<usize>,
+    /// Where the present logical line begins, and its indent.
+    start: usize,
+    indent: usize,
+    fresh: bool,
+}
+
+/// Reads a text whose first line is `first_line`.
+pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
+    let mut lexer = Lexer {
+        text,
+        at: 0,
+        line: first_line,
+        source: Source::default(),
+        open: Vec::new(),
+        start: 0,
+        indent: 0,
+        fresh: true,
+    };
+    while lexer.at < text.len() {
+        lexer.step();
+    }
+    lexer.end_line();
+    let count = lexer.source.tokens.len();
+    lexer.source.close.resize(count, count);
+    super::block::split_heads(&mut lexer.source);
+    lexer.source
+}
+
+impl<'t> Lexer<'t> {
+    fn step(&mut self) {
+        let bytes = self.text.as_bytes();
+        if self.fresh && self.open.is_empty() {
+            self.measure_indent();
+            if self.at >= bytes.len() {
+                return;
+            }
+        }
+        match bytes[self.at] {
+            b'\n' => {
+                self.at += 1;
+                self.line = self.line.saturating_add(1);
+                if self.open.is_empty() {
+                    self.end_line();
+                    self.fresh = true;
+                }
+            }
+            b' ' | b'\t' | b'\r' | 0x0c => self.at += 1,
+            b'\\' if bytes.get(self.at + 1) == Some(&b'\n') => {
+                self.at += 2;
+                self.line = self.line.saturating_add(1);
+            }
+            b'\\' if bytes[self.at + 1..].starts_with(b"\r\n") => {
+                self.at += 3;
+                self.line = self.line.saturating_add(1);
+            }
+            b'#' => self.comment(),
+            b'"' | b'\'' => self.string(self.at, false),
+            byte if byte.is_ascii_digit() => self.number(),
+            byte if byte == b'_' || byte.is_ascii_alphabetic() || byte >= 0x80 => self.name(),
+            b';' if self.open.is_empty() => {
+                self.at += 1;
+                self.end_line();
+            }
+            _ => self.operator(),
+        }
+    }
+
+    fn measure_indent(&mut self) {
+        let rest = &self.text.as_bytes()[self.at..];
+        let mut columns = 0;
+        for byte in rest {
+            match byte {
+                b' ' => columns += 1,
+                // As Python does: a tab goes to the next multiple of eight.
+                b'\t' => columns = (columns / 8 + 1) * 8,
+                _ => break,
+            }
+            self.at += 1;
+        }
+        self.indent = columns;
+        self.fresh = false;
+    }
+
+    fn end_line(&mut self) {
+        let end = self.source.tokens.len();
+        if end > self.start {
+            self.source.lines.push(Logical { indent: self.indent, start: self.start, end });
+        }
+        self.start = end;
+    }
+
+    fn push(&mut self, kind: Kind, text: &'t str, line: u32) {
+        self.source.tokens.push(Token { kind, text, line });
+        self.source.close.push(usize::MAX);
+    }
+
+    fn comment(&mut self) {
+        let rest = &self.text[self.at..];
+        let end = memchr::memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
+        self.source.comments.push((self.line, rest[..end].trim_end()));
+        self.at += end;
+    }
+
+    fn number(&mut self) {
+        let rest = &self.text[self.at..];
+        let end = rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '.' || c == '_'))
+            .unwrap_or(rest.len());
+        self.push(Kind::Number, &rest[..end], self.line);
+        self.at += end;
+    }
+
+    fn name(&mut self) {
+        let rest = &self.text[self.at..];
+        let end = rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii()))
+            .unwrap_or(rest.len());
+        let word = &rest[..end];
+        let quoted = rest[end..].starts_with(['"', '\'']);
+        if quoted && end <= 2 && word.bytes().all(|b| b"rRbBfFuUtT".contains(&b)) {
+            let template = word.bytes().any(|b| b"fFtT".contains(&b));
+            return self.string(self.at + end, template);
+        }
+        self.push(Kind::Name, word, self.line);
+        self.at += end;
+    }
+
+    fn operator(&mut self) {
+        let rest = &self.text[self.at..];
+        let long = OPERATORS.iter().find(|operator| rest.starts_with(**operator));
+        let length = long.map_or(1, |operator| operator.len());
+        let here = self.source.tokens.len();
+        let text = &rest[..length];
+        self.push(Kind::Operator, text, self.line);
+        match text {
+            "(" | "[" | "{" => self.open.push(here),
+            ")" | "]" | "}" => {
+                if let Some(open) = self.open.pop() {
+                    self.source.close[open] = here;
+                }
+            }
+            _ => {}
+        }
+        self.at += length;
+    }
+
+    /// A string whose opening quote stands at `quote_at`.
+    fn string(&mut self, quote_at: usize, template: bool) {
+        let bytes = self.text.as_bytes();
+        let quote = bytes[quote_at];
+        let triple = bytes[quote_at..].starts_with(&[quote; 3]);
+        let from = quote_at + if triple { 3 } else { 1 };
+        let first_line = self.line;
+        let (end, after) = self.string_end(from, quote, triple, template);
+        let text = &self.text[from..end];
+        let kind = if template { Kind::Template } else { Kind::Text };
+        self.push(kind, text, first_line);
+        if template {
+            fields(text, first_line, &mut self.source.fields);
+        }
+        self.at = after;
+    }
+
+    /// Where the text ends and where the code goes on. Counts the lines on the way.
+    fn string_end(
+        &mut self,
+        from: usize,
+        quote: u8,
+        triple: bool,
+        template: bool,
+    ) -> (usize, usize) {
+        let bytes = self.text.as_bytes();
+        let mut at = from;
+        let mut braces = 0_u32;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'\\' => {
+                    if bytes.get(at + 1) == Some(&b'\n') {
+                        self.line = self.line.saturating_add(1);
+                    }
+                    at += 1;
+                    // The escaped letter may have several bytes: only a quote and a line end matter.
+                    at += usize::from(bytes.get(at).is_some_and(u8::is_ascii));
+                }
+                b'\n' if !triple => return (at, at),
+                b'\n' => {
+                    self.line = self.line.saturating_add(1);
+                    at += 1;
+                }
+                b'{' if template && bytes.get(at + 1) == Some(&b'{') && braces == 0 => at += 2,
+                b'{' if template => {
+                    braces += 1;
+                    at += 1;
+                }
+                b'}' if template => {
+                    braces = braces.saturating_sub(1);
+                    at += 1;
+                }
+                // From Python 3.12 on the code in a template may have the same quotes.
+                byte if byte == quote && !triple && braces > 0 => {
+                    let inner = memchr::memchr2(quote, b'\n', &bytes[at + 1..]);
+                    match inner.map(|length| at + 1 + length) {
+                        Some(close) if bytes[close] == quote => at = close + 1,
+                        _ => return (at, at + 1),
+                    }
+                }
+                byte if byte == quote && !triple => return (at, at + 1),
+                byte if byte == quote && bytes[at..].starts_with(&[quote; 3]) => {
+                    return (at, at + 3);
+                }
+                _ => at += 1,
+            }
+        }
+        (bytes.len(), bytes.len())
+    }
+}
+
+/// The code between single braces of a template.
+fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<Field<'t>>) {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth, mut from) = (0, 0_u32, 0);
+    let (mut line, mut start) = (first_line, first_line);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'{' if depth == 0 && bytes.get(at + 1) == Some(&b'{') => at += 1,
+            b'{' => {
+                if depth == 0 {
+                    from = at + 1;
+                    start = line;
+                }
+                depth += 1;
+            }
+            b'}' if depth == 1 => {
+                depth = 0;
+                fields.push(Field { text: &text[from..at], line: start });
+            }
+            b'}' => depth = depth.saturating_sub(1),
+            b'\n' => line = line.saturating_add(1),
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        tokens(text, 1).tokens.iter().map(|token| token.text.to_owned()).collect()
+    }
+
+    #[test]
+    fn comments_and_strings_are_not_code() {
+        assert_eq!(words("x = 'a # b'  # c\n"), ["x", "=", "a # b"]);
+        assert_eq!(words("'''doc\nx = 1\n'''\ny"), ["doc\nx = 1\n", "y"]);
+        assert_eq!(words(r#"a = "say \"x\"" + rb'\'"#), ["a", "=", r#"say \"x\""#, "+", r"\'"]);
+        assert_eq!(words("open 'to the end\nnext"), ["open", "to the end", "next"]);
+    }
+
+    #[test]
+    fn a_call_over_several_lines_is_one_line() {
+        let source = tokens("f(a,\n  b)\nc; d\n", 1);
+        assert_eq!(source.lines.len(), 3);
+        assert_eq!(source.close[1], 5);
+        assert_eq!(source.tokens[4].line, 2);
+    }
+
+    #[test]
+    fn templates_hold_code() {
+        let source = tokens("f\"{{no}} {a.b()} \n", 1);
+        assert_eq!(source.fields.len(), 1);
+        assert_eq!(source.fields[0].text, "a.b()");
+        let source = tokens("print(f\"{x[\"a\"]} {y}\", z)\n", 1);
+        assert_eq!(source.fields.len(), 2);
+        assert_eq!(source.tokens.last().unwrap().text, ")");
+    }
+}

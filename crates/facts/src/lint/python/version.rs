@@ -1,0 +1,134 @@
+//! Versions compared as numbers or as text.
+
+use super::expression::{Module, Use};
+use super::token::{Kind, Token};
+use crate::lint::judge::Judge;
+use crate::lint::version::{Meaning, is_version_text, meaning};
+use crate::setting::Shape;
+
+/// What a text is passed through on the way to `float` without becoming something else.
+const TRANSPARENT: [&str; 14] = [
+    "split",
+    "rsplit",
+    "join",
+    "strip",
+    "lstrip",
+    "rstrip",
+    "str",
+    "decode",
+    "replace",
+    "get",
+    "group",
+    "getattr",
+    "removeprefix",
+    "lower",
+];
+
+/// Operators that ask which of two is greater.
+const ORDER: [&str; 4] = ["<", ">", "<=", ">="];
+
+pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, found: &Use) {
+    if found.path == "float" && module.is(found.end, "(") {
+        let close = module.close(found.end);
+        let shown = float_of_version(module, found.end + 1, close);
+        let compared = order_near(module, found.start, close + 1);
+        if shown == Meaning::Strong || shown == Meaning::Weak && compared {
+            judge.shape(Shape::VersionAsFloat, found.line);
+        }
+        return;
+    }
+    if plain_text_version(module, found) && compared_with_text(module, found) {
+        judge.shape(Shape::VersionAsText, found.line);
+    }
+}
+
+/// What the argument of `float` means.
+fn float_of_version(module: &Module<'_>, start: usize, end: usize) -> Meaning {
+    let Some(tokens) = module.source.tokens.get(start..end) else { return Meaning::None };
+    let mut strongest = Meaning::None;
+    for (at, token) in tokens.iter().enumerate() {
+        if token.kind != Kind::Name {
+            continue;
+        }
+        let called = tokens.get(at + 1).is_some_and(|next| next.is("("));
+        let means = if after_version(tokens, at) { Meaning::Strong } else { meaning(token.text) };
+        // A function that we do not know may return anything: its major version, a count.
+        if called && means != Meaning::Strong && !TRANSPARENT.contains(&token.text) {
+            return Meaning::None;
+        }
+        strongest = strongest.max(means);
+    }
+    if is_one_part(tokens) { Meaning::None } else { strongest }
+}
+
+/// `version.cuda`, as in `torch.version.cuda`.
+fn after_version(tokens: &[Token<'_>], at: usize) -> bool {
+    at >= 2
+        && tokens[at].text == "cuda"
+        && tokens[at - 1].is(".")
+        && tokens[at - 2].is_name("version")
+}
+
+/// `v.split(".")[0]`: one part of a version is a number.
+fn is_one_part(tokens: &[Token<'_>]) -> bool {
+    let splits = tokens.iter().any(|token| token.is_name("split") || token.is_name("partition"));
+    let together = tokens
+        .iter()
+        .any(|token| token.is_name("join") || token.is("+") || token.kind == Kind::Template);
+    let sliced = tokens.windows(2).any(|pair| {
+        pair[0].is("[") && pair[1].is(":") || pair[0].is(":") && pair[1].kind == Kind::Number
+    });
+    // `v.split("+")[0]` is still all of the version.
+    let on_dots = tokens
+        .windows(3)
+        .any(|three| three[0].is_name("split") && three[1].is("(") && three[2].text == ".");
+    splits && on_dots && !together && !sliced
+}
+
+/// Whether the expression from `start` to `end` is compared with a number that could be a version.
+fn order_near(module: &Module<'_>, start: usize, end: usize) -> bool {
+    let tokens = &module.source.tokens;
+    let is_order = |token: &Token<'_>| ORDER.iter().any(|order| token.is(order));
+    let versioned = |at: usize| {
+        tokens.get(at).is_some_and(|token| {
+            token.kind == Kind::Number && is_version_text(token.text) || token.is_name("float")
+        })
+    };
+    let after = tokens.get(end).is_some_and(is_order) && versioned(end + 1);
+    let before = start >= 2 && is_order(&tokens[start - 1]) && versioned(start - 2);
+    after || before
+}
+
+/// Whether a name holds a version as plain text. `torch.__version__` is not plain, but a part of it is.
+fn plain_text_version(module: &Module<'_>, found: &Use) -> bool {
+    let path = found.path.as_str();
+    if path == "torch.version.cuda" {
+        return true;
+    }
+    if let Some(package) = path.strip_suffix(".__version__") {
+        let part = module.is(found.end, "[");
+        return package != "torch" && package != "*" || part;
+    }
+    if let Some(before) = path.strip_suffix(".split").or_else(|| path.strip_suffix(".rsplit")) {
+        return before.ends_with("__version__") || before == "torch.version.cuda";
+    }
+    false
+}
+
+/// Whether what follows the name, past subscripts and calls, is an order against a version in quotes.
+fn compared_with_text(module: &Module<'_>, found: &Use) -> bool {
+    let tokens = &module.source.tokens;
+    let quoted = |at: usize| {
+        tokens.get(at).is_some_and(|token| token.kind == Kind::Text && is_version_text(token.text))
+    };
+    let is_order =
+        |at: usize| tokens.get(at).is_some_and(|token| ORDER.iter().any(|order| token.is(order)));
+    let mut end = found.end;
+    let mut steps = 0;
+    while steps < 4 && (module.is(end, "[") || module.is(end, "(")) {
+        end = module.close(end) + 1;
+        steps += 1;
+    }
+    let before = found.start >= 2 && is_order(found.start - 1) && quoted(found.start - 2);
+    is_order(end) && quoted(end + 1) || before
+}

@@ -1,0 +1,226 @@
+//! Shell scripts and command lines.
+
+mod version;
+mod word;
+
+use super::judge::{Act, Judge};
+use super::{Language, line_number, scan as scan_text};
+use crate::setting::Place;
+use word::{Command, Pipeline, Word};
+
+/// Words that stand before a command and are none.
+const RESERVED: [&str; 12] =
+    ["if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "exec", "command"];
+
+/// Programs that run the command behind their own options.
+const PREFIXES: [&str; 7] = ["sudo", "nohup", "env", "numactl", "timeout", "nice", "stdbuf"];
+
+/// Commands that take `NAME=value` words and put them into the environment.
+const EXPORTS: [&str; 5] = ["export", "declare", "typeset", "readonly", "local"];
+
+/// Programs and the options by which they take `NAME=value`.
+const PASSES: [(&str, &[&str]); 13] = [
+    ("docker", &["-e", "--env"]),
+    ("podman", &["-e", "--env"]),
+    ("nerdctl", &["-e", "--env"]),
+    ("kubectl", &["--env"]),
+    ("singularity", &["--env"]),
+    ("apptainer", &["--env"]),
+    ("mpirun", &["-x"]),
+    ("mpiexec", &["-x", "-genv"]),
+    ("orterun", &["-x"]),
+    ("prterun", &["-x"]),
+    ("srun", &["--export"]),
+    ("sbatch", &["--export"]),
+    ("salloc", &["--export"]),
+];
+
+/// Those whose option takes several with commas between them.
+const LISTS: [&str; 5] = ["srun", "sbatch", "salloc", "singularity", "apptainer"];
+
+/// Reads a script whose first line is `first_line`.
+pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+    let script = word::read(text, first_line);
+    for (line, comment) in &script.comments {
+        judge.comment(*line, comment);
+        if let Some(options) = comment.strip_prefix("#SBATCH") {
+            batch_options(judge, options, *line);
+        }
+    }
+    for pipeline in &script.pipelines {
+        for command in &pipeline.commands {
+            scan_command(judge, command);
+        }
+        version::scan(judge, pipeline);
+        heredocs(judge, pipeline);
+    }
+}
+
+/// The words of one line, for other languages that borrow the shell's quoting. `ENV A=b C="d e"`.
+pub(super) fn words(text: &str, first_line: u32) -> Vec<(String, u32, bool)> {
+    let script = word::read(text, first_line);
+    let commands = script.pipelines.into_iter().flat_map(|pipeline| pipeline.commands);
+    commands
+        .flat_map(|command| command.words)
+        .map(|word| (word.text, word.line, word.dynamic))
+        .collect()
+}
+
+/// `NAME=value` in two.
+pub(super) fn assignment(word: &str) -> Option<(&str, &str)> {
+    let (name, value) = word.split_once('=')?;
+    // `NAME+=value` adds to what is there.
+    let name = name.strip_suffix('+').unwrap_or(name);
+    is_variable(name).then_some((name, value))
+}
+
+/// Whether a word can be the name of a variable.
+pub(super) fn is_variable(name: &str) -> bool {
+    name.bytes().next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
+        && name.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric())
+}
+
+fn batch_options(judge: &mut Judge<'_>, options: &str, line: u32) {
+    for option in options.split_whitespace() {
+        if let Some(list) = option.strip_prefix("--export=") {
+            exported(judge, list, line);
+        }
+    }
+}
+
+/// `ALL,A=b,C=d`
+fn exported(judge: &mut Judge<'_>, list: &str, line: u32) {
+    for (name, value) in list.split(',').filter_map(assignment) {
+        judge.variable(Place::Shell, line, name, known(value), Act::Set);
+    }
+}
+
+fn known(value: &str) -> Option<&str> {
+    (!value.contains(['$', '`'])).then_some(value)
+}
+
+fn set(judge: &mut Judge<'_>, word: &Word) -> bool {
+    let Some((name, value)) = assignment(&word.text) else { return false };
+    let value = (!word.dynamic).then_some(value);
+    judge.variable(Place::Shell, word.line, name, value, Act::Set);
+    true
+}
+
+fn scan_command(judge: &mut Judge<'_>, command: &Command) {
+    let words = behind_prefixes(judge, &command.words);
+    let Some(first) = words.first() else { return };
+    let program = first.text.rsplit('/').next().unwrap_or(&first.text);
+    match program {
+        "setenv" => {
+            if let [_, name, value] = words {
+                let value = (!value.dynamic).then_some(value.text.as_str());
+                judge.variable(Place::Shell, name.line, &name.text, value, Act::Set);
+            }
+        }
+        _ if EXPORTS.contains(&program) => {
+            for word in &words[1..] {
+                set(judge, word);
+            }
+        }
+        _ => {}
+    }
+    passed(judge, program, words);
+    inner_code(judge, program, words);
+    let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+    judge.command(line_of_option(words), &texts);
+}
+
+/// The command itself: without reserved words, assignments, and `sudo -E env A=b`.
+fn behind_prefixes<'w>(judge: &mut Judge<'_>, words: &'w [Word]) -> &'w [Word] {
+    let mut options = false;
+    let own = words.iter().position(|word| {
+        let text = word.text.as_str();
+        if PREFIXES.contains(&text.rsplit('/').next().unwrap_or(text)) {
+            options = true;
+            return false;
+        }
+        let number = || text.starts_with(|c: char| c.is_ascii_digit());
+        let option = options && (text.starts_with('-') || number());
+        !(RESERVED.contains(&text) || option || set(judge, word))
+    });
+    &words[own.unwrap_or(words.len())..]
+}
+
+/// The place of a command is the option that can be wrong, where it has one.
+fn line_of_option(words: &[Word]) -> u32 {
+    let option = words.iter().find(|word| word.text.starts_with("--format") || word.text == "-pl");
+    option.or(words.first()).map_or(0, |word| word.line)
+}
+
+/// `docker run -e A=b`, `mpirun -x A=b`, `srun --export=ALL,A=b`
+fn passed(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
+    let Some((_, options)) = PASSES.iter().find(|(name, _)| *name == program) else { return };
+    for (at, word) in words.iter().enumerate() {
+        for option in *options {
+            let value = if word.text == *option {
+                words.get(at + 1).map(|next| (next.text.as_str(), next.line))
+            } else {
+                let joined = word.text.strip_prefix(option).and_then(|rest| rest.strip_prefix('='));
+                joined.map(|value| (value, word.line))
+            };
+            let Some((value, line)) = value else { continue };
+            if LISTS.contains(&program) {
+                exported(judge, value, line);
+            } else if let Some((name, value)) = assignment(value) {
+                judge.variable(Place::Shell, line, name, known(value), Act::Set);
+            }
+        }
+    }
+}
+
+/// The language that a program reads from its input or from `-c`.
+fn language_of(program: &str) -> Option<Language> {
+    match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
+        "python" | "pypy" => Some(Language::Python),
+        "bash" | "sh" | "zsh" | "dash" | "ssh" => Some(Language::Shell),
+        _ => None,
+    }
+}
+
+/// `python -c "..."`, `bash -lc "..."`
+fn inner_code(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
+    // The program may be the argument of another: `docker run image python -c ..`, `srun bash -c ..`.
+    let found = std::iter::once(program)
+        .chain(words.iter().skip(1).map(|word| word.text.as_str()))
+        .position(|word| language_of(word.rsplit('/').next().unwrap_or(word)).is_some());
+    let Some(at) = found else { return };
+    let name = words[at].text.rsplit('/').next().unwrap_or_default();
+    let Some(language) = language_of(name) else { return };
+    let flag = words[at + 1..].iter().position(|word| {
+        word.text.starts_with('-') && !word.text.starts_with("--") && word.text.ends_with('c')
+    });
+    if let Some(code) = flag.and_then(|flag| words.get(at + 1 + flag + 1)) {
+        scan_text(judge, language, &code.text, code.line);
+    }
+}
+
+fn heredocs(judge: &mut Judge<'_>, pipeline: &Pipeline) {
+    if pipeline.heredocs.is_empty() {
+        return;
+    }
+    let by_program = pipeline.commands.iter().rev().find_map(|command| {
+        command.words.iter().find_map(|word| language_of(word.text.rsplit('/').next()?))
+    });
+    let by_target = pipeline.commands.iter().find_map(|command| {
+        let tee = command.words.first().is_some_and(|word| word.text.ends_with("tee"));
+        let file = command.words.last().filter(|_| tee).map(|word| word.text.as_str());
+        Language::by_name(command.target.as_deref().or(file)?)
+    });
+    for (text, line) in &pipeline.heredocs {
+        let by_content =
+            || Language::by_content(text.as_bytes()).filter(|_| text.starts_with("#!"));
+        if let Some(language) = by_program.or(by_target).or_else(by_content) {
+            scan_text(judge, language, text, *line);
+        }
+    }
+}
+
+/// How many lines a text begins before `part`, which is a piece of it.
+pub(super) fn lines_before(text: &str, at: usize) -> u32 {
+    line_number(memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count())
+}

@@ -1,0 +1,265 @@
+//! YAML: manifests of Kubernetes, compose files, workflows.
+//!
+//! Read line by line with the keys above each line; enough for environments and commands, and it
+//! cannot be confused by templates (`{{ .Values.x }}`) that are no YAML at all.
+
+mod line;
+
+use super::judge::{Act, Judge};
+use super::{Language, line_number, scan as scan_text, shell};
+use crate::setting::Place;
+use line::{Line, flow_items, indent, scalar};
+
+/// Keys whose value is a command, or the words of one.
+const COMMANDS: [&str; 11] = [
+    "command",
+    "args",
+    "run",
+    "script",
+    "entrypoint",
+    "cmd",
+    "before_script",
+    "after_script",
+    "setup",
+    "commands",
+    "test",
+];
+
+/// Reads a document whose first line is `first_line`.
+pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
+    let mut reader =
+        Reader { judge, above: Vec::new(), entry: Entry::default(), words: Vec::new() };
+    let lines: Vec<&str> = text.lines().collect();
+    let mut at = 0;
+    while at < lines.len() {
+        let number = first_line.saturating_add(line_number(at));
+        let line = Line::read(lines[at]);
+        at += 1;
+        if let Some(comment) = line.comment {
+            reader.judge.comment(number, comment);
+        }
+        if line.key.is_none() && line.value.is_empty() && line.dash.is_none() {
+            continue;
+        }
+        reader.place(&line);
+        if is_block(line.value) {
+            let base = if line.key.is_some() { line.column } else { line.dash.unwrap_or(0) };
+            let end = block_end(&lines, at, base);
+            let body = dedented(&lines[at..end]);
+            reader.block(&line, &body, number.saturating_add(1));
+            at = end;
+        } else {
+            reader.value(&line, number);
+        }
+    }
+    reader.end_entry();
+    reader.end_words();
+}
+
+/// `|`, `>-`, `|2+`
+fn is_block(value: &str) -> bool {
+    let mut letters = value.chars();
+    matches!(letters.next(), Some('|' | '>')) && letters.all(|c| matches!(c, '+' | '-' | '0'..='9'))
+}
+
+fn block_end(lines: &[&str], from: usize, base: usize) -> usize {
+    let inside = |line: &&str| line.trim().is_empty() || indent(line) > base;
+    from + lines[from..].iter().take_while(|line| inside(line)).count()
+}
+
+/// The lines without the blanks that all of them begin with.
+fn dedented(lines: &[&str]) -> String {
+    let filled = lines.iter().filter(|line| !line.trim().is_empty());
+    let margin = filled.map(|line| indent(line)).min().unwrap_or(0);
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(line.get(margin..).unwrap_or_default());
+        text.push('\n');
+    }
+    text
+}
+
+/// `- name: X` and its `value: Y`, in either order.
+#[derive(Default)]
+struct Entry {
+    column: usize,
+    name: Option<(String, u32)>,
+    value: Option<String>,
+}
+
+struct Reader<'j, 'f> {
+    judge: &'j mut Judge<'f>,
+    /// The keys above the present line, with their columns.
+    above: Vec<(usize, String)>,
+    entry: Entry,
+    /// The words of a command that is written as a list, with their lines.
+    words: Vec<(String, u32)>,
+}
+
+impl Reader<'_, '_> {
+    /// Brings the keys above up to date, and ends what the line ends.
+    fn place(&mut self, line: &Line<'_>) {
+        let left = line.dash.unwrap_or(line.column);
+        while let Some((column, _)) = self.above.last()
+            // A list may stand as far left as its key.
+            && (*column > left || *column == left && line.dash.is_none())
+        {
+            self.above.pop();
+        }
+        if line.dash.is_some() || line.column < self.entry.column {
+            self.end_entry();
+        }
+        self.entry.column = line.column;
+        let goes_on = line.dash.is_some() && line.key.is_none() && self.in_words();
+        let more = line.key == Some("args") && !self.words.is_empty();
+        if !goes_on && !more {
+            self.end_words();
+        }
+        if let Some(key) = line.key {
+            self.above.push((line.column, key.to_owned()));
+        }
+    }
+
+    fn parent(&self) -> &str {
+        self.above.last().map_or("", |(_, key)| key.as_str())
+    }
+
+    fn in_words(&self) -> bool {
+        COMMANDS.contains(&self.parent())
+    }
+
+    /// A block scalar: a script, or a file by its name.
+    fn block(&mut self, line: &Line<'_>, body: &str, number: u32) {
+        if line.key.is_none() && self.in_words() {
+            self.words.push((body.to_owned(), number));
+            return;
+        }
+        let by_key = self.above.last().and_then(|(_, key)| Language::by_name(key));
+        let command = line.key.is_some_and(|key| COMMANDS.contains(&key));
+        let by_content = || {
+            let known = Language::by_content(body.as_bytes());
+            known.filter(|_| command || body.starts_with("#!"))
+        };
+        let as_shell = command.then_some(Language::Shell);
+        if let Some(language) = by_key.or_else(by_content).or(as_shell) {
+            // What looks like a mapping in a script is still a script.
+            let language =
+                if command && language == Language::Yaml { Language::Shell } else { language };
+            scan_text(self.judge, language, body, number);
+        }
+    }
+
+    fn value(&mut self, line: &Line<'_>, number: u32) {
+        let value = line.value;
+        match line.key {
+            Some(key) => {
+                if value.is_empty() {
+                    return;
+                }
+                match key {
+                    "name" => self.entry.name = Some((scalar(value), number)),
+                    "value" => self.entry.value = Some(scalar(value)),
+                    _ if COMMANDS.contains(&key) => self.command(value, number),
+                    _ if value.starts_with('{') => self.flow_map(value, number),
+                    _ if value.starts_with('[') => self.flow_list(value, number),
+                    _ => self.variable(key, &scalar(value), number),
+                }
+            }
+            None if value.starts_with('{') => self.flow_map(value, number),
+            None => self.item(value, number),
+        }
+    }
+
+    /// An item of a list: a word of a command, or `NAME=value`.
+    fn item(&mut self, value: &str, number: u32) {
+        let text = scalar(value);
+        if self.in_words() {
+            self.words.push((text, number));
+        } else if let Some((name, value)) = shell::assignment(&text) {
+            self.variable(name, value, number);
+        }
+    }
+
+    fn command(&mut self, value: &str, number: u32) {
+        if value.starts_with('[') {
+            let items = flow_items(value);
+            self.words.extend(items.into_iter().map(|item| (scalar(item), number)));
+        } else {
+            scan_text(self.judge, Language::Shell, &scalar(value), number);
+        }
+    }
+
+    /// `env: {A: b}`, `{name: A, value: b}`
+    fn flow_map(&mut self, value: &str, number: u32) {
+        let mut named = Entry::default();
+        for item in flow_items(value) {
+            let Some((key, value)) = item.split_once(':') else { continue };
+            let (key, value) = (scalar(key), scalar(value));
+            match key.as_str() {
+                "name" => named.name = Some((value, number)),
+                "value" => named.value = Some(value),
+                _ => self.variable(&key, &value, number),
+            }
+        }
+        if let (Some((name, line)), value) = (named.name, named.value) {
+            self.set(&name, value.as_deref(), line);
+        }
+    }
+
+    fn flow_list(&mut self, value: &str, number: u32) {
+        for item in flow_items(value) {
+            if item.starts_with('{') {
+                self.flow_map(item, number);
+            } else if let Some((name, value)) = shell::assignment(&scalar(item)) {
+                self.variable(name, value, number);
+            }
+        }
+    }
+
+    /// Only a name in capitals is an environment variable in a manifest.
+    fn variable(&mut self, name: &str, value: &str, number: u32) {
+        let capitals = !name.bytes().any(|b| b.is_ascii_lowercase());
+        if shell::is_variable(name) && capitals {
+            self.set(name, Some(value), number);
+        }
+    }
+
+    fn set(&mut self, name: &str, value: Option<&str>, number: u32) {
+        let value = value.filter(|value| !value.contains(['$', '{']));
+        self.judge.variable(Place::Manifest, number, name, value, Act::Set);
+    }
+
+    fn end_entry(&mut self) {
+        let entry = std::mem::take(&mut self.entry);
+        if let Some((name, line)) = entry.name
+            && shell::is_variable(&name)
+        {
+            self.set(&name, entry.value.as_deref(), line);
+        }
+    }
+
+    /// A command that was written as a list is one line for the shell. Each word keeps its line.
+    fn end_words(&mut self) {
+        let words = std::mem::take(&mut self.words);
+        let Some((_, first_line)) = words.first() else { return };
+        let mut text = String::new();
+        let mut line = *first_line;
+        for (word, number) in &words {
+            while line < *number {
+                text.push_str("\\\n");
+                line += 1;
+            }
+            text.push('\'');
+            text.push_str(&word.replace('\'', "'\\''"));
+            text.push_str("' ");
+            line = line.saturating_add(shell::lines_before(word, word.len()));
+        }
+        scan_text(self.judge, Language::Shell, &text, *first_line);
+        // A step of a pipeline is a script of its own.
+        for (word, number) in words.iter().filter(|(word, _)| word.trim().contains([' ', '\n'])) {
+            let python = Language::by_content(word.as_bytes()) == Some(Language::Python);
+            let language = if python { Language::Python } else { Language::Shell };
+            scan_text(self.judge, language, word, *number);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Running other programs.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// Says something to the person, on stderr.
+pub(crate) fn say(text: &str) {
+    #[expect(clippy::print_stderr, reason = "xtask speaks to the person who runs it")]
+    {
+        eprintln!("{text}");
+    }
+}
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().expect("xtask lies in the checkout").to_owned()
+}
+
+/// A command that runs in the root of the checkout.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// Runs `cargo` with these words; what it prints is seen.
+pub(crate) fn cargo(words: &[&str]) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run(command(cargo).args(words), &format!("cargo {}", words.join(" ")))
+}
+
+/// Runs a command; a failure names it.
+pub(crate) fn run(command: &mut Command, name: &str) -> anyhow::Result<()> {
+    say(&format!("--- {name}"));
+    let status = command.status().with_context(|| format!("failed to start `{name}`"))?;
+    if !status.success() {
+        bail!("`{name}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Whether `cargo NAME` is there.
+pub(crate) fn has_cargo_command(name: &str) -> bool {
+    let mut probe = command("cargo");
+    probe.args([name, "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    probe.status().is_ok_and(|status| status.success())
+}
