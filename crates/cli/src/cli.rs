@@ -15,7 +15,7 @@ pub(crate) struct Cli {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Will this GPU, driver, CUDA and framework work together? Why not, and what to do
+    /// Is this node right? Or: will this GPU, driver, CUDA and framework work together?
     Check(commands::check::Args),
     /// What a kernel log says happened to the GPUs, and what to do
     Decode(commands::decode::Args),
@@ -24,6 +24,9 @@ pub(crate) enum Command {
     Facts(commands::facts::FactsCommand),
     /// Settings in scripts and environments that do nothing or harm, and what to use instead
     Lint(commands::lint::Args),
+    /// Makes calls that may never return, for a parent that does not wait
+    #[command(subcommand, hide = true)]
+    Probe(commands::probe::ProbeCommand),
 }
 
 /// How an answer is printed.

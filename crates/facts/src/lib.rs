@@ -18,6 +18,7 @@ pub mod framework;
 pub mod gpu;
 pub mod lint;
 pub mod names;
+pub mod node;
 pub mod origin;
 pub mod set;
 pub mod setting;

@@ -23,7 +23,7 @@ impl Advice {
 
 /// Reasons, remedies and notices as the rules find them.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     reasons: Vec<Reason>,
     advice: Vec<Advice>,
     notices: Vec<Notice>,
@@ -31,7 +31,7 @@ pub(super) struct Findings {
 
 impl Findings {
     /// Adds a reason.
-    pub(super) fn reason(
+    pub(crate) fn reason(
         &mut self,
         verdict: Verdict,
         code: &'static str,
@@ -42,7 +42,7 @@ impl Findings {
     }
 
     /// Adds a remedy. The same act for another purpose is the same remedy.
-    pub(super) fn remedy(&mut self, purpose: &str, text: String, command: Option<String>) {
+    pub(crate) fn remedy(&mut self, purpose: &str, text: String, command: Option<String>) {
         match self.advice.iter_mut().find(|it| it.text == text && it.command == command) {
             Some(present) if present.purposes.iter().any(|it| it == purpose) => {}
             Some(present) => present.purposes.push(purpose.to_owned()),
@@ -51,12 +51,22 @@ impl Findings {
     }
 
     /// Adds a notice.
-    pub(super) fn notice(&mut self, notice: Notice) {
+    pub(crate) fn notice(&mut self, notice: Notice) {
         self.notices.push(notice);
     }
 
+    /// Takes the reasons out, in the order of the rules.
+    pub(crate) fn take_reasons(&mut self) -> Vec<Reason> {
+        std::mem::take(&mut self.reasons)
+    }
+
+    /// What helps, and what a person should know besides.
+    pub(crate) fn into_remedies_and_notices(self) -> (Vec<Remedy>, Vec<Notice>) {
+        (self.advice.into_iter().map(Advice::into_remedy).collect(), self.notices)
+    }
+
     /// The answer: the worst reason decides.
-    pub(super) fn into_report(mut self, set: &SetId) -> Report {
+    pub(crate) fn into_report(mut self, set: &SetId) -> Report {
         // Stable: inside a verdict the reasons keep the order of the rules.
         self.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.verdict));
         let verdict = self.reasons.first().map_or(Verdict::Unknown, |reason| reason.verdict);

@@ -19,21 +19,42 @@ pub use query::{
 };
 pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Verdict};
 
+pub(crate) use context::Findings;
+
 use crate::set::FactSet;
-use context::Findings;
 
 /// Judges a combination.
 pub fn check(set: &FactSet, query: &Query<'_>) -> Report {
     let mut findings = Findings::default();
-    rules::driver::judge(set, query, &mut findings);
-    rules::architecture::judge(set, query, &mut findings);
-    rules::module::judge(set, query, &mut findings);
-    rules::lifecycle::judge(set, query, &mut findings);
-    let user_space = rules::forward::judge(set, query, &mut findings);
-    rules::cuda::judge(set, query, user_space, &mut findings);
-    rules::framework::judge(set, query, user_space, &mut findings);
-    rules::fabric::judge(set, query, &mut findings);
-    rules::feature::judge(set, query, &mut findings);
-    rules::exposure::judge(set, query, &mut findings);
+    platform(set, query, &mut findings);
+    programs(set, query, &mut findings);
+    surroundings(set, query, &mut findings);
     findings.into_report(&set.set)
+}
+
+/// The GPU and its driver.
+pub(crate) fn platform(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    rules::driver::judge(set, query, findings);
+    rules::architecture::judge(set, query, findings);
+    rules::module::judge(set, query, findings);
+    rules::lifecycle::judge(set, query, findings);
+}
+
+/// The CUDA and the framework that shall run on them.
+pub(crate) fn programs(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    let user_space = rules::forward::judge(set, query, findings);
+    rules::cuda::judge(set, query, user_space, findings);
+    rules::framework::judge(set, query, user_space, findings);
+}
+
+/// What goes with the driver, and what is known against it.
+pub(crate) fn surroundings(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    rules::fabric::judge(set, query, findings);
+    rules::feature::judge(set, query, findings);
+    rules::exposure::judge(set, query, findings);
+}
+
+/// Fabric manager alone.
+pub(crate) fn fabric(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
+    rules::fabric::judge(set, query, findings);
 }

@@ -1,0 +1,76 @@
+//! A combination that a person names.
+
+use farrier_facts::check::{
+    Feature, InputError, Module, Query, Report, Request, Usage, Verdict, check,
+};
+
+use super::print::{self, INDENT};
+use super::{Args, FeatureArg, ModuleArg, UsageArg};
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+use crate::sets;
+
+impl Args {
+    fn request(&self, gpu: &str, driver: &str) -> Request {
+        Request {
+            gpu: gpu.to_owned(),
+            driver: driver.to_owned(),
+            cuda: self.cuda.clone(),
+            framework: self.framework.clone(),
+            module: self.module.map(|module| match module {
+                ModuleArg::Open => Module::Open,
+                ModuleArg::Proprietary => Module::Proprietary,
+            }),
+            usage: match self.r#use {
+                UsageArg::Run => Usage::Run,
+                UsageArg::Compile => Usage::Compile,
+            },
+            ptx_only: self.ptx_only,
+            forward_compat: self.forward_compat.clone(),
+            fabric_manager: self.fabric_manager.clone(),
+            feature: self.feature.map(|feature| match feature {
+                FeatureArg::Cdmm => Feature::Cdmm,
+                FeatureArg::Mig => Feature::Mig,
+            }),
+            strict: self.strict,
+        }
+    }
+}
+
+pub(super) fn run(
+    args: &Args,
+    gpu: &str,
+    driver: &str,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let set = sets::active();
+    let on = args.on.unwrap_or_else(sets::today);
+    let query = Query::read(&set, &args.request(gpu, driver), on).map_err(refusal)?;
+    let report = check(&set, &query);
+    match args.output {
+        Output::Json => printer.json(&report)?,
+        Output::Table => print(&report, &query, printer)?,
+    }
+    Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
+}
+
+fn refusal(err: InputError) -> anyhow::Error {
+    Hinted::error(err.to_string(), err.expected)
+}
+
+fn print(report: &Report, query: &Query<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+    let verdict = print::headline(report.verdict, printer);
+    printer.line(&format!("{verdict}: {} with driver {}", query.gpu.id, query.driver.version))?;
+    printer.line("")?;
+    for reason in &report.reasons {
+        printer.paragraph(reason.verdict.name(), INDENT, &reason.text)?;
+        printer.paragraph("", INDENT, &format!("[{}] {}", reason.code, reason.source))?;
+    }
+    print::remedies(&report.remedies, printer)?;
+    print::notices(&report.notices, printer)?;
+    printer.line("")?;
+    printer.line(&format!("data: {} of {}", report.data.set, report.data.date))?;
+    Ok(())
+}

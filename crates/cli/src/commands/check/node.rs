@@ -1,0 +1,120 @@
+//! This node, another root, or a capture.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use farrier_facts::check::Verdict;
+use farrier_facts::node::{self, NodeReport, NvmlReading};
+use farrier_hardware::capture::{self, Captured};
+use farrier_hardware::python::PythonChoice;
+use farrier_hardware::{Root, nvml, observe};
+
+use super::Args;
+use super::print::{self, INDENT};
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+use crate::sets;
+
+pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let set = sets::active();
+    let today = sets::today();
+    let on = args.on.unwrap_or(today);
+    let Seen { root, nvml, python, name, captured } = look(args)?;
+    let observation = observe::observe(&root, nvml, &python);
+    if let Some(folder) = &args.capture {
+        let day = captured.unwrap_or(today);
+        capture::write(folder, &root, &observation.nvml, &python, day)
+            .with_context(|| format!("failed to write the capture `{}`", folder.display()))?;
+    }
+    let report = node::judge(&set, &observation, on, args.strict);
+    match args.output {
+        Output::Json => printer.json(&report)?,
+        Output::Table => print(&report, &name, printer)?,
+    }
+    Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
+}
+
+/// Where the node's files are and what NVML said.
+struct Seen {
+    root: Root,
+    nvml: NvmlReading,
+    python: PythonChoice,
+    /// What the headline calls it.
+    name: String,
+    /// The day of a capture.
+    captured: Option<jiff::civil::Date>,
+}
+
+fn look(args: &Args) -> anyhow::Result<Seen> {
+    let Some(folder) = args.root.as_deref().filter(|folder| *folder != Path::new("/")) else {
+        return Ok(Seen {
+            root: Root::live("/"),
+            nvml: ask(args, Path::new(nvml::LIBRARY))?,
+            python: PythonChoice::active(args.python.as_deref()),
+            name: "this node".to_owned(),
+            captured: None,
+        });
+    };
+    if !folder.is_dir() {
+        return Err(Hinted::error(
+            format!("--root: `{}` is not a folder", folder.display()),
+            "the root of a node's files, such as /host, or a folder that --capture wrote",
+        ));
+    }
+    if capture::is_capture(folder) {
+        let Captured { root, nvml, python, captured } = capture::open(folder)
+            .with_context(|| format!("failed to open the capture `{}`", folder.display()))?;
+        let nvml = if args.nvml.is_some() { ask(args, Path::new(nvml::LIBRARY))? } else { nvml };
+        let name = format!("the capture {} of {captured}", folder.display());
+        return Ok(Seen { root, nvml, python, name, captured: Some(captured) });
+    }
+    // This machine's own library would speak of other GPUs.
+    let nvml = match &args.nvml {
+        Some(path) => ask(args, path)?,
+        None => NvmlReading::NotAsked { why: "--root was given without --nvml".to_owned() },
+    };
+    let named = args.python.as_deref().and_then(Path::to_str);
+    Ok(Seen {
+        root: Root::live(folder),
+        nvml,
+        python: PythonChoice::of_root(named),
+        name: format!("the root {}", folder.display()),
+        captured: None,
+    })
+}
+
+/// Asks NVML through a child, or reads its saved answers.
+fn ask(args: &Args, default: &Path) -> anyhow::Result<NvmlReading> {
+    let library = args.nvml.as_deref().unwrap_or(default);
+    if library.extension().is_some_and(|extension| extension == "json") {
+        return capture::read_nvml(library).context("failed to read the saved answers of NVML");
+    }
+    let program = std::env::current_exe().context("failed to find our own program")?;
+    let mut command = Command::new(program);
+    command.args(["probe", "nvml", "--library"]).arg(library);
+    Ok(nvml::ask(command, Duration::from_secs(args.nvml_deadline)))
+}
+
+fn print(report: &NodeReport, name: &str, printer: &mut Printer) -> anyhow::Result<()> {
+    let verdict = print::headline(report.verdict, printer);
+    printer.line(&format!("{verdict}: {name}"))?;
+    printer.line("")?;
+    for item in &report.items {
+        if item.verdict == Verdict::Ok {
+            // Nothing to do about it: where it was read is in the JSON.
+            printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
+            continue;
+        }
+        printer.paragraph(item.verdict.name(), INDENT, &item.text)?;
+        printer.paragraph("", INDENT, &format!("[{}] {}", item.code, item.source))?;
+    }
+    print::remedies(&report.remedies, printer)?;
+    print::notices(&report.notices, printer)?;
+    printer.line("")?;
+    printer.line(&format!("data: {} of {}", report.data.set, report.data.date))?;
+    Ok(())
+}

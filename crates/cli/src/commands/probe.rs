@@ -1,0 +1,35 @@
+//! `farrier probe`: the child that makes calls which may never return. Not for people.
+
+use std::ffi::OsString;
+
+use farrier_hardware::nvml::{self, Line};
+
+use crate::commands::Outcome;
+use crate::printer::Printer;
+
+/// What to ask.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ProbeCommand {
+    /// Asks NVML everything that a check reads; JSON lines on stdout
+    Nvml {
+        /// The library to load
+        #[arg(long, value_name = "PATH", default_value = nvml::LIBRARY)]
+        library: OsString,
+    },
+}
+
+pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let ProbeCommand::Nvml { library } = command;
+    let mut failed = None;
+    let answer = nvml::read(library, &mut |call: &str| {
+        // Written out before the call: if it never returns, this is the last that is heard.
+        let written =
+            printer.json_line(&Line::Call(call.to_owned())).and_then(|()| printer.finish());
+        failed = failed.take().or(written.err());
+    });
+    if let Some(err) = failed {
+        return Err(err.into());
+    }
+    printer.json_line(&Line::Answer(answer))?;
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,147 @@
+//! What several rules need to know of a node.
+
+use jiff::civil::Date;
+
+use super::nvml::NvmlDevice;
+use super::observation::{InstalledKernel, NodeObservation, PciDevice};
+use super::reading::Reading;
+use crate::check::{Module, Query, Request};
+use crate::gpu::Gpu;
+use crate::set::FactSet;
+
+/// A node, the facts and the day.
+pub(super) struct Node<'a> {
+    pub(super) set: &'a FactSet,
+    pub(super) seen: &'a NodeObservation,
+    pub(super) on: Date,
+    pub(super) strict: bool,
+}
+
+/// GPUs of one model.
+pub(super) struct Model<'a> {
+    /// The name to look it up by, as it was read.
+    pub(super) name: String,
+    /// How many.
+    pub(super) count: usize,
+    /// Its facts.
+    pub(super) gpu: Option<&'a Gpu>,
+}
+
+impl<'a> Node<'a> {
+    /// The GPUs on PCI, where they could be read.
+    pub(super) fn gpus_on_pci(&self) -> Option<Vec<&'a PciDevice>> {
+        Some(self.seen.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
+    }
+
+    /// NVML's devices; none where it did not answer.
+    pub(super) fn devices(&self) -> &'a [NvmlDevice] {
+        self.seen.nvml.answered().map_or(&[], |nvml| &nvml.devices)
+    }
+
+    /// Whether there is a GPU; absent where that cannot be told.
+    pub(super) fn has_gpu(&self) -> Option<bool> {
+        if !self.devices().is_empty() {
+            return Some(true);
+        }
+        self.gpus_on_pci().map(|gpus| !gpus.is_empty())
+    }
+
+    /// The version of the driver that is loaded, by whoever says it.
+    pub(super) fn loaded(&self) -> Option<&'a str> {
+        let driver = &self.seen.driver;
+        let nvml = self.seen.nvml.answered().and_then(|nvml| nvml.driver_version.value());
+        let nvrm = || driver.nvrm_line.value().and_then(|line| version_in(line));
+        driver.loaded.value().or(nvml).map(String::as_str).or_else(nvrm)
+    }
+
+    /// Which modules are loaded: the open ones say so in the line of `/proc/driver/nvidia/version`.
+    pub(super) fn flavour(&self) -> Option<Module> {
+        let line = self.seen.driver.nvrm_line.value()?;
+        Some(if line.contains("Open Kernel Module") { Module::Open } else { Module::Proprietary })
+    }
+
+    /// The models, most frequent first.
+    pub(super) fn models(&self) -> Vec<Model<'a>> {
+        let mut names: Vec<String> = Vec::new();
+        for device in self.devices() {
+            match (device.name.value(), device.pci_device_id.value()) {
+                (Some(name), _) if self.set.gpus.by_name(name).is_some() => {
+                    names.push(name.clone())
+                }
+                (name, Some(id)) => {
+                    let by_id = format!("10de:{:04x}", id >> 16);
+                    let known = self.set.gpus.by_name(&by_id).is_some();
+                    names.push(name.filter(|_| !known).cloned().unwrap_or(by_id));
+                }
+                (Some(name), None) => names.push(name.clone()),
+                (None, None) => {}
+            }
+        }
+        if names.is_empty() {
+            let gpus = self.gpus_on_pci().unwrap_or_default();
+            names = gpus.iter().map(|gpu| format!("10de:{}", gpu.device)).collect();
+        }
+        let mut models: Vec<Model<'a>> = Vec::new();
+        for name in names {
+            match models.iter_mut().find(|model| model.name == name) {
+                Some(model) => model.count += 1,
+                None => {
+                    let gpu = self.set.gpus.by_name(&name).map(|named| named.gpu);
+                    models.push(Model { name, count: 1, gpu });
+                }
+            }
+        }
+        models.sort_by_key(|model| std::cmp::Reverse(model.count));
+        models
+    }
+
+    /// The model's combination with the loaded driver, as the hypothetical check would be asked.
+    pub(super) fn query(
+        &self,
+        model: &Model<'_>,
+        framework: Option<String>,
+    ) -> Option<Result<Query<'a>, crate::check::InputError>> {
+        let request = Request {
+            gpu: model.name.clone(),
+            driver: self.loaded()?.to_owned(),
+            framework,
+            module: self.flavour(),
+            strict: self.strict,
+            ..Request::default()
+        };
+        Some(Query::read(self.set, &request, self.on))
+    }
+
+    /// The running kernel, as it is installed.
+    pub(super) fn running_kernel(&self) -> Option<&'a InstalledKernel> {
+        let running = self.seen.kernels.running.value()?;
+        self.seen.kernels.installed.value()?.iter().find(|kernel| kernel.release == *running)
+    }
+
+    /// Whether the files are those of a container: then they say nothing about the host.
+    pub(super) fn inside_container(&self) -> bool {
+        self.seen.containers.inside == Reading::Value(true)
+    }
+}
+
+/// A word that reads as a driver version.
+fn version_in(line: &str) -> Option<&str> {
+    line.split_whitespace().find(|word| word.parse::<crate::version::DriverVersion>().is_ok())
+}
+
+/// `GPU 0`, `GPUs 0, 3`, or all of them.
+pub(super) fn gpus(indices: &[u32], all: usize) -> String {
+    match indices {
+        [one] => format!("GPU {one}"),
+        several if several.len() == all => format!("all {all} GPUs"),
+        several => {
+            let list: Vec<String> = several.iter().map(ToString::to_string).collect();
+            format!("GPUs {}", list.join(", "))
+        }
+    }
+}
+
+/// Plural of a count.
+pub(super) fn counted(count: usize, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}

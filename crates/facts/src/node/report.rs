@@ -1,0 +1,108 @@
+//! The answer.
+
+use serde::Serialize;
+
+use crate::check::{DataId, Findings, Notice, Remedy, Verdict};
+use crate::set::SetId;
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item {
+    /// A stable name of the finding.
+    pub code: &'static str,
+    /// What it is about: `driver`, `GPU 3`, `kernel 6.8.0-60-generic`.
+    pub subject: String,
+    /// What this alone comes to. Unknown: the text says what could not be read.
+    pub verdict: Verdict,
+    /// In words.
+    pub text: String,
+    /// Who says so: what was read, and the source of the rule where it is not plain.
+    pub source: String,
+}
+
+/// The answer to a check of a node.
+#[derive(Debug, Clone, Serialize)]
+#[must_use = "an unread report is not actionable"]
+pub struct NodeReport {
+    /// The worst of the items.
+    pub verdict: Verdict,
+    /// Worst first.
+    pub items: Vec<Item>,
+    /// What would help, most useful first.
+    pub remedies: Vec<Remedy>,
+    /// Listed apart; they change the verdict only in strict checks.
+    pub notices: Vec<Notice>,
+    /// Which facts.
+    pub data: DataId,
+}
+
+/// What the rules write into.
+#[derive(Debug, Default)]
+pub(super) struct NodeFindings {
+    items: Vec<Item>,
+    findings: Findings,
+}
+
+impl NodeFindings {
+    /// Adds an item.
+    pub(super) fn item(
+        &mut self,
+        verdict: Verdict,
+        code: &'static str,
+        subject: impl Into<String>,
+        text: impl Into<String>,
+        source: impl Into<String>,
+    ) {
+        let item = Item {
+            code,
+            subject: subject.into(),
+            verdict,
+            text: text.into(),
+            source: source.into(),
+        };
+        self.push(item);
+    }
+
+    /// Adds a remedy; the same act for another purpose is the same remedy.
+    pub(super) fn remedy(&mut self, purpose: &str, text: &str, command: Option<&str>) {
+        self.findings.remedy(purpose, text.to_owned(), command.map(str::to_owned));
+    }
+
+    /// Runs rules of the hypothetical check and takes their reasons as items about `subject`.
+    pub(super) fn from_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
+        rules(&mut self.findings);
+        for reason in self.findings.take_reasons() {
+            self.push(Item {
+                code: reason.code,
+                subject: subject.to_owned(),
+                verdict: reason.verdict,
+                text: reason.text,
+                source: reason.source,
+            });
+        }
+    }
+
+    /// Two models of GPU say the same of one driver.
+    fn push(&mut self, item: Item) {
+        let same = |it: &Item| (it.code, &it.text) == (item.code, &item.text);
+        if !self.items.iter().any(same) {
+            self.items.push(item);
+        }
+    }
+
+    /// The answer: the worst item decides.
+    pub(super) fn into_report(mut self, set: &SetId) -> NodeReport {
+        // Stable: inside a verdict the items keep the order of the rules.
+        self.items.sort_by_key(|item| std::cmp::Reverse(item.verdict));
+        let verdict = self.items.first().map_or(Verdict::Unknown, |item| item.verdict);
+        let (remedies, mut notices) = self.findings.into_remedies_and_notices();
+        let mut seen: Vec<(crate::check::NoticeCode, Option<String>, String)> = Vec::new();
+        notices.retain(|notice| {
+            let key = (notice.code, notice.id.clone(), notice.text.clone());
+            let new = !seen.contains(&key);
+            seen.push(key);
+            new
+        });
+        NodeReport { verdict, items: self.items, remedies, notices, data: set.into() }
+    }
+}

@@ -1,0 +1,73 @@
+//! CDMM: who manages the GPU's memory where CPU and GPU share one address space.
+
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const PARAMETER: &str = "CoherentGPUMemoryMode";
+const SOURCE: &str = "/proc/driver/nvidia/params, CoherentGPUMemoryMode";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    let models = node.models();
+    let Some(gpu) = models.iter().filter_map(|model| model.gpu).find(|gpu| gpu.coherent) else {
+        return;
+    };
+    let facts = &node.set.drivers.cdmm;
+    let mut item = |verdict, code, text: String| {
+        findings.item(
+            verdict,
+            code,
+            "GPU memory",
+            text,
+            format!("{SOURCE}; {}", facts.origin.line()),
+        );
+    };
+    let mode =
+        node.seen.driver.parameters.as_ref().map(|all| all.get(PARAMETER).map(String::as_str));
+    match mode {
+        Reading::Value(Some("driver")) => item(
+            Verdict::Ok,
+            "cdmm-on",
+            format!("{}: the driver manages the GPU's memory (CDMM)", gpu.id),
+        ),
+        Reading::Value(Some("numa" | "")) => {
+            item(
+                Verdict::Caveat,
+                "cdmm-off",
+                format!(
+                    "{}: the GPU's memory is a NUMA node of the kernel (CDMM is off), so the kernel \
+                     may put other programs' pages there",
+                    gpu.id
+                ),
+            );
+            findings.remedy(
+                "for GPU memory that only GPU programs use",
+                &format!("set the module option `{}` and reboot", facts.enable),
+                Some(&facts.verify),
+            );
+        }
+        Reading::Value(Some(other)) => {
+            item(
+                Verdict::Unknown,
+                "cdmm-unknown",
+                format!("{PARAMETER} is `{other}`, which is not known"),
+            );
+        }
+        Reading::Value(None) => item(
+            Verdict::Caveat,
+            "cdmm-unsupported",
+            format!("this driver has no {PARAMETER}; CDMM starts with {}", facts.first_driver),
+        ),
+        Reading::Absent => item(
+            Verdict::Unknown,
+            "cdmm-unknown",
+            "the driver's parameters are not there: the memory mode is not known".to_owned(),
+        ),
+        Reading::Unreadable(why) => item(
+            Verdict::Unknown,
+            "cdmm-unknown",
+            format!("the driver's parameters cannot be read: {why}"),
+        ),
+    }
+}

@@ -1,0 +1,193 @@
+//! The container toolkit: there where containers are, of a version without known holes, and with a
+//! specification of this driver.
+
+use crate::advisory::{Advisory, Product};
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::observation::Package;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+use crate::version::PackageVersion;
+
+const SUBJECT: &str = "container toolkit";
+const PACKAGE: &str = "nvidia-container-toolkit";
+const COMPONENT: &str = "container-toolkit";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    if node.inside_container() {
+        return;
+    }
+    present(node, findings);
+    exposed(node, findings);
+    specifications(node, findings);
+}
+
+fn present(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "/usr/bin/nvidia-ctk; the runtimes' programs";
+    let containers = &node.seen.containers;
+    let runtimes = match &containers.runtimes {
+        Reading::Value(runtimes) => runtimes,
+        Reading::Absent => return,
+        Reading::Unreadable(why) => {
+            let text = format!("which container runtimes there are cannot be read: {why}");
+            findings.item(Verdict::Unknown, "container-runtime-unknown", SUBJECT, text, source);
+            return;
+        }
+    };
+    match (&containers.toolkit, runtimes.as_slice()) {
+        (Reading::Value(true), _) => {
+            let text = "the container toolkit is installed";
+            findings.item(Verdict::Ok, "container-toolkit-present", SUBJECT, text, source);
+        }
+        (_, []) => findings.item(
+            Verdict::Ok,
+            "container-runtime-none",
+            SUBJECT,
+            "there is no container runtime: the toolkit is not needed",
+            source,
+        ),
+        (Reading::Unreadable(why), _) => findings.item(
+            Verdict::Unknown,
+            "container-toolkit-unknown",
+            SUBJECT,
+            format!("whether the container toolkit is installed cannot be read: {why}"),
+            source,
+        ),
+        (_, runtimes) => {
+            findings.item(
+                Verdict::Caveat,
+                "container-toolkit-missing",
+                SUBJECT,
+                format!(
+                    "{} is here without the container toolkit: containers get no GPU",
+                    runtimes.join(", ")
+                ),
+                source,
+            );
+            findings.remedy(
+                "for GPUs in containers",
+                "install the container toolkit and let it configure the runtime",
+                Some("apt-get install nvidia-container-toolkit && nvidia-ctk runtime configure"),
+            );
+        }
+    }
+}
+
+fn exposed(node: &Node<'_>, findings: &mut NodeFindings) {
+    let packages = node.seen.packages.dpkg.value().map_or(&[][..], Vec::as_slice);
+    let Some(package) = packages.iter().find(|package| package.name == PACKAGE) else { return };
+    let Ok(installed) = package.upstream().parse::<PackageVersion>() else {
+        unreadable(package, findings);
+        return;
+    };
+    let fix = |advisory: &Advisory| -> Option<PackageVersion> {
+        let component = advisory.fixed_components.iter().find(|it| it.component == COMPONENT)?;
+        component.version.to_string().parse().ok()
+    };
+    let lacking: Vec<(&Advisory, PackageVersion)> = node
+        .set
+        .advisories
+        .advisory
+        .iter()
+        .filter(|advisory| advisory.product == Product::ContainerToolkit)
+        .filter(|advisory| advisory.published <= node.on)
+        .filter_map(|advisory| Some((advisory, fix(advisory)?)))
+        .filter(|(_, fixed)| installed < *fixed)
+        .collect();
+    let worst = lacking.iter().max_by(|(left, _), (right, _)| left.score.total_cmp(&right.score));
+    let newest = lacking.iter().map(|(_, fixed)| fixed).max();
+    let (Some((worst, _)), Some(newest)) = (worst, newest) else {
+        let text = format!("{PACKAGE} {installed} has the fixes of every advisory in the data");
+        findings.item(
+            Verdict::Ok,
+            "container-toolkit-fixed",
+            SUBJECT,
+            text,
+            "/var/lib/dpkg/status",
+        );
+        return;
+    };
+    let verdict = if node.strict { Verdict::Blocked } else { Verdict::Caveat };
+    findings.item(
+        verdict,
+        "container-toolkit-exposed",
+        SUBJECT,
+        format!(
+            "{PACKAGE} {installed} lacks the fixes of {} advisories, the worst {} ({} {}): {}",
+            lacking.len(),
+            worst.id,
+            worst.score,
+            worst.level.name(),
+            worst.summary
+        ),
+        worst.origin.line(),
+    );
+    findings.remedy(
+        "for containers that stay inside",
+        &format!("move the container toolkit to {newest} or newer"),
+        Some("apt-get install --only-upgrade nvidia-container-toolkit"),
+    );
+}
+
+fn unreadable(package: &Package, findings: &mut NodeFindings) {
+    findings.item(
+        Verdict::Unknown,
+        "container-toolkit-version-unknown",
+        SUBJECT,
+        format!("{PACKAGE} {} is no version that can be compared", package.version),
+        "/var/lib/dpkg/status",
+    );
+}
+
+fn specifications(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "/etc/cdi; /var/run/cdi";
+    let specs = match &node.seen.containers.cdi {
+        Reading::Value(specs) => specs.as_slice(),
+        Reading::Absent => &[],
+        Reading::Unreadable(why) => {
+            let text = format!("the CDI specifications cannot be read: {why}");
+            findings.item(Verdict::Unknown, "cdi-unknown", SUBJECT, text, source);
+            return;
+        }
+    };
+    let library = node
+        .seen
+        .driver
+        .libraries
+        .value()
+        .and_then(|libraries| libraries.iter().find_map(|library| library.version.value()));
+    for spec in specs {
+        let path = &spec.path;
+        match (&spec.driver, library) {
+            (Reading::Value(driver), Some(library)) if driver != library => {
+                findings.item(
+                    Verdict::Caveat,
+                    "cdi-stale",
+                    SUBJECT,
+                    format!("{path} mounts libraries of {driver}, installed is {library}: containers that use it do not start"),
+                    source,
+                );
+                findings.remedy(
+                    "for GPUs in containers",
+                    "write the specification again",
+                    Some(&format!("nvidia-ctk cdi generate --output={path}")),
+                );
+            }
+            (Reading::Value(driver), _) => findings.item(
+                Verdict::Ok,
+                "cdi-current",
+                SUBJECT,
+                format!("{path} is of driver {driver}"),
+                source,
+            ),
+            (Reading::Absent, _) => {}
+            (Reading::Unreadable(why), _) => findings.item(
+                Verdict::Unknown,
+                "cdi-unknown",
+                SUBJECT,
+                format!("{path} cannot be read: {why}"),
+                source,
+            ),
+        }
+    }
+}

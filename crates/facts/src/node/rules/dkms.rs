@@ -1,0 +1,61 @@
+//! DKMS: does it build the version that is in use?
+
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const SOURCE: &str = "/var/lib/dkms/nvidia";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    let trees = match &node.seen.dkms {
+        Reading::Value(trees) if !trees.is_empty() => trees,
+        // Precompiled modules need no DKMS; whether modules are there is another rule's question.
+        Reading::Value(_) | Reading::Absent => return,
+        Reading::Unreadable(why) => {
+            let text = format!("DKMS's trees cannot be read: {why}");
+            findings.item(Verdict::Unknown, "dkms-unknown", "DKMS", text, SOURCE);
+            return;
+        }
+    };
+    let versions: Vec<&str> = trees.iter().map(|tree| tree.version.as_str()).collect();
+    if trees.len() > 1 {
+        findings.item(
+            Verdict::Caveat,
+            "dkms-several",
+            "DKMS",
+            format!("DKMS has several versions of the driver: {}; a new kernel gets whichever is built last", versions.join(", ")),
+            SOURCE,
+        );
+        return;
+    }
+    let Some(tree) = trees.first() else { return };
+    let built =
+        if tree.built_for.is_empty() { "no kernel".to_owned() } else { tree.built_for.join(", ") };
+    match node.loaded() {
+        Some(loaded) if loaded != tree.version => findings.item(
+            Verdict::Caveat,
+            "dkms-differs",
+            "DKMS",
+            format!(
+                "DKMS builds {}, loaded is {loaded}: a new kernel gets another driver",
+                tree.version
+            ),
+            SOURCE,
+        ),
+        _ if tree.built_for.is_empty() => findings.item(
+            Verdict::Caveat,
+            "dkms-not-built",
+            "DKMS",
+            format!("DKMS has {} and has built it for no kernel", tree.version),
+            SOURCE,
+        ),
+        _ => findings.item(
+            Verdict::Ok,
+            "dkms-built",
+            "DKMS",
+            format!("DKMS has built {} for {built}", tree.version),
+            SOURCE,
+        ),
+    }
+}

@@ -1,0 +1,162 @@
+//! What is loaded, and whether the user space is of the same version.
+
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::observation::Library;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const LOADED: &str = "/sys/module/nvidia/version";
+const SUBJECT: &str = "driver";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    nouveau(node, findings);
+    module(node, findings);
+    libraries(node, findings);
+    firmware(node, findings);
+}
+
+fn nouveau(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "/sys/module/nouveau";
+    match &node.seen.driver.nouveau_loaded {
+        Reading::Value(true) => {
+            findings.item(
+                Verdict::Blocked,
+                "nouveau-loaded",
+                SUBJECT,
+                "nouveau is loaded: while it holds the GPUs the NVIDIA driver cannot take them",
+                source,
+            );
+            findings.remedy(
+                "for the NVIDIA driver",
+                "keep nouveau from loading, rebuild the initial RAM disk, reboot",
+                Some(
+                    "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > \
+                     /etc/modprobe.d/blacklist-nouveau.conf && update-initramfs -u",
+                ),
+            );
+        }
+        Reading::Value(false) | Reading::Absent => {
+            findings.item(Verdict::Ok, "nouveau-absent", SUBJECT, "nouveau is not loaded", source);
+        }
+        Reading::Unreadable(why) => findings.item(
+            Verdict::Unknown,
+            "nouveau-unknown",
+            SUBJECT,
+            format!("whether nouveau is loaded cannot be read: {why}"),
+            source,
+        ),
+    }
+}
+
+fn module(node: &Node<'_>, findings: &mut NodeFindings) {
+    match (&node.seen.driver.loaded, node.loaded()) {
+        (_, Some(version)) => {
+            let flavour = match node.flavour() {
+                Some(crate::check::Module::Open) => "open ",
+                Some(crate::check::Module::Proprietary) => "proprietary ",
+                None => "",
+            };
+            let text = format!("{flavour}kernel module {version} is loaded");
+            findings.item(Verdict::Ok, "module-loaded", SUBJECT, text, LOADED);
+        }
+        (Reading::Value(_) | Reading::Absent, None) => {
+            findings.item(
+                Verdict::Blocked,
+                "module-not-loaded",
+                SUBJECT,
+                "the NVIDIA kernel module is not loaded",
+                LOADED,
+            );
+            findings.remedy(
+                "for the GPUs",
+                "load the driver; the kernel log says why it fails",
+                Some("modprobe nvidia"),
+            );
+        }
+        (Reading::Unreadable(why), None) => findings.item(
+            Verdict::Unknown,
+            "module-loaded-unknown",
+            SUBJECT,
+            format!("whether the kernel module is loaded cannot be read: {why}"),
+            LOADED,
+        ),
+    }
+}
+
+fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
+    const SOURCE: &str = "links libcuda.so.1 and libnvidia-ml.so.1 in the library folders";
+    let mut unknown = |text: String| {
+        findings.item(Verdict::Unknown, "library-unknown", SUBJECT, text, SOURCE);
+    };
+    let found = match &node.seen.driver.libraries {
+        Reading::Value(found) => found.as_slice(),
+        Reading::Absent => &[],
+        Reading::Unreadable(why) => {
+            return unknown(format!("the driver's libraries cannot be listed: {why}"));
+        }
+    };
+    if found.is_empty() {
+        findings.item(
+            Verdict::Blocked,
+            "library-missing",
+            SUBJECT,
+            "neither libcuda.so.1 nor libnvidia-ml.so.1 is installed: no CUDA program starts",
+            SOURCE,
+        );
+        return;
+    }
+    let named = |library: &Library| {
+        library.version.value().map(|version| (library.path.clone(), version.clone()))
+    };
+    let known: Vec<(String, String)> = found.iter().filter_map(named).collect();
+    if let Some(why) = found.iter().find_map(|library| library.version.why_unreadable()) {
+        unknown(format!("a library's version cannot be read: {why}"));
+    }
+    let Some(loaded) = node.loaded() else { return };
+    let differs: Vec<&(String, String)> = known.iter().filter(|(_, it)| it != loaded).collect();
+    if let Some((path, version)) = differs.first() {
+        findings.item(
+            Verdict::Blocked,
+            "driver-library-mismatch",
+            SUBJECT,
+            format!(
+                "kernel module {loaded} is loaded, {path} is {version}: programs that start now fail \
+                 with `Driver/library version mismatch` (an upgrade replaced the libraries and the \
+                 old module stayed)"
+            ),
+            format!("{LOADED}; {SOURCE}"),
+        );
+        findings.remedy(
+            "for a driver of one version",
+            "drain the node and reboot it, or stop all users of the GPUs and reload the modules; and \
+             hold the packages",
+            None,
+        );
+    } else if !known.is_empty() {
+        findings.item(
+            Verdict::Ok,
+            "driver-library-equal",
+            SUBJECT,
+            format!("user space {loaded} equals the loaded module"),
+            format!("{LOADED}; {SOURCE}"),
+        );
+    }
+}
+
+fn firmware(node: &Node<'_>, findings: &mut NodeFindings) {
+    let Some(loaded) = node.loaded() else { return };
+    let versions = node.devices().iter().filter_map(|device| device.gsp_firmware.value());
+    let mut differs: Vec<&str> = versions.map(String::as_str).filter(|it| *it != loaded).collect();
+    differs.sort_unstable();
+    differs.dedup();
+    if !differs.is_empty() {
+        findings.item(
+            Verdict::Blocked,
+            "gsp-firmware-differs",
+            SUBJECT,
+            format!("the GPUs run GSP firmware {}, the module is {loaded}", differs.join(", ")),
+            "NVML, nvmlDeviceGetGspFirmwareVersion",
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! `NVSwitch`: fabric manager of the driver's version, running, and every GPU joined.
+
+use crate::check::{self, Verdict};
+use crate::gpu::FormFactor;
+use crate::node::context::{Node, gpus};
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const SERVICE: &str = "nvidia-fabricmanager";
+const SUBJECT: &str = "fabric manager";
+
+/// `NVML_GPU_FABRIC_STATE_COMPLETED` and those before it (nvml.h).
+const COMPLETED: u8 = 3;
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    joined(node, findings);
+    if !has_switches(node) {
+        return;
+    }
+    version(node, findings);
+    running(node, findings);
+}
+
+/// Whether the node has switches that fabric manager must program.
+fn has_switches(node: &Node<'_>) -> bool {
+    let by_driver = node.seen.nvswitches.value().is_some_and(|count| *count > 0);
+    let on_pci =
+        node.seen.pci.value().is_some_and(|devices| devices.iter().any(|it| it.is_nvswitch()));
+    by_driver || on_pci
+}
+
+fn version(node: &Node<'_>, findings: &mut NodeFindings) {
+    let Some(packages) = node.seen.packages.dpkg.value().filter(|_| !node.inside_container())
+    else {
+        findings.item(
+            Verdict::Unknown,
+            "fabric-manager-version-unknown",
+            SUBJECT,
+            "there are NVSwitches, and fabric manager's version cannot be read from the packages",
+            "/var/lib/dpkg/status",
+        );
+        return;
+    };
+    // Before R580 the package carries the branch; its development files are no service.
+    let package = packages.iter().find(|package| {
+        let rest = package.name.strip_prefix(SERVICE);
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest[1..].bytes().all(|byte| byte.is_ascii_digit())
+        })
+    });
+    let Some(package) = package else {
+        findings.item(
+            Verdict::Blocked,
+            "fabric-manager-missing",
+            SUBJECT,
+            "there are NVSwitches and fabric manager is not installed: CUDA does not start",
+            "/var/lib/dpkg/status",
+        );
+        return;
+    };
+    let model = node
+        .models()
+        .into_iter()
+        .find(|model| model.gpu.is_some_and(|gpu| gpu.form_factor == FormFactor::Sxm));
+    let query = model.and_then(|model| node.query(&model, None)?.ok());
+    let (Some(mut query), Ok(version)) = (query, package.upstream().parse()) else {
+        findings.item(
+            Verdict::Unknown,
+            "fabric-manager-version-unknown",
+            SUBJECT,
+            format!("{} {} cannot be compared with the driver", package.name, package.version),
+            "/var/lib/dpkg/status",
+        );
+        return;
+    };
+    query.fabric_manager = Some(version);
+    findings.from_check(SUBJECT, |findings| check::fabric(node.set, &query, findings));
+}
+
+fn running(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "systemd's unit files and cgroups";
+    let Some(service) = node.seen.services.get(SERVICE) else { return };
+    let mut item = |verdict, code, text: String| {
+        findings.item(verdict, code, SUBJECT, text, source);
+    };
+    match &service.running {
+        Reading::Value(true) if service.enabled == Reading::Value(false) => item(
+            Verdict::Caveat,
+            "fabric-manager-not-enabled",
+            "fabric manager runs, but does not start at boot".to_owned(),
+        ),
+        Reading::Value(true) => {
+            item(Verdict::Ok, "fabric-manager-running", "fabric manager runs".to_owned());
+        }
+        Reading::Value(false) | Reading::Absent => {
+            item(
+                Verdict::Blocked,
+                "fabric-manager-not-running",
+                "there are NVSwitches and fabric manager does not run: CUDA does not start"
+                    .to_owned(),
+            );
+            findings.remedy(
+                "for NVSwitch",
+                "start fabric manager now and at every boot",
+                Some("systemctl enable --now nvidia-fabricmanager"),
+            );
+        }
+        Reading::Unreadable(why) => item(
+            Verdict::Unknown,
+            "fabric-manager-running-unknown",
+            format!("whether fabric manager runs cannot be read: {why}"),
+        ),
+    }
+}
+
+fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "NVML, nvmlDeviceGetGpuFabricInfoV";
+    let mut out = Vec::new();
+    let mut done = Vec::new();
+    for device in node.devices() {
+        match &device.fabric {
+            Reading::Value(fabric) if fabric.state == COMPLETED && fabric.status == 0 => {
+                done.push(device.index);
+            }
+            // 0: the GPU is of no fabric.
+            Reading::Value(fabric) if fabric.state != 0 => out.push(device.index),
+            // A library without the call is older than the fabrics that need it.
+            Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
+        }
+    }
+    let all = node.devices().len();
+    if !out.is_empty() {
+        findings.item(
+            Verdict::Blocked,
+            "fabric-not-joined",
+            gpus(&out, all),
+            format!(
+                "{} did not join the NVLink fabric: CUDA does not start there",
+                gpus(&out, all)
+            ),
+            source,
+        );
+    } else if !done.is_empty() {
+        let text = format!("{} joined the NVLink fabric", gpus(&done, all));
+        findings.item(Verdict::Ok, "fabric-joined", gpus(&done, all), text, source);
+    }
+}

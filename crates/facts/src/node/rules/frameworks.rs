@@ -1,0 +1,129 @@
+//! The frameworks in the active Python, by the rules of the hypothetical check.
+
+use crate::check::{self, Verdict};
+use crate::node::context::Node;
+use crate::node::observation::PythonPackage;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+use crate::set::FactSet;
+
+/// What is judged; the other packages are parts of these.
+const JUDGED: [&str; 5] = ["torch", "tensorflow", "jax", "vllm", "tensorrt-llm"];
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    let python = &node.seen.python;
+    let interpreter = python.interpreter.value().map_or("Python", String::as_str);
+    let packages = match &python.packages {
+        Reading::Value(packages) => packages,
+        Reading::Absent => {
+            let text = "there is no Python: no framework to judge";
+            findings.item(Verdict::Ok, "python-absent", "Python", text, "PATH");
+            return;
+        }
+        Reading::Unreadable(why) => {
+            let text =
+                format!("the frameworks cannot be read: {why}; name the interpreter with --python");
+            findings.item(Verdict::Unknown, "python-unknown", "Python", text, interpreter);
+            return;
+        }
+    };
+    let frameworks: Vec<&PythonPackage> =
+        packages.iter().filter(|package| JUDGED.contains(&package.name.as_str())).collect();
+    if frameworks.is_empty() {
+        let text = format!("{interpreter} has none of {}", JUDGED.join(", "));
+        findings.item(Verdict::Ok, "framework-none", "Python", text, interpreter);
+    }
+    for framework in frameworks {
+        judge_one(node, framework, packages, findings);
+        parts(framework, packages, interpreter, findings);
+    }
+}
+
+fn judge_one(
+    node: &Node<'_>,
+    framework: &PythonPackage,
+    packages: &[PythonPackage],
+    findings: &mut NodeFindings,
+) {
+    let named = named(node.set, framework, packages);
+    let models = node.models();
+    let models = models.iter().filter(|model| model.gpu.is_some());
+    for model in models {
+        match node.query(model, Some(named.clone())) {
+            Some(Ok(query)) => {
+                findings.from_check(&named, |findings| check::programs(node.set, &query, findings));
+            }
+            Some(Err(err)) if err.field == check::Field::Framework => findings.item(
+                Verdict::Unknown,
+                "framework-not-in-data",
+                named.clone(),
+                format!("{named} cannot be judged: {}", err.problem),
+                "the package's METADATA",
+            ),
+            // The driver cannot be judged: another rule says so.
+            Some(Err(_)) | None => {}
+        }
+    }
+}
+
+/// The framework as `--framework` takes it. A wheel says by its local version, or by its own words,
+/// which CUDA it was built with; jax says it by the plug-in beside it.
+fn named(set: &FactSet, framework: &PythonPackage, packages: &[PythonPackage]) -> String {
+    let PythonPackage { name, version, cuda, .. } = framework;
+    let has = |name: &str| packages.iter().any(|package| package.name == name);
+    if name == "jax" {
+        let extra = [("jax-cuda13-plugin", "[cuda13]"), ("jax-cuda12-plugin", "[cuda12]")];
+        let extra =
+            extra.iter().find(|(plugin, _)| has(plugin)).map_or("[cpu]", |(_, extra)| extra);
+        return format!("{name}{extra}=={version}");
+    }
+    if name != "torch" || version.contains('+') {
+        return format!("{name}=={version}");
+    }
+    let cuda = match cuda {
+        Reading::Value(cuda) => cuda,
+        Reading::Absent => return format!("{name}=={version}+cpu"),
+        Reading::Unreadable(_) => return format!("{name}=={version}"),
+    };
+    // The index's own wheel has no tag; what has another CUDA came from elsewhere.
+    let of_index = set.frameworks.builds(name).any(|build| {
+        build.version.to_string() == *version
+            && build.build == "index"
+            && build.cuda.is_some_and(|known| known.to_string() == *cuda)
+    });
+    if of_index {
+        return format!("{name}=={version}");
+    }
+    format!("{name}=={version}+cu{}", cuda.replace('.', ""))
+}
+
+/// The CUDA libraries that a wheel was built with and pins, against those that are installed.
+fn parts(
+    framework: &PythonPackage,
+    packages: &[PythonPackage],
+    interpreter: &str,
+    findings: &mut NodeFindings,
+) {
+    let mut wrong = Vec::new();
+    for (name, wanted) in &framework.pinned {
+        let installed = packages.iter().find(|package| package.name == *name);
+        if let Some(installed) = installed.filter(|installed| installed.version != *wanted) {
+            wrong.push(format!("{name} {} (wanted: {wanted})", installed.version));
+        }
+    }
+    if wrong.is_empty() {
+        return;
+    }
+    findings.item(
+        Verdict::Caveat,
+        "framework-parts-differ",
+        format!("{} {}", framework.name, framework.version),
+        format!(
+            "{} {} was built with other CUDA libraries than those beside it: {}",
+            framework.name,
+            framework.version,
+            wrong.join(", ")
+        ),
+        format!("METADATA of the packages of {interpreter}"),
+    );
+}

@@ -1,0 +1,177 @@
+//! Are the GPUs there, do they answer, and are they known?
+
+use crate::check::Verdict;
+use crate::node::context::{Node, counted, gpus};
+use crate::node::nvml::{NvmlDevice, NvmlReading};
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const PCI: &str = "/sys/bus/pci/devices";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    if node.has_gpu() == Some(false) {
+        findings.item(
+            Verdict::Blocked,
+            "no-nvidia-gpu",
+            "GPUs",
+            "no NVIDIA GPU on this machine",
+            PCI,
+        );
+        return;
+    }
+    answers(node, findings);
+    count(node, findings);
+    unreachable(node, findings);
+    models(node, findings);
+}
+
+fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
+    let mut item = |verdict, code, text: String| {
+        findings.item(verdict, code, "NVML", text, "NVML");
+    };
+    let silent = node.seen.nvml.why_silent().unwrap_or_default();
+    match &node.seen.nvml {
+        NvmlReading::Answered(nvml) => {
+            let version = nvml.library_version.value().map_or("an unknown version", |it| it);
+            item(Verdict::Ok, "nvml-answers", format!("NVML {version} answers"));
+        }
+        NvmlReading::Refused { error } if error.ends_with("LIB_RM_VERSION_MISMATCH") => {
+            item(
+                Verdict::Blocked,
+                "nvml-mismatch",
+                format!(
+                    "{silent}: the library and the loaded module are of different versions, so no \
+                     CUDA program starts"
+                ),
+            );
+        }
+        NvmlReading::Refused { error } if error.ends_with("NO_PERMISSION") => {
+            item(Verdict::Unknown, "nvml-refused", format!("{silent}; run as root"));
+        }
+        NvmlReading::Refused { .. } => item(Verdict::Blocked, "nvml-refused", silent),
+        NvmlReading::Hung { .. } => {
+            item(
+                Verdict::Unknown,
+                "nvml-hung",
+                format!("{silent}: a wedged driver does this; see the kernel log"),
+            );
+            findings.remedy(
+                "for a driver that does not answer",
+                "read the kernel log for Xids, then drain and reboot the node",
+                Some("dmesg | farrier decode -"),
+            );
+        }
+        NvmlReading::NoLibrary { .. } | NvmlReading::Died { .. } | NvmlReading::NotAsked { .. } => {
+            item(Verdict::Unknown, "nvml-silent", silent);
+        }
+    }
+}
+
+fn count(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "/sys/bus/pci/devices; NVML";
+    let nvml = node.seen.nvml.answered().map(|nvml| &nvml.count);
+    let on_pci = node.gpus_on_pci().map(|gpus| gpus.len());
+    let (verdict, text) = match (on_pci, nvml) {
+        (None, _) => {
+            let why = node.seen.pci.why_unreadable().unwrap_or("there is no PCI bus to read");
+            (Verdict::Unknown, format!("GPUs on PCI cannot be counted: {why}"))
+        }
+        (Some(pci), None) => {
+            (Verdict::Unknown, format!("{} on PCI; NVML's count is not known", counted(pci, "GPU")))
+        }
+        (Some(pci), Some(Reading::Value(nvml))) => {
+            let nvml = *nvml as usize;
+            match pci.cmp(&nvml) {
+                std::cmp::Ordering::Equal => {
+                    (Verdict::Ok, format!("{} on PCI and in NVML", counted(pci, "GPU")))
+                }
+                std::cmp::Ordering::Greater => (
+                    Verdict::Blocked,
+                    format!(
+                        "{} on PCI, but NVML has {nvml}: the driver did not take the others",
+                        counted(pci, "GPU")
+                    ),
+                ),
+                std::cmp::Ordering::Less => (
+                    Verdict::Caveat,
+                    format!(
+                        "NVML has {nvml} GPUs, PCI shows {pci}: not all of PCI is visible here"
+                    ),
+                ),
+            }
+        }
+        (Some(pci), Some(_)) => {
+            (Verdict::Unknown, format!("{} on PCI; NVML gives no count", counted(pci, "GPU")))
+        }
+    };
+    findings.item(verdict, "gpu-count", "GPUs", text, source);
+}
+
+fn unreachable(node: &Node<'_>, findings: &mut NodeFindings) {
+    for device in node.devices() {
+        let why = match &device.handle {
+            Reading::Value(()) => continue,
+            Reading::Absent => "not supported",
+            Reading::Unreadable(why) => why,
+        };
+        findings.item(
+            Verdict::Blocked,
+            "gpu-unreachable",
+            gpus(&[device.index], 0),
+            format!("GPU {} cannot be opened: {why}", device.index),
+            "NVML, nvmlDeviceGetHandleByIndex_v2",
+        );
+        findings.remedy(
+            "for a GPU that cannot be opened",
+            "read the kernel log, then drain and reboot the node",
+            Some("dmesg | farrier decode -"),
+        );
+    }
+}
+
+fn models(node: &Node<'_>, findings: &mut NodeFindings) {
+    let models = node.models();
+    for model in &models {
+        let count = model.count;
+        match model.gpu {
+            Some(gpu) => findings.item(
+                Verdict::Ok,
+                "gpu-known",
+                "GPUs",
+                format!("{count} × {} ({})", model.name, gpu.id),
+                gpu.origin.line(),
+            ),
+            None => findings.item(
+                Verdict::Unknown,
+                "gpu-unknown",
+                "GPUs",
+                format!("{count} × {}: not a GPU in the data", model.name),
+                "NVML; /sys/bus/pci/devices",
+            ),
+        }
+    }
+    if models.len() > 1 {
+        let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+        findings.item(
+            Verdict::Caveat,
+            "gpu-models-mixed",
+            "GPUs",
+            format!("GPUs of different models in one node: {}", names.join(", ")),
+            "NVML",
+        );
+        return;
+    }
+    let value = |device: &NvmlDevice| device.vbios.value().cloned();
+    let mut versions: Vec<String> = node.devices().iter().filter_map(value).collect();
+    versions.sort();
+    versions.dedup();
+    if versions.len() > 1 {
+        findings.item(
+            Verdict::Caveat,
+            "vbios-mixed",
+            "GPUs",
+            format!("GPUs of one model with different VBIOS: {}", versions.join(", ")),
+            "NVML, nvmlDeviceGetVbiosVersion",
+        );
+    }
+}

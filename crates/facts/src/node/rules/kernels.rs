@@ -1,0 +1,254 @@
+//! Will the driver be there after the next boot?
+
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::observation::{BootChoice, InstalledKernel, ModuleInfo};
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const SOURCE: &str = "/lib/modules; /boot; /etc/default/grub";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    reboot_required(node, findings);
+    let hidden = hidden(node);
+    if let Some(why) = hidden {
+        let text = format!("the kernel modules on disk cannot be judged: {why}");
+        findings.item(Verdict::Unknown, "kernel-files-hidden", "kernel", text, SOURCE);
+        return;
+    }
+    running(node, findings);
+    next(node, findings);
+}
+
+/// Why the files of the running kernel are not the host's, or not there.
+fn hidden(node: &Node<'_>) -> Option<String> {
+    let kernels = &node.seen.kernels;
+    if let Some(why) = kernels.running.why_unreadable().or(kernels.installed.why_unreadable()) {
+        return Some(why.to_owned());
+    }
+    let Some(running) = kernels.running.value() else {
+        return Some("the running kernel is not known".to_owned());
+    };
+    let nothing = kernels.installed.value().is_none_or(|kernels| {
+        kernels.iter().all(|kernel| {
+            kernel.module == Reading::Absent && kernel.bootable != Reading::Value(true)
+        })
+    });
+    if node.inside_container() && nothing {
+        return Some(format!(
+            "this is a container without the host's /boot and /lib/modules/{running}; give the \
+             host's root with --root"
+        ));
+    }
+    None
+}
+
+/// What a module file says, or why it says nothing.
+fn info(kernel: &InstalledKernel) -> Reading<&ModuleInfo> {
+    kernel.module.as_ref().and_then(|module| module.info.as_ref())
+}
+
+fn running(node: &Node<'_>, findings: &mut NodeFindings) {
+    let Some(kernel) = node.running_kernel() else { return };
+    let subject = format!("kernel {} (running)", kernel.release);
+    let release = &kernel.release;
+    let (verdict, code, text) = match (info(kernel), node.loaded()) {
+        (Reading::Value(info), loaded) => match (&info.version, loaded) {
+            (Some(version), Some(loaded)) if version == loaded => (
+                Verdict::Ok,
+                "module-on-disk-equal",
+                format!("the module on disk is {version}, as loaded"),
+            ),
+            (Some(version), Some(loaded)) => (
+                Verdict::Caveat,
+                "module-on-disk-differs",
+                format!(
+                    "the module on disk is {version}, loaded is {loaded}: the next load changes the driver"
+                ),
+            ),
+            (Some(version), None) => {
+                (Verdict::Ok, "module-on-disk", format!("the module on disk is {version}"))
+            }
+            (None, _) => (
+                Verdict::Unknown,
+                "module-on-disk-unknown",
+                format!("the module on disk for {release} names no version"),
+            ),
+        },
+        (Reading::Absent, Some(loaded)) => (
+            Verdict::Caveat,
+            "module-on-disk-missing",
+            format!(
+                "{loaded} is loaded, but {release} has no NVIDIA module on disk: it cannot be loaded again"
+            ),
+        ),
+        (Reading::Absent, None) => (
+            Verdict::Blocked,
+            "module-on-disk-missing",
+            format!("{release} has no NVIDIA module on disk"),
+        ),
+        (Reading::Unreadable(why), _) => (
+            Verdict::Unknown,
+            "module-on-disk-unknown",
+            format!("the module on disk for {release} cannot be read: {why}"),
+        ),
+    };
+    findings.item(verdict, code, subject, text, "/lib/modules/.../nvidia.ko, .modinfo");
+    if let Reading::Value(info) = info(kernel)
+        && let Some(magic) = &info.vermagic
+        && magic.split(' ').next() != Some(release)
+    {
+        findings.item(
+            Verdict::Blocked,
+            "module-vermagic",
+            format!("kernel {release} (running)"),
+            format!("the module on disk is built for {magic}: {release} refuses it"),
+            "/lib/modules/.../nvidia.ko, .modinfo vermagic",
+        );
+    }
+}
+
+fn next(node: &Node<'_>, findings: &mut NodeFindings) {
+    let kernels = &node.seen.kernels;
+    let Some(installed) = kernels.installed.value() else { return };
+    let maybe = |kernel: &&InstalledKernel| kernel.bootable != Reading::Value(false);
+    let candidates: Vec<&InstalledKernel> = installed.iter().filter(maybe).collect();
+    let Some(newest) = candidates.last() else {
+        findings.item(
+            Verdict::Unknown,
+            "next-kernel-unknown",
+            "next boot",
+            "no kernel that can be booted was found",
+            SOURCE,
+        );
+        return;
+    };
+    let (chosen, doubt) = match &kernels.boot_choice {
+        BootChoice::Newest => (Some(*newest), None),
+        BootChoice::Named(name) => {
+            let found = candidates.iter().find(|kernel| kernel.release == *name).copied();
+            (found, Some(format!("the boot loader names {name}, which is not installed")))
+        }
+        BootChoice::Unknown(why) => (None, Some(why.clone())),
+    };
+    match chosen {
+        Some(kernel) => next_is(node, kernel, findings),
+        // Where all have the driver, it does not matter which one it will be.
+        None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
+            Verdict::Ok,
+            "next-kernel-ready",
+            "next boot",
+            format!("every installed kernel has the module, the newest is {}", newest.release),
+            SOURCE,
+        ),
+        None => {
+            let without: Vec<&str> = candidates
+                .iter()
+                .filter(|kernel| !ready(node, kernel))
+                .map(|kernel| kernel.release.as_str())
+                .collect();
+            findings.item(
+                Verdict::Unknown,
+                "next-kernel-unknown",
+                "next boot",
+                format!(
+                    "which kernel boots next cannot be read ({}); without a fitting module: {}",
+                    doubt.unwrap_or_default(),
+                    without.join(", ")
+                ),
+                SOURCE,
+            );
+        }
+    }
+}
+
+/// The version that the user space will want after a boot.
+fn user_space<'a>(node: &Node<'a>) -> Option<&'a str> {
+    let libraries = node.seen.driver.libraries.value()?;
+    libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
+}
+
+fn ready(node: &Node<'_>, kernel: &InstalledKernel) -> bool {
+    let Some(module) = info(kernel).value().and_then(|info| info.version.as_deref()) else {
+        return false;
+    };
+    user_space(node).is_none_or(|library| library == module)
+}
+
+fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFindings) {
+    let release = &kernel.release;
+    let subject = format!("kernel {release} (next boot)");
+    let mut item = |verdict, code, text: String| {
+        findings.item(verdict, code, subject.clone(), text, SOURCE);
+    };
+    match info(kernel) {
+        Reading::Value(info) => match (info.version.as_deref(), user_space(node)) {
+            (Some(module), Some(library)) if module != library => item(
+                Verdict::Blocked,
+                "next-boot-mismatch",
+                format!(
+                    "after the next boot the module is {module} and the user space {library}: no CUDA program will start"
+                ),
+            ),
+            (Some(module), _) => item(
+                Verdict::Ok,
+                "next-kernel-ready",
+                format!("{release} boots next and has the module, {module}"),
+            ),
+            (None, _) => item(
+                Verdict::Unknown,
+                "next-kernel-unknown",
+                format!("the module for {release}, which boots next, names no version"),
+            ),
+        },
+        Reading::Absent => {
+            item(
+                Verdict::Blocked,
+                "next-kernel-without-module",
+                format!("{release} boots next and has no NVIDIA module: a reboot loses the GPUs"),
+            );
+            let headers = kernel.headers == Reading::Value(true);
+            let built = node.seen.dkms.value().is_some_and(|trees| !trees.is_empty());
+            let (text, command) = if built {
+                let install = format!("dkms autoinstall -k {release}");
+                let full = if headers {
+                    install
+                } else {
+                    format!("apt-get install linux-headers-{release} && {install}")
+                };
+                ("build the module for the kernel that boots next", Some(full))
+            } else {
+                (
+                    "install the driver's modules for the kernel that boots next, or boot the running one",
+                    None,
+                )
+            };
+            findings.remedy("for the next boot", text, command.as_deref());
+        }
+        Reading::Unreadable(why) => item(
+            Verdict::Unknown,
+            "next-kernel-unknown",
+            format!("the module for {release}, which boots next, cannot be read: {why}"),
+        ),
+    }
+}
+
+fn reboot_required(node: &Node<'_>, findings: &mut NodeFindings) {
+    let source = "/run/reboot-required";
+    match &node.seen.kernels.reboot_required {
+        Reading::Value(packages) => {
+            let by = if packages.is_empty() {
+                String::new()
+            } else {
+                format!(" by {}", packages.join(", "))
+            };
+            let text = format!("a reboot is asked for{by}");
+            findings.item(Verdict::Caveat, "reboot-required", "node", text, source);
+        }
+        Reading::Absent => {}
+        Reading::Unreadable(why) => {
+            let text = format!("whether a reboot is asked for cannot be read: {why}");
+            findings.item(Verdict::Unknown, "reboot-required-unknown", "node", text, source);
+        }
+    }
+}

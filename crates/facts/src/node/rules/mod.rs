@@ -1,0 +1,15 @@
+//! One file a subject. A rule reads the node and adds what it finds; no rule reads another's.
+
+pub(super) mod cdmm;
+pub(super) mod containers;
+pub(super) mod dkms;
+pub(super) mod driver;
+pub(super) mod fabric;
+pub(super) mod frameworks;
+pub(super) mod gpus;
+pub(super) mod kernels;
+pub(super) mod packages;
+pub(super) mod platform;
+pub(super) mod secure_boot;
+pub(super) mod settings;
+pub(super) mod upgrades;

@@ -1,0 +1,220 @@
+//! The driver's packages: whole, of one version, and held where they are.
+
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::observation::{Package, Pin};
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+use crate::version::DriverVersion;
+
+const SOURCE: &str = "/var/lib/dpkg/status";
+const SUBJECT: &str = "packages";
+
+/// A pin below this does not keep an installed version from being replaced (apt_preferences(5)).
+const PIN_PRIORITY_MIN: i32 = 1000;
+
+/// Tools that are released apart from the driver.
+const APART: [&str; 4] = ["nvidia-settings", "nvidia-modprobe", "nvidia-xconfig", "nvidia-prime"];
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    if node.inside_container() {
+        let text = "this is a container: the host's packages cannot be seen; give the host's root with --root";
+        findings.item(Verdict::Unknown, "packages-hidden", SUBJECT, text, SOURCE);
+        return;
+    }
+    if node.seen.driver.run_file_install == Reading::Value(true) {
+        findings.item(
+            Verdict::Caveat,
+            "run-file-install",
+            SUBJECT,
+            "an installation by NVIDIA's .run file is present: no package manager knows or holds it",
+            "/usr/bin/nvidia-uninstall",
+        );
+    }
+    match &node.seen.packages.dpkg {
+        Reading::Value(packages) => of_dpkg(node, packages, findings),
+        Reading::Absent if node.seen.packages.rpm == Reading::Value(true) => {
+            findings.item(
+                Verdict::Unknown,
+                "packages-rpm",
+                SUBJECT,
+                "the packages are in an RPM database, which is not read: ask it which versions are \
+                 installed and locked",
+                "/var/lib/rpm",
+            );
+            findings.remedy(
+                "to see the packages",
+                "list the driver's packages and the version locks",
+                Some("rpm -qa '*nvidia*' 'kernel-core*'; dnf versionlock list"),
+            );
+        }
+        Reading::Absent => findings.item(
+            Verdict::Unknown,
+            "packages-unknown",
+            SUBJECT,
+            "there is no package database that can be read",
+            SOURCE,
+        ),
+        Reading::Unreadable(why) => findings.item(
+            Verdict::Unknown,
+            "packages-unknown",
+            SUBJECT,
+            format!("the packages cannot be read: {why}"),
+            SOURCE,
+        ),
+    }
+}
+
+/// Whether a package is a part of the driver: its modules, or something of the driver's version.
+pub(super) fn is_driver(package: &Package) -> bool {
+    package.name.starts_with("linux-modules-nvidia-") || version(package).is_some()
+}
+
+/// The driver version that a package carries.
+fn version(package: &Package) -> Option<DriverVersion> {
+    let named = ["nvidia-", "libnvidia-", "cuda-drivers", "libnvsdm", "libxnvctrl"];
+    let ours = named.iter().any(|start| package.name.starts_with(start))
+        && !package.name.starts_with("nvidia-driver-pinning-")
+        && !APART.contains(&package.name.as_str());
+    let version: DriverVersion = package.upstream().parse().ok().filter(|_| ours)?;
+    // Three digits: a toolkit of version 1.17.8 is no driver.
+    (version.branch().0 >= 100).then_some(version)
+}
+
+fn of_dpkg(node: &Node<'_>, packages: &[Package], findings: &mut NodeFindings) {
+    let driver: Vec<&Package> = packages.iter().filter(|it| is_driver(it)).collect();
+    if driver.is_empty() {
+        if node.loaded().is_some() && node.seen.driver.run_file_install != Reading::Value(true) {
+            findings.item(
+                Verdict::Caveat,
+                "packages-none",
+                SUBJECT,
+                "no package of the driver is installed: it came by another way, which nothing here \
+                 holds or replaces",
+                SOURCE,
+            );
+        }
+        return;
+    }
+    state(&driver, findings);
+    one_version(node, &driver, findings);
+    held(node, packages, &driver, findings);
+}
+
+fn state(driver: &[&Package], findings: &mut NodeFindings) {
+    let broken: Vec<String> = driver
+        .iter()
+        .filter(|package| package.status != "installed")
+        .map(|package| format!("{} ({})", package.name, package.status))
+        .collect();
+    if broken.is_empty() {
+        return;
+    }
+    findings.item(
+        Verdict::Blocked,
+        "packages-broken",
+        SUBJECT,
+        format!("an installation did not end: {}", broken.join(", ")),
+        SOURCE,
+    );
+    findings.remedy(
+        "for packages that are half installed",
+        "let dpkg finish, then look again",
+        Some("dpkg --configure -a"),
+    );
+}
+
+fn one_version(node: &Node<'_>, driver: &[&Package], findings: &mut NodeFindings) {
+    let mut versions: Vec<DriverVersion> = driver.iter().filter_map(|it| version(it)).collect();
+    versions.sort();
+    versions.dedup();
+    if versions.len() > 1 {
+        let newest = versions.last().cloned();
+        let older: Vec<String> = driver
+            .iter()
+            .filter(|package| version(package) != newest)
+            .filter_map(|package| Some(format!("{} {}", package.name, version(package)?)))
+            .collect();
+        let newest = newest.map(|version| version.to_string()).unwrap_or_default();
+        findings.item(
+            Verdict::Caveat,
+            "packages-versions-mixed",
+            SUBJECT,
+            format!(
+                "packages of the driver differ in version: beside {newest} there is {}",
+                few(&older)
+            ),
+            SOURCE,
+        );
+    } else if let ([version], Some(loaded)) = (versions.as_slice(), node.loaded()) {
+        let (verdict, code, text) = if version.to_string() == loaded {
+            let text = format!("the driver's packages are {version}, as loaded");
+            (Verdict::Ok, "packages-version-equal", text)
+        } else {
+            let text = format!("the driver's packages are {version}, loaded is {loaded}");
+            (Verdict::Caveat, "packages-version-differs", text)
+        };
+        findings.item(verdict, code, SUBJECT, text, SOURCE);
+    }
+}
+
+fn held(node: &Node<'_>, packages: &[Package], driver: &[&Package], findings: &mut NodeFindings) {
+    let source = "/var/lib/dpkg/status; /etc/apt/preferences.d";
+    let pinning = packages.iter().find(|it| it.name.starts_with("nvidia-driver-pinning-"));
+    let pins = match &node.seen.packages.pins {
+        Reading::Value(pins) => pins.as_slice(),
+        Reading::Absent => &[],
+        Reading::Unreadable(why) => {
+            let text = format!("apt's preferences cannot be read: {why}");
+            findings.item(Verdict::Unknown, "packages-held-unknown", SUBJECT, text, source);
+            return;
+        }
+    };
+    let free: Vec<String> = driver
+        .iter()
+        .filter(|package| !package.held && !pins.iter().any(|pin| pinned(pin, &package.name)))
+        .map(|package| package.name.clone())
+        .collect();
+    if free.is_empty() {
+        let text = format!("all {} packages of the driver are held or pinned", driver.len());
+        findings.item(Verdict::Ok, "packages-held", SUBJECT, text, source);
+    } else if let Some(pinning) = pinning {
+        let text = format!("{} keeps the driver on its branch or version", pinning.name);
+        findings.item(Verdict::Ok, "packages-pinned", SUBJECT, text, source);
+    } else {
+        findings.item(
+            Verdict::Caveat,
+            "packages-not-held",
+            SUBJECT,
+            format!(
+                "{} of {} packages of the driver are not held, so an upgrade may replace it under \
+                 running jobs: {}",
+                free.len(),
+                driver.len(),
+                few(&free)
+            ),
+            source,
+        );
+        let command = format!("apt-mark hold {}", free.join(" "));
+        findings.remedy("for a driver that stays", "hold its packages", Some(&command));
+    }
+}
+
+fn pinned(pin: &Pin, name: &str) -> bool {
+    let matches = match pin.package.split_once('*') {
+        Some((start, "")) => name.starts_with(start),
+        Some((start, end)) => name.starts_with(start) && name.ends_with(end),
+        None => pin.package == name,
+    };
+    matches && pin.pin.starts_with("version") && pin.priority >= PIN_PRIORITY_MIN
+}
+
+/// A list with its end left off.
+fn few(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let mut text = names[..names.len().min(SHOWN)].join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}

@@ -1,0 +1,39 @@
+//! GPU, driver, modules, end of support and advisories: the rules of the hypothetical check, asked
+//! about what is here.
+
+use crate::check::{self, Verdict};
+use crate::node::context::Node;
+use crate::node::report::NodeFindings;
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    let Some(loaded) = node.loaded() else { return };
+    for model in node.models().iter().filter(|model| model.gpu.is_some()) {
+        match node.query(model, None) {
+            Some(Ok(query)) => {
+                let subject = format!("{} with driver {loaded}", query.gpu.id);
+                findings.from_check(&subject, |findings| {
+                    check::platform(node.set, &query, findings);
+                    check::surroundings(node.set, &query, findings);
+                });
+            }
+            Some(Err(err)) => findings.item(
+                Verdict::Unknown,
+                "driver-not-in-data",
+                "driver",
+                format!("driver {loaded} cannot be judged: {}", err.problem),
+                "/sys/module/nvidia/version",
+            ),
+            None => {}
+        }
+    }
+    if node.flavour().is_none() {
+        let why = node.seen.driver.nvrm_line.why_unreadable().unwrap_or("it is not there");
+        findings.item(
+            Verdict::Unknown,
+            "module-flavour-unknown",
+            "driver",
+            format!("whether the open or the proprietary modules are loaded cannot be read: {why}"),
+            "/proc/driver/nvidia/version",
+        );
+    }
+}

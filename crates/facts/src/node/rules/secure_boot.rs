@@ -1,0 +1,81 @@
+//! Secure Boot: will the kernel take the module on disk?
+
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const SOURCE: &str = "EFI variable SecureBoot; module.sig_enforce; signature of nvidia.ko";
+const SUBJECT: &str = "Secure Boot";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    let boot = &node.seen.secure_boot;
+    let enforced = boot.signatures_enforced == Reading::Value(true);
+    let mut item = |verdict, code, text: String| {
+        findings.item(verdict, code, SUBJECT, text, SOURCE);
+    };
+    let by = match (&boot.enabled, enforced) {
+        (Reading::Value(true), _) => "Secure Boot is on",
+        (_, true) => "the kernel enforces module signatures",
+        (Reading::Value(false), false) => {
+            return item(Verdict::Ok, "secure-boot-off", "Secure Boot is off".to_owned());
+        }
+        (Reading::Absent, false) => {
+            return item(
+                Verdict::Ok,
+                "secure-boot-off",
+                "the machine did not boot by EFI: Secure Boot does not apply".to_owned(),
+            );
+        }
+        (Reading::Unreadable(why), false) => {
+            return item(
+                Verdict::Unknown,
+                "secure-boot-unknown",
+                format!("whether Secure Boot is on cannot be read: {why}"),
+            );
+        }
+    };
+    let info = node
+        .running_kernel()
+        .map_or(Reading::Absent, |kernel| kernel.module.as_ref().and_then(|it| it.info.as_ref()));
+    match info {
+        Reading::Value(info) if !info.signed => {
+            item(
+                Verdict::Blocked,
+                "module-unsigned",
+                format!(
+                    "{by} and the module on disk is not signed: the kernel refuses it (`Key was rejected by service`)"
+                ),
+            );
+            findings.remedy(
+                "for Secure Boot",
+                "install the distribution's signed modules, or sign the module and enrol the key; \
+                 enrolment needs the console at the next boot",
+                Some("mokutil --import /var/lib/shim-signed/mok/MOK.der"),
+            );
+        }
+        // The key's place in the firmware cannot be read, but the kernel has taken the same module.
+        Reading::Value(info)
+            if node.loaded().is_some() && info.version.as_deref() == node.loaded() =>
+        {
+            item(Verdict::Ok, "module-signed", format!("{by}; the module is signed and loaded"));
+        }
+        Reading::Value(_) => item(
+            Verdict::Caveat,
+            "module-signed-unproven",
+            format!(
+                "{by}; the module on disk is signed, whether its key is enrolled shows when it loads"
+            ),
+        ),
+        Reading::Absent => item(
+            Verdict::Unknown,
+            "module-signature-unknown",
+            format!("{by}; there is no module on disk to look at"),
+        ),
+        Reading::Unreadable(why) => item(
+            Verdict::Unknown,
+            "module-signature-unknown",
+            format!("{by}; the module on disk cannot be read: {why}"),
+        ),
+    }
+}

@@ -1,0 +1,229 @@
+//! Settings and state of each GPU, as NVML has them. GPUs that say the same share an item.
+
+use crate::check::Verdict;
+use crate::node::context::{Node, gpus};
+use crate::node::nvml::{NvmlDevice, PowerLimits, Setting};
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+/// What a rule says of one GPU.
+type Said = (Verdict, &'static str, String);
+
+/// A setting: what to look at, and where it was read.
+struct Rule {
+    source: &'static str,
+    judge: fn(&NvmlDevice) -> Option<Said>,
+}
+
+const RULES: [Rule; 6] = [
+    Rule { source: "NVML, nvmlDeviceGetComputeMode", judge: compute_mode },
+    Rule { source: "NVML, nvmlDeviceGetPowerManagementLimit and its constraints", judge: power },
+    Rule { source: "NVML, nvmlDeviceGetEccMode", judge: ecc },
+    Rule { source: "NVML, nvmlDeviceGetMigMode", judge: mig },
+    Rule { source: "NVML, nvmlDeviceGetRemappedRows", judge: rows },
+    Rule { source: "NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", judge: recovery },
+];
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    let devices: Vec<&NvmlDevice> =
+        node.devices().iter().filter(|device| device.handle.value().is_some()).collect();
+    if devices.is_empty() && node.has_gpu() != Some(false) {
+        let why = node.seen.nvml.why_silent().unwrap_or_else(|| "no GPU answers".to_owned());
+        let text = format!("compute mode, power limit, ECC, MIG and memory cannot be read: {why}");
+        findings.item(Verdict::Unknown, "settings-unknown", "GPUs", text, "NVML");
+    }
+    for rule in &RULES {
+        let mut groups: Vec<(Said, Vec<u32>)> = Vec::new();
+        for device in &devices {
+            let Some(said) = (rule.judge)(device) else { continue };
+            match groups.iter_mut().find(|(known, _)| *known == said) {
+                Some((_, indices)) => indices.push(device.index),
+                None => groups.push((said, vec![device.index])),
+            }
+        }
+        for ((verdict, code, text), indices) in groups {
+            let subject = gpus(&indices, devices.len());
+            findings.item(
+                verdict,
+                code,
+                subject.clone(),
+                format!("{subject}: {text}"),
+                rule.source,
+            );
+        }
+    }
+    persistence(node, &devices, findings);
+}
+
+fn unknown(what: &str, why: &str, code: &'static str) -> Said {
+    (Verdict::Unknown, code, format!("{what} cannot be read: {why}"))
+}
+
+fn compute_mode(device: &NvmlDevice) -> Option<Said> {
+    let text = |text: &str| text.to_owned();
+    Some(match &device.compute_mode {
+        Reading::Value(0) => (Verdict::Ok, "compute-mode-default", text("compute mode is default")),
+        Reading::Value(2) => (
+            Verdict::Blocked,
+            "compute-mode-prohibited",
+            text("compute mode is prohibited: no CUDA program may use it"),
+        ),
+        Reading::Value(1 | 3) => (
+            Verdict::Caveat,
+            "compute-mode-exclusive",
+            text("compute mode is exclusive: one process at a time, a second one fails"),
+        ),
+        Reading::Value(other) => {
+            (Verdict::Unknown, "compute-mode-unknown", format!("compute mode {other} is not known"))
+        }
+        Reading::Absent => return None,
+        Reading::Unreadable(why) => unknown("compute mode", why, "compute-mode-unknown"),
+    })
+}
+
+fn power(device: &NvmlDevice) -> Option<Said> {
+    let watts = |milliwatts: u32| format!("{} W", milliwatts / 1000);
+    Some(match &device.power {
+        Reading::Value(PowerLimits { limit_mw, default_mw, min_mw, max_mw }) => {
+            let range = format!("{} to {}", watts(*min_mw), watts(*max_mw));
+            let limit = watts(*limit_mw);
+            if limit_mw < min_mw || limit_mw > max_mw {
+                let text = format!("power limit {limit} is outside the card's range, {range}");
+                (Verdict::Caveat, "power-limit-outside", text)
+            } else if limit_mw == default_mw {
+                let text = format!("power limit {limit} is the card's default ({range})");
+                (Verdict::Ok, "power-limit-default", text)
+            } else {
+                let default = watts(*default_mw);
+                let (code, how) = if limit_mw < default_mw {
+                    ("power-limit-lowered", "below")
+                } else {
+                    ("power-limit-raised", "above")
+                };
+                (
+                    Verdict::Caveat,
+                    code,
+                    format!("power limit {limit} is {how} the card's default, {default} ({range})"),
+                )
+            }
+        }
+        Reading::Absent => return None,
+        Reading::Unreadable(why) => unknown("power limit", why, "power-limit-unknown"),
+    })
+}
+
+fn ecc(device: &NvmlDevice) -> Option<Said> {
+    Some(match &device.ecc {
+        Reading::Value(Setting { current: true, pending: true }) => {
+            (Verdict::Ok, "ecc-on", "ECC is on".to_owned())
+        }
+        Reading::Value(Setting { current: false, pending: false }) => (
+            Verdict::Caveat,
+            "ecc-off",
+            "ECC is off: memory errors go unseen into the results".to_owned(),
+        ),
+        Reading::Value(Setting { pending, .. }) => {
+            let word = if *pending { "on" } else { "off" };
+            (Verdict::Caveat, "ecc-pending", format!("ECC turns {word} at the next reset"))
+        }
+        Reading::Absent => return None,
+        Reading::Unreadable(why) => unknown("ECC", why, "ecc-unknown"),
+    })
+}
+
+fn mig(device: &NvmlDevice) -> Option<Said> {
+    Some(match &device.mig {
+        Reading::Value(Setting { current: false, pending: false }) => {
+            (Verdict::Ok, "mig-off", "MIG is off".to_owned())
+        }
+        Reading::Value(Setting { current: true, pending: true }) => (
+            Verdict::Caveat,
+            "mig-on",
+            "MIG is on: programs see slices, without NVLink between GPUs".to_owned(),
+        ),
+        Reading::Value(Setting { pending, .. }) => {
+            let word = if *pending { "on" } else { "off" };
+            (Verdict::Caveat, "mig-pending", format!("MIG turns {word} at the next reset"))
+        }
+        Reading::Absent => return None,
+        Reading::Unreadable(why) => unknown("MIG", why, "mig-unknown"),
+    })
+}
+
+fn rows(device: &NvmlDevice) -> Option<Said> {
+    Some(match &device.remapped_rows {
+        Reading::Value(rows) if rows.failed => (
+            Verdict::Blocked,
+            "row-remap-failed",
+            "a row of memory failed and no spare one was left: replace the GPU".to_owned(),
+        ),
+        Reading::Value(rows) if rows.pending => (
+            Verdict::Caveat,
+            "row-remap-pending",
+            "a row of memory failed; its spare takes over at the next GPU reset".to_owned(),
+        ),
+        Reading::Value(_) => {
+            (Verdict::Ok, "row-remap-clean", "no row of memory waits for a spare".to_owned())
+        }
+        Reading::Absent => return None,
+        Reading::Unreadable(why) => unknown("the state of memory rows", why, "row-remap-unknown"),
+    })
+}
+
+fn recovery(device: &NvmlDevice) -> Option<Said> {
+    let action = match &device.recovery_action {
+        Reading::Value(0) => {
+            let text = "the driver asks for no recovery".to_owned();
+            return Some((Verdict::Ok, "recovery-none", text));
+        }
+        Reading::Value(1) => "a GPU reset",
+        Reading::Value(2) => "a reboot of the node",
+        Reading::Value(3) => "a drain of peer-to-peer work",
+        Reading::Value(4) => "a drain, then a GPU reset",
+        Reading::Value(_) => "a recovery of a newer kind",
+        // An older driver does not have the field.
+        Reading::Absent | Reading::Unreadable(_) => return None,
+    };
+    Some((Verdict::Blocked, "recovery-needed", format!("the driver asks for {action}")))
+}
+
+fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
+    let source = "NVML, nvmlDeviceGetPersistenceMode; nvidia-persistenced.service";
+    let off: Vec<u32> = devices
+        .iter()
+        .filter(|device| device.persistence == Reading::Value(false))
+        .map(|device| device.index)
+        .collect();
+    let on = devices.iter().filter(|device| device.persistence == Reading::Value(true)).count();
+    let service = node.seen.services.get("nvidia-persistenced");
+    let enabled = service.map(|service| service.enabled == Reading::Value(true));
+    let mut item = |verdict, code, text: String| {
+        findings.item(verdict, code, "persistence", text, source);
+    };
+    if !off.is_empty() {
+        let which = gpus(&off, devices.len());
+        item(
+            Verdict::Caveat,
+            "persistence-off",
+            format!(
+                "{which}: persistence is off, so the driver starts anew for each first program and settings are lost"
+            ),
+        );
+        findings.remedy(
+            "for settings that stay",
+            "run nvidia-persistenced",
+            Some("systemctl enable --now nvidia-persistenced"),
+        );
+    } else if on > 0 && enabled == Some(false) && !node.inside_container() {
+        item(
+            Verdict::Caveat,
+            "persistenced-not-enabled",
+            "persistence is on, but nvidia-persistenced does not start at boot".to_owned(),
+        );
+    } else if on > 0 {
+        item(Verdict::Ok, "persistence-on", "persistence is on".to_owned());
+    } else if let Some(why) = devices.iter().find_map(|device| device.persistence.why_unreadable())
+    {
+        item(Verdict::Unknown, "persistence-unknown", format!("persistence cannot be read: {why}"));
+    }
+}

@@ -1,0 +1,99 @@
+//! Unattended upgrades: may they replace the kernel or the driver?
+
+use regex_lite::Regex;
+
+use super::packages::is_driver;
+use crate::check::Verdict;
+use crate::node::context::Node;
+use crate::node::observation::Package;
+use crate::node::reading::Reading;
+use crate::node::report::NodeFindings;
+
+const SOURCE: &str = "/etc/apt/apt.conf.d; /var/lib/dpkg/status";
+const SUBJECT: &str = "unattended upgrades";
+
+pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
+    // What hides or breaks the packages is said once, by the rule on packages.
+    let Some(packages) = node.seen.packages.dpkg.value() else { return };
+    if node.inside_container() {
+        return;
+    }
+    let mut item = |verdict, code, text: String| {
+        findings.item(verdict, code, SUBJECT, text, SOURCE);
+    };
+    if !packages.iter().any(|package| package.name == "unattended-upgrades") {
+        return item(
+            Verdict::Ok,
+            "unattended-upgrades-absent",
+            "unattended-upgrades is not installed".to_owned(),
+        );
+    }
+    let unattended = match &node.seen.packages.unattended {
+        Reading::Value(unattended) => unattended,
+        Reading::Absent => {
+            return item(
+                Verdict::Ok,
+                "unattended-upgrades-off",
+                "apt has no configuration that turns unattended upgrades on".to_owned(),
+            );
+        }
+        Reading::Unreadable(why) => {
+            return item(
+                Verdict::Unknown,
+                "unattended-upgrades-unknown",
+                format!("apt's configuration cannot be read: {why}"),
+            );
+        }
+    };
+    if !unattended.enabled {
+        return item(
+            Verdict::Ok,
+            "unattended-upgrades-off",
+            "unattended upgrades are turned off".to_owned(),
+        );
+    }
+    let free = |package: &&Package| !package.held && !listed(&unattended.blacklist, &package.name);
+    let driver = packages.iter().filter(|it| is_driver(it)).filter(free).count();
+    let kernel = packages.iter().filter(|it| is_kernel_meta(it)).filter(free).count();
+    let what = match (driver, kernel) {
+        (0, 0) => {
+            return item(
+                Verdict::Ok,
+                "unattended-upgrades-kept-out",
+                "unattended upgrades are on and leave kernel and driver alone".to_owned(),
+            );
+        }
+        (0, _) => "the kernel",
+        (_, 0) => "the driver",
+        _ => "the kernel and the driver",
+    };
+    item(
+        Verdict::Caveat,
+        "unattended-upgrades-may-replace",
+        format!("unattended upgrades are on and may replace {what} at night"),
+    );
+    findings.remedy(
+        "for upgrades that are planned",
+        "keep unattended upgrades away from kernel and driver",
+        Some(
+            "echo 'Unattended-Upgrade::Package-Blacklist { \"nvidia-\"; \"libnvidia-\"; \"linux-\"; };' > \
+             /etc/apt/apt.conf.d/52farrier",
+        ),
+    );
+}
+
+/// A package that brings the next kernel along: `linux-image-generic`, not `linux-image-6.8.0-60-generic`.
+fn is_kernel_meta(package: &Package) -> bool {
+    let name = package.name.as_str();
+    match name.strip_prefix("linux-image-") {
+        Some(rest) => !rest.starts_with(|letter: char| letter.is_ascii_digit()),
+        None => name.starts_with("linux-generic") || name.starts_with("linux-nvidia"),
+    }
+}
+
+/// The list holds regular expressions on the beginning of a name (unattended-upgrades README).
+fn listed(blacklist: &[String], name: &str) -> bool {
+    blacklist.iter().any(|pattern| {
+        Regex::new(&format!("^(?:{pattern})")).is_ok_and(|pattern| pattern.is_match(name))
+    })
+}

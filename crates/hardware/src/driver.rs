@@ -1,0 +1,78 @@
+//! The driver that is loaded, and the user space that programs would load.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::{DriverObservation, Library, Reading};
+
+use crate::root::Root;
+
+/// Where distributions, `.run` files and container toolkits put the libraries.
+const FOLDERS: [&str; 7] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/lib",
+    "/opt/nvidia/lib64",
+];
+
+/// The libraries without which no CUDA program and no tool starts.
+const NAMES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
+
+pub(crate) fn read(root: &Root) -> DriverObservation {
+    DriverObservation {
+        loaded: root.word("/sys/module/nvidia/version"),
+        nvrm_line: root
+            .text("/proc/driver/nvidia/version")
+            .map(|text| text.lines().next().unwrap_or_default().to_owned()),
+        libraries: libraries(root),
+        parameters: root.text("/proc/driver/nvidia/params").map(|text| parameters(&text)),
+        nouveau_loaded: root.exists("/sys/module/nouveau"),
+        run_file_install: root.exists("/usr/bin/nvidia-uninstall"),
+    }
+}
+
+/// Every version that is on disk, also one that no link leads to any more: two versions beside each
+/// other are what an interrupted upgrade leaves.
+fn libraries(root: &Root) -> Reading<Vec<Library>> {
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        let names = match root.list(folder) {
+            Reading::Value(names) => names,
+            Reading::Absent => continue,
+            Reading::Unreadable(why) => return Reading::Unreadable(format!("{folder}: {why}")),
+        };
+        for name in NAMES {
+            if names.iter().any(|it| it.strip_prefix(name) == Some(".1")) {
+                let path = format!("{folder}/{name}.1");
+                let version = linked_version(root, &path, name);
+                found.push(Library { path, version });
+            }
+        }
+    }
+    Reading::Value(found)
+}
+
+/// The version at the end of the name that a link leads to.
+fn linked_version(root: &Root, path: &str, name: &str) -> Reading<String> {
+    root.link(path).and_then(|target| {
+        let file = target.rsplit('/').next().unwrap_or_default();
+        match file.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')) {
+            Some(version) if version.starts_with(|letter: char| letter.is_ascii_digit()) => {
+                Reading::Value(version.to_owned())
+            }
+            _ => {
+                Reading::Unreadable(format!("`{path}` leads to `{target}`, which names no version"))
+            }
+        }
+    })
+}
+
+/// `Name: value` lines; a text stands in quotes.
+fn parameters(text: &str) -> BTreeMap<String, String> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.trim().to_owned(), value.trim().trim_matches('"').to_owned()))
+        .collect()
+}

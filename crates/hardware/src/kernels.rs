@@ -1,0 +1,204 @@
+//! Kernels: the one that runs, those that can be booted, and the driver's module for each.
+
+use std::cmp::Ordering;
+
+use farrier_facts::node::{BootChoice, InstalledKernel, KernelObservation, Reading};
+
+use crate::modules;
+use crate::root::{Root, text_of};
+
+pub(crate) fn read(root: &Root) -> KernelObservation {
+    let running = root.word("/proc/sys/kernel/osrelease");
+    KernelObservation {
+        installed: installed(root, running.value()),
+        boot_choice: boot_choice(root),
+        reboot_required: reboot_required(root),
+        running,
+    }
+}
+
+/// Every kernel with a folder of modules or an image in `/boot`, oldest first.
+fn installed(root: &Root, running: Option<&String>) -> Reading<Vec<InstalledKernel>> {
+    let with_modules = match root.list("/lib/modules") {
+        Reading::Value(names) => names,
+        Reading::Absent => Vec::new(),
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    };
+    let boot = root.list("/boot");
+    let image = |release: &str| {
+        boot.as_ref().map(|names| names.iter().any(|name| name == &format!("vmlinuz-{release}")))
+    };
+    let mut releases = with_modules;
+    let images = boot.value().into_iter().flatten();
+    releases.extend(images.filter_map(|name| name.strip_prefix("vmlinuz-")).map(str::to_owned));
+    releases.extend(running.cloned());
+    // Debian's rescue images and the like are no releases.
+    releases.retain(|release| release.starts_with(|letter: char| letter.is_ascii_digit()));
+    releases.sort_by(|left, right| compare(left, right));
+    releases.dedup();
+    Reading::Value(
+        releases
+            .into_iter()
+            .map(|release| InstalledKernel {
+                bootable: image(&release),
+                module: modules::of_kernel(root, &release),
+                headers: root.exists(&format!("/lib/modules/{release}/build/Makefile")),
+                release,
+            })
+            .collect(),
+    )
+}
+
+/// Releases in the order in which boot loaders put them: numbers as numbers, letters as letters.
+fn compare(left: &str, right: &str) -> Ordering {
+    let (mut left, mut right) = (left.as_bytes(), right.as_bytes());
+    while !left.is_empty() && !right.is_empty() {
+        let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (a, b) = (digits(left), digits(right));
+        if a > 0 && b > 0 {
+            let trimmed = |text: &[u8]| -> Vec<u8> {
+                text.iter().copied().skip_while(|byte| *byte == b'0').collect()
+            };
+            let (x, y) = (trimmed(&left[..a]), trimmed(&right[..b]));
+            let order = x.len().cmp(&y.len()).then_with(|| x.cmp(&y));
+            if order.is_ne() {
+                return order;
+            }
+            (left, right) = (&left[a..], &right[b..]);
+        } else if left[0] == right[0] {
+            (left, right) = (&left[1..], &right[1..]);
+        } else {
+            return left[0].cmp(&right[0]);
+        }
+    }
+    left.len().cmp(&right.len())
+}
+
+/// How GRUB chooses. Its own configuration is for root only; `/etc/default/grub` says enough when it
+/// says "the first entry" or names a kernel.
+fn boot_choice(root: &Root) -> BootChoice {
+    const PATH: &str = "/etc/default/grub";
+    let fallback = |why: &str| BootChoice::Unknown(why.to_owned());
+    // Only the choice is kept: the kernel's command line may hold what is nobody's business.
+    let default = root.extract(PATH, |file| {
+        text_of(file).and_then(|text| match grub_default(&text) {
+            Some(default) => Reading::Value(default),
+            None => Reading::Value("0".to_owned()),
+        })
+    });
+    match default {
+        Reading::Value(default) if default == "0" => BootChoice::Newest,
+        Reading::Value(default) if default == "saved" => saved_entry(root),
+        Reading::Value(default) => named(&default)
+            .unwrap_or_else(|| fallback(&format!("GRUB_DEFAULT is `{default}` in {PATH}"))),
+        Reading::Absent => match root.list("/boot/loader/entries") {
+            Reading::Value(_) => saved_entry(root),
+            _ => fallback("no GRUB configuration; the boot loader is not known"),
+        },
+        Reading::Unreadable(why) => fallback(&format!("{PATH}: {why}")),
+    }
+}
+
+fn saved_entry(root: &Root) -> BootChoice {
+    let mut why = "GRUB boots a saved entry and its environment was not found".to_owned();
+    for path in ["/boot/grub/grubenv", "/boot/grub2/grubenv"] {
+        match root.text(path) {
+            Reading::Value(text) => {
+                let entry = text.lines().find_map(|line| line.strip_prefix("saved_entry="));
+                return match entry.map(|entry| (entry, named(entry))) {
+                    Some((_, Some(named))) => named,
+                    Some((entry, None)) => {
+                        BootChoice::Unknown(format!("GRUB's saved entry `{entry}` names no kernel"))
+                    }
+                    None => BootChoice::Newest,
+                };
+            }
+            Reading::Unreadable(reason) => why = format!("{path}: {reason}"),
+            Reading::Absent => {}
+        }
+    }
+    BootChoice::Unknown(why)
+}
+
+/// The kernel that a menu entry names: `Advanced options>Ubuntu, with Linux 6.8.0-60-generic`, or
+/// `abc123-5.14.0-503.el9.x86_64` as boot loader entries are called.
+fn named(entry: &str) -> Option<BootChoice> {
+    let words = entry.split([' ', '>']);
+    let kernel = words.rev().find_map(|word| {
+        let start = word
+            .char_indices()
+            .find(|(at, _)| {
+                let before = word[..*at].chars().next_back();
+                let rest = &word[*at..];
+                let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+                matches!(before, None | Some('-'))
+                    && (1..=2).contains(&digits)
+                    && rest.as_bytes().get(digits) == Some(&b'.')
+            })?
+            .0;
+        Some(word[start..].to_owned())
+    })?;
+    Some(BootChoice::Named(kernel))
+}
+
+fn grub_default(text: &str) -> Option<String> {
+    let last = text.lines().rev().find_map(|line| line.trim().strip_prefix("GRUB_DEFAULT="))?;
+    Some(last.trim().trim_matches(['"', '\'']).to_owned())
+}
+
+fn reboot_required(root: &Root) -> Reading<Vec<String>> {
+    match root.exists("/run/reboot-required") {
+        Reading::Value(true) => {}
+        Reading::Value(false) | Reading::Absent => return Reading::Absent,
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    }
+    let packages = root.text("/run/reboot-required.pkgs").map(|text| {
+        let mut names: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+        names.retain(|name| !name.is_empty());
+        names.sort();
+        names.dedup();
+        names
+    });
+    Reading::Value(packages.value().cloned().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_compare_as_numbers() {
+        let mut releases =
+            ["6.8.0-100-generic", "6.8.0-60-generic", "5.15.0-151-generic", "6.11.0-8-generic"];
+        releases.sort_by(|left, right| compare(left, right));
+        assert_eq!(
+            releases,
+            ["5.15.0-151-generic", "6.8.0-60-generic", "6.8.0-100-generic", "6.11.0-8-generic"]
+        );
+        assert_eq!(compare("6.8.0", "6.8.0"), Ordering::Equal);
+        assert_eq!(compare("6.8.0-1", "6.8.0-01"), Ordering::Equal);
+    }
+
+    #[test]
+    fn menu_entries_name_their_kernel() {
+        let named = |text| match named(text) {
+            Some(BootChoice::Named(kernel)) => Some(kernel),
+            _ => None,
+        };
+        let ubuntu = "Advanced options for Ubuntu>Ubuntu, with Linux 6.8.0-60-generic";
+        assert_eq!(named(ubuntu).as_deref(), Some("6.8.0-60-generic"));
+        let loader = "0f3c8d61ab4b4b63b2c7b7ad2b8d8fb0-5.14.0-503.11.1.el9_5.x86_64";
+        assert_eq!(named(loader).as_deref(), Some("5.14.0-503.11.1.el9_5.x86_64"));
+        assert_eq!(named("1>2"), None);
+        assert_eq!(named(""), None);
+    }
+
+    #[test]
+    fn the_last_word_on_the_default_counts() {
+        assert_eq!(
+            grub_default("GRUB_DEFAULT=0\nGRUB_DEFAULT=\"saved\"\n").as_deref(),
+            Some("saved")
+        );
+        assert_eq!(grub_default("# GRUB_DEFAULT=2\nGRUB_TIMEOUT=0\n"), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! What a kernel module file says of itself: the section `.modinfo`, and a signature at its end.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+
+use farrier_facts::node::{ModuleInfo, ModuleOnDisk, Reading};
+
+use crate::root::Root;
+
+/// nvidia.ko has about 100 MB with debugging information; a file that unpacks to more is none.
+const MODULE_BYTES_MAX: usize = 512 << 20;
+
+/// The kernel's mark of an appended signature (`include/linux/module_signature.h`).
+const SIGNATURE_MARK: &[u8] = b"~Module signature appended~\n";
+
+/// Below `/lib/modules/RELEASE`: DKMS and packages use different folders. In the order in which
+/// depmod prefers them.
+const FOLDERS: [&str; 7] = [
+    "updates/dkms",
+    "updates",
+    "extra",
+    "extra/nvidia",
+    "extra/nvidia-open",
+    "kernel/drivers/video",
+    "kernel/nvidia-open",
+];
+
+/// Ubuntu's precompiled modules lie in a folder that carries the branch: `kernel/nvidia-580srv-open`.
+const PRECOMPILED: &str = "kernel";
+
+const NAMES: [&str; 3] = ["nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz"];
+
+/// The driver's module for a kernel.
+pub(crate) fn of_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
+    let base = format!("/lib/modules/{release}");
+    let precompiled = match root.list(&format!("{base}/{PRECOMPILED}")) {
+        Reading::Value(names) => names,
+        Reading::Absent => Vec::new(),
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    };
+    let precompiled = precompiled
+        .iter()
+        .filter(|name| name.starts_with("nvidia-"))
+        .map(|name| format!("{base}/{PRECOMPILED}/{name}"));
+    let folders = FOLDERS.iter().map(|folder| format!("{base}/{folder}")).chain(precompiled);
+    for folder in folders {
+        let names = match root.list(&folder) {
+            Reading::Value(names) => names,
+            Reading::Absent => continue,
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        };
+        if let Some(name) = NAMES.iter().find(|name| names.iter().any(|it| it == *name)) {
+            let path = format!("{folder}/{name}");
+            let info = root.extract(&path, |file| info(file, name));
+            return Reading::Value(ModuleOnDisk { path, info });
+        }
+    }
+    Reading::Absent
+}
+
+fn info(file: File, name: &str) -> Reading<ModuleInfo> {
+    let unpacked = match name.rsplit('.').next() {
+        Some("zst") => unzstd(file),
+        Some("xz") => unxz(file),
+        _ => bounded(file),
+    };
+    match unpacked.and_then(|bytes| parse(&bytes)) {
+        Ok(info) => Reading::Value(info),
+        Err(err) => Reading::Unreadable(err.to_string()),
+    }
+}
+
+fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(MODULE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MODULE_BYTES_MAX {
+        return Err(io::Error::other("too large for a kernel module"));
+    }
+    Ok(bytes)
+}
+
+fn unzstd(file: File) -> io::Result<Vec<u8>> {
+    let decoder = ruzstd::decoding::StreamingDecoder::new(BufReader::new(file))
+        .map_err(|err| io::Error::other(format!("not a Zstandard file: {err}")))?;
+    bounded(decoder)
+}
+
+fn unxz(file: File) -> io::Result<Vec<u8>> {
+    let mut bounded = BoundedBuffer(Vec::new());
+    lzma_rs::xz_decompress(&mut BufReader::new(file), &mut bounded)
+        .map_err(|err| io::Error::other(format!("not an XZ file: {err:?}")))?;
+    Ok(bounded.0)
+}
+
+/// Refuses what unpacks to more than a module has.
+struct BoundedBuffer(Vec<u8>);
+
+impl Write for BoundedBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MODULE_BYTES_MAX {
+            return Err(io::Error::other("too large for a kernel module"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads a little-endian 64-bit ELF file; every machine with these GPUs has such modules.
+fn parse(bytes: &[u8]) -> io::Result<ModuleInfo> {
+    let section = modinfo(bytes).ok_or_else(|| io::Error::other("not a kernel module"))?;
+    let value = |key: &str| {
+        section.split(|byte| *byte == 0).find_map(|entry| {
+            let value = entry.strip_prefix(key.as_bytes())?.strip_prefix(b"=")?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        })
+    };
+    Ok(ModuleInfo {
+        version: value("version"),
+        license: value("license"),
+        vermagic: value("vermagic"),
+        signed: bytes.ends_with(SIGNATURE_MARK),
+    })
+}
+
+/// The section `.modinfo` (System V ABI, ELF-64 object file format).
+fn modinfo(bytes: &[u8]) -> Option<&[u8]> {
+    const CLASS_64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
+    if !bytes.starts_with(CLASS_64_LITTLE) {
+        return None;
+    }
+    let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| {
+        let value = u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?);
+        usize::try_from(value).ok()
+    };
+    let table = u64_at(0x28)?;
+    let entry_bytes = usize::from(u16_at(0x3a)?);
+    let count = usize::from(u16_at(0x3c)?);
+    let names_index = usize::from(u16_at(0x3e)?);
+    let header = |index: usize| table.checked_add(index.checked_mul(entry_bytes)?);
+    let contents = |index: usize| {
+        let at = header(index)?;
+        let offset = u64_at(at.checked_add(0x18)?)?;
+        let length = u64_at(at.checked_add(0x20)?)?;
+        bytes.get(offset..offset.checked_add(length)?)
+    };
+    let names = contents(names_index)?;
+    (0..count).find_map(|index| {
+        let name = names.get(u32_at(header(index)?)? as usize..)?;
+        name.starts_with(b".modinfo\0").then(|| contents(index)).flatten()
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A module with these `.modinfo` entries.
+    pub(crate) fn module(entries: &[&str], signed: bool) -> Vec<u8> {
+        let mut modinfo = Vec::new();
+        for entry in entries {
+            modinfo.extend_from_slice(entry.as_bytes());
+            modinfo.push(0);
+        }
+        let names = b"\0.modinfo\0.shstrtab\0";
+        let mut bytes = vec![0; 0x40];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        let modinfo_at = bytes.len();
+        bytes.extend_from_slice(&modinfo);
+        let names_at = bytes.len();
+        bytes.extend_from_slice(names);
+        let table = bytes.len();
+        let sections = [(0, 0, 0), (1, modinfo_at, modinfo.len()), (10, names_at, names.len())];
+        for (name, offset, length) in sections {
+            let mut header = [0_u8; 0x40];
+            header[..4].copy_from_slice(&u32::try_from(name).unwrap().to_le_bytes());
+            header[0x18..0x20].copy_from_slice(&(offset as u64).to_le_bytes());
+            header[0x20..0x28].copy_from_slice(&(length as u64).to_le_bytes());
+            bytes.extend_from_slice(&header);
+        }
+        bytes[0x28..0x30].copy_from_slice(&(table as u64).to_le_bytes());
+        bytes[0x3a..0x3c].copy_from_slice(&0x40_u16.to_le_bytes());
+        bytes[0x3c..0x3e].copy_from_slice(&3_u16.to_le_bytes());
+        bytes[0x3e..0x40].copy_from_slice(&2_u16.to_le_bytes());
+        if signed {
+            bytes.extend_from_slice(b"pkcs7");
+            bytes.extend_from_slice(SIGNATURE_MARK);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_module_says_what_it_is() {
+        let entries = [
+            "firmware=nvidia/580.95.05/gsp_ga10x.bin",
+            "version=580.95.05",
+            "license=Dual MIT/GPL",
+            "vermagic=6.8.0-60-generic SMP preempt mod_unload modversions ",
+        ];
+        let info = parse(&module(&entries, true)).unwrap();
+        assert_eq!(info.version.as_deref(), Some("580.95.05"));
+        assert_eq!(info.license.as_deref(), Some("Dual MIT/GPL"));
+        assert!(info.vermagic.unwrap().starts_with("6.8.0-60-generic "));
+        assert!(info.signed);
+        assert!(!parse(&module(&entries, false)).unwrap().signed);
+    }
+
+    #[test]
+    fn packed_modules_are_unpacked() {
+        let bytes = module(&["version=580.95.05"], false);
+        let folder = tempfile::tempdir().unwrap();
+        let zst = ruzstd::encoding::compress_to_vec(
+            bytes.as_slice(),
+            ruzstd::encoding::CompressionLevel::Fastest,
+        );
+        let mut xz = Vec::new();
+        lzma_rs::xz_compress(&mut bytes.as_slice(), &mut xz).unwrap();
+        for (name, packed) in [("nvidia.ko.zst", zst), ("nvidia.ko.xz", xz)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, &packed).unwrap();
+            let read = info(File::open(&path).unwrap(), name);
+            assert_eq!(read.value().unwrap().version.as_deref(), Some("580.95.05"), "{name}");
+            std::fs::write(&path, &packed[..packed.len() / 2]).unwrap();
+            let read = info(File::open(&path).unwrap(), name);
+            assert!(read.why_unreadable().is_some(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(start in any::<bool>(), rest in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let mut bytes = if start { b"\x7fELF\x02\x01".to_vec() } else { Vec::new() };
+            bytes.extend(rest);
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn no_damage_makes_it_panic(at in 0_usize..0x140, byte in any::<u8>()) {
+            let mut bytes = module(&["version=580.95.05"], true);
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The types and numbers of `nvml.h` that are needed here (NVIDIA/go-nvml gen/nvml/nvml.h, read
+//! 2026-11-15).
+
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
+
+/// `nvmlDevice_t`
+pub(super) type Device = *mut c_void;
+
+/// `nvmlReturn_t`
+pub(super) type Return = c_uint;
+
+pub(super) const SUCCESS: Return = 0;
+pub(super) const NOT_SUPPORTED: Return = 3;
+
+/// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`
+pub(super) const FIELD_RECOVERY_ACTION: c_uint = 230;
+
+/// `nvmlPciInfo_t` (version 3 of the call).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct PciInfo {
+    pub(super) bus_id_legacy: [c_char; 16],
+    pub(super) domain: c_uint,
+    pub(super) bus: c_uint,
+    pub(super) device: c_uint,
+    pub(super) pci_device_id: c_uint,
+    pub(super) pci_subsystem_id: c_uint,
+    pub(super) bus_id: [c_char; 32],
+}
+
+/// `nvmlFieldValue_t`; the value is a union of eight bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct FieldValue {
+    pub(super) field_id: c_uint,
+    pub(super) scope_id: c_uint,
+    pub(super) timestamp_us: i64,
+    pub(super) latency_us: i64,
+    pub(super) value_type: c_uint,
+    pub(super) nvml_return: Return,
+    pub(super) value: [u8; 8],
+}
+
+/// `nvmlGpuFabricInfo_v2_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct FabricInfoV2 {
+    pub(super) version: c_uint,
+    pub(super) cluster_uuid: [c_uchar; 16],
+    pub(super) status: Return,
+    pub(super) clique_id: c_uint,
+    pub(super) state: c_uchar,
+    pub(super) health_mask: c_uint,
+}
+
+/// `nvmlDeviceAddressingMode_v1_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct AddressingModeV1 {
+    pub(super) version: c_uint,
+    pub(super) value: c_uint,
+}
+
+/// `NVML_STRUCT_VERSION`: the size, with the version in the highest byte.
+pub(super) const fn struct_version<T>(version: c_uint) -> c_uint {
+    #[expect(clippy::cast_possible_truncation, reason = "these structures have some bytes")]
+    let size = size_of::<T>() as c_uint;
+    size | (version << 24)
+}
+
+pub(super) type Init = unsafe extern "C" fn() -> Return;
+pub(super) type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> Return;
+pub(super) type Signed = unsafe extern "C" fn(*mut c_int) -> Return;
+pub(super) type Count = unsafe extern "C" fn(*mut c_uint) -> Return;
+pub(super) type HandleByIndex = unsafe extern "C" fn(c_uint, *mut Device) -> Return;
+pub(super) type DeviceText = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return;
+pub(super) type DeviceTextUnsized = unsafe extern "C" fn(Device, *mut c_char) -> Return;
+pub(super) type DeviceNumber = unsafe extern "C" fn(Device, *mut c_uint) -> Return;
+pub(super) type DevicePair = unsafe extern "C" fn(Device, *mut c_uint, *mut c_uint) -> Return;
+pub(super) type DeviceFour =
+    unsafe extern "C" fn(Device, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint) -> Return;
+pub(super) type DevicePci = unsafe extern "C" fn(Device, *mut PciInfo) -> Return;
+pub(super) type DeviceFabric = unsafe extern "C" fn(Device, *mut FabricInfoV2) -> Return;
+pub(super) type DeviceAddressing = unsafe extern "C" fn(Device, *mut AddressingModeV1) -> Return;
+pub(super) type DeviceFields = unsafe extern "C" fn(Device, c_int, *mut FieldValue) -> Return;
+
+/// NVML's own name for a return code.
+pub(super) fn error_name(code: Return) -> String {
+    const NAMES: [&str; 31] = [
+        "SUCCESS",
+        "ERROR_UNINITIALIZED",
+        "ERROR_INVALID_ARGUMENT",
+        "ERROR_NOT_SUPPORTED",
+        "ERROR_NO_PERMISSION",
+        "ERROR_ALREADY_INITIALIZED",
+        "ERROR_NOT_FOUND",
+        "ERROR_INSUFFICIENT_SIZE",
+        "ERROR_INSUFFICIENT_POWER",
+        "ERROR_DRIVER_NOT_LOADED",
+        "ERROR_TIMEOUT",
+        "ERROR_IRQ_ISSUE",
+        "ERROR_LIBRARY_NOT_FOUND",
+        "ERROR_FUNCTION_NOT_FOUND",
+        "ERROR_CORRUPTED_INFOROM",
+        "ERROR_GPU_IS_LOST",
+        "ERROR_RESET_REQUIRED",
+        "ERROR_OPERATING_SYSTEM",
+        "ERROR_LIB_RM_VERSION_MISMATCH",
+        "ERROR_IN_USE",
+        "ERROR_MEMORY",
+        "ERROR_NO_DATA",
+        "ERROR_VGPU_ECC_NOT_SUPPORTED",
+        "ERROR_INSUFFICIENT_RESOURCES",
+        "ERROR_FREQ_NOT_SUPPORTED",
+        "ERROR_ARGUMENT_VERSION_MISMATCH",
+        "ERROR_DEPRECATED",
+        "ERROR_NOT_READY",
+        "ERROR_GPU_NOT_FOUND",
+        "ERROR_INVALID_STATE",
+        "ERROR_RESET_TYPE_NOT_SUPPORTED",
+    ];
+    match NAMES.get(code as usize) {
+        Some(name) => format!("NVML_{name}"),
+        None if code == 999 => "NVML_ERROR_UNKNOWN".to_owned(),
+        None => format!("NVML error {code}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<PciInfo>(), 68);
+        assert_eq!(size_of::<FieldValue>(), 40);
+        // As nvml.h computes them.
+        assert_eq!(struct_version::<FabricInfoV2>(2), 0x0200_0024);
+        assert_eq!(struct_version::<AddressingModeV1>(1), 0x0100_0008);
+    }
+
+    #[test]
+    fn errors_have_nvml_names() {
+        assert_eq!(error_name(18), "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
+        assert_eq!(error_name(9), "NVML_ERROR_DRIVER_NOT_LOADED");
+        assert_eq!(error_name(15), "NVML_ERROR_GPU_IS_LOST");
+        assert_eq!(error_name(999), "NVML_ERROR_UNKNOWN");
+        assert_eq!(error_name(77), "NVML error 77");
+    }
+}

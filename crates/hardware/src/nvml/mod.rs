@@ -1,0 +1,19 @@
+//! NVML, asked in a child process.
+//!
+//! ```text
+//! farrier check ─ ask ─> farrier probe nvml ─ library ─> libnvidia-ml.so.1 ─> the driver
+//!                  <──── one JSON line before each call, one with the answers
+//! ```
+//!
+//! A call into a wedged driver never returns and its process cannot be killed, so the caller neither
+//! makes the calls nor waits for the one who does.
+
+mod ffi;
+mod library;
+mod probe;
+
+pub use library::read;
+pub use probe::{Line, ask};
+
+/// The name under which the loader finds the library.
+pub const LIBRARY: &str = "libnvidia-ml.so.1";

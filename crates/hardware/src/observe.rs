@@ -1,0 +1,32 @@
+//! Reads everything that files tell about a node.
+
+use farrier_facts::node::{NodeObservation, NvmlReading, OBSERVATION_VERSION, Reading};
+
+use crate::python::PythonChoice;
+use crate::root::Root;
+use crate::{containers, dkms, driver, kernels, packages, pci, python, secure_boot, services};
+
+/// Where the driver lists the `NVSwitch` chips that it manages.
+const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
+
+/// The whole observation, with what NVML said.
+pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
+    NodeObservation {
+        version: OBSERVATION_VERSION,
+        pci: pci::read(root),
+        nvml,
+        driver: driver::read(root),
+        kernels: kernels::read(root),
+        packages: packages::read(root),
+        dkms: dkms::read(root),
+        secure_boot: secure_boot::read(root),
+        services: services::read(root),
+        nvswitches: nvswitches(root),
+        containers: containers::read(root),
+        python: python::read(root, python),
+    }
+}
+
+fn nvswitches(root: &Root) -> Reading<u32> {
+    root.list(NVSWITCHES).map(|names| u32::try_from(names.len()).unwrap_or(u32::MAX))
+}

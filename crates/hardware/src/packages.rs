@@ -1,0 +1,228 @@
+//! Packages of the driver, the kernel and the container toolkit, and what may replace them.
+
+use farrier_facts::node::{Package, PackageObservation, Pin, Reading, Unattended};
+use serde::{Deserialize, Serialize};
+
+use crate::apt_conf::AptConf;
+use crate::root::{Root, text_of};
+
+const STATUS: &str = "/var/lib/dpkg/status";
+const RPM: [&str; 2] = ["/var/lib/rpm", "/usr/lib/sysimage/rpm"];
+const CONF_FOLDER: &str = "/etc/apt/apt.conf.d";
+const PREFERENCES: &str = "/etc/apt/preferences";
+
+/// What the names of the packages that are looked at begin with.
+const WATCHED: [&str; 11] = [
+    "nvidia-",
+    "libnvidia-",
+    "cuda-drivers",
+    "cuda-compat",
+    "libnvsdm",
+    "libxnvctrl",
+    "linux-image-",
+    "linux-modules-nvidia-",
+    "linux-generic",
+    "linux-nvidia",
+    "unattended-upgrades",
+];
+
+pub(crate) fn read(root: &Root) -> PackageObservation {
+    PackageObservation {
+        dpkg: root.text(STATUS).and_then(|text| packages(&text)),
+        rpm: rpm(root),
+        unattended: unattended(root),
+        pins: pins(root),
+    }
+}
+
+/// The watched packages of dpkg's status file. A file that ends in the middle of a record was caught
+/// while it was written, or is damaged: then what is missing cannot be told from what is not there.
+fn packages(text: &str) -> Reading<Vec<Package>> {
+    let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
+    if !whole {
+        return Reading::Unreadable(format!("{STATUS} ends in the middle of a line"));
+    }
+    let mut found = Vec::new();
+    for record in text.split("\n\n").filter(|record| !record.trim().is_empty()) {
+        let field = |name: &str| {
+            record.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        };
+        let Some(name) = field("Package") else {
+            return Reading::Unreadable(format!("{STATUS} has a record without a package"));
+        };
+        if !WATCHED.iter().any(|start| name.starts_with(start)) {
+            continue;
+        }
+        // `install ok installed`: what is wanted, whether it failed, what it is.
+        let status: Vec<&str> = field("Status").unwrap_or_default().split(' ').collect();
+        let [wanted, _, state] = status[..] else {
+            return Reading::Unreadable(format!("{STATUS} has no status for `{name}`"));
+        };
+        if matches!(state, "config-files" | "not-installed") {
+            continue;
+        }
+        let Some(version) = field("Version") else {
+            return Reading::Unreadable(format!("{STATUS} has no version for `{name}`"));
+        };
+        found.push(Package {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            status: state.to_owned(),
+            held: wanted == "hold",
+        });
+    }
+    Reading::Value(found)
+}
+
+fn rpm(root: &Root) -> Reading<bool> {
+    for folder in RPM {
+        match root.list(folder) {
+            Reading::Value(names)
+                if names.iter().any(|name| name.starts_with("rpmdb") || name == "Packages") =>
+            {
+                return Reading::Value(true);
+            }
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+            Reading::Value(_) | Reading::Absent => {}
+        }
+    }
+    Reading::Value(false)
+}
+
+/// One file's part of the settings that are looked at. The rest of apt's configuration may hold a
+/// proxy's password and is not kept.
+#[derive(Debug, Serialize, Deserialize)]
+struct Part {
+    enabled: Option<String>,
+    blacklist: Vec<String>,
+}
+
+fn unattended(root: &Root) -> Reading<Unattended> {
+    let names = match root.list(CONF_FOLDER) {
+        Reading::Value(names) => names,
+        Reading::Absent => return Reading::Absent,
+        Reading::Unreadable(why) => return Reading::Unreadable(format!("{CONF_FOLDER}: {why}")),
+    };
+    let mut enabled = false;
+    let mut blacklist = Vec::new();
+    for name in names.iter().filter(|name| is_read_by_apt(name)) {
+        let path = format!("{CONF_FOLDER}/{name}");
+        let part = root.extract(&path, |file| {
+            text_of(file).map(|text| {
+                let mut conf = AptConf::default();
+                conf.read(&text);
+                Part {
+                    enabled: conf.last("APT::Periodic::Unattended-Upgrade").map(str::to_owned),
+                    blacklist: conf.all("Unattended-Upgrade::Package-Blacklist").to_vec(),
+                }
+            })
+        });
+        match part {
+            Reading::Value(part) => {
+                if let Some(value) = part.enabled {
+                    enabled = !matches!(value.as_str(), "0" | "" | "never");
+                }
+                blacklist.extend(part.blacklist);
+            }
+            Reading::Absent => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(format!("{path}: {why}")),
+        }
+    }
+    Reading::Value(Unattended { enabled, blacklist })
+}
+
+/// Apt reads files without an extension or with `conf`, of plain letters (apt.conf(5)).
+fn is_read_by_apt(name: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    name.chars().all(plain)
+        && !name.starts_with('.')
+        && name.rsplit_once('.').is_none_or(|(_, extension)| extension == "conf")
+}
+
+fn pins(root: &Root) -> Reading<Vec<Pin>> {
+    let mut paths = vec![PREFERENCES.to_owned()];
+    match root.list(&format!("{PREFERENCES}.d")) {
+        Reading::Value(names) => {
+            paths.extend(names.iter().map(|name| format!("{PREFERENCES}.d/{name}")));
+        }
+        Reading::Absent => {}
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    }
+    let mut found = Vec::new();
+    for path in paths {
+        match root.text(&path) {
+            Reading::Value(text) => found.extend(text.split("\n\n").flat_map(stanza)),
+            Reading::Absent => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(format!("{path}: {why}")),
+        }
+    }
+    Reading::Value(found)
+}
+
+fn stanza(text: &str) -> Vec<Pin> {
+    let field = |name: &str| {
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    };
+    let (Some(packages), Some(pin), Some(priority)) =
+        (field("Package"), field("Pin"), field("Pin-Priority").and_then(|it| it.parse().ok()))
+    else {
+        return Vec::new();
+    };
+    packages
+        .split_whitespace()
+        .map(|package| Pin { package: package.to_owned(), pin: pin.to_owned(), priority })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELD: &str =
+        "Package: nvidia-open\nStatus: hold ok installed\nVersion: 1:580.95.05-1\n\n";
+
+    #[test]
+    fn holds_states_and_versions_are_read() {
+        let text = format!(
+            "{HELD}Package: bash\nStatus: install ok installed\nVersion: 5\n\n\
+             Package: nvidia-utils-570\nStatus: deinstall ok config-files\nVersion: 570.1-1\n\n\
+             Package: libnvidia-compute-580\nStatus: install ok half-configured\nVersion: 580.95.05-0ubuntu1\n\n"
+        );
+        let read = packages(&text);
+        let found = read.value().unwrap();
+        assert_eq!(found.len(), 2);
+        assert!(found[0].held);
+        assert_eq!(found[0].upstream(), "580.95.05");
+        assert_eq!((found[1].status.as_str(), found[1].held), ("half-configured", false));
+    }
+
+    #[test]
+    fn a_damaged_status_is_not_a_short_list() {
+        for text in [
+            "Package: nvidia-open\nStatus: hold ok inst",
+            "Package: nvidia-open\nStatus: hold\nVersion: 1\n\n",
+            "Package: nvidia-open\nStatus: hold ok installed\n\n",
+            "Status: hold ok installed\n\n",
+        ] {
+            assert!(packages(text).why_unreadable().is_some(), "{text}");
+        }
+        assert_eq!(packages("").value().map(Vec::len), Some(0));
+    }
+
+    #[test]
+    fn pins_are_stanzas() {
+        let text = "Explanation: ours\nPackage: nvidia-open libnvidia-*\nPin: version 580.95.05*\nPin-Priority: 1001\n";
+        let found = stanza(text);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[1].package.as_str(), found[1].priority), ("libnvidia-*", 1001));
+        assert!(stanza("Package: x\nPin: version 1\n").is_empty());
+    }
+
+    #[test]
+    fn apt_leaves_backups_alone() {
+        assert!(is_read_by_apt("20auto-upgrades"));
+        assert!(is_read_by_apt("99local.conf"));
+        assert!(!is_read_by_apt("20auto-upgrades.ucf-dist"));
+        assert!(!is_read_by_apt("50unattended-upgrades~"));
+    }
+}

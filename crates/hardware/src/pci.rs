@@ -1,0 +1,38 @@
+//! NVIDIA devices on PCI: the count that holds with or without a driver.
+
+use farrier_facts::node::{PciDevice, Reading};
+
+use crate::root::Root;
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+const NVIDIA: &str = "0x10de";
+
+pub(crate) fn read(root: &Root) -> Reading<Vec<PciDevice>> {
+    root.list(DEVICES).and_then(|addresses| {
+        let mut found = Vec::new();
+        for address in addresses {
+            match root.word(&format!("{DEVICES}/{address}/vendor")) {
+                Reading::Value(vendor) if vendor == NVIDIA => {}
+                // A device that went away while we looked is not ours to count.
+                Reading::Value(_) | Reading::Absent => continue,
+                Reading::Unreadable(why) => return Reading::Unreadable(why),
+            }
+            let hex = |name: &str| {
+                root.word(&format!("{DEVICES}/{address}/{name}"))
+                    .map(|text| text.trim_start_matches("0x").to_ascii_lowercase())
+            };
+            let (device, class) = match (hex("device"), hex("class")) {
+                (Reading::Value(device), Reading::Value(class)) => (device, class),
+                (Reading::Unreadable(why), _) | (_, Reading::Unreadable(why)) => {
+                    return Reading::Unreadable(why);
+                }
+                _ => continue,
+            };
+            let bound = root
+                .link(&format!("{DEVICES}/{address}/driver"))
+                .map(|target| target.rsplit('/').next().unwrap_or_default().to_owned());
+            found.push(PciDevice { address, device, class, bound });
+        }
+        Reading::Value(found)
+    })
+}

@@ -1,0 +1,300 @@
+//! Frameworks in the Python that a job would use, read from files: no Python is started.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use farrier_facts::node::{PythonObservation, PythonPackage, Reading};
+use serde::{Deserialize, Serialize};
+
+use crate::root::Root;
+
+/// Which Python was active when the node was looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PythonChoice {
+    /// An interpreter or an environment that somebody named.
+    pub named: Option<String>,
+    /// `VIRTUAL_ENV` or `CONDA_PREFIX`.
+    pub environment: Option<String>,
+    /// `PATH`.
+    pub path: Vec<String>,
+}
+
+impl PythonChoice {
+    /// From what somebody named and the process's own environment.
+    pub fn active(named: Option<&Path>) -> Self {
+        let text = |path: PathBuf| path.into_os_string().into_string().ok();
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Self {
+            named: named.and_then(|path| text(std::path::absolute(path).ok()?)),
+            environment: variable("VIRTUAL_ENV").or_else(|| variable("CONDA_PREFIX")),
+            path: std::env::split_paths(&path).filter_map(text).collect(),
+        }
+    }
+
+    /// For another root, where this process's environment means nothing.
+    pub fn of_root(named: Option<&str>) -> Self {
+        let path = ["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned).to_vec();
+        Self { named: named.map(str::to_owned), environment: None, path }
+    }
+}
+
+/// The packages whose versions matter; and every `nvidia-…` package.
+const WATCHED: [&str; 12] = [
+    "torch",
+    "tensorflow",
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "vllm",
+    "tensorrt-llm",
+    "triton",
+    "keras",
+    "transformer-engine",
+    "flash-attn",
+];
+
+pub(crate) fn read(root: &Root, choice: &PythonChoice) -> PythonObservation {
+    match find(root, choice) {
+        Reading::Value((interpreter, folders)) => PythonObservation {
+            interpreter: Reading::Value(interpreter),
+            packages: packages(root, &folders),
+        },
+        Reading::Absent => {
+            PythonObservation { interpreter: Reading::Absent, packages: Reading::Absent }
+        }
+        Reading::Unreadable(why) => PythonObservation {
+            interpreter: Reading::Unreadable(why.clone()),
+            packages: Reading::Unreadable(why),
+        },
+    }
+}
+
+/// The interpreter and its folders of packages.
+fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
+    if let Some(named) = &choice.named {
+        let environment = match root.exists(&format!("{named}/bin/python3")) {
+            Reading::Value(true) => named.clone(),
+            _ => prefix_of(named),
+        };
+        let folders = site_packages(root, &environment);
+        return match folders.is_empty() {
+            true => {
+                Reading::Unreadable(format!("`{named}` is no Python with a folder of packages"))
+            }
+            false => Reading::Value((named.clone(), folders)),
+        };
+    }
+    let environment = choice.environment.iter().map(|folder| format!("{folder}/bin"));
+    for folder in environment.chain(choice.path.iter().cloned()) {
+        for name in ["python3", "python"] {
+            let program = format!("{folder}/{name}");
+            if root.exists(&program) != Reading::Value(true) {
+                continue;
+            }
+            return installed(root, program);
+        }
+    }
+    Reading::Absent
+}
+
+/// The folders of an interpreter. Where none are beside it, it may be a link to one that has them; a
+/// shim (pyenv, asdf) is a script, and where it leads only the shim knows.
+fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
+    let folders = site_packages(root, &prefix_of(&program));
+    if !folders.is_empty() {
+        return Reading::Value((program, folders));
+    }
+    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let target = root.link(&program).value().map(|target| match target.strip_prefix('/') {
+        Some(_) => target.clone(),
+        None => format!("{folder}/{target}"),
+    });
+    let folders = target.map(|target| site_packages(root, &prefix_of(&target))).unwrap_or_default();
+    if folders.is_empty() {
+        return Reading::Unreadable(format!("`{program}` has no folder of packages beside it"));
+    }
+    Reading::Value((program, folders))
+}
+
+/// `/opt/env` of `/opt/env/bin/python3`.
+fn prefix_of(program: &str) -> String {
+    let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
+    folder.strip_suffix("/bin").unwrap_or(folder).to_owned()
+}
+
+/// The folders of packages below a prefix, of every Python 3 that is there. Debian keeps packages of
+/// the system's Python in `dist-packages`, and what pip installs below `/usr/local`.
+fn site_packages(root: &Root, prefix: &str) -> Vec<String> {
+    let mut prefixes = vec![prefix.to_owned()];
+    if prefix == "/usr" || prefix.is_empty() {
+        prefixes = vec!["/usr/local".to_owned(), "/usr".to_owned()];
+    }
+    let mut found = Vec::new();
+    for prefix in prefixes {
+        for library in ["lib", "lib64"] {
+            let folder = format!("{prefix}/{library}");
+            let names = root.list(&folder).value().cloned().unwrap_or_default();
+            for name in names.iter().filter(|name| name.starts_with("python3")) {
+                for packages in ["site-packages", "dist-packages"] {
+                    let path = format!("{folder}/{name}/{packages}");
+                    if root.list(&path).value().is_some() {
+                        found.push(path);
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {
+    let mut found: BTreeMap<String, PythonPackage> = BTreeMap::new();
+    for folder in folders {
+        let names = match root.list(folder) {
+            Reading::Value(names) => names,
+            Reading::Absent => continue,
+            Reading::Unreadable(why) => return Reading::Unreadable(format!("{folder}: {why}")),
+        };
+        for name in names.iter().filter_map(|name| name.strip_suffix(".dist-info")) {
+            let Some((name, _)) = name.split_once('-') else { continue };
+            let plain = normal(name);
+            if !WATCHED.contains(&plain.as_str()) && !plain.starts_with("nvidia-") {
+                continue;
+            }
+            // What comes first on the path is what Python takes.
+            if found.contains_key(&plain) {
+                continue;
+            }
+            let full = names
+                .iter()
+                .find(|it| it.starts_with(&format!("{name}-")) && it.ends_with(".dist-info"));
+            let Some(full) = full else { continue };
+            match package(root, folder, full, &plain) {
+                Reading::Value(package) => {
+                    found.insert(plain, package);
+                }
+                Reading::Absent => {}
+                Reading::Unreadable(why) => {
+                    return Reading::Unreadable(format!("{folder}/{full}: {why}"));
+                }
+            }
+        }
+    }
+    Reading::Value(found.into_values().collect())
+}
+
+fn package(root: &Root, folder: &str, info: &str, name: &str) -> Reading<PythonPackage> {
+    root.text(&format!("{folder}/{info}/METADATA")).and_then(|text| {
+        let head = text.split("\n\n").next().unwrap_or_default();
+        let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
+        let Some(version) = field("Version: ") else {
+            return Reading::Unreadable("METADATA has no version".to_owned());
+        };
+        Reading::Value(PythonPackage {
+            name: name.to_owned(),
+            version: version.trim().to_owned(),
+            cuda: if name == "torch" { built_with(root, folder) } else { Reading::Absent },
+            pinned: pinned(head),
+        })
+    })
+}
+
+/// The CUDA in torch's own file: `cuda: Optional[str] = '12.8'`.
+fn built_with(root: &Root, folder: &str) -> Reading<String> {
+    const FILE: &str = "torch/version.py";
+    match root.text(&format!("{folder}/{FILE}")) {
+        Reading::Value(text) => {
+            let assigned = text.lines().find_map(|line| {
+                let (left, right) = line.split_once('=')?;
+                let name = left.split(':').next()?.trim();
+                (name == "cuda").then(|| right.trim().trim_matches(['"', '\'']).to_owned())
+            });
+            match assigned {
+                Some(cuda) if cuda == "None" => Reading::Absent,
+                Some(cuda) => Reading::Value(cuda),
+                None => Reading::Unreadable(format!("{FILE} does not speak of CUDA")),
+            }
+        }
+        Reading::Absent => Reading::Unreadable(format!("{FILE} is not there")),
+        Reading::Unreadable(why) => Reading::Unreadable(why),
+    }
+}
+
+/// The packages of NVIDIA's that are required exactly: `nvidia-nccl-cu12==2.27.5; platform…`.
+fn pinned(head: &str) -> BTreeMap<String, String> {
+    head.lines()
+        .filter_map(|line| line.strip_prefix("Requires-Dist: "))
+        .filter_map(|line| {
+            let requirement = line.split(';').next()?.replace(['(', ')', ' '], "");
+            let (name, version) = requirement.split_once("==")?;
+            let name = normal(name.split('[').next()?);
+            (name.starts_with("nvidia-") && !version.contains(['*', ',']))
+                .then(|| (name, version.to_owned()))
+        })
+        .collect()
+}
+
+/// A package's name as Python compares it (PEP 503).
+fn normal(name: &str) -> String {
+    name.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_environment_comes_before_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let site = "opt/env/lib/python3.12/site-packages";
+        write("opt/env/bin/python3", "");
+        write(
+            &format!("{site}/torch-2.9.1.dist-info/METADATA"),
+            "Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1\n\
+             Requires-Dist: nvidia-nccl-cu12==2.27.5; platform_system == \"Linux\"\n\
+             Requires-Dist: filelock\n\nlong description\nVersion: 9\n",
+        );
+        write(
+            &format!("{site}/torch/version.py"),
+            "__version__ = '2.9.1+cu128'\ndebug = False\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n",
+        );
+        write(
+            &format!("{site}/nvidia_nccl_cu12-2.27.3.dist-info/METADATA"),
+            "Name: x\nVersion: 2.27.3\n",
+        );
+        write("usr/bin/python3", "");
+        write("usr/lib/python3/dist-packages/torch-1.0.dist-info/METADATA", "Version: 1.0\n");
+        let root = Root::live(folder.path());
+        let mut choice = PythonChoice::of_root(None);
+        choice.environment = Some("/opt/env".to_owned());
+        let seen = read(&root, &choice);
+        assert_eq!(seen.interpreter, Reading::Value("/opt/env/bin/python3".to_owned()));
+        let packages = seen.packages.value().unwrap();
+        let torch = packages.iter().find(|it| it.name == "torch").unwrap();
+        assert_eq!(torch.version, "2.9.1");
+        assert_eq!(torch.cuda, Reading::Value("12.8".to_owned()));
+        assert_eq!(torch.pinned["nvidia-nccl-cu12"], "2.27.5");
+        assert_eq!(packages.len(), 2);
+        for named in ["/opt/env", "/opt/env/bin/python3"] {
+            let seen = read(&root, &PythonChoice::of_root(Some(named)));
+            assert_eq!(seen.packages.value().map(Vec::len), Some(2), "{named}");
+        }
+        let system = read(&root, &PythonChoice::of_root(None));
+        assert_eq!(system.packages.value().unwrap()[0].version, "1.0");
+        let wrong = read(&root, &PythonChoice::of_root(Some("/opt/none/bin/python3")));
+        assert!(wrong.packages.why_unreadable().is_some());
+        let empty = tempfile::tempdir().unwrap();
+        let none = read(&Root::live(empty.path()), &PythonChoice::of_root(None));
+        assert_eq!(none.interpreter, Reading::Absent);
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether the kernel refuses unsigned modules.
+
+use farrier_facts::node::{Reading, SecureBootObservation};
+
+use crate::root::Root;
+
+/// The variable `SecureBoot` of the EFI global namespace (UEFI specification, section 3.3).
+const VARIABLE: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+
+pub(crate) fn read(root: &Root) -> SecureBootObservation {
+    SecureBootObservation {
+        enabled: enabled(root),
+        signatures_enforced: root
+            .word("/sys/module/module/parameters/sig_enforce")
+            .map(|word| word == "Y" || word == "1"),
+    }
+}
+
+fn enabled(root: &Root) -> Reading<bool> {
+    match root.exists("/sys/firmware/efi") {
+        Reading::Value(true) => {}
+        Reading::Value(false) | Reading::Absent => return Reading::Absent,
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    }
+    match root.bytes(VARIABLE) {
+        // Four bytes of attributes come before the value.
+        Reading::Value(bytes) => match bytes.as_slice() {
+            [_, _, _, _, value] => Reading::Value(*value == 1),
+            other => Reading::Unreadable(format!("the variable has {} bytes, not 5", other.len())),
+        },
+        Reading::Absent => {
+            Reading::Unreadable("efivarfs is not mounted or has no SecureBoot".to_owned())
+        }
+        Reading::Unreadable(why) => Reading::Unreadable(why),
+    }
+}

@@ -1,0 +1,86 @@
+//! Services, from the files that systemd reads and the cgroups that it makes.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::{Reading, ServiceObservation};
+
+use crate::root::Root;
+
+/// The services that a GPU node needs or may need.
+pub(crate) const NAMES: [&str; 4] =
+    ["nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm"];
+
+const UNIT_FOLDERS: [&str; 4] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
+/// Where systemd puts a service's processes: version 2, then version 1 of cgroups.
+const SLICES: [&str; 2] = ["/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"];
+
+pub(crate) fn read(root: &Root) -> BTreeMap<String, ServiceObservation> {
+    let enabled = enabled_units(root);
+    NAMES.iter().map(|name| ((*name).to_owned(), service(root, name, &enabled))).collect()
+}
+
+fn service(root: &Root, name: &str, enabled: &Reading<Vec<String>>) -> ServiceObservation {
+    let unit = format!("{name}.service");
+    let target = root.link(&format!("/etc/systemd/system/{unit}"));
+    ServiceObservation {
+        unit: any(UNIT_FOLDERS.iter().map(|folder| root.exists(&format!("{folder}/{unit}")))),
+        enabled: enabled.as_ref().map(|units| units.contains(&unit)),
+        // What is not a link is not masked.
+        masked: Reading::Value(target.value().is_some_and(|target| target == "/dev/null")),
+        running: running(root, &unit),
+    }
+}
+
+/// True where one is; unreadable where one of the others could have been.
+fn any(readings: impl IntoIterator<Item = Reading<bool>>) -> Reading<bool> {
+    let mut unreadable = None;
+    for reading in readings {
+        match reading {
+            Reading::Value(true) => return Reading::Value(true),
+            Reading::Unreadable(why) => unreadable = Some(why),
+            Reading::Value(false) | Reading::Absent => {}
+        }
+    }
+    unreadable.map_or(Reading::Value(false), Reading::Unreadable)
+}
+
+/// The units that some target wants at boot.
+fn enabled_units(root: &Root) -> Reading<Vec<String>> {
+    let folder = "/etc/systemd/system";
+    root.list(folder).and_then(|names| {
+        let mut units = Vec::new();
+        for name in names {
+            if name.ends_with(".wants") || name.ends_with(".requires") {
+                match root.list(&format!("{folder}/{name}")) {
+                    Reading::Value(wanted) => units.extend(wanted),
+                    Reading::Absent => {}
+                    Reading::Unreadable(why) => return Reading::Unreadable(why),
+                }
+            }
+        }
+        Reading::Value(units)
+    })
+}
+
+fn running(root: &Root, unit: &str) -> Reading<bool> {
+    for slice in SLICES {
+        match root.exists(slice) {
+            Reading::Value(true) => {
+                return match root.text(&format!("{slice}/{unit}/cgroup.procs")) {
+                    Reading::Value(processes) => Reading::Value(!processes.trim().is_empty()),
+                    Reading::Absent => Reading::Value(false),
+                    Reading::Unreadable(why) => Reading::Unreadable(why),
+                };
+            }
+            Reading::Value(false) | Reading::Absent => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        }
+    }
+    Reading::Unreadable("systemd's cgroups are not visible here".to_owned())
+}
