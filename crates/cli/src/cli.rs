@@ -16,7 +16,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Is this node right? Or: will this GPU, driver, CUDA and framework work together?
-    Check(commands::check::Args),
+    Check(Box<commands::check::Args>),
     /// What a kernel log says happened to the GPUs, and what to do
     Decode(commands::decode::Args),
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source

@@ -22,14 +22,28 @@ const NAMES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 pub(crate) fn read(root: &Root) -> DriverObservation {
     DriverObservation {
-        loaded: root.word("/sys/module/nvidia/version"),
+        loaded: where_mounted(root, root.word("/sys/module/nvidia/version")),
         nvrm_line: root
             .text("/proc/driver/nvidia/version")
             .map(|text| text.lines().next().unwrap_or_default().to_owned()),
         libraries: libraries(root),
         parameters: root.text("/proc/driver/nvidia/params").map(|text| parameters(&text)),
-        nouveau_loaded: root.exists("/sys/module/nouveau"),
+        nouveau_loaded: match where_mounted(root, Reading::<()>::Absent) {
+            Reading::Unreadable(why) => Reading::Unreadable(why),
+            _ => root.exists("/sys/module/nouveau"),
+        },
         run_file_install: root.exists("/usr/bin/nvidia-uninstall"),
+    }
+}
+
+/// What is absent in the kernel's files says something only where the kernel's files are.
+fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
+    match (&reading, root.exists("/sys/module")) {
+        (Reading::Absent, Reading::Value(false)) => {
+            Reading::Unreadable("/sys is not mounted below this root".to_owned())
+        }
+        (Reading::Absent, Reading::Unreadable(why)) => Reading::Unreadable(why),
+        _ => reading,
     }
 }
 
@@ -37,9 +51,13 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
 /// other are what an interrupted upgrade leaves.
 fn libraries(root: &Root) -> Reading<Vec<Library>> {
     let mut found = Vec::new();
+    let mut folders = 0;
     for folder in FOLDERS {
         let names = match root.list(folder) {
-            Reading::Value(names) => names,
+            Reading::Value(names) => {
+                folders += 1;
+                names
+            }
             Reading::Absent => continue,
             Reading::Unreadable(why) => return Reading::Unreadable(format!("{folder}: {why}")),
         };
@@ -50,6 +68,9 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
                 found.push(Library { path, version });
             }
         }
+    }
+    if folders == 0 {
+        return Reading::Unreadable("there is no folder of libraries below this root".to_owned());
     }
     Reading::Value(found)
 }

@@ -80,12 +80,11 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
             _ => prefix_of(named),
         };
         let folders = site_packages(root, &environment);
-        return match folders.is_empty() {
-            true => {
-                Reading::Unreadable(format!("`{named}` is no Python with a folder of packages"))
-            }
-            false => Reading::Value((named.clone(), folders)),
-        };
+        if folders.is_empty() {
+            let why = format!("`{named}` is no Python with a folder of packages");
+            return Reading::Unreadable(why);
+        }
+        return Reading::Value((named.clone(), folders));
     }
     let environment = choice.environment.iter().map(|folder| format!("{folder}/bin"));
     for folder in environment.chain(choice.path.iter().cloned()) {

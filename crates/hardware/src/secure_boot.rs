@@ -17,6 +17,13 @@ pub(crate) fn read(root: &Root) -> SecureBootObservation {
 }
 
 fn enabled(root: &Root) -> Reading<bool> {
+    match root.exists("/sys/firmware") {
+        Reading::Value(true) => {}
+        Reading::Value(false) | Reading::Absent => {
+            return Reading::Unreadable("/sys is not mounted below this root".to_owned());
+        }
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    }
     match root.exists("/sys/firmware/efi") {
         Reading::Value(true) => {}
         Reading::Value(false) | Reading::Absent => return Reading::Absent,

@@ -56,7 +56,7 @@ fn enabled_units(root: &Root) -> Reading<Vec<String>> {
     root.list(folder).and_then(|names| {
         let mut units = Vec::new();
         for name in names {
-            if name.ends_with(".wants") || name.ends_with(".requires") {
+            if matches!(name.rsplit_once('.'), Some((_, "wants" | "requires"))) {
                 match root.list(&format!("{folder}/{name}")) {
                     Reading::Value(wanted) => units.extend(wanted),
                     Reading::Absent => {}

@@ -54,6 +54,12 @@ impl<'a> Node<'a> {
         driver.loaded.value().or(nvml).map(String::as_str).or_else(nvrm)
     }
 
+    /// The version of the libraries on disk, which programs and services take from now on.
+    pub(super) fn user_space(&self) -> Option<&'a str> {
+        let libraries = self.seen.driver.libraries.value()?;
+        libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
+    }
+
     /// Which modules are loaded: the open ones say so in the line of `/proc/driver/nvidia/version`.
     pub(super) fn flavour(&self) -> Option<Module> {
         let line = self.seen.driver.nvrm_line.value()?;
@@ -66,7 +72,7 @@ impl<'a> Node<'a> {
         for device in self.devices() {
             match (device.name.value(), device.pci_device_id.value()) {
                 (Some(name), _) if self.set.gpus.by_name(name).is_some() => {
-                    names.push(name.clone())
+                    names.push(name.clone());
                 }
                 (name, Some(id)) => {
                     let by_id = format!("10de:{:04x}", id >> 16);
@@ -83,12 +89,11 @@ impl<'a> Node<'a> {
         }
         let mut models: Vec<Model<'a>> = Vec::new();
         for name in names {
-            match models.iter_mut().find(|model| model.name == name) {
-                Some(model) => model.count += 1,
-                None => {
-                    let gpu = self.set.gpus.by_name(&name).map(|named| named.gpu);
-                    models.push(Model { name, count: 1, gpu });
-                }
+            if let Some(model) = models.iter_mut().find(|model| model.name == name) {
+                model.count += 1;
+            } else {
+                let gpu = self.set.gpus.by_name(&name).map(|named| named.gpu);
+                models.push(Model { name, count: 1, gpu });
             }
         }
         models.sort_by_key(|model| std::cmp::Reverse(model.count));

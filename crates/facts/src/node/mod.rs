@@ -53,3 +53,6 @@ pub fn judge(set: &FactSet, seen: &NodeObservation, on: Date, strict: bool) -> N
     rules::frameworks::judge(&node, &mut findings);
     findings.into_report(&set.set)
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,7 +69,7 @@ impl NodeFindings {
     }
 
     /// Runs rules of the hypothetical check and takes their reasons as items about `subject`.
-    pub(super) fn from_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
+    pub(super) fn ask_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
         rules(&mut self.findings);
         for reason in self.findings.take_reasons() {
             self.push(Item {

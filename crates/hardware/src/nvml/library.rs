@@ -29,10 +29,7 @@ pub fn read(path: &OsStr, before: &mut dyn FnMut(&str)) -> NvmlReading {
         }
     };
     let mut caller = Caller { library, before };
-    match caller.start() {
-        Ok(()) => NvmlReading::Answered(caller.everything()),
-        Err(err) => err,
-    }
+    caller.start().unwrap_or_else(|| NvmlReading::Answered(caller.everything()))
 }
 
 struct Caller<'a> {
@@ -55,11 +52,12 @@ macro_rules! call {
 }
 
 impl Caller<'_> {
-    fn start(&mut self) -> Result<(), NvmlReading> {
+    /// Initialises the library; what stands in the way, where something does.
+    fn start(&mut self) -> Option<NvmlReading> {
         match call!(self, ffi::Init, "nvmlInit_v2") {
-            Ok(ffi::SUCCESS) => Ok(()),
-            Ok(code) => Err(NvmlReading::Refused { error: ffi::error_name(code) }),
-            Err(why) => Err(NvmlReading::NoLibrary { why: why.to_owned() }),
+            Ok(ffi::SUCCESS) => None,
+            Ok(code) => Some(NvmlReading::Refused { error: ffi::error_name(code) }),
+            Err(why) => Some(NvmlReading::NoLibrary { why: why.to_owned() }),
         }
     }
 

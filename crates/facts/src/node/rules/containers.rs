@@ -82,7 +82,7 @@ fn exposed(node: &Node<'_>, findings: &mut NodeFindings) {
     };
     let fix = |advisory: &Advisory| -> Option<PackageVersion> {
         let component = advisory.fixed_components.iter().find(|it| it.component == COMPONENT)?;
-        component.version.to_string().parse().ok()
+        component.version.parse().ok()
     };
     let lacking: Vec<(&Advisory, PackageVersion)> = node
         .set
@@ -113,8 +113,12 @@ fn exposed(node: &Node<'_>, findings: &mut NodeFindings) {
         "container-toolkit-exposed",
         SUBJECT,
         format!(
-            "{PACKAGE} {installed} lacks the fixes of {} advisories, the worst {} ({} {}): {}",
-            lacking.len(),
+            "{PACKAGE} {installed} lacks {}, the worst {} ({} {}): {}",
+            if lacking.len() == 1 {
+                "a security fix".to_owned()
+            } else {
+                format!("{} security fixes", lacking.len())
+            },
             worst.id,
             worst.score,
             worst.level.name(),
@@ -150,12 +154,7 @@ fn specifications(node: &Node<'_>, findings: &mut NodeFindings) {
             return;
         }
     };
-    let library = node
-        .seen
-        .driver
-        .libraries
-        .value()
-        .and_then(|libraries| libraries.iter().find_map(|library| library.version.value()));
+    let library = node.user_space();
     for spec in specs {
         let path = &spec.path;
         match (&spec.driver, library) {

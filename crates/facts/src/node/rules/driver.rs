@@ -110,7 +110,9 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
         library.version.value().map(|version| (library.path.clone(), version.clone()))
     };
     let known: Vec<(String, String)> = found.iter().filter_map(named).collect();
-    if let Some(why) = found.iter().find_map(|library| library.version.why_unreadable()) {
+    let known = if known.is_empty() { answering(node) } else { known };
+    let why = found.iter().find_map(|library| library.version.why_unreadable());
+    if let Some(why) = why.filter(|_| known.is_empty()) {
         unknown(format!("a library's version cannot be read: {why}"));
     }
     let Some(loaded) = node.loaded() else { return };
@@ -142,6 +144,17 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
             format!("{LOADED}; {SOURCE}"),
         );
     }
+}
+
+/// In a container the library is a file that was mounted, and its name says nothing; the library
+/// itself does: NVML 13 of driver 580.95.05 calls itself `13.580.95.05`.
+fn answering(node: &Node<'_>) -> Vec<(String, String)> {
+    let nvml = node.seen.nvml.answered();
+    let version = nvml.and_then(|nvml| nvml.library_version.value()?.split_once('.'));
+    version
+        .map(|(_, driver)| ("the NVML library".to_owned(), driver.to_owned()))
+        .into_iter()
+        .collect()
 }
 
 fn firmware(node: &Node<'_>, findings: &mut NodeFindings) {

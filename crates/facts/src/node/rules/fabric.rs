@@ -3,6 +3,7 @@
 use crate::check::{self, Verdict};
 use crate::gpu::FormFactor;
 use crate::node::context::{Node, gpus};
+use crate::node::observation::PciDevice;
 use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
@@ -25,7 +26,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
 fn has_switches(node: &Node<'_>) -> bool {
     let by_driver = node.seen.nvswitches.value().is_some_and(|count| *count > 0);
     let on_pci =
-        node.seen.pci.value().is_some_and(|devices| devices.iter().any(|it| it.is_nvswitch()));
+        node.seen.pci.value().is_some_and(|devices| devices.iter().any(PciDevice::is_nvswitch));
     by_driver || on_pci
 }
 
@@ -73,8 +74,23 @@ fn version(node: &Node<'_>, findings: &mut NodeFindings) {
         );
         return;
     };
+    if node.user_space() == Some(package.upstream()) && node.loaded() != node.user_space() {
+        // An upgrade moved all but the loaded module: the remedy is a reboot, not another package.
+        findings.item(
+            Verdict::Blocked,
+            "fabric-manager-ahead",
+            SUBJECT,
+            format!(
+                "fabric manager {} is of the driver on disk and does not start with the loaded one; a \
+                 reboot brings them together",
+                package.upstream()
+            ),
+            node.set.drivers.fabric_manager.origin.line(),
+        );
+        return;
+    }
     query.fabric_manager = Some(version);
-    findings.from_check(SUBJECT, |findings| check::fabric(node.set, &query, findings));
+    findings.ask_check(SUBJECT, |findings| check::fabric(node.set, &query, findings));
 }
 
 fn running(node: &Node<'_>, findings: &mut NodeFindings) {

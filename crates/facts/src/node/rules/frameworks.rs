@@ -51,7 +51,7 @@ fn judge_one(
     for model in models {
         match node.query(model, Some(named.clone())) {
             Some(Ok(query)) => {
-                findings.from_check(&named, |findings| check::programs(node.set, &query, findings));
+                findings.ask_check(&named, |findings| check::programs(node.set, &query, findings));
             }
             Some(Err(err)) if err.field == check::Field::Framework => findings.item(
                 Verdict::Unknown,

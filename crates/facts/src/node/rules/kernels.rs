@@ -162,17 +162,11 @@ fn next(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
-/// The version that the user space will want after a boot.
-fn user_space<'a>(node: &Node<'a>) -> Option<&'a str> {
-    let libraries = node.seen.driver.libraries.value()?;
-    libraries.iter().find_map(|library| library.version.value()).map(String::as_str)
-}
-
 fn ready(node: &Node<'_>, kernel: &InstalledKernel) -> bool {
     let Some(module) = info(kernel).value().and_then(|info| info.version.as_deref()) else {
         return false;
     };
-    user_space(node).is_none_or(|library| library == module)
+    node.user_space().is_none_or(|library| library == module)
 }
 
 fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFindings) {
@@ -182,7 +176,7 @@ fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFinding
         findings.item(verdict, code, subject.clone(), text, SOURCE);
     };
     match info(kernel) {
-        Reading::Value(info) => match (info.version.as_deref(), user_space(node)) {
+        Reading::Value(info) => match (info.version.as_deref(), node.user_space()) {
             (Some(module), Some(library)) if module != library => item(
                 Verdict::Blocked,
                 "next-boot-mismatch",

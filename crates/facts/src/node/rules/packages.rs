@@ -10,7 +10,7 @@ use crate::version::DriverVersion;
 const SOURCE: &str = "/var/lib/dpkg/status";
 const SUBJECT: &str = "packages";
 
-/// A pin below this does not keep an installed version from being replaced (apt_preferences(5)).
+/// A pin below this does not keep an installed version from being replaced (`apt_preferences(5)`).
 const PIN_PRIORITY_MIN: i32 = 1000;
 
 /// Tools that are released apart from the driver.

@@ -11,7 +11,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         match node.query(model, None) {
             Some(Ok(query)) => {
                 let subject = format!("{} with driver {loaded}", query.gpu.id);
-                findings.from_check(&subject, |findings| {
+                findings.ask_check(&subject, |findings| {
                     check::platform(node.set, &query, findings);
                     check::surroundings(node.set, &query, findings);
                 });

@@ -53,6 +53,21 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         }
     }
     persistence(node, &devices, findings);
+    nvlink(node, &devices, findings);
+}
+
+/// The module option `NVreg_NvLinkDisable`, which somebody set to look for a fault and forgot.
+fn nvlink(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFindings) {
+    let option = node.seen.driver.parameters.value().and_then(|all| all.get("NvLinkDisable"));
+    if devices.len() > 1 && option.is_some_and(|value| value == "1") {
+        findings.item(
+            Verdict::Caveat,
+            "nvlink-disabled",
+            "GPUs",
+            "NVLink is turned off by the module option NVreg_NvLinkDisable: GPUs talk over PCIe",
+            "/proc/driver/nvidia/params, NvLinkDisable",
+        );
+    }
 }
 
 fn unknown(what: &str, why: &str, code: &'static str) -> Said {
