@@ -153,12 +153,29 @@ const SCENARIOS: &[Scenario] = &[
             node.write("etc/default/grub", "GRUB_DEFAULT=saved\n");
             node.write(
                 "boot/grub/grubenv",
-                format!("# GRUB Environment Block\nsaved_entry=gnulinux-{KERNEL}-advanced\n####"),
+                format!("# GRUB Environment Block\nsaved_entry=gnulinux-advanced-0f3c8d61>gnulinux-{KERNEL}-advanced-0f3c8d61\n####"),
             );
         },
-        // The entry's name does not end with the kernel, so it cannot be told which it is.
+        &[("next-kernel-ready", "ok")],
+        0,
+    ),
+    (
+        "GRUB boots an entry that names no kernel",
+        |node| {
+            node.kernel(NEWER_KERNEL, None, false);
+            node.write("etc/default/grub", "GRUB_DEFAULT=\"1>2\"\n");
+        },
         &[("next-kernel-unknown", "unknown")],
         1,
+    ),
+    (
+        "the driver's libraries lie there without links",
+        |node| {
+            node.remove("usr/lib/x86_64-linux-gnu/libcuda.so.1");
+            node.remove("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1");
+        },
+        &[("driver-library-equal", "ok")],
+        0,
     ),
     (
         "torch needs a newer driver",
@@ -277,6 +294,25 @@ fn a_capture_answers_as_the_node_did() {
         assert_eq!(ran.code, 2);
         assert!(ran.stderr.contains("is not empty"), "{}", ran.stderr);
     }
+}
+
+/// The capture that README's tour checks.
+const TOUR: &str = "docs/tour/node";
+
+/// `FARRIER_BLESS=1 cargo test -p farrier --test node` writes it anew.
+#[test]
+fn the_tour_checks_what_this_version_captures() {
+    let node = NodeFiles::healthy();
+    upgraded(&node);
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TOUR);
+    if std::env::var_os("FARRIER_BLESS").is_some() {
+        let _ = fs::remove_dir_all(&kept);
+        check(&node, &["--capture", kept.to_str().unwrap()]);
+    }
+    let (_, report) = check(&node, &[]);
+    let ran = run(&["check", "--root", TOUR, "--on", "2026-11-15", "--output", "json"]);
+    let again: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(again, report);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies, notices
+//!                                    ├─> node::judge(set, seen, on)    what was read on a node -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
 //!                                    └─> lint::lint(set, text)         settings that do nothing or harm
 //! ```

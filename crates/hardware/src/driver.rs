@@ -47,8 +47,7 @@ fn where_mounted<T>(root: &Root, reading: Reading<T>) -> Reading<T> {
     }
 }
 
-/// Every version that is on disk, also one that no link leads to any more: two versions beside each
-/// other are what an interrupted upgrade leaves.
+/// The libraries that a program would load, folder by folder.
 fn libraries(root: &Root) -> Reading<Vec<Library>> {
     let mut found = Vec::new();
     let mut folders = 0;
@@ -66,6 +65,14 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
                 let path = format!("{folder}/{name}.1");
                 let version = linked_version(root, &path, name);
                 found.push(Library { path, version });
+                continue;
+            }
+            // Without its link the loader's cache may still lead to it.
+            for file in &names {
+                if let Some(version) = named_version(file, name) {
+                    let path = format!("{folder}/{file}");
+                    found.push(Library { path, version: Reading::Value(version.to_owned()) });
+                }
             }
         }
     }
@@ -79,15 +86,18 @@ fn libraries(root: &Root) -> Reading<Vec<Library>> {
 fn linked_version(root: &Root, path: &str, name: &str) -> Reading<String> {
     root.link(path).and_then(|target| {
         let file = target.rsplit('/').next().unwrap_or_default();
-        match file.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')) {
-            Some(version) if version.starts_with(|letter: char| letter.is_ascii_digit()) => {
-                Reading::Value(version.to_owned())
-            }
-            _ => {
-                Reading::Unreadable(format!("`{path}` leads to `{target}`, which names no version"))
-            }
-        }
+        named_version(file, name).map_or_else(
+            || Reading::Unreadable(format!("`{path}` leads to `{target}`, which names no version")),
+            |version| Reading::Value(version.to_owned()),
+        )
     })
+}
+
+/// `580.95.05` of `libcuda.so.580.95.05`.
+fn named_version<'a>(file: &'a str, name: &str) -> Option<&'a str> {
+    let version = file.strip_prefix(name)?.strip_prefix('.')?;
+    let plain = version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    (plain && version.contains('.')).then_some(version)
 }
 
 /// `Name: value` lines; a text stands in quotes.

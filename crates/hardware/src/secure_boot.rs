@@ -20,7 +20,7 @@ fn enabled(root: &Root) -> Reading<bool> {
     match root.exists("/sys/firmware") {
         Reading::Value(true) => {}
         Reading::Value(false) | Reading::Absent => {
-            return Reading::Unreadable("/sys is not mounted below this root".to_owned());
+            return Reading::Unreadable("/sys/firmware is not there".to_owned());
         }
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     }

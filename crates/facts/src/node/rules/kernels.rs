@@ -126,7 +126,13 @@ fn next(node: &Node<'_>, findings: &mut NodeFindings) {
     let (chosen, doubt) = match &kernels.boot_choice {
         BootChoice::Newest => (Some(*newest), None),
         BootChoice::Named(name) => {
-            let found = candidates.iter().find(|kernel| kernel.release == *name).copied();
+            // Debian's menu adds words to a release: `6.8.0-60-generic-advanced-…`.
+            let is = |kernel: &&&InstalledKernel| {
+                let rest = name.strip_prefix(&kernel.release);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
+            let longest = |kernel: &&&InstalledKernel| kernel.release.len();
+            let found = candidates.iter().filter(is).max_by_key(longest).copied();
             (found, Some(format!("the boot loader names {name}, which is not installed")))
         }
         BootChoice::Unknown(why) => (None, Some(why.clone())),

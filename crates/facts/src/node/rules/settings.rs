@@ -211,7 +211,7 @@ fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFind
         .collect();
     let on = devices.iter().filter(|device| device.persistence == Reading::Value(true)).count();
     let service = node.seen.services.get("nvidia-persistenced");
-    let enabled = service.map(|service| service.enabled == Reading::Value(true));
+    let at_boot = service.is_none_or(|service| service.enabled != Reading::Value(false));
     let mut item = |verdict, code, text: String| {
         findings.item(verdict, code, "persistence", text, source);
     };
@@ -229,7 +229,7 @@ fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFind
             "run nvidia-persistenced",
             Some("systemctl enable --now nvidia-persistenced"),
         );
-    } else if on > 0 && enabled == Some(false) && !node.inside_container() {
+    } else if on > 0 && !at_boot && !node.inside_container() {
         item(
             Verdict::Caveat,
             "persistenced-not-enabled",

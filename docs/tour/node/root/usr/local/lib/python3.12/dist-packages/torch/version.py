@@ -1,0 +1,2 @@
+__version__ = '2.11.0'
+cuda: Optional[str] = '13.0'
