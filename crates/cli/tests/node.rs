@@ -187,6 +187,16 @@ const SCENARIOS: &[Scenario] = &[
         &[("cuda-driver-too-old", "blocked"), ("end-of-support", "caveat")],
         1,
     ),
+    (
+        "a pod without the host's files",
+        |node| {
+            node.write("proc/1/mounts", "overlay / overlay rw,lowerdir=/var/lib/x 0 0\n");
+            node.remove("boot");
+            node.remove("lib/modules");
+        },
+        &[("packages-hidden", "unknown"), ("kernel-files-hidden", "unknown")],
+        1,
+    ),
     ("a GPU is missing", |node| node.nvml(&nvml(DRIVER, 7)), &[("gpu-count", "blocked")], 1),
     (
         "files of a hostile node",
@@ -417,6 +427,10 @@ fn damaged_captures_are_refused() {
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
         assert!(ran.stderr.contains(says), "{}", ran.stderr);
     }
+    fs::write(&index, &whole).unwrap();
+    let ran = run(&["check", "--root", &text, "--python", "/opt/env"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    assert!(ran.stderr.contains("--python"), "{}", ran.stderr);
     // What the capture does not speak of is unknown, not absent.
     let forgotten = whole.replace("/sys/module/nouveau", "/sys/module/other");
     fs::write(&index, forgotten).unwrap();

@@ -2,7 +2,7 @@
 
 use farrier_facts::node::{CdiSpec, ContainerObservation, Reading};
 
-use crate::root::Root;
+use crate::root::{Root, text_of};
 
 /// A runtime and the programs that show that it is there.
 const RUNTIMES: [(&str, &[&str]); 4] = [
@@ -37,7 +37,22 @@ fn inside(root: &Root) -> Reading<bool> {
             Reading::Value(false) | Reading::Absent => {}
         }
     }
-    Reading::Value(false)
+    // A pod of Kubernetes has no mark: its root is an overlay and no systemd has booted in it. A
+    // diskless host may have such a root too, but systemd runs there.
+    let overlay =
+        root.extract("/proc/1/mounts", |file| text_of(file).map(|text| is_overlay(&text)));
+    match (overlay, root.exists("/run/systemd/system")) {
+        (Reading::Value(overlay), Reading::Value(booted)) => Reading::Value(overlay && !booted),
+        _ => Reading::Value(false),
+    }
+}
+
+/// Whether the root is an overlay. Of what is mounted only this is kept: a line may hold a password.
+fn is_overlay(mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let mut words = line.split(' ').skip(1);
+        words.next() == Some("/") && words.next() == Some("overlay")
+    })
 }
 
 fn runtimes(root: &Root) -> Reading<Vec<String>> {
@@ -86,5 +101,25 @@ fn named_driver(text: &str) -> Reading<String> {
     match versions.into_iter().find(|version| version.contains('.')) {
         Some(version) => Reading::Value(version.to_owned()),
         None => Reading::Absent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_specification_names_its_driver() {
+        let text = "- hostPath: /usr/lib/libcuda.so.1\n- hostPath: /usr/lib/libcuda.so.580.95.05\n";
+        assert_eq!(named_driver(text), Reading::Value("580.95.05".to_owned()));
+        assert_eq!(named_driver("kind: nvidia.com/gpu\n"), Reading::Absent);
+        assert_eq!(named_driver("libcuda.so."), Reading::Absent);
+    }
+
+    #[test]
+    fn the_root_of_a_pod_is_an_overlay() {
+        assert!(is_overlay("overlay / overlay rw,lowerdir=/a 0 0\nproc /proc proc rw 0 0\n"));
+        assert!(!is_overlay("/dev/sda1 / ext4 rw 0 0\noverlay /var/lib/x overlay rw 0 0\n"));
+        assert!(!is_overlay(""));
     }
 }

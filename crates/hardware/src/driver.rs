@@ -28,6 +28,13 @@ pub(crate) fn read(root: &Root) -> DriverObservation {
             .map(|text| text.lines().next().unwrap_or_default().to_owned()),
         libraries: libraries(root),
         parameters: root.text("/proc/driver/nvidia/params").map(|text| parameters(&text)),
+        firmware: root.list("/lib/firmware/nvidia").map(|names| {
+            // Beside the versions lie folders of chips, which are nouveau's.
+            names
+                .into_iter()
+                .filter(|name| name.starts_with(|it: char| it.is_ascii_digit()))
+                .collect()
+        }),
         nouveau_loaded: match where_mounted(root, Reading::<()>::Absent) {
             Reading::Unreadable(why) => Reading::Unreadable(why),
             _ => root.exists("/sys/module/nouveau"),

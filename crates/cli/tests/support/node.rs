@@ -126,6 +126,7 @@ impl NodeFiles {
                 "NVRM version: {line}  {version}  Release Build  (dvs-builder@U22)\nGCC version:\n"
             ),
         );
+        self.write(&format!("lib/firmware/nvidia/{version}/gsp_ga10x.bin"), "");
         self.write("proc/driver/nvidia/params", "NvLinkDisable: 0\nCoherentGPUMemoryMode: \"\"\n");
     }
 
@@ -142,6 +143,7 @@ impl NodeFiles {
         self.write(&format!("lib/modules/{release}/build/Makefile"), "");
         self.write(&format!("lib/modules/{release}/modules.dep"), "");
         if let Some(driver) = driver {
+            self.write(&format!("lib/firmware/nvidia/{driver}/gsp_ga10x.bin"), "");
             self.write(
                 &format!("lib/modules/{release}/updates/dkms/nvidia.ko"),
                 module(driver, release, signed),

@@ -20,6 +20,7 @@ pub use query::{
 pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Verdict};
 
 pub(crate) use context::Findings;
+pub(crate) use rules::modules_of;
 
 use crate::set::FactSet;
 

@@ -78,6 +78,8 @@ pub struct DriverObservation {
     pub libraries: Reading<Vec<Library>>,
     /// `/proc/driver/nvidia/params`, name to value.
     pub parameters: Reading<BTreeMap<String, String>>,
+    /// The versions of GSP firmware on disk.
+    pub firmware: Reading<Vec<String>>,
     /// Whether nouveau is loaded.
     pub nouveau_loaded: Reading<bool>,
     /// An installation by NVIDIA's `.run` file is present.

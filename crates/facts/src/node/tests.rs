@@ -125,6 +125,7 @@ pub(super) fn healthy() -> NodeObservation {
             )),
             libraries: Reading::Value(vec![library("libcuda.so.1"), library("libnvidia-ml.so.1")]),
             parameters: Reading::Value(BTreeMap::new()),
+            firmware: Reading::Value(vec![DRIVER.to_owned()]),
             nouveau_loaded: Reading::Value(false),
             run_file_install: Reading::Value(false),
         },
@@ -244,6 +245,12 @@ fn kernels(seen: &mut NodeObservation) -> &mut Vec<InstalledKernel> {
         Reading::Value(kernels) => kernels,
         other => panic!("{other:?}"),
     }
+}
+
+fn license(seen: &mut NodeObservation, license: &str) {
+    let Reading::Value(module) = &mut kernels(seen)[0].module else { panic!() };
+    let Reading::Value(info) = &mut module.info else { panic!() };
+    info.license = Some(license.to_owned());
 }
 
 fn packages(seen: &mut NodeObservation) -> &mut Vec<Package> {
@@ -411,6 +418,15 @@ fn kernels_and_modules() {
         }),
         ("next-boot-mismatch", Blocked, |s| {
             kernels(s).push(kernel(NEWER_KERNEL, module("570.195.03", true)));
+        }),
+        ("gsp-firmware-missing", Blocked, |s| {
+            s.driver.firmware = Reading::Value(vec!["570.195.03".to_owned()]);
+        }),
+        ("gsp-firmware-unknown", Unknown, |s| s.driver.firmware = denied()),
+        ("next-boot-flavour", Caveat, |s| license(s, "NVIDIA")),
+        ("next-boot-flavour", Blocked, |s| {
+            blackwell(s, "NVIDIA B200", 0x2901);
+            license(s, "NVIDIA");
         }),
         ("kernel-files-hidden", Unknown, |s| s.kernels.installed = denied()),
         ("kernel-files-hidden", Unknown, |s| {

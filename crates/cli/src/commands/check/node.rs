@@ -66,6 +66,12 @@ fn look(args: &Args) -> anyhow::Result<Seen> {
         ));
     }
     if capture::is_capture(folder) {
+        if args.python.is_some() {
+            return Err(Hinted::error(
+                "--python: a capture holds the packages of one Python, the one that was active",
+                "name the Python when the node is captured: farrier check --python PATH --capture DIR",
+            ));
+        }
         let Captured { root, nvml, python, captured } = capture::open(folder)
             .with_context(|| format!("failed to open the capture `{}`", folder.display()))?;
         let nvml = if args.nvml.is_some() { ask(args, Path::new(nvml::LIBRARY))? } else { nvml };

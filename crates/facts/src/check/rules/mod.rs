@@ -26,7 +26,7 @@ fn architecture_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Architecture {
 }
 
 /// Which kernel modules drive a GPU: its generation's, and only the open ones beside a Grace CPU.
-fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
+pub(crate) fn modules_of(set: &FactSet, gpu: &Gpu) -> Modules {
     if gpu.coherent { Modules::Open } else { architecture_of(set, gpu).modules }
 }
 

@@ -1,6 +1,7 @@
 //! Will the driver be there after the next boot?
 
-use crate::check::Verdict;
+use crate::check::{self, Module, Verdict};
+use crate::gpu::Modules;
 use crate::node::context::Node;
 use crate::node::observation::{BootChoice, InstalledKernel, ModuleInfo};
 use crate::node::reading::Reading;
@@ -138,7 +139,10 @@ fn next(node: &Node<'_>, findings: &mut NodeFindings) {
         BootChoice::Unknown(why) => (None, Some(why.clone())),
     };
     match chosen {
-        Some(kernel) => next_is(node, kernel, findings),
+        Some(kernel) => {
+            next_is(node, kernel, findings);
+            next_load(node, kernel, findings);
+        }
         // Where all have the driver, it does not matter which one it will be.
         None if candidates.iter().all(|kernel| ready(node, kernel)) => findings.item(
             Verdict::Ok,
@@ -230,6 +234,54 @@ fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFinding
             "next-kernel-unknown",
             format!("the module for {release}, which boots next, cannot be read: {why}"),
         ),
+    }
+}
+
+/// The module on disk will want firmware of its own version, and to be of a kind that the GPU takes.
+fn next_load(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFindings) {
+    let Reading::Value(info) = info(kernel) else { return };
+    let subject = format!("kernel {} (next boot)", kernel.release);
+    let Some(version) = info.version.as_deref() else { return };
+    let open = info.license.as_deref().is_some_and(|license| license != "NVIDIA");
+    match &node.seen.driver.firmware {
+        // The proprietary module also drives GPUs without a GSP, so only the open one must have it.
+        Reading::Value(versions) if open && !versions.iter().any(|it| it == version) => findings.item(
+            Verdict::Blocked,
+            "gsp-firmware-missing",
+            subject.clone(),
+            format!("the open module {version} finds no GSP firmware of its version: the GPUs will not start"),
+            "/lib/firmware/nvidia",
+        ),
+        Reading::Unreadable(why) if open => findings.item(
+            Verdict::Unknown,
+            "gsp-firmware-unknown",
+            subject.clone(),
+            format!("the GSP firmware on disk cannot be listed: {why}"),
+            "/lib/firmware/nvidia",
+        ),
+        Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
+    }
+    let flavour = if open { Module::Open } else { Module::Proprietary };
+    if node.flavour().is_some_and(|loaded| loaded != flavour) && info.license.is_some() {
+        let (now, then) = if open { ("proprietary", "open") } else { ("open", "proprietary") };
+        let refused = !open
+            && node
+                .models()
+                .iter()
+                .filter_map(|model| model.gpu)
+                .any(|gpu| check::modules_of(node.set, gpu) == Modules::Open);
+        let (verdict, end) = if refused {
+            (Verdict::Blocked, ", which these GPUs do not take")
+        } else {
+            (Verdict::Caveat, "")
+        };
+        findings.item(
+            verdict,
+            "next-boot-flavour",
+            subject,
+            format!("the {now} module is loaded, the one on disk is {then}{end}"),
+            "/lib/modules/.../nvidia.ko, .modinfo license",
+        );
     }
 }
 
