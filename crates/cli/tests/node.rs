@@ -160,6 +160,25 @@ const SCENARIOS: &[Scenario] = &[
         0,
     ),
     (
+        "an older kernel is chosen for one boot",
+        |node| {
+            node.kernel("6.8.0-50-generic", None, false);
+            node.write("boot/grub/grubenv", "next_entry=Advanced>Linux 6.8.0-50-generic\n###");
+        },
+        &[("next-kernel-without-module", "blocked")],
+        1,
+    ),
+    (
+        "a part of GRUB's configuration chooses",
+        |node| {
+            node.kernel(NEWER_KERNEL, None, false);
+            let entry = format!("GRUB_DEFAULT=\"Advanced options>Linux {KERNEL}\"\n");
+            node.write("etc/default/grub.d/50-cloudimg-settings.cfg", entry);
+        },
+        &[("next-kernel-ready", "ok")],
+        0,
+    ),
+    (
         "GRUB boots an entry that names no kernel",
         |node| {
             node.kernel(NEWER_KERNEL, None, false);

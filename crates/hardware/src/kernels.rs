@@ -79,14 +79,11 @@ fn compare(left: &str, right: &str) -> Ordering {
 fn boot_choice(root: &Root) -> BootChoice {
     const PATH: &str = "/etc/default/grub";
     let fallback = |why: &str| BootChoice::Unknown(why.to_owned());
-    // Only the choice is kept: the kernel's command line may hold what is nobody's business.
-    let default = root.extract(PATH, |file| {
-        text_of(file).and_then(|text| match grub_default(&text) {
-            Some(default) => Reading::Value(default),
-            None => Reading::Value("0".to_owned()),
-        })
-    });
-    match default {
+    if let Some(entry) = environment(root, "next_entry=").value() {
+        let why = format!("GRUB's next entry `{entry}` names no kernel");
+        return named(entry).unwrap_or(BootChoice::Unknown(why));
+    }
+    match default_of(root, PATH) {
         Reading::Value(default) if default == "0" => BootChoice::Newest,
         Reading::Value(default) if default == "saved" => saved_entry(root),
         Reading::Value(default) => named(&default)
@@ -99,25 +96,61 @@ fn boot_choice(root: &Root) -> BootChoice {
     }
 }
 
-fn saved_entry(root: &Root) -> BootChoice {
-    let mut why = "GRUB boots a saved entry and its environment was not found".to_owned();
+/// `GRUB_DEFAULT` of the file and of those that images add in the folder beside it.
+fn default_of(root: &Root, path: &str) -> Reading<String> {
+    let folder = format!("{path}.d");
+    let mut paths = vec![path.to_owned()];
+    match root.list(&folder) {
+        Reading::Value(names) => {
+            let parts = names.iter().filter(|it| matches!(it.rsplit_once('.'), Some((_, "cfg"))));
+            paths.extend(parts.map(|name| format!("{folder}/{name}")));
+        }
+        Reading::Absent => {}
+        Reading::Unreadable(why) => return Reading::Unreadable(why),
+    }
+    let mut found = Reading::Absent;
+    for path in paths {
+        // Only the choice is kept: the kernel's command line may hold what is nobody's business.
+        match root.extract(&path, |file| text_of(file).map(|text| grub_default(&text))) {
+            Reading::Value(Some(default)) => found = Reading::Value(default),
+            Reading::Value(None) if found == Reading::Absent => {
+                found = Reading::Value("0".to_owned());
+            }
+            Reading::Value(None) | Reading::Absent => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        }
+    }
+    found
+}
+
+/// What GRUB keeps between boots under a name; absent where it is empty.
+fn environment(root: &Root, name: &str) -> Reading<String> {
+    let mut unreadable = None;
     for path in ["/boot/grub/grubenv", "/boot/grub2/grubenv"] {
         match root.text(path) {
             Reading::Value(text) => {
-                let entry = text.lines().find_map(|line| line.strip_prefix("saved_entry="));
-                return match entry.map(|entry| (entry, named(entry))) {
-                    Some((_, Some(named))) => named,
-                    Some((entry, None)) => {
-                        BootChoice::Unknown(format!("GRUB's saved entry `{entry}` names no kernel"))
-                    }
-                    None => BootChoice::Newest,
-                };
+                let entry = text.lines().find_map(|line| line.strip_prefix(name));
+                return entry
+                    .filter(|entry| !entry.is_empty())
+                    .map_or(Reading::Absent, |entry| Reading::Value(entry.to_owned()));
             }
-            Reading::Unreadable(reason) => why = format!("{path}: {reason}"),
+            Reading::Unreadable(why) => unreadable = Some(format!("{path}: {why}")),
             Reading::Absent => {}
         }
     }
-    BootChoice::Unknown(why)
+    unreadable.map_or(Reading::Absent, Reading::Unreadable)
+}
+
+fn saved_entry(root: &Root) -> BootChoice {
+    match environment(root, "saved_entry=") {
+        Reading::Value(entry) => {
+            let why = format!("GRUB's saved entry `{entry}` names no kernel");
+            named(&entry).unwrap_or(BootChoice::Unknown(why))
+        }
+        // Nothing was saved: the first entry.
+        Reading::Absent => BootChoice::Newest,
+        Reading::Unreadable(why) => BootChoice::Unknown(why),
+    }
 }
 
 /// The kernel that a menu entry names: `Advanced options>Ubuntu, with Linux 6.8.0-60-generic`, or

@@ -33,6 +33,15 @@ impl<'a> Node<'a> {
         Some(self.seen.pci.value()?.iter().filter(|device| device.is_gpu()).collect())
     }
 
+    /// The GPUs that somebody gave to another driver, such as `vfio-pci` for a virtual machine.
+    pub(super) fn given_away(&self) -> Vec<(&'a str, &'a str)> {
+        let gpus = self.gpus_on_pci().unwrap_or_default();
+        gpus.into_iter()
+            .filter_map(|gpu| Some((gpu.address.as_str(), gpu.bound.value()?.as_str())))
+            .filter(|(_, driver)| !matches!(*driver, "nvidia" | "nouveau"))
+            .collect()
+    }
+
     /// NVML's devices; none where it did not answer.
     pub(super) fn devices(&self) -> &'a [NvmlDevice] {
         self.seen.nvml.answered().map_or(&[], |nvml| &nvml.devices)

@@ -331,6 +331,18 @@ fn gpus() {
         ("gpu-models-mixed", Caveat, |s| {
             nvml(s).devices[0].name = text("NVIDIA H200");
         }),
+        ("gpu-given-away", Caveat, |s| {
+            let Reading::Value(devices) = &mut s.pci else { panic!() };
+            devices[0].bound = text("vfio-pci");
+            nvml(s).count = Reading::Value(7);
+            nvml(s).devices.remove(0);
+        }),
+        ("gpu-count", Fine, |s| {
+            let Reading::Value(devices) = &mut s.pci else { panic!() };
+            devices[0].bound = text("vfio-pci");
+            nvml(s).count = Reading::Value(7);
+            nvml(s).devices.remove(0);
+        }),
         ("vbios-mixed", Caveat, |s| nvml(s).devices[0].vbios = text("96.00.A5.00.02")),
         ("no-nvidia-gpu", Blocked, |s| {
             s.pci = Reading::Value(Vec::new());
@@ -363,6 +375,13 @@ fn driver() {
                 path: "/usr/lib/libcuda.so.1".to_owned(),
                 version: Reading::Unreadable("not a link".to_owned()),
             }]);
+        }),
+        ("library-stray", Caveat, |s| {
+            let Reading::Value(libraries) = &mut s.driver.libraries else { panic!() };
+            libraries.push(Library {
+                path: "/usr/local/nvidia/lib64/libcuda.so.1".to_owned(),
+                version: text("570.195.03"),
+            });
         }),
         ("driver-library-mismatch", Blocked, |s| {
             s.driver.libraries = Reading::Value(vec![Library {
@@ -592,13 +611,17 @@ fn settings_of_the_gpus() {
         ("row-remap-failed", Blocked, |s| rows(s, false, true)),
         ("row-remap-pending", Caveat, |s| rows(s, true, false)),
         ("row-remap-unknown", Unknown, |s| nvml(s).devices[0].remapped_rows = denied()),
+        ("recovery-unknown", Unknown, |s| {
+            nvml(s).devices[0].recovery_action =
+                Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+        }),
         ("recovery-needed", Blocked, |s| nvml(s).devices[0].recovery_action = Reading::Value(2)),
         ("nvlink-disabled", Caveat, |s| {
             let option = ("NvLinkDisable".to_owned(), "1".to_owned());
             s.driver.parameters = Reading::Value([option].into());
         }),
         ("persistence-off", Caveat, |s| nvml(s).devices[0].persistence = Reading::Value(false)),
-        ("persistence-unknown", Unknown, |s| all(s, |device| device.persistence = denied())),
+        ("persistence-unknown", Unknown, |s| nvml(s).devices[7].persistence = denied()),
         ("persistenced-not-enabled", Caveat, |s| {
             s.services.get_mut("nvidia-persistenced").unwrap().enabled = Reading::Value(false);
         }),
@@ -657,6 +680,9 @@ fn fabric() {
         }),
         ("fabric-manager-not-enabled", Caveat, |s| {
             s.services.get_mut("nvidia-fabricmanager").unwrap().enabled = Reading::Value(false);
+        }),
+        ("fabric-unknown", Unknown, |s| {
+            nvml(s).devices[5].fabric = Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
         }),
         ("fabric-not-joined", Blocked, |s| {
             nvml(s).devices[5].fabric = Reading::Value(Fabric { state: 2, status: 0 });

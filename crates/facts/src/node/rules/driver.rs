@@ -117,7 +117,20 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
     }
     let Some(loaded) = node.loaded() else { return };
     let differs: Vec<&(String, String)> = known.iter().filter(|(_, it)| it != loaded).collect();
-    if let Some((path, version)) = differs.first() {
+    let right = |list: &[(String, String)]| list.iter().any(|(_, version)| version == loaded);
+    let answers = right(&answering(node)) && right(&known);
+    if let Some((path, version)) = differs.first().filter(|_| answers) {
+        findings.item(
+            Verdict::Caveat,
+            "library-stray",
+            SUBJECT,
+            format!(
+                "{path} is {version}, loaded is {loaded}: the library that answers is of the right \
+                 version, but a program that finds this one first fails"
+            ),
+            SOURCE,
+        );
+    } else if let Some((path, version)) = differs.first() {
         findings.item(
             Verdict::Blocked,
             "driver-library-mismatch",

@@ -133,6 +133,7 @@ fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
     let source = "NVML, nvmlDeviceGetGpuFabricInfoV";
     let mut out = Vec::new();
     let mut done = Vec::new();
+    let mut unread: Option<(u32, &String)> = None;
     for device in node.devices() {
         match &device.fabric {
             Reading::Value(fabric) if fabric.state == COMPLETED && fabric.status == 0 => {
@@ -140,6 +141,9 @@ fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
             }
             // 0: the GPU is of no fabric.
             Reading::Value(fabric) if fabric.state != 0 => out.push(device.index),
+            Reading::Unreadable(why) if why.starts_with("NVML") => {
+                unread.get_or_insert((device.index, why));
+            }
             // A library without the call is older than the fabrics that need it.
             Reading::Value(_) | Reading::Absent | Reading::Unreadable(_) => {}
         }
@@ -156,6 +160,14 @@ fn joined(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             source,
         );
+        findings.remedy(
+            "for the NVLink fabric",
+            "see what fabric manager says; where it runs on another machine, see it there",
+            Some("journalctl -u nvidia-fabricmanager -b"),
+        );
+    } else if let Some((index, why)) = unread {
+        let text = format!("whether GPU {index} joined the NVLink fabric cannot be read: {why}");
+        findings.item(Verdict::Unknown, "fabric-unknown", gpus(&[index], 0), text, source);
     } else if !done.is_empty() {
         let text = format!("{} joined the NVLink fabric", gpus(&done, all));
         findings.item(Verdict::Ok, "fabric-joined", gpus(&done, all), text, source);

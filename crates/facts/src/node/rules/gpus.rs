@@ -70,7 +70,24 @@ fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
 fn count(node: &Node<'_>, findings: &mut NodeFindings) {
     let source = "/sys/bus/pci/devices; NVML";
     let nvml = node.seen.nvml.answered().map(|nvml| &nvml.count);
-    let on_pci = node.gpus_on_pci().map(|gpus| gpus.len());
+    let given_away = node.given_away();
+    if let Some((address, driver)) = given_away.first() {
+        findings.item(
+            Verdict::Caveat,
+            "gpu-given-away",
+            "GPUs",
+            format!(
+                "{} not the NVIDIA driver's: {address} is bound to {driver}",
+                if given_away.len() == 1 {
+                    "1 GPU is".to_owned()
+                } else {
+                    format!("{} GPUs are", given_away.len())
+                }
+            ),
+            "/sys/bus/pci/devices/*/driver",
+        );
+    }
+    let on_pci = node.gpus_on_pci().map(|gpus| gpus.len() - given_away.len());
     let (verdict, text) = match (on_pci, nvml) {
         (None, _) => {
             let why = node.seen.pci.why_unreadable().unwrap_or("there is no PCI bus to read");

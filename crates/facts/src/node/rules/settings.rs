@@ -196,8 +196,12 @@ fn recovery(device: &NvmlDevice) -> Option<Said> {
         Reading::Value(3) => "a drain of peer-to-peer work",
         Reading::Value(4) => "a drain, then a GPU reset",
         Reading::Value(_) => "a recovery of a newer kind",
-        // An older driver does not have the field.
-        Reading::Absent | Reading::Unreadable(_) => return None,
+        // An older library does not know the field.
+        Reading::Absent => return None,
+        Reading::Unreadable(why) if why.ends_with("INVALID_ARGUMENT") => return None,
+        Reading::Unreadable(why) => {
+            return Some(unknown("the driver's recovery action", why, "recovery-unknown"));
+        }
     };
     Some((Verdict::Blocked, "recovery-needed", format!("the driver asks for {action}")))
 }
@@ -235,10 +239,9 @@ fn persistence(node: &Node<'_>, devices: &[&NvmlDevice], findings: &mut NodeFind
             "persistenced-not-enabled",
             "persistence is on, but nvidia-persistenced does not start at boot".to_owned(),
         );
+    } else if let Some(why) = devices.iter().find_map(|it| it.persistence.why_unreadable()) {
+        item(Verdict::Unknown, "persistence-unknown", format!("persistence cannot be read: {why}"));
     } else if on > 0 {
         item(Verdict::Ok, "persistence-on", "persistence is on".to_owned());
-    } else if let Some(why) = devices.iter().find_map(|device| device.persistence.why_unreadable())
-    {
-        item(Verdict::Unknown, "persistence-unknown", format!("persistence cannot be read: {why}"));
     }
 }
