@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 
 use farrier_facts::node::{ModuleInfo, ModuleOnDisk, Reading};
 
@@ -59,14 +60,51 @@ pub(crate) fn of_kernel(root: &Root, release: &str) -> Reading<ModuleOnDisk> {
 }
 
 fn info(file: File, name: &str) -> Reading<ModuleInfo> {
-    let unpacked = match name.rsplit('.').next() {
-        Some("zst") => unzstd(file),
-        Some("xz") => unxz(file),
-        _ => bounded(file),
+    let read = match name.rsplit('.').next() {
+        Some("zst") => unzstd(file).and_then(|bytes| parse(&bytes.as_slice())),
+        Some("xz") => unxz(file).and_then(|bytes| parse(&bytes.as_slice())),
+        // A plain module has 100 MB, of which some kilobytes are asked for.
+        _ => parse(&file),
     };
-    match unpacked.and_then(|bytes| parse(&bytes)) {
+    match read {
         Ok(info) => Reading::Value(info),
         Err(err) => Reading::Unreadable(err.to_string()),
+    }
+}
+
+/// Bytes by their place.
+trait Placed {
+    /// `length` bytes at `offset`; nothing where there are fewer.
+    fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
+    /// How many there are.
+    fn length(&self) -> Option<u64>;
+}
+
+/// No section that is read here is larger; a length beyond it is damage.
+const SECTION_BYTES_MAX: u64 = 16 << 20;
+
+impl Placed for &[u8] {
+    fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(usize::try_from(length).ok()?)?;
+        self.get(start..end).map(<[u8]>::to_vec)
+    }
+
+    fn length(&self) -> Option<u64> {
+        u64::try_from(self.len()).ok()
+    }
+}
+
+impl Placed for File {
+    fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        let length = usize::try_from(length.min(SECTION_BYTES_MAX + 1)).ok()?;
+        let mut bytes = vec![0; length];
+        self.read_exact_at(&mut bytes, offset).ok()?;
+        Some(bytes)
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.metadata().ok().map(|meta| meta.len())
     }
 }
 
@@ -110,49 +148,51 @@ impl Write for BoundedBuffer {
 }
 
 /// Reads a little-endian 64-bit ELF file; every machine with these GPUs has such modules.
-fn parse(bytes: &[u8]) -> io::Result<ModuleInfo> {
-    let section = modinfo(bytes).ok_or_else(|| io::Error::other("not a kernel module"))?;
+fn parse(file: &impl Placed) -> io::Result<ModuleInfo> {
+    let section = modinfo(file).ok_or_else(|| io::Error::other("not a kernel module"))?;
     let value = |key: &str| {
         section.split(|byte| *byte == 0).find_map(|entry| {
             let value = entry.strip_prefix(key.as_bytes())?.strip_prefix(b"=")?;
             Some(String::from_utf8_lossy(value).into_owned())
         })
     };
+    let mark = SIGNATURE_MARK.len() as u64;
+    let end = file.length().and_then(|length| file.at(length.checked_sub(mark)?, mark));
     Ok(ModuleInfo {
         version: value("version"),
         license: value("license"),
         vermagic: value("vermagic"),
-        signed: bytes.ends_with(SIGNATURE_MARK),
+        signed: end.is_some_and(|end| end == SIGNATURE_MARK),
     })
 }
 
 /// The section `.modinfo` (System V ABI, ELF-64 object file format).
-fn modinfo(bytes: &[u8]) -> Option<&[u8]> {
+fn modinfo(file: &impl Placed) -> Option<Vec<u8>> {
     const CLASS_64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
-    if !bytes.starts_with(CLASS_64_LITTLE) {
-        return None;
-    }
-    let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| {
-        let value = u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?);
-        usize::try_from(value).ok()
+    const NAME: &[u8] = b".modinfo\0";
+    let head = file.at(0, 0x40).filter(|head| head.starts_with(CLASS_64_LITTLE))?;
+    let number = |bytes: &[u8], at: usize, size: usize| -> Option<u64> {
+        let bytes = bytes.get(at..at.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     };
-    let table = u64_at(0x28)?;
-    let entry_bytes = usize::from(u16_at(0x3a)?);
-    let count = usize::from(u16_at(0x3c)?);
-    let names_index = usize::from(u16_at(0x3e)?);
-    let header = |index: usize| table.checked_add(index.checked_mul(entry_bytes)?);
-    let contents = |index: usize| {
-        let at = header(index)?;
-        let offset = u64_at(at.checked_add(0x18)?)?;
-        let length = u64_at(at.checked_add(0x20)?)?;
-        bytes.get(offset..offset.checked_add(length)?)
+    let table = number(&head, 0x28, 8)?;
+    let entry_bytes = number(&head, 0x3a, 2)?;
+    let count = number(&head, 0x3c, 2)?;
+    let names_index = number(&head, 0x3e, 2)?;
+    let headers = file.at(table, entry_bytes.checked_mul(count)?)?;
+    let header = |index: u64| {
+        let start = usize::try_from(index.checked_mul(entry_bytes)?).ok()?;
+        headers.get(start..start.checked_add(usize::try_from(entry_bytes).ok()?)?)
+    };
+    let contents = |index: u64| {
+        let header = header(index)?;
+        let length = number(header, 0x20, 8).filter(|length| *length <= SECTION_BYTES_MAX)?;
+        file.at(number(header, 0x18, 8)?, length)
     };
     let names = contents(names_index)?;
     (0..count).find_map(|index| {
-        let name = names.get(u32_at(header(index)?)? as usize..)?;
-        name.starts_with(b".modinfo\0").then(|| contents(index)).flatten()
+        let name = usize::try_from(number(header(index)?, 0, 4)?).ok()?;
+        names.get(name..)?.starts_with(NAME).then(|| contents(index)).flatten()
     })
 }
 
@@ -204,16 +244,16 @@ pub(crate) mod tests {
             "license=Dual MIT/GPL",
             "vermagic=6.8.0-60-generic SMP preempt mod_unload modversions ",
         ];
-        let info = parse(&module(&entries, true)).unwrap();
+        let info = parse(&module(&entries, true).as_slice()).unwrap();
         assert_eq!(info.version.as_deref(), Some("580.95.05"));
         assert_eq!(info.license.as_deref(), Some("Dual MIT/GPL"));
         assert!(info.vermagic.unwrap().starts_with("6.8.0-60-generic "));
         assert!(info.signed);
-        assert!(!parse(&module(&entries, false)).unwrap().signed);
+        assert!(!parse(&module(&entries, false).as_slice()).unwrap().signed);
     }
 
     #[test]
-    fn packed_modules_are_unpacked() {
+    fn modules_are_read_plain_and_packed() {
         let bytes = module(&["version=580.95.05"], false);
         let folder = tempfile::tempdir().unwrap();
         let zst = ruzstd::encoding::compress_to_vec(
@@ -222,7 +262,7 @@ pub(crate) mod tests {
         );
         let mut xz = Vec::new();
         lzma_rs::xz_compress(&mut bytes.as_slice(), &mut xz).unwrap();
-        for (name, packed) in [("nvidia.ko.zst", zst), ("nvidia.ko.xz", xz)] {
+        for (name, packed) in [("nvidia.ko", bytes), ("nvidia.ko.zst", zst), ("nvidia.ko.xz", xz)] {
             let path = folder.path().join(name);
             std::fs::write(&path, &packed).unwrap();
             let read = info(File::open(&path).unwrap(), name);
@@ -238,7 +278,7 @@ pub(crate) mod tests {
         fn no_bytes_make_it_panic(start in any::<bool>(), rest in proptest::collection::vec(any::<u8>(), 0..512)) {
             let mut bytes = if start { b"\x7fELF\x02\x01".to_vec() } else { Vec::new() };
             bytes.extend(rest);
-            let _ = parse(&bytes);
+            let _ = parse(&bytes.as_slice());
         }
 
         #[test]
@@ -247,7 +287,7 @@ pub(crate) mod tests {
             if let Some(place) = bytes.get_mut(at) {
                 *place = byte;
             }
-            let _ = parse(&bytes);
+            let _ = parse(&bytes.as_slice());
         }
     }
 }
