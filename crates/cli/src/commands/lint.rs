@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farrier_facts::check::DataId;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
 use farrier_facts::setting::{Class, SettingFacts};
 use serde::Serialize;
@@ -74,7 +75,7 @@ struct Answer<'a> {
     findings: &'a [Placed],
     /// Files that could not be read: nothing is known of them.
     unread: &'a [String],
-    data: Data<'a>,
+    data: DataId,
 }
 
 /// What was found, and what could not be looked at.
@@ -84,12 +85,6 @@ struct Found {
     unread: Vec<(String, anyhow::Error)>,
     /// Files, standard input and environments that were read.
     read: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Data<'a> {
-    set: &'a str,
-    date: String,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -111,7 +106,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if read > 0 || errors.is_empty() {
         match args.output {
             Output::Json => {
-                let data = Data { set: &set.set.name, date: set.set.date.to_string() };
+                let data = DataId::from(&set.set);
                 printer.json(&Answer { findings: &findings, unread: &names, data })?;
             }
             Output::Table => print(&findings, printer)?,
