@@ -147,7 +147,10 @@ mod tests {
         assert_eq!(of("run", "#!/bin/bash -l\n"), Some(Language::Shell));
         assert_eq!(of("-", "# job\nimport os\n"), Some(Language::Python));
         assert_eq!(of("-", "apiVersion: v1\n"), Some(Language::Yaml));
-        assert_eq!(of("-", "FROM nvcr.io/nvidia/pytorch:25.01-py3\n"), Some(Language::Dockerfile));
+        assert_eq!(
+            of("-", "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n"),
+            Some(Language::Dockerfile)
+        );
         assert_eq!(of("-", "export X=1\n"), Some(Language::Shell));
         assert_eq!(of("notes.txt", "Dear all\n"), None);
         assert_eq!(of("-", ""), None);

@@ -56,11 +56,8 @@ fn awk_comparison<'p>(pipeline: &'p Pipeline, command: &'p Command) -> Option<&'
         .iter()
         .skip(1)
         .find(|word| has_order(&word.text) && has_number(&word.text))?;
-    let named = pipeline
-        .commands
-        .iter()
-        .flat_map(|command| &command.words)
-        .any(|word| names_version(&word.text));
+    let mut words = pipeline.commands.iter().flat_map(|command| &command.words);
+    let named = words.any(|word| word.text == "nvcc" || names_version(&word.text));
     named.then_some(program)
 }
 
