@@ -1,4 +1,4 @@
-//! Messages of the NVIDIA kernel driver and of `NVSwitch`, and of what stands around a GPU.
+//! Messages of the NVIDIA kernel driver and of NVSwitch, and of what stands around a GPU.
 //!
 //! [`crate::decode`] finds them in a log; this is what they mean. The rule behind `action` and
 //! `severity` is `docs/adr/0002-xid-actions.md`.
@@ -22,7 +22,7 @@ pub use verdict::{Action, Severity};
 pub struct XidFacts {
     /// Xids, by code.
     pub xid: Vec<Xid>,
-    /// Xids of `NVSwitch`, by code.
+    /// Xids of NVSwitch, by code.
     pub sxid: Vec<Sxid>,
     /// What an Xid 144 to 150 means.
     pub nvlink5: Vec<Nvlink5Rule>,
@@ -44,7 +44,7 @@ impl XidFacts {
         self.xid.iter().find(|xid| xid.code == code)
     }
 
-    /// The record of an `NVSwitch` error.
+    /// The record of an NVSwitch error.
     pub fn sxid_by_code(&self, code: u32) -> Option<&Sxid> {
         self.sxid.iter().find(|sxid| sxid.code == code)
     }
@@ -62,17 +62,20 @@ impl XidFacts {
     /// What an Xid means and what to do, in a few sentences.
     pub fn describe(&self, xid: &Xid) -> String {
         let mut text = xid.title();
-        text.push_str(": ");
         match (&xid.advice, xid.immediate.as_deref().and_then(|bucket| self.asks(bucket))) {
-            (Some(advice), _) => text.push_str(advice.trim_end_matches('.')),
-            (None, Some(asks)) => text.push_str(asks),
-            (None, None) => text.push_str(xid.action.asks()),
-        }
-        if let Some(then) = xid.investigatory.as_deref().and_then(|bucket| self.asks(bucket)) {
-            if xid.investigatory != xid.immediate {
-                text.push_str(". Afterwards: ");
-                text.push_str(then);
+            (Some(advice), _) => {
+                text.push_str(". ");
+                text.push_str(advice.trim_end_matches('.'));
             }
+            (None, asks) => {
+                text.push_str(": ");
+                text.push_str(asks.unwrap_or(xid.action.asks()));
+            }
+        }
+        let then = xid.investigatory.as_deref().and_then(|bucket| self.asks(bucket));
+        if let Some(then) = then.filter(|_| xid.investigatory != xid.immediate) {
+            text.push_str(". Afterwards: ");
+            text.push_str(then);
         }
         text.push('.');
         if xid.immediate.is_none() {
@@ -190,7 +193,7 @@ pub struct GpudView {
     pub repair: Vec<String>,
 }
 
-/// An error of an `NVSwitch`.
+/// An error of an NVSwitch.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sxid {
@@ -208,7 +211,7 @@ pub struct Sxid {
     pub origin: Origin,
 }
 
-/// NVIDIA's class of an `NVSwitch` error.
+/// NVIDIA's class of an NVSwitch error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SxidClass {
@@ -220,7 +223,7 @@ pub enum SxidClass {
     AlwaysFatal,
 }
 
-/// A row of NVIDIA's decode sheet for `NVLink` 5.
+/// A row of NVIDIA's decode sheet for NVLink 5.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvlink5Rule {
@@ -246,7 +249,7 @@ pub struct Nvlink5Rule {
     pub origin: Origin,
 }
 
-/// NVIDIA's severity of an `NVLink` 5 error.
+/// NVIDIA's severity of an NVLink 5 error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nvlink5Class {
@@ -333,9 +336,9 @@ pub struct BusError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusDevice {
-    /// A GPU or an `NVSwitch`.
+    /// A GPU or an NVSwitch.
     Gpu,
-    /// A `ConnectX` NIC.
+    /// A ConnectX NIC.
     Nic,
 }
 

@@ -1,5 +1,6 @@
 //! `farrier decode`: what a kernel log says happened to the GPUs, and what to do.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -173,9 +174,9 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
     printer.line(&printer.toned(Tone::Strong, heading))?;
     if let Some(first) = device.first() {
         let mut text = format!("{}: {}", first.event.action, first.event.action.asks());
-        if let Some(recovery) = device.recovery() {
-            let line = recovery.last_line;
-            text.push_str(&format!(". The driver itself says so (Xid 154, line {line})"));
+        if first.event.xid == Some(154) {
+            let line = first.last_line;
+            let _ = write!(text, ". The driver itself says so (Xid 154, line {line})");
         }
         text.push('.');
         printer.paragraph("  do first", INDENT, &text)?;
@@ -188,7 +189,7 @@ fn print_device(device: &DeviceSummary<'_>, printer: &mut Printer) -> io::Result
 
 fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
     let event = &group.event;
-    let mut what = match event.xid {
+    let what = match event.xid {
         Some(code) if event.kind == farrier_facts::decode::Kind::Sxid => format!("SXid {code}"),
         Some(code) => format!("Xid {code}"),
         None => event.kind.to_string(),
@@ -198,14 +199,13 @@ fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
     } else {
         format!(" ×{}, lines {}–{}", group.count, event.line, group.last_line)
     };
-    what.push_str(&seen);
-    match (&event.process, event.pid) {
-        (Some(name), Some(pid)) => what.push_str(&format!(", process {name} ({pid})")),
-        (Some(name), None) => what.push_str(&format!(", process {name}")),
-        (None, Some(pid)) => what.push_str(&format!(", process {pid}")),
-        (None, None) => (),
-    }
-    what.push_str(&format!(" → {}", event.action));
+    let process = match (&event.process, event.pid) {
+        (Some(name), Some(pid)) => format!(", process {name} ({pid})"),
+        (Some(name), None) => format!(", process {name}"),
+        (None, Some(pid)) => format!(", process {pid}"),
+        (None, None) => String::new(),
+    };
+    let what = format!("{what}{seen}{process} → {}", event.action);
     // The colour's letters must not count as width: padded first, coloured after.
     let severity = format!("  {:<9} ", event.severity.to_string());
     let severity =

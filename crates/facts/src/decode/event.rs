@@ -14,7 +14,7 @@ pub struct Event {
     pub line: u64,
     /// What it is about.
     pub kind: Kind,
-    /// The number of an Xid or `SXid`.
+    /// The number of an Xid or SXid.
     pub xid: Option<u32>,
     /// The device as `0000:17:00`: domain, bus and device, never the function, so that it can be joined on.
     pub pci: Option<String>,
@@ -38,7 +38,7 @@ pub struct Event {
 pub enum Kind {
     /// An Xid of a GPU.
     Xid,
-    /// An error of an `NVSwitch`.
+    /// An error of an NVSwitch.
     Sxid,
     /// The GPU's system processor, or its initialisation.
     Gsp,
@@ -48,7 +48,7 @@ pub enum Kind {
     VersionMismatch,
     /// An error of the PCIe bus.
     PcieAer,
-    /// A `ConnectX` NIC.
+    /// A ConnectX NIC.
     Nic,
     /// The host.
     Host,

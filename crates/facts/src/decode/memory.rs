@@ -42,7 +42,7 @@ impl Device {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     devices: Vec<Device>,
-    /// The last `SXid`, to know the lines that belong to it.
+    /// The last SXid, to know the lines that belong to it.
     pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
     /// `NVRM: The NVIDIA GPU 0000:17:00.0`, whose sentence ends on a later line.
     pub(super) named_gpu: Option<(u64, PciAddress)>,

@@ -21,7 +21,7 @@ struct Matcher<'f> {
 
 impl<'f> Messages<'f> {
     pub(super) fn new(facts: &'f XidFacts) -> Self {
-        let finders = |texts: &'f [String]| texts.iter().map(|text| Finder::new(text)).collect();
+        let finders = |texts: &'f [String]| texts.iter().map(Finder::new).collect();
         let matchers = facts
             .message
             .iter()

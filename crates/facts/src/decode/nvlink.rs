@@ -1,4 +1,4 @@
-//! `NVLink` errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
+//! NVLink errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
 
 use super::memory::Device;
 use super::verdict::Verdict;
@@ -9,11 +9,11 @@ use crate::xid::{Action, Nvlink5Class, Nvlink5Rule, NvlinkBits, Severity, XidFac
 pub(super) fn registers(
     facts: &XidFacts,
     device: &mut Device,
-    line: &XidLine<'_>,
+    xid: &XidLine<'_>,
     mut verdict: Verdict,
 ) -> Verdict {
-    let words = wording::hex_words(line.detail);
-    let link = wording::number_after(line.detail, "link ");
+    let words = wording::hex_words(xid.detail);
+    let link = wording::number_after(xid.detail, "link ");
     let set: Vec<&NvlinkBits> = facts
         .nvlink_bits
         .iter()
@@ -55,15 +55,15 @@ pub(super) fn registers(
 pub(super) fn sub_code(
     facts: &XidFacts,
     device: &Device,
-    line: &XidLine<'_>,
+    xid: &XidLine<'_>,
     mut verdict: Verdict,
 ) -> Verdict {
-    let mut words = line.detail.split_whitespace();
+    let mut words = xid.detail.split_whitespace();
     let unit = words.next().unwrap_or("");
     let fatal = words.next() == Some("Fatal");
-    let hex = wording::hex_words(line.detail);
+    let hex = wording::hex_words(xid.detail);
     let rule = match hex[..] {
-        [intrinfo, status, ..] => matching_rule(facts, line.code, unit, intrinfo, status),
+        [intrinfo, status, ..] => matching_rule(facts, xid.code, unit, intrinfo, status),
         _ => None,
     };
     let Some(rule) = rule else {
@@ -86,7 +86,7 @@ pub(super) fn sub_code(
         Nvlink5Class::NonFatal => "not fatal",
     };
     let doubt = if rule.certain { "" } else { " (marked as uncertain)" };
-    let link = line.detail.split_once(" Link ").and_then(|(_, rest)| rest.split(' ').next());
+    let link = xid.detail.split_once(" Link ").and_then(|(_, rest)| rest.split(' ').next());
     let place = match link {
         Some("-1") | None => String::new(),
         Some(link) => {
@@ -126,11 +126,10 @@ fn judge(facts: &XidFacts, device: &Device, rule: &Nvlink5Rule) -> (Severity, Ac
         Action::ResetGpu => Severity::Critical,
         Action::RebootNode | Action::DrainAndReplace => Severity::Fatal,
     };
-    if rule.resolution == "XID_154_EVAL" {
-        if let Some(recovery) = device.recovery.and_then(|value| facts.recovery_action(value)) {
-            action = recovery.action;
-            severity = recovery.severity;
-        }
+    let named = device.recovery.and_then(|value| facts.recovery_action(value));
+    if let Some(recovery) = named.filter(|_| rule.resolution == "XID_154_EVAL") {
+        action = recovery.action;
+        severity = recovery.severity;
     }
     let severity = match rule.class {
         Nvlink5Class::Fatal => Severity::Fatal,

@@ -1,6 +1,8 @@
 //! Messages that go on over several lines: an event waits until its sentence ends.
 
-use super::bus_error::{self, Reporter};
+use std::fmt::Write;
+
+use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::Event;
 use super::pci::PciAddress;
 use super::wording;
@@ -25,8 +27,9 @@ enum WaitsFor {
     LibraryVersion,
     /// `This PCI I/O region ... is invalid`: the address.
     Address,
-    /// A port reported an error: the driver of the device may say more.
-    Driver(PciAddress),
+    /// A port reported an error: the driver of the device may say more. Whether the device is
+    /// NVIDIA's may come out only then.
+    Driver { error: BusErrorLine, known: bool },
 }
 
 /// What a line is to a waiting event.
@@ -38,7 +41,7 @@ pub(super) enum Step {
     Ends(Event),
     /// It does not belong to the event, which is as whole as it will be.
     Apart(Event),
-    /// It says the same, and better.
+    /// It says the same, and better, or shows that the event is not ours.
     Replaced,
 }
 
@@ -60,19 +63,20 @@ impl Pending {
         Step::Waits(Self { event, waits_for: WaitsFor::Address })
     }
 
-    pub(super) fn driver(event: Event, address: PciAddress) -> Step {
-        Step::Waits(Self { event, waits_for: WaitsFor::Driver(address) })
+    pub(super) fn driver(event: Event, error: BusErrorLine, known: bool) -> Step {
+        Step::Waits(Self { event, waits_for: WaitsFor::Driver { error, known } })
     }
 
     /// The event as far as it is known, when nothing more comes.
-    pub(super) fn into_event(self) -> Event {
-        self.event
+    pub(super) fn into_event(self) -> Option<Event> {
+        let foreign = matches!(self.waits_for, WaitsFor::Driver { known: false, .. });
+        (!foreign).then_some(self.event)
     }
 
     /// Looks at a later line.
     pub(super) fn step(mut self, number: u64, line: &str) -> Step {
         if number.saturating_sub(self.event.line) > LINES {
-            return Step::Apart(self.event);
+            return self.into_event().map_or(Step::Replaced, Step::Apart);
         }
         match &mut self.waits_for {
             WaitsFor::Versions(sentence) => {
@@ -84,7 +88,7 @@ impl Pending {
             }
             WaitsFor::LibraryVersion => match wording::version_after(line, "ibrary version: ") {
                 Some(version) => {
-                    self.event.text.push_str(&format!(" The library is of version {version}."));
+                    let _ = write!(self.event.text, " The library is of version {version}.");
                     Step::Ends(self.event)
                 }
                 None => Step::Apart(self.event),
@@ -99,12 +103,22 @@ impl Pending {
                     None => Step::Apart(self.event),
                 }
             }
-            WaitsFor::Driver(address) => {
-                let same = bus_error::bus_error_line(line).is_some_and(|error| {
+            WaitsFor::Driver { error: waiting, known } => {
+                let driver = bus_error::bus_error_line(line).is_some_and(|error| {
                     matches!(error.reporter, Reporter::Driver(_))
-                        && error.address.is_same_device(*address)
+                        && error.class == waiting.class
+                        && error.address.is_same_device(waiting.address)
                 });
-                if same { Step::Replaced } else { Step::Apart(self.event) }
+                let named = || {
+                    wording::driver_message(line)
+                        .and_then(PciAddress::find)
+                        .is_some_and(|address| address.is_same_device(waiting.address))
+                };
+                if driver || !(*known || named()) {
+                    Step::Replaced
+                } else {
+                    Step::Apart(self.event)
+                }
             }
         }
     }
@@ -115,9 +129,10 @@ impl Pending {
         let module = wording::version_after(sentence, "module has the version ");
         let client = wording::version_after(sentence, "has the version ");
         let Some((client, module)) = client.zip(module) else { return Step::Waits(self) };
-        self.event.text.push_str(&format!(
+        let _ = write!(
+            self.event.text,
             " The library is of version {client}, the loaded module of version {module}."
-        ));
+        );
         if let Some((name, rest)) =
             sentence.split_once("client '").and_then(|(_, rest)| rest.split_once('\''))
         {

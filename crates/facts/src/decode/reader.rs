@@ -56,8 +56,8 @@ impl<'f> Reader<'f> {
 
     /// Gives out what still waits.
     pub(super) fn finish(&mut self, emit: &mut impl FnMut(Event)) {
-        if let Some(pending) = self.pending.take() {
-            self.give(pending.into_event(), emit);
+        if let Some(event) = self.pending.take().and_then(Pending::into_event) {
+            self.give(event, emit);
         }
     }
 
@@ -99,10 +99,9 @@ impl<'f> Reader<'f> {
         if let Some(sxid) = wording::sxid_line(line) {
             return self.sxid(number, &sxid).map(Step::Ends);
         }
-        if line.contains("AER: ") || line.contains("PCIe Bus Error") {
-            if let Some(error) = bus_error::bus_error_line(line) {
-                return self.bus_error(number, error);
-            }
+        let bus = line.contains("AER: ") || line.contains("PCIe Bus Error");
+        if let Some(error) = bus.then(|| bus_error::bus_error_line(line)).flatten() {
+            return self.bus_error(number, error);
         }
         self.messages.find(line).map(|message| self.message(number, line, message))
     }
@@ -127,7 +126,7 @@ impl<'f> Reader<'f> {
         event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict)
     }
 
-    /// An `SXid` is printed as a headline with lines of data and severity around it: one event.
+    /// An SXid is printed as a headline with lines of data and severity around it: one event.
     fn sxid(&mut self, number: u64, line: &SxidLine<'_>) -> Option<Event> {
         let key = Some((line.pci, line.code));
         let detail = line.detail.starts_with("Data {") || line.detail.starts_with("Severity ");
@@ -146,8 +145,7 @@ impl<'f> Reader<'f> {
                 self.memory.device(error.address);
                 (BusDevice::Gpu, Kind::PcieAer)
             }
-            Reporter::Port if self.memory.knows(error.address) => (BusDevice::Gpu, Kind::PcieAer),
-            Reporter::Port => return None,
+            Reporter::Port => (BusDevice::Gpu, Kind::PcieAer),
         };
         let record = self
             .facts
@@ -162,7 +160,7 @@ impl<'f> Reader<'f> {
         };
         let event = event(number, kind, None, Some(error.address), Process::default(), verdict);
         Some(match error.reporter {
-            Reporter::Port => Pending::driver(event, error.address),
+            Reporter::Port => Pending::driver(event, error, self.memory.knows(error.address)),
             Reporter::Driver(_) => Step::Ends(event),
         })
     }

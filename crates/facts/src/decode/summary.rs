@@ -118,9 +118,15 @@ impl DeviceSummary<'_> {
             .copied()
     }
 
-    /// What to do first.
+    /// What to do first. The driver's `None` ends what came before it, not what came after.
     pub fn first(&self) -> Option<&Group> {
-        self.recovery().or_else(|| self.groups.first().copied())
+        let recovery = self.recovery().filter(|recovery| {
+            let later = |group: &&Group| {
+                group.last_line > recovery.last_line && group.event.action > Action::Ignore
+            };
+            recovery.event.action > Action::Ignore || !self.groups.iter().any(later)
+        });
+        recovery.or_else(|| self.groups.first().copied())
     }
 }
 
@@ -158,9 +164,22 @@ mod tests {
     }
 
     #[test]
+    fn the_drivers_none_ends_only_what_came_before_it() {
+        let reset = "NVRM: Xid (PCI:0000:17:00): 119, x\n";
+        let none = "NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n";
+        let first = |log: &str| {
+            let summary = summary(log);
+            summary.devices()[0].first().unwrap().event.action
+        };
+        assert_eq!(first(&format!("{reset}{none}")), Action::Ignore);
+        assert_eq!(first(&format!("{reset}{none}{reset}")), Action::ResetGpu);
+    }
+
+    #[test]
     fn a_made_up_log_does_not_fill_the_memory() {
-        let log: String =
-            (0..3000).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x\n")).collect();
+        let lines: Vec<String> =
+            (0..3000).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x")).collect();
+        let log = lines.join("\n");
         let summary = summary(&log);
         assert_eq!(summary.events(), 3000);
         assert_eq!(summary.ungrouped(), 3000 - GROUPS as u64);

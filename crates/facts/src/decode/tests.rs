@@ -1,1 +1,259 @@
 //! Shapes of input, and what the decoder makes of bytes that are no log.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::xid::{Action, Severity};
+
+fn facts() -> &'static XidFacts {
+    static FACTS: LazyLock<XidFacts> = LazyLock::new(embedded_facts);
+    &FACTS
+}
+
+/// How tools write a line of the kernel: `{}` is the message.
+const SHAPES: [&str; 14] = [
+    "{}",
+    "[  123.456789] {}",
+    "[Fri Aug 30 11:43:09 2024] {}",
+    "[  123.456789][ T1234] {}",
+    "kern  :err   : [  123.456789] {}",
+    "kern  :err   : 2025-01-25T10:34:54,859532+00:00 {}",
+    "<4>[  123.456789] {}",
+    "Nov 15 02:25:28 gpu-17 kernel: {}",
+    "Nov 15 02:25:28 gpu-17 kernel: [  123.456789] {}",
+    "2026-11-15T02:25:28.123456+00:00 gpu-17 kernel: [  123.456789] {}",
+    "<4>1 2026-11-15T02:25:28.123456Z gpu-17 kernel - - - {}",
+    "6,1234,5678,-;{}",
+    "2026-11-15T02:25:28.123456789Z stdout F [  123.456789] {}",
+    r#"{"_TRANSPORT":"kernel","PRIORITY":"4","MESSAGE":"{}","_HOSTNAME":"gpu-17"}"#,
+];
+
+fn one(log: &str) -> Event {
+    let events = decode(facts(), log.as_bytes());
+    assert_eq!(events.len(), 1, "{log}\n{events:#?}");
+    events.into_iter().next().unwrap()
+}
+
+#[test]
+fn every_shape_of_a_line_is_read() {
+    for shape in SHAPES {
+        for (message, xid, pid, process, action) in [
+            (
+                "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
+                79,
+                None,
+                None,
+                Action::RebootNode,
+            ),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 13, pid=42, name=python3, Graphics Exception",
+                13,
+                Some(42),
+                Some("python3"),
+                Action::RestartApp,
+            ),
+            (
+                "NVRM: Xid (0000:17:00): 48, pid='<unknown>', name=<unknown>, DBE",
+                48,
+                None,
+                None,
+                Action::ResetGpu,
+            ),
+            (
+                "NVRM: Xid (PCI:0000:17:00): 31, pid=42, name=python3",
+                31,
+                Some(42),
+                Some("python3"),
+                Action::RestartApp,
+            ),
+            (
+                "nvidia-nvswitch0: SXid (PCI:0000:17:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+                20034,
+                None,
+                None,
+                Action::RebootNode,
+            ),
+        ] {
+            let event = one(&shape.replace("{}", message));
+            assert_eq!(event.xid, Some(xid), "{shape}");
+            assert_eq!(event.pci.as_deref(), Some("0000:17:00"), "{shape}");
+            assert_eq!((event.pid, event.process.as_deref()), (pid, process), "{shape}");
+            assert_eq!(event.action, action, "{shape}");
+        }
+        let bus = "nvidia 0000:17:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer";
+        assert_eq!(one(&shape.replace("{}", bus)).kind, Kind::PcieAer, "{shape}");
+    }
+}
+
+#[test]
+fn continuation_lines_of_kmsg_are_nothing() {
+    let log =
+        "4,1,2,-;NVRM: Xid (PCI:0000:17:00): 79, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:17:00.0\n";
+    assert_eq!(one(log).line, 1);
+}
+
+#[test]
+fn a_mismatch_in_one_kmsg_record_names_both_versions() {
+    let log = "4,1,2,-;NVRM: API mismatch: the client has the version 535.54.03, but\\x0aNVRM: this kernel \
+               module has the version 530.30.02.  Please\\x0aNVRM: make sure";
+    let event = one(log);
+    assert_eq!(event.kind, Kind::VersionMismatch);
+    assert!(
+        event.text.ends_with(
+            "The library is of version 535.54.03, the loaded module of version 530.30.02."
+        ),
+        "{}",
+        event.text
+    );
+}
+
+#[test]
+fn an_event_that_waits_comes_out_at_the_end_and_in_order() {
+    let log = "Failed to initialize NVML: Driver/library version mismatch\nx\nNVRM: Xid (PCI:0000:17:00): 43, x\n\
+               NVRM: API mismatch: the client has the version 1.2";
+    let lines: Vec<u64> = decode(facts(), log.as_bytes()).iter().map(|event| event.line).collect();
+    assert_eq!(lines, [1, 3, 4]);
+}
+
+#[test]
+fn xid_45_names_what_came_before_it() {
+    let log = "NVRM: Xid (PCI:0000:17:00): 45, pid=1, name=a, Ch 1\nNVRM: Xid (PCI:0000:18:00): 94, x\n\
+               NVRM: Xid (PCI:0000:18:00): 45, pid=1, name=a, Ch 1\n";
+    let events = decode(facts(), log.as_bytes());
+    assert!(
+        events
+            .iter()
+            .filter(|event| event.xid == Some(45))
+            .all(|event| event.action == Action::Ignore)
+    );
+    assert!(events[0].text.contains("without another Xid"), "{}", events[0].text);
+    assert!(events[2].text.contains("because of Xid 94"), "{}", events[2].text);
+}
+
+#[test]
+fn sources_that_disagree_are_both_named() {
+    let event = one("NVRM: Xid (PCI:0000:17:00): 94, Contained");
+    assert_eq!((event.severity, event.action), (Severity::Warning, Action::RestartApp));
+    assert!(
+        event.source.ends_with("gpud says fatal, RebootSystem, IgnoreNoActionRequired"),
+        "{}",
+        event.source
+    );
+    let agreed = one("NVRM: Xid (PCI:0000:17:00): 79, x");
+    assert!(!agreed.source.contains("gpud says"), "{}", agreed.source);
+}
+
+/// The table of the decision record: what the buckets become.
+#[test]
+fn severities_and_actions_are_those_of_the_decision_record() {
+    let facts = facts();
+    for (codes, severity, action) in [
+        (&[46, 48, 62, 64, 95, 110, 119, 120, 140, 143][..], Severity::Fatal, Action::ResetGpu),
+        (&[74, 109, 136, 155, 156, 158, 169, 171, 172], Severity::Critical, Action::ResetGpu),
+        (&[79, 151, 167, 173], Severity::Fatal, Action::RebootNode),
+        (&[8, 13, 31, 32, 94], Severity::Warning, Action::RestartApp),
+        (&[63, 92], Severity::Warning, Action::Ignore),
+        (&[38, 43, 44, 45, 121, 137, 162, 164], Severity::Info, Action::Ignore),
+        (&[54, 56, 61, 78, 159, 165], Severity::Warning, Action::Investigate),
+    ] {
+        for code in codes {
+            let xid = facts.by_code(*code).unwrap();
+            assert_eq!((xid.severity, xid.action), (severity, action), "Xid {code}");
+        }
+    }
+}
+
+/// Pieces of real lines, to be cut and mixed.
+fn pieces() -> impl Strategy<Value = Vec<u8>> {
+    const PIECES: [&str; 18] = [
+        "NVRM: ",
+        "Xid ",
+        "(PCI:0000:17:00)",
+        ": 79, ",
+        "pid='<unknown>', name=<unknown>, ",
+        "pid=7, name=\u{1b}[31m",
+        "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, ",
+        ": 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x0)",
+        ": 74, NVLink: fatal error detected on link 14(0x0, 0x0, 0xffffffff, ",
+        "API mismatch: the client has the version 1.2, but",
+        "this kernel module has the version 3.4.",
+        "fallen off the bus",
+        "The NVIDIA GPU 0000:0b:00.0",
+        "\n",
+        "#012",
+        "\\x0a",
+        "nvidia 0000:17:00.0: PCIe Bus Error: severity=Corrected",
+        ": 154, GPU recovery action changed from 0x0 (None) to 0x2 (",
+    ];
+    let piece = prop_oneof![
+        6 => proptest::sample::select(&PIECES[..]).prop_map(|text| text.as_bytes().to_vec()),
+        2 => proptest::collection::vec(any::<u8>(), 0..12),
+        1 => (any::<u8>(), 1000..70_000_usize).prop_map(|(byte, length)| vec![byte; length]),
+    ];
+    proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+fn in_chunks(facts: &XidFacts, log: &[u8], cuts: &[usize]) -> Vec<Event> {
+    let mut decoder = Decoder::new(facts);
+    let mut events = Vec::new();
+    let mut rest = log;
+    for cut in cuts {
+        let (chunk, after) = rest.split_at((*cut).min(rest.len()));
+        decoder.feed(chunk, |event| events.push(event));
+        rest = after;
+    }
+    decoder.feed(rest, |event| events.push(event));
+    decoder.finish(|event| events.push(event));
+    events
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_in_any_chunks_give_the_same_events(
+        log in prop_oneof![pieces(), proptest::collection::vec(any::<u8>(), 0..4096)],
+        cuts in proptest::collection::vec(0..9000_usize, 0..30),
+    ) {
+        let whole = decode(facts(), &log);
+        prop_assert_eq!(&in_chunks(facts(), &log, &cuts), &whole);
+        prop_assert!(whole.is_sorted_by_key(|event| event.line));
+        let lines = memchr::memchr_iter(b'\n', &log).count() as u64 + 1;
+        prop_assert!(whole.iter().all(|event| (1..=lines).contains(&event.line)));
+        for event in &whole {
+            prop_assert!(event.process.iter().all(|name| !name.contains(char::is_control)));
+        }
+    }
+}
+
+#[test]
+fn real_lines_cut_short_do_not_panic_and_name_no_other_device() {
+    let lines = include_str!("../../tests/decode/lines.toml");
+    let mut log = Vec::new();
+    for line in lines.lines().filter(|line| line.contains("NVRM") || line.contains("SXid")) {
+        for end in 0..line.len() {
+            log.extend_from_slice(&line.as_bytes()[..end]);
+            log.push(b'\n');
+        }
+    }
+    let events = decode(facts(), &log);
+    assert!(events.len() > 1000, "{}", events.len());
+    for event in events {
+        let whole = event.pci.is_none_or(|pci| lines.contains(&pci));
+        assert!(whole, "line {} of the cut ones", event.line);
+    }
+}
+
+#[test]
+fn an_event_behind_a_megabyte_of_zeros_is_found() {
+    let mut log = b"first\n".to_vec();
+    log.resize(log.len() + (2 << 20), 0);
+    log.extend_from_slice(b"Nov 15 02:25:28 gpu-17 kernel: NVRM: Xid (PCI:0000:17:00): 79, x\n");
+    let events = decode(facts(), &log);
+    assert_eq!(
+        events.iter().map(|event| (event.line, event.xid)).collect::<Vec<_>>(),
+        [(2, Some(79))]
+    );
+}

@@ -1,4 +1,4 @@
-//! What an Xid or `SXid` line means: the table, sharpened by what the line and the log say.
+//! What an Xid or SXid line means: the table, sharpened by what the line and the log say.
 
 use super::memory::{Device, Memory};
 use super::nvlink;
@@ -127,7 +127,7 @@ fn recovery(
     verdict
 }
 
-/// The verdict on an `SXid`: the word in the line goes before the class in the table.
+/// The verdict on an SXid: the word in the line goes before the class in the table.
 pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Verdict {
     let record = facts.sxid_by_code(line.code);
     let word = line.detail.split([',', ' ']).next().unwrap_or("");

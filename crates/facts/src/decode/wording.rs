@@ -62,7 +62,7 @@ pub(super) fn xid_line(line: &str) -> Option<XidLine<'_>> {
     Some(XidLine { code, pci, process, detail })
 }
 
-/// Reads an `SXid`.
+/// Reads an SXid.
 pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
     let at = line.find("SXid")?;
     if is_quoted(&line[..at]) {
@@ -162,7 +162,9 @@ pub(super) fn version_after<'a>(text: &'a str, before: &str) -> Option<&'a str> 
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Option<(u32, Option<String>, Option<u32>, Option<String>)> {
+    type Read = (u32, Option<String>, Option<u32>, Option<String>);
+
+    fn read(line: &str) -> Option<Read> {
         let xid = xid_line(line)?;
         let pci = xid.pci.map(|pci| pci.without_function().to_string());
         Some((xid.code, pci, xid.process.pid, xid.process.name))

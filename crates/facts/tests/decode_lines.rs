@@ -1,0 +1,113 @@
+//! Lines of real logs decode to what a person reads in them; ordinary lines to nothing.
+
+use farrier_facts::decode::{Event, Kind, decode};
+use farrier_facts::xid::{Action, Severity, XidFacts};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lines {
+    case: Vec<Case>,
+    #[serde(default)]
+    ordinary: Vec<Ordinary>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    source: String,
+    log: String,
+    events: Vec<Expected>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ordinary {
+    source: String,
+    log: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    line: u64,
+    kind: Kind,
+    #[serde(default)]
+    xid: Option<u32>,
+    #[serde(default)]
+    pci: Option<String>,
+    #[serde(default)]
+    pid: Option<u32>,
+    #[serde(default)]
+    process: Option<String>,
+    severity: Severity,
+    action: Action,
+}
+
+impl From<Event> for Expected {
+    fn from(event: Event) -> Self {
+        assert!(!event.text.is_empty() && !event.source.is_empty(), "{event:?}");
+        Self {
+            line: event.line,
+            kind: event.kind,
+            xid: event.xid,
+            pci: event.pci,
+            pid: event.pid,
+            process: event.process,
+            severity: event.severity,
+            action: event.action,
+        }
+    }
+}
+
+fn facts() -> &'static XidFacts {
+    &farrier_facts::FactSet::embedded().xids
+}
+
+fn check(lines: &Lines) {
+    let facts = facts();
+    for case in &lines.case {
+        let found: Vec<Expected> =
+            decode(facts, case.log.as_bytes()).into_iter().map(Expected::from).collect();
+        assert_eq!(found, case.events, "{}:\n{}", case.source, case.log);
+    }
+    for ordinary in &lines.ordinary {
+        for line in ordinary.log.lines().chain([ordinary.log.as_str()]) {
+            let found = decode(facts, line.as_bytes());
+            assert!(found.is_empty(), "{}: {line}\n{found:#?}", ordinary.source);
+        }
+    }
+}
+
+#[test]
+fn real_lines_decode_to_what_they_say() {
+    let lines: Lines = toml::from_str(include_str!("decode/lines.toml")).unwrap();
+    check(&lines);
+    let events: usize = lines.case.iter().map(|case| case.events.len()).sum();
+    let ordinary: usize = lines.ordinary.iter().map(|case| case.log.lines().count()).sum();
+    assert!(events >= 70 && ordinary >= 25, "{events} events, {ordinary} ordinary lines");
+}
+
+#[test]
+fn made_up_lines_decode_as_designed() {
+    check(&toml::from_str(include_str!("decode/synthetic.toml")).unwrap());
+}
+
+#[test]
+fn an_event_has_ten_keys_in_json() {
+    let events = decode(facts(), b"NVRM: Xid: 13, 0003 00000000");
+    let json = serde_json::to_string(&events[0]).unwrap();
+    let keys =
+        ["line", "kind", "xid", "pci", "pid", "process", "severity", "action", "text", "source"];
+    let mut from = 0;
+    for key in keys {
+        from +=
+            json[from..].find(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key}: {json}"));
+    }
+    assert!(
+        json.starts_with(
+            r#"{"line":1,"kind":"xid","xid":13,"pci":null,"pid":null,"process":null,"#
+        )
+    );
+    assert_eq!(serde_json::from_str::<Event>(&json).unwrap(), events[0]);
+}
