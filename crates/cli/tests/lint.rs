@@ -180,6 +180,9 @@ fn errors_say_what_to_do() {
     let (code, message) = failure(&["lint", "missing.py"], "");
     assert_eq!(code, 2);
     assert!(message.starts_with("error: failed to read `missing.py`: No such file"), "{message}");
+    let (code, message) = failure(&["lint", "."], "");
+    assert_eq!(code, 2);
+    assert!(message.starts_with("error: no file in `.` that the lint reads\nhint: "), "{message}");
     let (code, message) = failure(&["lint", "-"], "Dear all,\n");
     assert_eq!(code, 2);
     assert!(message.contains("cannot tell what `-` is written in"), "{message}");

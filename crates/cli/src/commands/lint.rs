@@ -139,7 +139,7 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
         read_input().and_then(|bytes| lint_bytes(settings, "-", &bytes, language))
     } else if path.is_dir() {
         let mut files = Vec::new();
-        let walked = walk(path, &mut files);
+        let walked = walk(path, &mut files).and_then(|()| some_file(&name, &files));
         for file in files {
             lint_path(settings, &file, None, found);
         }
@@ -155,6 +155,17 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
         }
         Err(err) => found.unread.push((name, err)),
     }
+}
+
+/// A folder in which nothing was read was not found to be good.
+fn some_file(folder: &str, files: &[PathBuf]) -> anyhow::Result<()> {
+    if files.is_empty() {
+        return Err(Hinted::error(
+            format!("no file in `{folder}` that the lint reads"),
+            "it reads Python, shell, Dockerfiles, YAML, env files, systemd units and notebooks",
+        ));
+    }
+    Ok(())
 }
 
 fn read_input() -> anyhow::Result<Vec<u8>> {
