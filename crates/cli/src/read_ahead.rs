@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 /// Large enough that calls and hand-overs do not count, small enough for the processor's cache.
-pub(crate) const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 128 << 10;
 
 /// Chunks that are read and not yet looked at.
 const AHEAD: usize = 4;
