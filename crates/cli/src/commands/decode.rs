@@ -92,7 +92,7 @@ fn read(
     mut take: impl FnMut(Taken) -> io::Result<()>,
 ) -> anyhow::Result<u64> {
     let mut decoder = Decoder::new(facts);
-    let ahead = ReadAhead::spawn(log);
+    let mut ahead = ReadAhead::spawn(log);
     loop {
         let chunk = ahead.next().with_context(|| format!("failed to read {name}"))?;
         let mut taken = Ok(());

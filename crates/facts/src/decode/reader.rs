@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use memchr::memmem;
+
 use super::bus_error::{self, BusErrorLine, Reporter};
 use super::event::{Event, Kind};
 use super::memory::Memory;
@@ -89,12 +91,12 @@ impl<'f> Reader<'f> {
     }
 
     fn read(&mut self, number: u64, line: &str) -> Option<Step> {
-        if line.contains("NVRM:") {
-            wording::driver_message(line)?;
-            self.remember(number, line);
-            if let Some(xid) = wording::xid_line(line) {
+        if memmem::find(line.as_bytes(), b"NVRM:").is_some() {
+            let message = wording::driver_message(line)?;
+            if let Some(xid) = wording::xid_line(message) {
                 return Some(Step::Ends(self.xid(number, &xid)));
             }
+            self.remember(number, line);
         }
         if let Some(sxid) = wording::sxid_line(line) {
             return self.sxid(number, &sxid).map(Step::Ends);

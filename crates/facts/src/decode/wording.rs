@@ -42,6 +42,10 @@ pub(super) fn driver_message(line: &str) -> Option<&str> {
 /// Whether what follows `before` is an argument of a command or a quotation, not a message.
 fn is_quoted(before: &str) -> bool {
     const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
+    // Nearly every line: the message follows the head that a logger wrote.
+    if before.is_empty() || before.ends_with("kernel: ") || before.ends_with("] ") {
+        return false;
+    }
     // A message in JSON follows `":`, perhaps with a space.
     let json = before.strip_suffix('"').is_some_and(|before| before.trim_end().ends_with(':'));
     if json || before.contains("\"MESSAGE\"") {
@@ -53,9 +57,8 @@ fn is_quoted(before: &str) -> bool {
     before.split_whitespace().next_back().is_some_and(|word| COMMANDS.contains(&word))
 }
 
-/// Reads an Xid; none where the line only has the word.
-pub(super) fn xid_line(line: &str) -> Option<XidLine<'_>> {
-    let message = driver_message(line)?;
+/// Reads an Xid in a message of the driver; none where it only has the word.
+pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
     let (pci, code, rest) = numbered(rest)?;
     let (process, detail) = process_fields(rest);
@@ -165,7 +168,7 @@ mod tests {
     type Read = (u32, Option<String>, Option<u32>, Option<String>);
 
     fn read(line: &str) -> Option<Read> {
-        let xid = xid_line(line)?;
+        let xid = xid_line(driver_message(line)?)?;
         let pci = xid.pci.map(|pci| pci.without_function().to_string());
         Some((xid.code, pci, xid.process.pid, xid.process.name))
     }
