@@ -186,8 +186,10 @@ fn print_notices(notices: &[Notice], strict: bool, printer: &mut Printer) -> any
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     if let Some(fixed) = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max() {
         let count = exposed.len();
-        printer
-            .line(&format!("  - exposed to {count} security advisories; {fixed} fixes them all"))?;
+        let text = format!(
+            "security advisories with a fix in the branch, all of them in {fixed}: {count}"
+        );
+        printer.paragraph("  -", 4, &text)?;
     }
     for notice in exposed.iter().take(ADVISORIES_SHOWN) {
         let id = notice.id.as_deref().unwrap_or_default();
