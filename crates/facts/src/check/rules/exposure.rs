@@ -61,14 +61,14 @@ fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDrive
     rows.into_iter().find(|fixed| fixed.branch == branch)
 }
 
-/// Whether a bulletin lists the branch in another of its advisories: then it has looked at the branch,
-/// and an advisory without a row for it does not concern it. One with a doubt proves nothing.
-fn looked_at(set: &FactSet, advisory: &Advisory, branch: Branch) -> bool {
-    advisory.doubt.is_none()
-        && set.advisories.advisory.iter().any(|other| {
-            other.bulletin == advisory.bulletin
-                && other.fixed_drivers.iter().any(|fixed| fixed.branch == branch)
-        })
+/// The bulletins that list a branch in some advisory: they have looked at the branch, and an advisory of
+/// theirs without a row for it does not concern it.
+fn looked_at(set: &FactSet, branch: Branch) -> Vec<&str> {
+    let lists = |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|it| it.branch == branch);
+    let mut bulletins: Vec<&str> =
+        set.advisories.advisory.iter().filter(lists).map(|it| it.bulletin.as_str()).collect();
+    bulletins.dedup();
+    bulletins
 }
 
 fn advisories<'a>(
@@ -79,6 +79,7 @@ fn advisories<'a>(
 ) -> Exposure<'a> {
     let driver = &query.driver.version;
     let born = branch.first_release.last_day();
+    let looked_at = looked_at(set, branch.branch);
     let mut exposure = Exposure::default();
     let mut unlisted_since = None;
     for advisory in &set.advisories.advisory {
@@ -103,7 +104,9 @@ fn advisories<'a>(
             Some(_) => {}
             // A branch that came out after the bulletin was never affected by what it lists.
             None if born > advisory.published => {}
-            None if looked_at(set, advisory, branch.branch) => {}
+            // One with a doubt proves nothing.
+            None if advisory.doubt.is_none() && looked_at.contains(&advisory.bulletin.as_str()) => {
+            }
             None => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;
