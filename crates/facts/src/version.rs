@@ -283,10 +283,14 @@ impl Eq for PackageVersion {}
 impl Ord for PackageVersion {
     fn cmp(&self, other: &Self) -> Ordering {
         let longest = self.release.len().max(other.release.len());
-        let padded = |version: &'_ Self, at: usize| version.release.get(at).copied().unwrap_or(0);
-        let parts = (0..longest).map(|at| padded(self, at).cmp(&padded(other, at)));
-        let release = parts.fold(Ordering::Equal, Ordering::then);
-        release.then(self.stage.cmp(&other.stage))
+        let part = |version: &'_ Self, at: usize| version.release.get(at).copied().unwrap_or(0);
+        for at in 0..longest {
+            let order = part(self, at).cmp(&part(other, at));
+            if order.is_ne() {
+                return order;
+            }
+        }
+        self.stage.cmp(&other.stage)
     }
 }
 

@@ -64,10 +64,12 @@ fn known_version(
 ) -> Result<PackageVersion, InputError> {
     let mut versions: Vec<&PackageVersion> =
         set.frameworks.builds(&package.name).map(|build| &build.version).collect();
+    if let Some(equal) = versions.iter().find(|version| **version == asked) {
+        return Ok((*equal).clone());
+    }
     versions.sort();
-    let equal = versions.iter().find(|version| **version == asked);
     let covered = versions.iter().rev().find(|version| asked.parts() < 3 && asked.covers(version));
-    equal.or(covered).map(|version| (*version).clone()).ok_or_else(|| {
+    covered.map(|version| (*version).clone()).ok_or_else(|| {
         let of_minor = versions.iter().filter(|version| version.minor() == asked.minor());
         let mut near: Vec<String> = of_minor.map(ToString::to_string).collect();
         near.dedup();

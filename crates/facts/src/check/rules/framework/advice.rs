@@ -1,5 +1,7 @@
 //! Which other build of a framework would work here?
 
+use std::cmp::Reverse;
+
 use super::coverage::{Meets, meets};
 use super::newest_allowed;
 use crate::check::context::Findings;
@@ -21,20 +23,22 @@ pub(super) fn other_build(
     findings: &mut Findings,
 ) {
     let package = need.package;
-    let builds = || set.frameworks.builds(&package.name).filter(|build| works(set, query, build));
-    let same =
-        builds().filter(|build| build.version == need.version).max_by_key(|build| build.cuda);
-    if let Some(build) = same {
+    let builds = || set.frameworks.builds(&package.name);
+    // Newest first, so that the search ends at the first that works: looking is the costly part.
+    let mut same: Vec<&Build> = builds().filter(|build| build.version == need.version).collect();
+    same.sort_by_key(|build| Reverse(build.cuda));
+    if let Some(build) = same.into_iter().find(|build| works(set, query, build)) {
         advise(package, build, findings);
         // A build of another index may not be to everybody's liking.
         if tag_cuda(&build.build).is_none() {
             return;
         }
     }
-    let earlier = builds()
-        .filter(|build| build.version < need.version && build.build == package.default_build)
-        .max_by(|left, right| left.version.cmp(&right.version));
-    if let Some(build) = earlier {
+    let plain = |build: &&Build| build.build == package.default_build;
+    let mut earlier: Vec<&Build> =
+        builds().filter(plain).filter(|build| build.version < need.version).collect();
+    earlier.sort_by(|left, right| right.version.cmp(&left.version));
+    if let Some(build) = earlier.into_iter().find(|build| works(set, query, build)) {
         advise(package, build, findings);
     }
 }
