@@ -27,11 +27,11 @@ const NEEDLES: [&str; 22] = [
     "Remount",
     "reset contr",
     "Disabling",
-    "inaccessi",
-    "irect firm",
-    "re Error]",
+    "naccessib",
+    "firmware load",
+    "[Hardware E",
     "Oops: ",
-    "RIP: 0010",
+    "IP: 0010",
     "pc : ",
 ];
 

@@ -85,7 +85,8 @@ fn advice(record: Option<&Sxid>, class: Option<SxidClass>) -> (Severity, Action,
         (Some(SxidClass::PotentiallyFatal), _) => (
             Severity::Critical,
             Action::Investigate,
-            "fatal or not, and this line does not say which: look at the lines around it.",
+            "fatal or not, as the log line says: `Fatal` calls for a reboot of the node. Where the line does \
+             not say, look at the lines around it.",
         ),
         (Some(SxidClass::NonFatal), None) | (None, _) => (
             Severity::Warning,

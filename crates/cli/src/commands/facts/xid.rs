@@ -63,7 +63,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     print_set(set, printer)
 }
 
-/// The record of an SXid with the severity and action that `farrier decode` gives it; an Xid has its own.
+/// The record of an NVSwitch error with the severity and action that `farrier decode` gives it; an Xid has its own.
 fn judged(sxid: &Sxid) -> serde_json::Result<Value> {
     let mut record = serde_json::to_value(sxid)?;
     let verdict = sxid.verdict();
