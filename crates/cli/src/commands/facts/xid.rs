@@ -4,9 +4,10 @@ use farrier_facts::FactSet;
 use farrier_facts::xid::{Sxid, Xid};
 use serde_json::Value;
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -60,7 +61,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer
             .line(&format!("and {} SXids of NVSwitch: `farrier facts xid 24007`", sxids.len()))?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 /// The record of an NVSwitch error with the severity and action that `farrier decode` gives it; an Xid has its own.
