@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
 use super::finding::Finding;
-use super::near;
+use super::{effort, near};
 use crate::setting::{
     Class, KeyList, Namespace, Place, SettingFacts, Shape, ValueTest, VariableRule, Verdict,
 };
@@ -114,6 +114,7 @@ impl<'a> Judge<'a> {
         value: Option<&str>,
         act: Act,
     ) {
+        effort::step();
         let facts = self.facts;
         let guarded = self.guarded;
         let meant = |rule: &&VariableRule| {
@@ -177,6 +178,7 @@ impl<'a> Judge<'a> {
     /// A command with the words that can be read.
     pub(super) fn command(&mut self, line: u32, words: &[&str]) {
         let Some((program, arguments)) = words.split_first() else { return };
+        effort::steps(words.len());
         let program = program.rsplit('/').next().unwrap_or(program);
         let facts = self.facts;
         for rule in facts.command.iter().filter(|rule| rule.program == program) {
@@ -200,6 +202,7 @@ impl<'a> Judge<'a> {
 
     /// Adds a finding.
     pub(super) fn say(&mut self, verdict: &Verdict, line: u32, written: Written<'_>) {
+        effort::step();
         let fill = |text: &str| {
             text.replace("{name}", written.name)
                 .replace("{value}", written.value)
