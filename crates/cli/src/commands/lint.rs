@@ -23,10 +23,14 @@ const SKIPPED: [&str; 8] =
 /// How much of a file is looked at to tell its language.
 const BEGINNING: usize = 4096;
 
+/// The most that is read of one file or of standard input. Scripts and manifests are far smaller; what
+/// is larger is data.
+const LARGEST_MIB: u64 = 16;
+
 /// What stands at the end of the help.
 const MORE: &str = "\
 Reads Python, shell, Dockerfiles, YAML, env files, systemd units and notebooks. Each finding says \
-what is true, what to use instead, and where that is from.
+what is true, what to use instead, and where that is from. A file may have 16 MiB.
 
 A comment `farrier-lint: allow CODE reason` on the line or the line before silences a finding; the \
 reason is required.
@@ -145,8 +149,7 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
         }
         walked.map(|()| Vec::new())
     } else {
-        let bytes = std::fs::read(path).with_context(|| format!("failed to read `{name}`"));
-        bytes.and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
+        read_file(path, &name).and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
     };
     match result {
         Ok(findings) => {
@@ -168,10 +171,35 @@ fn some_file(folder: &str, files: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A pipe or a device may have no end, and to open a pipe waits for its other side.
+fn read_file(path: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
+    let failed = || format!("failed to read `{name}`");
+    if !std::fs::metadata(path).with_context(failed)?.is_file() {
+        return Err(Hinted::error(
+            format!("`{name}` is not a regular file"),
+            "to lint what a command prints, pipe it in and name `-`",
+        ));
+    }
+    let file = std::fs::File::open(path).with_context(failed)?;
+    read_bounded(file, name)?.with_context(failed)
+}
+
 fn read_input() -> anyhow::Result<Vec<u8>> {
+    read_bounded(std::io::stdin().lock(), "-")?.context("failed to read standard input")
+}
+
+/// The inner error is of reading, the outer one of reading too much.
+fn read_bounded(from: impl Read, name: &str) -> anyhow::Result<std::io::Result<Vec<u8>>> {
+    let largest = LARGEST_MIB << 20;
     let mut bytes = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut bytes).context("failed to read standard input")?;
-    Ok(bytes)
+    let read = from.take(largest + 1).read_to_end(&mut bytes);
+    if bytes.len() as u64 > largest {
+        return Err(Hinted::error(
+            format!("`{name}` is larger than {LARGEST_MIB} MiB"),
+            "the lint reads scripts and manifests, not data",
+        ));
+    }
+    Ok(read.map(|_| bytes))
 }
 
 /// The files of a folder that we can read, in the order of their names. Links are not followed.
