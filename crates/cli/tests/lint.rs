@@ -132,7 +132,7 @@ fn a_clean_file_is_clean_and_a_note_does_not_count() {
     let output = farrier(folder.path(), &["lint", "-"], &[], note);
     assert_eq!(output.status.code(), Some(0));
     let stdout = text(&output.stdout);
-    assert!(stdout.starts_with("-:1 env-redundant (redundant)\n"), "{stdout}");
+    assert!(stdout.starts_with("-:1 env-redundant (redundant, note)\n"), "{stdout}");
     assert!(stdout.ends_with("0 findings, 1 note\n"), "{stdout}");
 }
 

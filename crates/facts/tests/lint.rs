@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use farrier_facts::FactSet;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
-use farrier_facts::setting::{Class, SettingFacts};
+use farrier_facts::setting::{Class, Level, SettingFacts};
 use proptest::prelude::*;
 
 fn settings() -> &'static SettingFacts {
@@ -175,7 +175,27 @@ fn a_comment_with_a_reason_silences_its_line_and_the_next() {
 fn redundant_settings_are_notes() {
     let findings = lint(settings(), Language::Shell, "export CUDA_MODULE_LOADING=LAZY\n");
     assert_eq!(findings[0].class, Class::Redundant);
-    assert!(findings[0].class.is_note());
+    assert_eq!(findings[0].level, Level::Note);
+}
+
+#[test]
+fn a_manifest_that_logs_on_purpose_gets_a_note() {
+    let manifest = "env:\n  - name: NCCL_DEBUG\n    value: INFO\n";
+    let findings = lint(settings(), Language::Yaml, manifest);
+    assert_eq!(findings.len(), 1);
+    assert_eq!((findings[0].class, findings[0].level), (Class::Harm, Level::Note));
+    let findings = lint(settings(), Language::Yaml, &manifest.replace("INFO", "TRACE"));
+    assert_eq!(findings[0].level, Level::Finding);
+}
+
+/// What nobody has confirmed about one option is not said of another.
+#[test]
+fn an_open_point_stands_at_its_own_finding() {
+    let code = "torch.compile(m, options={\n\"cuda_graph_capture\": 1,\n\"static_graph\": 1})\n";
+    let findings = lint(settings(), Language::Python, code);
+    let open: Vec<_> =
+        findings.iter().map(|finding| (finding.line, finding.unverified.is_some())).collect();
+    assert_eq!(open, [(Some(2), false), (Some(3), true)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use farrier_facts::check::DataId;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
-use farrier_facts::setting::{Class, SettingFacts};
+use farrier_facts::setting::{Class, Level, SettingFacts};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
@@ -35,7 +35,7 @@ what is true, what to use instead, and where that is from. A file may have 16 Mi
 A comment `farrier-lint: allow CODE reason` on the line or the line before silences a finding; the \
 reason is required.
 
-Exit code 0: no finding (a redundant setting is a note and does not count); 1: findings; 2: an error.";
+Exit code 0: no finding (a note does not count); 1: findings; 2: an error.";
 
 /// Finds settings that do nothing or harm.
 #[derive(Debug, clap::Args)]
@@ -67,6 +67,7 @@ struct Placed {
     line: Option<u32>,
     code: String,
     class: Class,
+    level: Level,
     text: String,
     replacement: Option<String>,
     source: String,
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         errors.for_each(|err| warn(&err));
         return Err(first);
     }
-    Ok(Outcome::finding_if(findings.iter().any(|finding| !finding.class.is_note())))
+    Ok(Outcome::finding_if(findings.iter().any(|finding| finding.level == Level::Finding)))
 }
 
 /// Variables that are not text cannot be any that we know.
@@ -274,6 +275,7 @@ fn placed(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = Placed> {
         line: finding.line,
         code: finding.code,
         class: finding.class,
+        level: finding.level,
         text: finding.text,
         replacement: finding.replacement,
         source: finding.source,
@@ -290,7 +292,7 @@ fn print(found: &[Placed], printer: &mut Printer) -> std::io::Result<()> {
         file = &finding.file;
         print_finding(finding, printer)?;
     }
-    let notes = found.iter().filter(|finding| finding.class.is_note()).count();
+    let notes = found.iter().filter(|finding| finding.level == Level::Note).count();
     let findings = found.len() - notes;
     if !found.is_empty() {
         printer.line("")?;
@@ -312,10 +314,13 @@ fn print_finding(finding: &Placed, printer: &mut Printer) -> std::io::Result<()>
     const INDENT: usize = 10;
     let line = finding.line.map(|line| format!(":{line}")).unwrap_or_default();
     let cell = finding.cell.map(|cell| format!(":cell {cell}")).unwrap_or_default();
-    let tone = if finding.class.is_note() { Tone::Caution } else { Tone::Bad };
+    let (tone, note) = match finding.level {
+        Level::Note => (Tone::Caution, ", note"),
+        Level::Finding => (Tone::Bad, ""),
+    };
     let place = printer.toned(Tone::Strong, &format!("{}{cell}{line}", finding.file));
     let code = printer.toned(tone, &finding.code);
-    printer.line(&format!("{place} {code} ({})", finding.class))?;
+    printer.line(&format!("{place} {code} ({}{note})", finding.class))?;
     printer.paragraph("", INDENT, &finding.text)?;
     if let Some(replacement) = &finding.replacement {
         printer.paragraph("    use:", INDENT, replacement)?;

@@ -25,6 +25,7 @@ mod judge;
 mod language;
 mod near;
 mod notebook;
+mod power;
 mod python;
 mod shell;
 mod version;

@@ -136,6 +136,7 @@ fn scan_command(judge: &mut Judge<'_>, command: &Command) {
         _ => {}
     }
     passed(judge, program, words);
+    behind_launcher(judge, program, words);
     inner_code(judge, program, words);
     let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
     judge.command(line_of_option(words), &texts);
@@ -180,6 +181,21 @@ fn passed(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
             } else if let Some((name, value)) = assignment(value) {
                 judge.variable(Place::Shell, line, name, known(value), Act::Set);
             }
+        }
+    }
+}
+
+/// `srun --export=ALL env A=b python`, `docker exec NAME env A=b python`
+fn behind_launcher(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
+    if !PASSES.iter().any(|(name, _)| *name == program) {
+        return;
+    }
+    let is_env = |word: &Word| word.text.rsplit('/').next() == Some("env");
+    let Some(at) = words.iter().skip(1).position(is_env) else { return };
+    let options = |word: &&Word| word.text.starts_with('-');
+    for word in words[at + 2..].iter().skip_while(options) {
+        if !set(judge, word) {
+            return;
         }
     }
 }
