@@ -73,6 +73,8 @@ fn the_table_says_what_to_do_first_and_who_says_so() {
                 the GPU goes on. Reset the GPU at the next drain. Afterwards: if other Xids came with it, follow those.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
+
+    data: farrier-2026.11.15 of 2026-11-15
     "#);
 }
 
@@ -93,7 +95,11 @@ fn json_is_one_event_a_line() {
 fn nothing_critical_exits_0() {
     let quiet = farrier(&["decode"], b"Nov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n");
     assert_eq!(quiet.status.code(), Some(0));
-    insta::assert_snapshot!(text(&quiet.stdout), @r#"Nothing about GPUs, their NICs or their host in 1 line."#);
+    insta::assert_snapshot!(text(&quiet.stdout), @r#"
+    Nothing about GPUs, their NICs or their host in 1 line.
+
+    data: farrier-2026.11.15 of 2026-11-15
+    "#);
     let warning = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x");
     assert_eq!(warning.status.code(), Some(0));
     let empty = farrier(&["decode", "--output", "json"], b"");

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use clap::ValueEnum;
 use farrier_facts::check::{
-    Feature, InputError, Module, Notice, NoticeCode, Query, Report, Request, Usage, Verdict, check,
+    Feature, InputError, Module, Notice, NoticeCode, Query, Reason, Report, Request, Usage,
+    Verdict, check,
 };
 use jiff::civil::Date;
 
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     feature: Option<FeatureArg>,
     /// The day for which the answer shall hold [default: today]
-    #[arg(long, value_name = "DATE")]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::day)]
     on: Option<Date>,
     /// Let security advisories and known regressions decide too
     #[arg(long)]
@@ -112,7 +113,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let report = check(&set, &query);
     match args.output {
         Output::Json => printer.json(&report)?,
-        Output::Table => print(&report, &query, printer)?,
+        Output::Table => {
+            print(&report, args, printer)?;
+            sets::print(&set.set, printer)?;
+        }
     }
     Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
 }
@@ -124,19 +128,19 @@ fn refusal(err: InputError) -> anyhow::Error {
 /// Indent of everything under a verdict: the width of the longest verdict and two spaces.
 const INDENT: usize = 9;
 
-fn print(report: &Report, query: &Query<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let tone = match report.verdict {
         Verdict::Ok => Tone::Good,
         Verdict::Caveat => Tone::Caution,
         Verdict::Unknown | Verdict::Blocked => Tone::Bad,
     };
     let verdict = printer.toned(tone, &report.verdict.name().to_uppercase());
-    printer.line(&format!("{verdict}: {} with driver {}", query.gpu.id, query.driver.version))?;
-    printer.line("")?;
-    for reason in &report.reasons {
-        printer.paragraph(reason.verdict.name(), INDENT, &reason.text)?;
-        printer.paragraph("", INDENT, &format!("[{}] {}", reason.code, reason.source))?;
-    }
+    let subject = &report.subject;
+    printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
+    // What stands in the way, what to do about it, and only then what is fine.
+    let (fine, open): (Vec<&Reason>, Vec<&Reason>) =
+        report.reasons.iter().partition(|reason| reason.verdict == Verdict::Ok);
+    print_reasons(&open, printer)?;
     if !report.remedies.is_empty() {
         printer.line("")?;
         printer.line(&printer.toned(Tone::Strong, "What to do"))?;
@@ -147,23 +151,31 @@ fn print(report: &Report, query: &Query<'_>, printer: &mut Printer) -> anyhow::R
             }
         }
     }
-    print_notices(&report.notices, printer)?;
-    printer.line("")?;
-    printer.line(&format!("data: {} of {}", report.data.set, report.data.date))?;
+    print_reasons(&fine, printer)?;
+    print_notices(&report.notices, args.strict, printer)
+}
+
+fn print_reasons(reasons: &[&Reason], printer: &mut Printer) -> anyhow::Result<()> {
+    if !reasons.is_empty() {
+        printer.line("")?;
+    }
+    for reason in reasons {
+        printer.paragraph(reason.verdict.name(), INDENT, &reason.text)?;
+        printer.paragraph("", INDENT, &format!("[{}] {}", reason.code, reason.source))?;
+    }
     Ok(())
 }
 
 /// Advisories can be many: the worst few, then how many more.
 const ADVISORIES_SHOWN: usize = 3;
 
-fn print_notices(notices: &[Notice], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_notices(notices: &[Notice], strict: bool, printer: &mut Printer) -> anyhow::Result<()> {
     if notices.is_empty() {
         return Ok(());
     }
     printer.line("")?;
-    printer.line(
-        &printer.toned(Tone::Strong, "Notices (they change the verdict only with --strict)"),
-    )?;
+    let heading = if strict { "Notices" } else { "Notices (with --strict they decide too)" };
+    printer.line(&printer.toned(Tone::Strong, heading))?;
     let (mut exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
         notices.iter().partition(|notice| notice.code == NoticeCode::Exposed);
     for notice in rest {
@@ -174,8 +186,10 @@ fn print_notices(notices: &[Notice], printer: &mut Printer) -> anyhow::Result<()
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     if let Some(fixed) = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max() {
         let count = exposed.len();
-        printer
-            .line(&format!("  - exposed to {count} security advisories; {fixed} fixes them all"))?;
+        let text = format!(
+            "security advisories with a fix in the branch, all of them in {fixed}: {count}"
+        );
+        printer.paragraph("  -", 4, &text)?;
     }
     for notice in exposed.iter().take(ADVISORIES_SHOWN) {
         let id = notice.id.as_deref().unwrap_or_default();

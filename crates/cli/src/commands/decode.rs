@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 Ok(())
             })?;
             print_summary(&summary, lines, printer)?;
+            sets::print(&set.set, printer)?;
             summary.worst()
         }
     };

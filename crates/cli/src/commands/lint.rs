@@ -114,7 +114,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 let data = DataId::from(&set.set);
                 printer.json(&Answer { findings: &findings, unread: &names, data })?;
             }
-            Output::Table => print(&findings, printer)?,
+            Output::Table => {
+                print(&findings, printer)?;
+                sets::print(&set.set, printer)?;
+            }
         }
         printer.finish()?;
     }

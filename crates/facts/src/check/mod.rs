@@ -17,7 +17,7 @@ pub use input::{Field, InputError};
 pub use query::{
     CudaNeed, Driver, DriverGiven, Feature, FrameworkNeed, Module, Query, Request, Usage,
 };
-pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Verdict};
+pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Subject, Verdict};
 
 use crate::set::FactSet;
 use context::Findings;
@@ -35,5 +35,5 @@ pub fn check(set: &FactSet, query: &Query<'_>) -> Report {
     rules::fabric::judge(set, query, &mut findings);
     rules::feature::judge(set, query, &mut findings);
     rules::exposure::judge(set, query, &mut findings);
-    findings.into_report(&set.set)
+    findings.into_report(&set.set, query)
 }

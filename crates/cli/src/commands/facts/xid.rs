@@ -3,9 +3,10 @@
 use farrier_facts::FactSet;
 use farrier_facts::xid::{Sxid, Xid};
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -57,7 +58,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer
             .line(&format!("and {} SXids of NVSwitch: `farrier facts xid 24007`", sxids.len()))?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 /// `79`, `Xid 79`, or the driver's name for it.
