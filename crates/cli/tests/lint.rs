@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "these tests need the output as bytes")]
+mod support;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -28,18 +31,22 @@ for batch in loader:
         continue
 ";
 
-/// Runs in `folder`, with an environment of nothing but `variables`.
-fn farrier(folder: &Path, arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
-        .args(arguments)
+/// Runs in `folder`, with an environment of nothing but `variables` and no installed fact set.
+fn command(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = support::farrier(arguments);
+    command
         .current_dir(folder)
         .env_clear()
+        .env("FARRIER_FACTS_DIR", "/nonexistent")
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stderr(Stdio::piped());
+    command
+}
+
+fn farrier(folder: &Path, arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Output {
+    let mut child = command(folder, arguments, variables).spawn().unwrap();
     // A command that does not read its input may be gone already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
@@ -128,7 +135,7 @@ fn a_clean_file_is_clean_and_a_note_does_not_count() {
     let output = farrier(folder.path(), &["lint", "-"], &[], note);
     assert_eq!(output.status.code(), Some(0));
     let stdout = text(&output.stdout);
-    assert!(stdout.starts_with("-:1 env-redundant (redundant)\n"), "{stdout}");
+    assert!(stdout.starts_with("-:1 env-redundant (redundant, note)\n"), "{stdout}");
     assert!(stdout.contains("\n0 findings, 1 note\n"), "{stdout}");
 }
 
@@ -202,6 +209,31 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn only_regular_files_of_a_size_are_read() {
+    let folder = TempDir::new().unwrap();
+    let pipe = folder.path().join("pipe.sh");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // A set length makes no blocks: the file takes no room.
+    let large = fs::File::create(folder.path().join("large.sh")).unwrap();
+    large.set_len((16 << 20) + 1).unwrap();
+    for (file, said) in [
+        ("pipe.sh", "error: `pipe.sh` is not a regular file\nhint: "),
+        ("/dev/zero", "error: `/dev/zero` is not a regular file\nhint: "),
+        ("large.sh", "error: `large.sh` is larger than 16 MiB\nhint: "),
+    ] {
+        let output = farrier(folder.path(), &["lint", file, "--language", "shell"], &[], "");
+        assert_eq!(output.status.code(), Some(2), "{file}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.starts_with(said), "{stderr}");
+    }
+    let input = "#".repeat((16 << 20) + 1);
+    let output = farrier(folder.path(), &["lint", "-", "--language", "env"], &[], &input);
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = text(&output.stderr);
+    assert!(stderr.starts_with("error: `-` is larger than 16 MiB\nhint: "), "{stderr}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_fails_after_what_was_found() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("good.sh"), "export H100_ASYNC_MEM_POOL=1\n").unwrap();
@@ -223,12 +255,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let folder = TempDir::new().unwrap();
     let script = "export H100_ASYNC_MEM_POOL=1\n".repeat(5000);
     fs::write(folder.path().join("run.sh"), script).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
-        .args(["lint", "run.sh"])
-        .current_dir(folder.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command(folder.path(), &["lint", "run.sh"], &[]).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
