@@ -13,7 +13,7 @@ const AHEAD: usize = 4;
 pub(crate) enum ReadAhead {
     /// They are read by another thread.
     Thread { full: Receiver<io::Result<Vec<u8>>>, empty: Sender<Vec<u8>> },
-    /// They are read when they are asked for: a second thread on one processor only costs.
+    /// They are read when they are asked for.
     Inline { stream: Box<dyn Read>, chunk: Vec<u8> },
 }
 
@@ -21,7 +21,7 @@ impl ReadAhead {
     /// Starts to read. A thread ends with the stream, or when nobody takes its chunks any more; it
     /// is not waited for, because a read of a pipe may never return.
     pub(crate) fn spawn(stream: Box<dyn Read + Send>) -> Self {
-        if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
+        if a_processor_is_free() {
             Self::thread(stream)
         } else {
             Self::Inline { stream, chunk: Vec::new() }
@@ -60,6 +60,17 @@ impl ReadAhead {
             Self::Inline { chunk, .. } => *chunk = used,
         }
     }
+}
+
+/// Whether a second thread would have a processor to itself. Handing chunks to a thread that has to
+/// wait for its turn takes longer than reading them.
+fn a_processor_is_free() -> bool {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    // The fourth word is `running/all` of the tasks of the machine; we are one of the running.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let running = load.split_whitespace().nth(3).and_then(|word| word.split('/').next());
+    let running: usize = running.and_then(|count| count.parse().ok()).unwrap_or(1);
+    running < processors
 }
 
 /// Fills a chunk once; none at the end of the stream.
