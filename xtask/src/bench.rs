@@ -31,11 +31,20 @@ pub(crate) fn facts() -> anyhow::Result<()> {
     let decode = decode(&farrier)?;
     let report = report(&cold, &in_process, &decode)?;
     let file = root().join("bench/facts.md");
+    std::fs::create_dir_all(root().join("bench"))?;
     std::fs::write(&file, &report)
         .with_context(|| format!("failed to write `{}`", file.display()))?;
     say(&report);
+    let ratio = decode.times[0].median_ms() / decode.times[1].median_ms();
+    if cold[0].median_ms() > COLD_MS_MAX || ratio > DECODE_RATIO_MAX {
+        bail!("over budget; is the machine busy with something else?");
+    }
     Ok(())
 }
+
+/// Budgets: an answer "at once", and a log read as fast as a person would grep it.
+const COLD_MS_MAX: f64 = 5.0;
+const DECODE_RATIO_MAX: f64 = 1.5;
 
 /// Times of one program, sorted.
 struct Times(Vec<Duration>);

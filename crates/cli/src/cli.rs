@@ -29,6 +29,11 @@ pub(crate) enum Command {
     Probe(commands::probe::ProbeCommand),
 }
 
+/// Reads a day.
+pub(crate) fn day(text: &str) -> Result<jiff::civil::Date, String> {
+    text.parse().map_err(|_| "expected a day such as 2026-11-15".to_owned())
+}
+
 /// How an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Output {

@@ -1,5 +1,6 @@
 //! The one way to stdout.
 
+use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
@@ -37,17 +38,19 @@ impl Printer {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let width = terminal_size::terminal_size().map(|(width, _)| width.0);
+        let width = terminal_size::terminal_size().map(|(width, _)| width.0).filter(|_| terminal);
+        let asked = || std::env::var("COLUMNS").ok()?.parse().ok();
         Self {
             out: BufWriter::with_capacity(64 << 10, Box::new(stdout)),
             colour: terminal && !no_colour,
-            width: width.filter(|_| terminal).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
+            width: width.or_else(asked).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
         }
     }
 
-    /// One line of text.
+    /// One line of text. What comes from outside may hold anything: nothing but our own colours
+    /// reaches the terminal as a control character.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(harmless(text).as_bytes())?;
         self.out.write_all(b"\n")
     }
 
@@ -118,5 +121,46 @@ impl Printer {
     /// Writes out what is buffered.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+/// A text without control characters, but for the codes of [`Printer::toned`].
+fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(char::is_control) {
+        clean.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if let Some(code) = ["32", "33", "31", "1", "0"]
+            .iter()
+            .map(|code| format!("\x1b[{code}m"))
+            .find(|code| rest.starts_with(code.as_str()))
+        {
+            clean.push_str(&code);
+            rest = &rest[code.len()..];
+        } else {
+            clean.push(char::REPLACEMENT_CHARACTER);
+            rest = &rest[rest.chars().next().map_or(1, char::len_utf8)..];
+        }
+    }
+    clean.push_str(rest);
+    Cow::Owned(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(harmless("plain \u{e9}"), "plain \u{e9}");
+        assert_eq!(harmless("a\x1b[31mred\x1b[0m"), "a\x1b[31mred\x1b[0m");
+        assert_eq!(
+            harmless("a\x1b]0;title\x07b\r\n"),
+            "a\u{fffd}]0;title\u{fffd}b\u{fffd}\u{fffd}"
+        );
     }
 }

@@ -1,60 +1,89 @@
-//! Reads a stream on a thread of its own, so that the next chunk comes in while one is looked at.
+//! Reads a stream ahead of its use: the next chunk comes in while one is looked at.
 
 use std::io::{self, ErrorKind, Read};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 /// Large enough that calls and hand-overs do not count, small enough for the processor's cache.
-pub(crate) const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 128 << 10;
 
 /// Chunks that are read and not yet looked at.
 const AHEAD: usize = 4;
 
 /// The chunks of a stream.
-pub(crate) struct ReadAhead {
-    full: Receiver<io::Result<Vec<u8>>>,
-    empty: Sender<Vec<u8>>,
+pub(crate) enum ReadAhead {
+    /// They are read by another thread.
+    Thread { full: Receiver<io::Result<Vec<u8>>>, empty: Sender<Vec<u8>> },
+    /// They are read when they are asked for.
+    Inline { stream: Box<dyn Read>, chunk: Vec<u8> },
 }
 
 impl ReadAhead {
-    /// Starts to read. The thread ends with the stream, or when nobody takes its chunks any more; it
+    /// Starts to read. A thread ends with the stream, or when nobody takes its chunks any more; it
     /// is not waited for, because a read of a pipe may never return.
-    pub(crate) fn spawn(mut stream: impl Read + Send + 'static) -> Self {
-        let (full_sender, full) = sync_channel(AHEAD);
-        let (empty, empty_receiver) = channel();
-        std::thread::spawn(move || while read_one(&mut stream, &full_sender, &empty_receiver) {});
-        Self { full, empty }
+    pub(crate) fn spawn(stream: Box<dyn Read + Send>) -> Self {
+        if a_processor_is_free() {
+            Self::thread(stream)
+        } else {
+            Self::Inline { stream, chunk: Vec::new() }
+        }
+    }
+
+    fn thread(mut stream: Box<dyn Read + Send>) -> Self {
+        let (sender, full) = sync_channel(AHEAD);
+        let (empty, returned) = channel();
+        std::thread::spawn(move || {
+            loop {
+                let chunk = returned.try_recv().unwrap_or_default();
+                let Some(read) = read_one(&mut stream, chunk).transpose() else { return };
+                let failed = read.is_err();
+                if sender.send(read).is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Self::Thread { full, empty }
     }
 
     /// The next chunk; none at the end of the stream.
-    pub(crate) fn next(&self) -> io::Result<Option<Vec<u8>>> {
-        self.full.recv().ok().transpose()
+    pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        match self {
+            Self::Thread { full, .. } => full.recv().ok().transpose(),
+            Self::Inline { stream, chunk } => read_one(stream, std::mem::take(chunk)),
+        }
     }
 
     /// Hands a chunk back to be filled again.
-    pub(crate) fn give_back(&self, chunk: Vec<u8>) {
-        // The reader may have ended; then nobody needs it.
-        let _ = self.empty.send(chunk);
+    pub(crate) fn give_back(&mut self, used: Vec<u8>) {
+        match self {
+            // The reader may have ended; then nobody needs it.
+            Self::Thread { empty, .. } => drop(empty.send(used)),
+            Self::Inline { chunk, .. } => *chunk = used,
+        }
     }
 }
 
-/// Reads one chunk; whether there may be another.
-fn read_one(
-    stream: &mut impl Read,
-    full: &SyncSender<io::Result<Vec<u8>>>,
-    empty: &Receiver<Vec<u8>>,
-) -> bool {
-    let mut chunk = empty.try_recv().unwrap_or_default();
+/// Whether a second thread would have a processor to itself. Handing chunks to a thread that has to
+/// wait for its turn takes longer than reading them.
+fn a_processor_is_free() -> bool {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    // The fourth word is `running/all` of the tasks of the machine; we are one of the running.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let running = load.split_whitespace().nth(3).and_then(|word| word.split('/').next());
+    let running: usize = running.and_then(|count| count.parse().ok()).unwrap_or(1);
+    running < processors
+}
+
+/// Fills a chunk once; none at the end of the stream.
+fn read_one(stream: &mut impl Read, mut chunk: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     chunk.resize(CHUNK, 0);
-    match stream.read(&mut chunk) {
-        Ok(0) => false,
-        Ok(length) => {
-            chunk.truncate(length);
-            full.send(Ok(chunk)).is_ok()
-        }
-        Err(err) if err.kind() == ErrorKind::Interrupted => true,
-        Err(err) => {
-            let _ = full.send(Err(err));
-            false
+    loop {
+        match stream.read(&mut chunk) {
+            Ok(length) => {
+                chunk.truncate(length);
+                return Ok((length > 0).then_some(chunk));
+            }
+            Err(err) if err.kind() == ErrorKind::Interrupted => (),
+            Err(err) => return Err(err),
         }
     }
 }
@@ -63,21 +92,24 @@ fn read_one(
 mod tests {
     use super::*;
 
-    fn all(stream: impl Read + Send + 'static) -> io::Result<Vec<u8>> {
-        let ahead = ReadAhead::spawn(stream);
-        let mut bytes = Vec::new();
-        while let Some(chunk) = ahead.next()? {
-            bytes.extend_from_slice(&chunk);
-            ahead.give_back(chunk);
-        }
-        Ok(bytes)
+    fn both(stream: impl Fn() -> Box<dyn Read + Send>) -> [ReadAhead; 2] {
+        let inline = ReadAhead::Inline { stream: stream(), chunk: Vec::new() };
+        [ReadAhead::thread(stream()), inline]
     }
 
     #[test]
     fn every_byte_arrives_once_and_in_order() {
-        let bytes: Vec<u8> = (0..=250).cycle().take(CHUNK * 5 + 7).collect();
-        assert_eq!(all(io::Cursor::new(bytes.clone())).unwrap(), bytes);
-        assert_eq!(all(io::empty()).unwrap(), Vec::<u8>::new());
+        for length in [0, 1, CHUNK, CHUNK * 9 + 7] {
+            let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
+            for mut ahead in both(|| Box::new(io::Cursor::new(bytes.clone()))) {
+                let mut arrived = Vec::new();
+                while let Some(chunk) = ahead.next().unwrap() {
+                    arrived.extend_from_slice(&chunk);
+                    ahead.give_back(chunk);
+                }
+                assert!(arrived == bytes, "{length}");
+            }
+        }
     }
 
     #[test]
@@ -92,8 +124,9 @@ mod tests {
                 Ok(1)
             }
         }
-        let ahead = ReadAhead::spawn(Breaks(false));
-        assert_eq!(ahead.next().unwrap(), Some(vec![b'x']));
-        assert!(ahead.next().is_err());
+        for mut ahead in both(|| Box::new(Breaks(false))) {
+            assert_eq!(ahead.next().unwrap(), Some(vec![b'x']));
+            assert!(ahead.next().is_err());
+        }
     }
 }

@@ -20,6 +20,7 @@ fn exit_codes_follow_the_verdict() {
         (["--gpu", "H100", "--driver", "550.54.15"], "caveat", 0),
         (["--gpu", "P100", "--driver", "590.48.01"], "blocked", 1),
         (["--gpu", "B100", "--driver", "418.226.00"], "blocked", 1),
+        (["--gpu", "V100", "--driver", "418.226.00"], "unknown", 1),
     ];
     for (words, verdict, code) in cases {
         let (exit, report) = json(&words);
@@ -36,7 +37,7 @@ fn json_has_the_agreed_form() {
     let words = ["--gpu", "H100", "--driver", "550.54.15", "--framework", "torch==2.11.0"];
     let (_, report) = json(&words);
     let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["verdict", "reasons", "remedies", "notices", "data"]);
+    assert_eq!(keys, ["verdict", "reasons", "remedies", "notices", "data", "subject"]);
     for reason in report["reasons"].as_array().unwrap() {
         let keys: Vec<&String> = reason.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["code", "verdict", "text", "source"]);
@@ -73,7 +74,7 @@ fn bad_input_is_refused_with_the_field_and_what_was_expected() {
         ),
         (&["--gpu", "H100", "--driver", "580", "--framework", "toch==2.9"], "`toch`", "`torch`"),
         (&["--gpu", "H100", "--driver", "580", "--use", "play"], "'play'", "compile"),
-        (&["--gpu", "H100", "--driver", "580", "--on", "soon"], "--on", "'soon'"),
+        (&["--gpu", "H100", "--driver", "580", "--on", "soon"], "'soon'", "2026-11-15"),
         (&["--driver", "580"], "--gpu", "--help"),
     ];
     for (words, problem, expected) in cases {

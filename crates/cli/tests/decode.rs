@@ -2,13 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
+mod support;
+
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn farrier(args: &[&str], stdin: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
-        .args(args)
-        .env("NO_COLOR", "1")
+    let mut child = support::farrier(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -50,7 +51,7 @@ fn the_table_says_what_to_do_first_and_who_says_so() {
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESET_GPU, then INVESTIGATE_SW
       fatal     Xid 154, line 5 → reboot-node
                 The driver changed its own recovery action for this GPU from None to Node Reboot Required: the GPU takes no
-                work until the node is rebooted. It goes before any table.
+                work until the node is rebooted. This outranks the catalogue.
                 Source: NVIDIA/go-nvml gen/nvml/nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; NVIDIA/DCGM
                 modules/health/DcgmHealthWatch.cpp
       info      Xid 45, line 3, process python3 (42) → ignore
@@ -70,9 +71,11 @@ fn the_table_says_what_to_do_first_and_who_says_so() {
       do first  restart-app: restart the application.
       warning   Xid 94, line 6, process python3 (43) → restart-app
                 Contained memory error. The memory error was contained to the named application: restart it; other work on
-                the GPU goes on. Reset the GPU at the next drain. Afterwards: if other Xids came with it, follow those.
+                the GPU goes on. Reset the GPU at the next drain. If other Xids came with it, follow those.
                 Source: NVIDIA, Analyzing Xid Errors with the Xid Catalog, sheet Catalog: RESTART_APP, then IGNORE
                 (sympathetic); gpud says fatal, RebootSystem, IgnoreNoActionRequired
+
+    data: farrier-2026.11.15 of 2026-11-15
     "#);
 }
 
@@ -93,28 +96,85 @@ fn json_is_one_event_a_line() {
 fn nothing_critical_exits_0() {
     let quiet = farrier(&["decode"], b"Nov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n");
     assert_eq!(quiet.status.code(), Some(0));
-    insta::assert_snapshot!(text(&quiet.stdout), @r#"Nothing about GPUs, their NICs or their host in 1 line."#);
+    insta::assert_snapshot!(text(&quiet.stdout), @r#"
+    Nothing about GPUs, their NICs or their host in 1 line.
+
+    data: farrier-2026.11.15 of 2026-11-15
+    "#);
     let warning = farrier(&["decode"], b"NVRM: Xid (PCI:0000:17:00): 13, pid=1, name=a, x");
     assert_eq!(warning.status.code(), Some(0));
-    let empty = farrier(&["decode", "--output", "json"], b"");
-    assert_eq!((empty.status.code(), text(&empty.stdout)), (Some(0), String::new()));
+}
+
+#[test]
+fn what_cannot_be_judged_does_not_look_healthy() {
+    for format in ["table", "json"] {
+        for (log, hint) in [
+            (&b""[..], "`dmesg` may need root"),
+            (b"\n\n", "`dmesg` may need root"),
+            (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", "`zcat FILE | farrier decode`"),
+            (b"\xfd7zXZ\x00\x00\x04", "`xzcat FILE | farrier decode`"),
+            (b"\x28\xb5\x2f\xfd\x04\x00", "`zstdcat FILE | farrier decode`"),
+            (b"BZh51AY&SY\x00", "`bzcat FILE | farrier decode`"),
+            (b"LPKSHHRH\x00\x00\x00\x00", "`journalctl -k --file FILE | farrier decode`"),
+            (b"\xff\xfeN\x00V\x00R\x00M\x00:\x00\n\x00", "`iconv -f utf-16 "),
+            (&[0; 4096], "a log in plain text"),
+        ] {
+            let output = farrier(&["decode", "--output", format], log);
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{log:?}: {error}");
+            assert_eq!(text(&output.stdout), "", "{log:?}");
+            assert!(error.contains("\nhint: ") && error.contains(hint), "{log:?}: {error}");
+        }
+    }
+    let empty = support::run(&["decode"]);
+    insta::assert_snapshot!(empty.stderr, @r#"
+    error: failed to read standard input: the log is empty: nothing was judged
+    hint: unknown is not healthy: `dmesg` may need root, and a rotated log leaves an empty file; try `sudo dmesg | farrier decode`
+    "#);
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"\x1f\x8b\x08\x00").unwrap();
+    let path = file.path().to_str().unwrap();
+    let packed = farrier(&["decode", path], b"");
+    assert_eq!(packed.status.code(), Some(2));
+    assert!(text(&packed.stderr).contains(&format!("`zcat {path} | farrier decode`")));
+}
+
+#[test]
+fn a_log_with_zeros_in_it_is_read() {
+    let mut log = vec![0_u8; 1 << 20];
+    log.extend_from_slice(b"\nNov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n");
+    let quiet = farrier(&["decode"], &log);
+    assert_eq!((quiet.status.code(), text(&quiet.stderr)), (Some(0), String::new()));
+}
+
+/// Twenty seconds are twenty times what it takes; looking at all that stands before each `NVRM:` took
+/// seconds for every 64 KiB.
+#[test]
+fn a_line_of_many_quotations_is_read_in_a_breath() {
+    for piece in ["'NVRM:", "\"NVRM: ", "echo NVRM: ", "COMMAND=NVRM: ", "\x1b[1NVRM:'"] {
+        let log = piece.repeat((2 << 20) / piece.len());
+        let began = Instant::now();
+        let output = farrier(&["decode"], log.as_bytes());
+        assert_eq!(output.status.code(), Some(0), "{piece}: {}", text(&output.stderr));
+        assert!(began.elapsed() < Duration::from_secs(20), "{piece}: {:?}", began.elapsed());
+    }
 }
 
 #[test]
 fn what_cannot_be_read_exits_2_with_a_hint() {
-    let missing = farrier(&["decode", "/nowhere/kern.log"], b"");
-    assert_eq!(missing.status.code(), Some(2));
-    insta::assert_snapshot!(text(&missing.stderr), @r#"
+    let missing = support::run(&["decode", "/nowhere/kern.log"]);
+    assert_eq!((missing.code, missing.stdout.as_str()), (2, ""));
+    insta::assert_snapshot!(missing.stderr, @r#"
     error: failed to open `/nowhere/kern.log`: No such file or directory (os error 2)
     hint: check the path; the kernel's messages are in `journalctl -k` or `dmesg`
     "#);
     let folder = tempfile::tempdir().unwrap();
-    let directory = farrier(&["decode", folder.path().to_str().unwrap()], b"");
-    assert_eq!(directory.status.code(), Some(2));
-    let error = text(&directory.stderr);
+    let directory = support::run(&["decode", folder.path().to_str().unwrap()]);
+    assert_eq!(directory.code, 2);
+    let error = directory.stderr;
     assert!(error.contains("is a directory\nhint: name a file in it"), "{error}");
-    let format = farrier(&["decode", "--output", "yaml"], b"");
-    assert_eq!(format.status.code(), Some(2));
+    let format = support::run(&["decode", "--output", "yaml"]);
+    assert_eq!(format.code, 2);
 }
 
 #[test]
@@ -137,12 +197,30 @@ fn bytes_that_are_no_text_do_no_harm() {
     let output = farrier(&["decode"], &log);
     assert_eq!(output.status.code(), Some(1));
     assert!(!output.stdout.contains(&0x1b));
+    let mut short = vec![0xff_u8; 500];
+    short.extend_from_slice(b"\nNVRM: Xid (PCI:0000:17:00): 79, x");
+    let output = farrier(&["decode"], &short);
+    assert_eq!(output.status.code(), Some(1));
+    let warning = text(&output.stderr);
+    assert_eq!(warning, "warning: failed to read standard input: the log is no text\n");
+}
+
+#[test]
+fn the_facts_say_of_an_nvswitch_error_what_decode_says() {
+    let line = b"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Link 30 LTSSM Fault Up";
+    let output = farrier(&["decode", "--output", "json"], line);
+    let event: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let facts = words(&support::run(&["facts", "xid", "20034"]).stdout);
+    for (key, label) in [("severity", "severity"), ("action", "action"), ("text", "what to do")] {
+        let expected = format!("{label} {}", words(event[key].as_str().unwrap()));
+        assert!(facts.contains(&expected), "{expected}: {facts}");
+    }
 }
 
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
-        .args(["decode", "--output", "json"])
+    let mut child = support::farrier(&["decode", "--output", "json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -82,6 +82,8 @@ pub struct Family {
 pub struct ForwardCompatibility {
     /// Where the package puts its libraries.
     pub library_dir: String,
+    /// GPUs of which only selected parts are supported.
+    pub conditional_gpus: Vec<String>,
     /// The packages.
     pub package: Vec<CompatPackage>,
     /// Of the values above and of the packages.

@@ -20,6 +20,8 @@ pub struct DriverFacts {
     pub cdmm: Cdmm,
     /// Fabric manager.
     pub fabric_manager: FabricManager,
+    /// Names of packages.
+    pub packages: Packages,
 }
 
 impl DriverFacts {
@@ -103,6 +105,8 @@ impl Lifecycle {
 pub enum SupportStatus {
     /// Fixes still come.
     Supported,
+    /// Its first release lies in the future of that day.
+    NotYet,
     /// Fixes have ended.
     Ended,
     /// No source says until when.
@@ -114,6 +118,7 @@ impl SupportStatus {
     pub fn name(self) -> &'static str {
         match self {
             Self::Supported => "supported",
+            Self::NotYet => "not yet out",
             Self::Ended => "ended",
             Self::Unknown => "unknown",
         }
@@ -121,9 +126,15 @@ impl SupportStatus {
 }
 
 impl BranchFacts {
+    /// Whether no source confirms a field.
+    pub fn is_unverified(&self, field: &str) -> bool {
+        self.unverified.iter().any(|it| it == field)
+    }
+
     /// Whether fixes still come on day `on`.
     pub fn support(&self, on: Date) -> SupportStatus {
         match self.end_of_support {
+            _ if self.first_release.last_day() > on => SupportStatus::NotYet,
             None => SupportStatus::Unknown,
             Some(end) if end.last_day() < on => SupportStatus::Ended,
             Some(_) => SupportStatus::Supported,
@@ -179,6 +190,16 @@ pub struct Cdmm {
     #[serde(default)]
     pub unverified: Vec<String>,
     /// Of the values above.
+    pub origin: Origin,
+}
+
+/// How NVIDIA's Debian and Ubuntu repository names the driver.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Packages {
+    /// From here on a pinning package holds the branch and the driver packages carry no number.
+    pub unversioned_from_branch: Branch,
+    /// Of the value above.
     pub origin: Origin,
 }
 

@@ -101,4 +101,64 @@ impl FrameworkFacts {
     pub fn builds<'a>(&'a self, package: &'a str) -> impl Iterator<Item = &'a Build> {
         self.build.iter().filter(move |build| build.package == package)
     }
+
+    /// What a build is known to carry. Where no source lists it, what an earlier version with the same
+    /// major version of CUDA carried.
+    pub fn coverage(
+        &self,
+        package: &str,
+        version: &PackageVersion,
+        cuda: CudaVersion,
+    ) -> Option<Carried<'_>> {
+        let of_package = || self.coverage.iter().filter(|it| it.package == package);
+        let has = |it: &&Coverage| it.versions.iter().any(|covered| covered.covers(version));
+        let of_family = |it: &&Coverage| it.cuda.major == cuda.major;
+        let exact = of_package().find(|it| has(it) && it.cuda == cuda);
+        let by_minimum =
+            || of_package().find(|it| has(it) && it.minimum.is_some() && of_family(it));
+        if let Some(coverage) = exact.or_else(by_minimum) {
+            return Some(Carried { coverage, assumed: false });
+        }
+        let earlier = of_package().filter(|it| of_family(it) && it.cuda <= cuda);
+        let newest = earlier.filter_map(|it| {
+            let version = it.versions.iter().filter(|covered| *covered < version).max()?;
+            Some(((version, it.cuda), it))
+        });
+        let (_, coverage) = newest.max_by(|(left, _), (right, _)| left.cmp(right))?;
+        Some(Carried { coverage, assumed: true })
+    }
+
+    /// The build of torch that a build stands on; an error where the data does not have it.
+    pub fn torch_under<'a>(
+        &'a self,
+        build: &'a Build,
+    ) -> Option<Result<&'a Build, &'a PackageVersion>> {
+        let version = build.torch.as_ref()?;
+        let package = self.package("torch")?;
+        let tag = build.cuda.map(|cuda| format!("cu{}{}", cuda.major, cuda.minor));
+        let tag = tag.as_deref().unwrap_or(&package.default_build);
+        let found = self.builds("torch").find(|it| it.version == *version && it.build == tag);
+        Some(found.ok_or(version))
+    }
+}
+
+/// What is known of the code in a build.
+#[derive(Debug, Clone, Copy)]
+pub struct Carried<'a> {
+    /// The record.
+    pub coverage: &'a Coverage,
+    /// It is of an earlier version.
+    pub assumed: bool,
+}
+
+impl Coverage {
+    /// What the builds carry, in words.
+    pub fn list(&self) -> String {
+        if let Some(minimum) = self.minimum {
+            return format!("compute capability {minimum} and later");
+        }
+        let mut list: Vec<String> = self.machine_code.iter().map(|target| target.sm()).collect();
+        list.extend(self.ptx.iter().map(|target| format!("PTX {target}")));
+        list.join(", ")
+    }
 }

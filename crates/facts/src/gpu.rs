@@ -31,6 +31,8 @@ pub struct Gpu {
     pub compute_capability: ComputeCapability,
     /// How it is mounted.
     pub form_factor: FormFactor,
+    /// Where its NVSwitch is, if it has one.
+    pub fabric: Fabric,
     /// Whether CPU and GPU memory are one coherent space (Grace platforms).
     pub coherent: bool,
     /// What NVML calls it.
@@ -112,6 +114,18 @@ impl Listed {
     }
 }
 
+/// Where the NVSwitch of a GPU is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fabric {
+    /// There is none.
+    None,
+    /// On the baseboard of eight: the node runs fabric manager.
+    Board,
+    /// In the switch trays of the rack: they run it.
+    Rack,
+}
+
 /// Memory size and speed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -184,6 +198,8 @@ pub struct Power {
 pub struct Mig {
     /// Most instances at once.
     pub instances_max: u32,
+    /// The first driver with it, where a source says so.
+    pub driver_min: Option<DriverVersion>,
     /// Profile name to the most instances of it.
     pub profiles: std::collections::BTreeMap<String, u32>,
     /// Of the values above.
@@ -243,8 +259,10 @@ pub struct Architecture {
     pub last_branch: Option<Branch>,
     /// Its compute capabilities.
     pub targets: Vec<Target>,
-    /// Of the values above.
+    /// Of the values above, but for `first_branch` of the targets.
     pub origin: Origin,
+    /// Of `first_branch` of the targets.
+    pub first_branch_origin: Origin,
 }
 
 /// The kernel modules that an architecture can be driven by.

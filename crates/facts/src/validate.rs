@@ -16,6 +16,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     let mut problems = Vec::new();
     origins(set, &mut problems);
     gpus(set, &mut problems);
+    architectures(set, &mut problems);
     aliases(set, &mut problems);
     drivers(set, &mut problems);
     cuda(set, &mut problems);
@@ -111,6 +112,23 @@ fn gpus(set: &FactSet, problems: &mut Vec<String>) {
     }
 }
 
+/// One generation, one record; one compute capability, one target.
+fn architectures(set: &FactSet, problems: &mut Vec<String>) {
+    let mut names = BTreeSet::new();
+    let mut targets = BTreeSet::new();
+    for architecture in &set.gpus.architecture {
+        if !names.insert(&architecture.name) {
+            problems.push(format!("architecture {}: stands twice", architecture.name));
+        }
+        for target in &architecture.targets {
+            if !targets.insert(target.compute_capability) {
+                let name = target.compute_capability;
+                problems.push(format!("target {name}: stands twice"));
+            }
+        }
+    }
+}
+
 /// One name, one GPU.
 fn aliases(set: &FactSet, problems: &mut Vec<String>) {
     let mut owners: BTreeMap<String, &str> = BTreeMap::new();
@@ -162,6 +180,8 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
             problems.push(format!("release {}: stands twice", release.version));
         }
     }
+    marks("open modules", &set.drivers.open_modules, problems);
+    marks("cdmm", &set.drivers.cdmm, problems);
     for gpu in &set.drivers.cdmm.documented_gpus {
         if set.gpus.by_name(gpu).is_none() {
             problems.push(format!("cdmm: no GPU `{gpu}`"));
@@ -172,6 +192,11 @@ fn drivers(set: &FactSet, problems: &mut Vec<String>) {
 fn cuda(set: &FactSet, problems: &mut Vec<String>) {
     if !set.cuda.toolkit.is_sorted_by(|left, right| left.version > right.version) {
         problems.push("cuda: toolkits are not newest first, or one stands twice".to_owned());
+    }
+    for gpu in &set.cuda.forward_compatibility.conditional_gpus {
+        if set.gpus.by_name(gpu).is_none() {
+            problems.push(format!("forward compatibility: no GPU `{gpu}`"));
+        }
     }
     for toolkit in &set.cuda.toolkit {
         if set.cuda.family(toolkit.version.cuda.major).is_none() {
@@ -216,10 +241,19 @@ fn frameworks(set: &FactSet, problems: &mut Vec<String>) {
                 .push(format!("package {}: no build `{}`", package.name, package.default_build));
         }
     }
+    let mut covered = BTreeSet::new();
     for coverage in &facts.coverage {
         let name = format!("coverage of {} with CUDA {}", coverage.package, coverage.cuda);
         if !known(&coverage.package) {
             problems.push(format!("{name}: no such package"));
+        }
+        if set.cuda.first_release(coverage.cuda).is_none() {
+            problems.push(format!("{name}: there is no such CUDA"));
+        }
+        for version in &coverage.versions {
+            if !covered.insert((&coverage.package, version, coverage.cuda)) {
+                problems.push(format!("{name}: {version} stands twice"));
+            }
         }
         if coverage.machine_code.is_empty() && coverage.minimum.is_none() {
             problems.push(format!("{name}: neither a list nor a minimum"));

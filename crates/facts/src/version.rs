@@ -3,6 +3,7 @@
 //! A driver is not a number (`550.54.15` is older than `550.100`), and neither is a CUDA release
 //! (`12.10` would be newer than `12.9`): each kind has its own type, and nothing converts to a float.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,7 +24,7 @@ impl VersionError {
 }
 
 /// A run of ASCII digits, and nothing else, as a number.
-fn number(text: &str) -> Option<u32> {
+pub(crate) fn number(text: &str) -> Option<u32> {
     let digits = (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
 }
@@ -57,8 +58,8 @@ impl fmt::Display for Branch {
     }
 }
 
-/// A driver release such as `550.54.15` or `570.26`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A driver release such as `550.54.15` or `570.26`. Equal and ordered by its numbers.
+#[derive(Debug, Clone)]
 pub struct DriverVersion {
     branch: Branch,
     update: u32,
@@ -68,6 +69,10 @@ pub struct DriverVersion {
 }
 
 impl DriverVersion {
+    fn numbers(&self) -> (Branch, u32, Option<u32>) {
+        (self.branch, self.update, self.patch)
+    }
+
     /// The branch that this release belongs to.
     pub fn branch(&self) -> Branch {
         self.branch
@@ -78,6 +83,26 @@ impl DriverVersion {
         self.patch.is_none()
             && other.patch.is_some()
             && (self.branch, self.update) == (other.branch, other.update)
+    }
+}
+
+impl PartialEq for DriverVersion {
+    fn eq(&self, other: &Self) -> bool {
+        self.numbers() == other.numbers()
+    }
+}
+
+impl Eq for DriverVersion {}
+
+impl Ord for DriverVersion {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.numbers().cmp(&other.numbers())
+    }
+}
+
+impl PartialOrd for DriverVersion {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -211,7 +236,9 @@ as_text!(ComputeCapability);
 
 /// A Python package's version as far as wheels of frameworks use PEP 440: `2.11.0`, `0.8.5.post1`,
 /// `1.2.0rc6`. A local part (`+cu128`) is not held here: it names a build, not a version.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+///
+/// Equal and ordered as PEP 440 has it: `2.11` is `2.11.0`.
+#[derive(Debug, Clone)]
 pub struct PackageVersion {
     release: Vec<u32>,
     /// Before the release (`a`, `b`, `rc`), the release itself, or after it (`post`).
@@ -245,18 +272,30 @@ impl PackageVersion {
     }
 }
 
+impl PartialEq for PackageVersion {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for PackageVersion {}
+
 impl Ord for PackageVersion {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+    fn cmp(&self, other: &Self) -> Ordering {
         let longest = self.release.len().max(other.release.len());
-        let padded = |version: &'_ Self, at: usize| version.release.get(at).copied().unwrap_or(0);
-        let parts = (0..longest).map(|at| padded(self, at).cmp(&padded(other, at)));
-        let release = parts.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then);
-        release.then(self.stage.cmp(&other.stage))
+        let part = |version: &'_ Self, at: usize| version.release.get(at).copied().unwrap_or(0);
+        for at in 0..longest {
+            let order = part(self, at).cmp(&part(other, at));
+            if order.is_ne() {
+                return order;
+            }
+        }
+        self.stage.cmp(&other.stage)
     }
 }
 
 impl PartialOrd for PackageVersion {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -269,12 +308,13 @@ impl FromStr for PackageVersion {
         let end = text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len());
         let (release, suffix) = text.split_at(end);
         let release: Vec<u32> = release
-            .trim_end_matches('.')
+            .strip_suffix('.')
+            .filter(|_| !suffix.is_empty())
+            .unwrap_or(release)
             .split('.')
             .map(|part| number(part).ok_or_else(error))
             .collect::<Result<_, _>>()?;
         let stage = match suffix {
-            "" if text.ends_with('.') => return Err(error()),
             "" => Stage::Final,
             suffix => {
                 let digits =
@@ -319,6 +359,7 @@ mod tests {
         assert!(driver("550.54").is_prefix_of(&driver("550.54.14")));
         assert!(!driver("550.54").is_prefix_of(&driver("550.67")));
         assert_eq!(driver("570.124.06").to_string(), "570.124.06");
+        assert_eq!(driver("580.95.5"), driver("580.95.05"));
     }
 
     #[test]
@@ -354,10 +395,10 @@ mod tests {
         assert!(parse("2.9.1") < parse("2.10.0"));
         assert!(parse("0.8.5") < parse("0.8.5.post1"));
         assert!(parse("1.2.0rc6") < parse("1.2.0"));
-        assert_eq!(parse("2.11").cmp(&parse("2.11.0")), std::cmp::Ordering::Equal);
+        assert_eq!(parse("2.11"), parse("2.11.0"));
         assert!(parse("2.11").covers(&parse("2.11.0")));
         assert!(!parse("2.1").covers(&parse("2.11.0")));
-        for text in ["", "2.", "two", "2.11.0+cu128", "2..1", "2.0dev1"] {
+        for text in ["", "2.", "two", "2.11.0+cu128", "2..1", "2..post1", "2.0dev1"] {
             assert!(text.parse::<PackageVersion>().is_err(), "{text}");
         }
     }

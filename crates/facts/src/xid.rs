@@ -4,6 +4,7 @@
 //! `severity` is `docs/adr/0002-xid-actions.md`.
 
 mod problems;
+mod sxid;
 mod verdict;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use crate::decode::Kind;
 use crate::origin::{Origin, OriginKind};
 
 pub(crate) use problems::problems;
+pub use sxid::{Sxid, SxidClass, SxidVerdict};
 pub use verdict::{Action, Severity};
 
 /// What `data/xids/` holds.
@@ -59,6 +61,25 @@ impl XidFacts {
         self.bucket.iter().find(|record| record.name == bucket).map(|record| record.asks.as_str())
     }
 
+    /// NVIDIA's second bucket as a sentence, with a space before it. After a reset or a reboot it is
+    /// the next step; where there was little or nothing to do, it is for the next time.
+    pub(crate) fn follow_up(&self, first: Action, bucket: &str) -> String {
+        let Some(record) = self.bucket.iter().find(|record| record.name == bucket) else {
+            return " Afterwards: see NVIDIA's catalogue.".to_owned();
+        };
+        let asks = &record.asks;
+        match (record.action, first) {
+            (Action::Ignore, _) if bucket == "IGNORE" => String::new(),
+            // A condition of its own: `if other Xids came with it, follow those`.
+            (Action::Ignore, _) => {
+                let (first, rest) = asks.split_at(asks.chars().next().map_or(0, char::len_utf8));
+                format!(" {}{rest}.", first.to_uppercase())
+            }
+            (_, Action::Ignore | Action::RestartApp) => format!(" If it comes back: {asks}."),
+            _ => format!(" Afterwards: {asks}."),
+        }
+    }
+
     /// What an Xid means and what to do, in a few sentences.
     pub fn describe(&self, xid: &Xid) -> String {
         let mut text = xid.title();
@@ -72,12 +93,12 @@ impl XidFacts {
                 text.push_str(asks.unwrap_or(xid.action.asks()));
             }
         }
-        let then = xid.investigatory.as_deref().and_then(|bucket| self.asks(bucket));
-        if let Some(then) = then.filter(|_| xid.investigatory != xid.immediate) {
-            text.push_str(". Afterwards: ");
-            text.push_str(then);
-        }
         text.push('.');
+        if let Some(then) =
+            xid.investigatory.as_deref().filter(|_| xid.investigatory != xid.immediate)
+        {
+            text.push_str(&self.follow_up(xid.action, then));
+        }
         if xid.immediate.is_none() {
             text.push_str(
                 " NVIDIA's catalogue names no action; this one is our conclusion, unverified.",
@@ -191,36 +212,6 @@ pub struct GpudView {
     pub severity: Severity,
     /// Its repair actions.
     pub repair: Vec<String>,
-}
-
-/// An error of an NVSwitch.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Sxid {
-    /// The number in the log.
-    pub code: u32,
-    /// NVIDIA's name.
-    pub name: String,
-    /// NVIDIA's class.
-    pub class: SxidClass,
-    /// Whether it stops the traffic of a GPU though it is not fatal.
-    pub stalls: bool,
-    /// gpud's repair actions.
-    pub gpud_repair: Vec<String>,
-    /// Where it comes from.
-    pub origin: Origin,
-}
-
-/// NVIDIA's class of an NVSwitch error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SxidClass {
-    /// Corrected or contained.
-    NonFatal,
-    /// Fatal or not, as the log line says.
-    PotentiallyFatal,
-    /// Always fatal.
-    AlwaysFatal,
 }
 
 /// A row of NVIDIA's decode sheet for NVLink 5.

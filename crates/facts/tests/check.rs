@@ -36,6 +36,8 @@ struct Case {
     strict: bool,
     verdict: String,
     code: String,
+    /// The verdict of that reason, where it is not the whole verdict.
+    reason: Option<String>,
     #[serde(default)]
     says: Vec<String>,
     remedy: Option<String>,
@@ -85,6 +87,8 @@ fn the_vendor_tables_are_followed() {
         let reasons: Vec<_> = report.reasons.iter().filter(|it| it.code == case.code).collect();
         if reasons.is_empty() {
             fail(format!("no reason {}", case.code));
+        } else if reasons[0].verdict.name() != case.reason.as_ref().unwrap_or(&case.verdict) {
+            fail(format!("{} is {}", case.code, reasons[0].verdict.name()));
         } else if !reasons.iter().any(|it| case.says.iter().all(|words| it.text.contains(words))) {
             fail(format!("{} does not say {:?}", case.code, case.says));
         }
@@ -119,6 +123,17 @@ fn what_cannot_be_judged_is_refused_by_field() {
         (refusal(|r| r.driver = "580.65.06.1".into()), Field::Driver, "580.65.06.1", "580.65.06"),
         (refusal(|r| r.driver = "551.23".into()), Field::Driver, "551", "550 and 555"),
         (refusal(|r| r.driver = "12.8".into()), Field::Driver, "swapped", "580.65.06"),
+        (refusal(|r| r.driver = "58095".into()), Field::Driver, "58095", "580.65.06"),
+        (refusal(|r| r.driver = "+580".into()), Field::Driver, "+580", "580.65.06"),
+        (refusal(|r| r.cuda = owned("10.2")), Field::Cuda, "not in the data", "11.0 to 13.4"),
+        (refusal(|r| r.ptx_only = true), Field::PtxOnly, "says nothing", "--cuda"),
+        (refusal(|r| r.usage = Usage::Compile), Field::Use, "says nothing", "--cuda"),
+        (
+            refusal(|r| r.framework = owned("torch==")),
+            Field::Framework,
+            "no version",
+            "torch==2.11.0",
+        ),
         (refusal(|r| r.cuda = owned("550.54.15")), Field::Cuda, "swapped", "12.8"),
         (refusal(|r| r.cuda = owned("12.7")), Field::Cuda, "no CUDA 12.7", "12.6, 12.8"),
         (refusal(|r| r.cuda = owned("12.8.7")), Field::Cuda, "no CUDA 12.8.7", "12.8.0, 12.8.1"),

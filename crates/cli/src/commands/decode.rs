@@ -6,12 +6,12 @@ use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_facts::decode::{Decoder, DeviceSummary, Event, Group, Summary};
+use farrier_facts::decode::{Content, Decoder, DeviceSummary, Event, Group, Summary, Unreadable};
 use farrier_facts::xid::{Severity, XidFacts};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::Hinted;
+use crate::failure::{self, Hinted};
 use crate::printer::{Printer, Tone};
 use crate::read_ahead::{CHUNK, ReadAhead};
 use crate::sets;
@@ -32,26 +32,36 @@ pub(crate) struct Args {
 
 /// Runs `farrier decode`.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let (log, name) = open(args.file.as_deref())?;
+    let log = open(args.file.as_deref())?;
     let set = sets::active();
     let worst = match args.output {
-        Output::Json => print_events(&set.xids, log, &name, printer)?,
+        Output::Json => print_events(&set.xids, log, printer)?,
         Output::Table => {
             let mut summary = Summary::default();
-            let lines = read(&set.xids, log, &name, |taken| {
+            let lines = read(&set.xids, log, |taken| {
                 if let Taken::Event(event) = taken {
                     summary.add(event);
                 }
                 Ok(())
             })?;
             print_summary(&summary, lines, printer)?;
+            sets::print(&set.set, printer)?;
             summary.worst()
         }
     };
     Ok(Outcome::finding_if(worst >= Some(Severity::Critical)))
 }
 
-fn open(file: Option<&Path>) -> anyhow::Result<(Box<dyn Read + Send>, String)> {
+/// A log to be read.
+struct Log {
+    stream: Box<dyn Read + Send>,
+    /// How errors name it.
+    name: String,
+    /// None for standard input.
+    path: Option<PathBuf>,
+}
+
+fn open(file: Option<&Path>) -> anyhow::Result<Log> {
     let Some(path) = file.filter(|path| *path != Path::new("-")) else {
         let stdin = io::stdin();
         if file.is_none() && stdin.is_terminal() {
@@ -60,7 +70,8 @@ fn open(file: Option<&Path>) -> anyhow::Result<(Box<dyn Read + Send>, String)> {
                 "name a file, or pipe one in: `journalctl -k | farrier decode`",
             ));
         }
-        return Ok((Box::new(stdin), "standard input".to_owned()));
+        let name = "standard input".to_owned();
+        return Ok(Log { stream: Box::new(stdin), name, path: None });
     };
     let name = format!("`{}`", path.display());
     let opened = File::open(path).and_then(|file| {
@@ -68,7 +79,7 @@ fn open(file: Option<&Path>) -> anyhow::Result<(Box<dyn Read + Send>, String)> {
         if directory { Err(ErrorKind::IsADirectory.into()) } else { Ok(file) }
     });
     match opened {
-        Ok(file) => Ok((Box::new(file), name)),
+        Ok(file) => Ok(Log { stream: Box::new(file), name, path: Some(path.to_owned()) }),
         Err(err) => {
             let hint = match err.kind() {
                 ErrorKind::NotFound => {
@@ -87,16 +98,18 @@ fn open(file: Option<&Path>) -> anyhow::Result<(Box<dyn Read + Send>, String)> {
 /// Reads the log to its end; how many lines it had.
 fn read(
     facts: &XidFacts,
-    log: Box<dyn Read + Send>,
-    name: &str,
+    log: Log,
     mut take: impl FnMut(Taken) -> io::Result<()>,
 ) -> anyhow::Result<u64> {
     let mut decoder = Decoder::new(facts);
-    let ahead = ReadAhead::spawn(log);
+    let mut content = Content::default();
+    let mut events = 0_u64;
+    let mut ahead = ReadAhead::spawn(log.stream);
     loop {
-        let chunk = ahead.next().with_context(|| format!("failed to read {name}"))?;
+        let chunk = ahead.next().with_context(|| format!("failed to read {}", log.name))?;
         let mut taken = Ok(());
         let mut emit = |event| {
+            events += 1;
             if taken.is_ok() {
                 taken = take(Taken::Event(event));
             }
@@ -104,8 +117,17 @@ fn read(
         let Some(chunk) = chunk else {
             decoder.finish(&mut emit);
             taken?;
+            if let Err(err) = content.verdict() {
+                let err = unreadable(err, &log.name, log.path.as_deref());
+                if events == 0 {
+                    return Err(err);
+                }
+                // What was found counts all the same.
+                failure::warn(&err);
+            }
             return Ok(decoder.lines());
         };
+        content.look(&chunk).map_err(|err| unreadable(err, &log.name, log.path.as_deref()))?;
         decoder.feed(&chunk, &mut emit);
         taken?;
         if chunk.len() < CHUNK {
@@ -113,6 +135,39 @@ fn read(
         }
         ahead.give_back(chunk);
     }
+}
+
+/// The error for a log that is none, with a command that makes it one.
+fn unreadable(err: Unreadable, name: &str, path: Option<&Path>) -> anyhow::Error {
+    // A path that a shell would take apart is better typed by the person.
+    let plain = |text: &&str| {
+        !text.is_empty() && text.chars().all(|l| l.is_ascii_alphanumeric() || "/._-+:@".contains(l))
+    };
+    let file = path.and_then(Path::to_str).filter(plain).unwrap_or("FILE");
+    let unpack = |tool: &str| format!("unpack it on the way: `{tool} {file} | farrier decode`");
+    let hint = match err {
+        Unreadable::Empty => {
+            "unknown is not healthy: `dmesg` may need root, and a rotated log leaves an \
+                              empty file; try `sudo dmesg | farrier decode`"
+                .to_owned()
+        }
+        Unreadable::Gzip => unpack("zcat"),
+        Unreadable::Xz => unpack("xzcat"),
+        Unreadable::Zstd => unpack("zstdcat"),
+        Unreadable::Bzip2 => unpack("bzcat"),
+        Unreadable::Lz4 => unpack("lz4cat"),
+        Unreadable::Zip => unpack("unzip -p"),
+        Unreadable::Journal => {
+            format!("let journalctl read it: `journalctl -k --file {file} | farrier decode`")
+        }
+        Unreadable::Utf16 => {
+            format!("convert it on the way: `iconv -f utf-16 -t utf-8 {file} | farrier decode`")
+        }
+        Unreadable::Binary => {
+            "name a log in plain text, such as the output of `journalctl -k` or `dmesg`".to_owned()
+        }
+    };
+    anyhow::Error::new(err).context(Hinted::plain(format!("failed to read {name}"), hint))
 }
 
 /// What reading a log brings.
@@ -124,12 +179,11 @@ enum Taken {
 
 fn print_events(
     facts: &XidFacts,
-    log: Box<dyn Read + Send>,
-    name: &str,
+    log: Log,
     printer: &mut Printer,
 ) -> anyhow::Result<Option<Severity>> {
     let mut worst = None;
-    read(facts, log, name, |taken| match taken {
+    read(facts, log, |taken| match taken {
         Taken::Event(event) => {
             worst = worst.max(Some(event.severity));
             printer.json_line(&event)
@@ -200,6 +254,7 @@ fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
         format!(" ×{}, lines {}–{}", group.count, event.line, group.last_line)
     };
     let process = match (&event.process, event.pid) {
+        _ if group.processes_differ => ", different processes".to_owned(),
         (Some(name), Some(pid)) => format!(", process {name} ({pid})"),
         (Some(name), None) => format!(", process {name}"),
         (None, Some(pid)) => format!(", process {pid}"),

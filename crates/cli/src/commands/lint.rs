@@ -4,8 +4,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farrier_facts::check::DataId;
 use farrier_facts::lint::{Finding, Language, lint, lint_environment};
-use farrier_facts::setting::{Class, SettingFacts};
+use farrier_facts::setting::{Class, Level, SettingFacts};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
@@ -22,15 +23,19 @@ const SKIPPED: [&str; 8] =
 /// How much of a file is looked at to tell its language.
 const BEGINNING: usize = 4096;
 
+/// The most that is read of one file or of standard input. Scripts and manifests are far smaller; what
+/// is larger is data.
+const LARGEST_MIB: u64 = 16;
+
 /// What stands at the end of the help.
 const MORE: &str = "\
 Reads Python, shell, Dockerfiles, YAML, env files, systemd units and notebooks. Each finding says \
-what is true, what to use instead, and where that is from.
+what is true, what to use instead, and where that is from. A file may have 16 MiB.
 
 A comment `farrier-lint: allow CODE reason` on the line or the line before silences a finding; the \
 reason is required.
 
-Exit code 0: no finding (a redundant setting is a note and does not count); 1: findings; 2: an error.";
+Exit code 0: no finding (a note does not count); 1: findings; 2: an error.";
 
 /// Finds settings that do nothing or harm.
 #[derive(Debug, clap::Args)]
@@ -62,6 +67,7 @@ struct Placed {
     line: Option<u32>,
     code: String,
     class: Class,
+    level: Level,
     text: String,
     replacement: Option<String>,
     source: String,
@@ -74,7 +80,7 @@ struct Answer<'a> {
     findings: &'a [Placed],
     /// Files that could not be read: nothing is known of them.
     unread: &'a [String],
-    data: Data<'a>,
+    data: DataId,
 }
 
 /// What was found, and what could not be looked at.
@@ -84,12 +90,6 @@ struct Found {
     unread: Vec<(String, anyhow::Error)>,
     /// Files, standard input and environments that were read.
     read: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Data<'a> {
-    set: &'a str,
-    date: String,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -111,10 +111,13 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if read > 0 || errors.is_empty() {
         match args.output {
             Output::Json => {
-                let data = Data { set: &set.set.name, date: set.set.date.to_string() };
+                let data = DataId::from(&set.set);
                 printer.json(&Answer { findings: &findings, unread: &names, data })?;
             }
-            Output::Table => print(&findings, printer)?,
+            Output::Table => {
+                print(&findings, printer)?;
+                sets::print(&set.set, printer)?;
+            }
         }
         printer.finish()?;
     }
@@ -124,7 +127,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         errors.for_each(|err| warn(&err));
         return Err(first);
     }
-    Ok(Outcome::finding_if(findings.iter().any(|finding| !finding.class.is_note())))
+    Ok(Outcome::finding_if(findings.iter().any(|finding| finding.level == Level::Finding)))
 }
 
 /// Variables that are not text cannot be any that we know.
@@ -144,14 +147,13 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
         read_input().and_then(|bytes| lint_bytes(settings, "-", &bytes, language))
     } else if path.is_dir() {
         let mut files = Vec::new();
-        let walked = walk(path, &mut files);
+        let walked = walk(path, &mut files).and_then(|()| some_file(&name, &files));
         for file in files {
             lint_path(settings, &file, None, found);
         }
         walked.map(|()| Vec::new())
     } else {
-        let bytes = std::fs::read(path).with_context(|| format!("failed to read `{name}`"));
-        bytes.and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
+        read_file(path, &name).and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
     };
     match result {
         Ok(findings) => {
@@ -162,10 +164,46 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
     }
 }
 
+/// A folder in which nothing was read was not found to be good.
+fn some_file(folder: &str, files: &[PathBuf]) -> anyhow::Result<()> {
+    if files.is_empty() {
+        return Err(Hinted::error(
+            format!("no file in `{folder}` that the lint reads"),
+            "it reads Python, shell, Dockerfiles, YAML, env files, systemd units and notebooks",
+        ));
+    }
+    Ok(())
+}
+
+/// A pipe or a device may have no end, and to open a pipe waits for its other side.
+fn read_file(path: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
+    let failed = || format!("failed to read `{name}`");
+    if !std::fs::metadata(path).with_context(failed)?.is_file() {
+        return Err(Hinted::error(
+            format!("`{name}` is not a regular file"),
+            "to lint what a command prints, pipe it in and name `-`",
+        ));
+    }
+    let file = std::fs::File::open(path).with_context(failed)?;
+    read_bounded(file, name)?.with_context(failed)
+}
+
 fn read_input() -> anyhow::Result<Vec<u8>> {
+    read_bounded(std::io::stdin().lock(), "-")?.context("failed to read standard input")
+}
+
+/// The inner error is of reading, the outer one of reading too much.
+fn read_bounded(from: impl Read, name: &str) -> anyhow::Result<std::io::Result<Vec<u8>>> {
+    let largest = LARGEST_MIB << 20;
     let mut bytes = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut bytes).context("failed to read standard input")?;
-    Ok(bytes)
+    let read = from.take(largest + 1).read_to_end(&mut bytes);
+    if bytes.len() as u64 > largest {
+        return Err(Hinted::error(
+            format!("`{name}` is larger than {LARGEST_MIB} MiB"),
+            "the lint reads scripts and manifests, not data",
+        ));
+    }
+    Ok(read.map(|_| bytes))
 }
 
 /// The files of a folder that we can read, in the order of their names. Links are not followed.
@@ -240,6 +278,7 @@ fn placed(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = Placed> {
         line: finding.line,
         code: finding.code,
         class: finding.class,
+        level: finding.level,
         text: finding.text,
         replacement: finding.replacement,
         source: finding.source,
@@ -256,7 +295,7 @@ fn print(found: &[Placed], printer: &mut Printer) -> std::io::Result<()> {
         file = &finding.file;
         print_finding(finding, printer)?;
     }
-    let notes = found.iter().filter(|finding| finding.class.is_note()).count();
+    let notes = found.iter().filter(|finding| finding.level == Level::Note).count();
     let findings = found.len() - notes;
     if !found.is_empty() {
         printer.line("")?;
@@ -278,10 +317,13 @@ fn print_finding(finding: &Placed, printer: &mut Printer) -> std::io::Result<()>
     const INDENT: usize = 10;
     let line = finding.line.map(|line| format!(":{line}")).unwrap_or_default();
     let cell = finding.cell.map(|cell| format!(":cell {cell}")).unwrap_or_default();
-    let tone = if finding.class.is_note() { Tone::Caution } else { Tone::Bad };
+    let (tone, note) = match finding.level {
+        Level::Note => (Tone::Caution, ", note"),
+        Level::Finding => (Tone::Bad, ""),
+    };
     let place = printer.toned(Tone::Strong, &format!("{}{cell}{line}", finding.file));
     let code = printer.toned(tone, &finding.code);
-    printer.line(&format!("{place} {code} ({})", finding.class))?;
+    printer.line(&format!("{place} {code} ({}{note})", finding.class))?;
     printer.paragraph("", INDENT, &finding.text)?;
     if let Some(replacement) = &finding.replacement {
         printer.paragraph("    use:", INDENT, replacement)?;

@@ -13,6 +13,7 @@ pub(crate) fn farrier(words: &[&str]) -> Command {
         .current_dir(root)
         .env("FARRIER_FACTS_DIR", "/nonexistent")
         .env("NO_COLOR", "1")
+        .env_remove("COLUMNS")
         .stdin(Stdio::null());
     command
 }

@@ -1,6 +1,7 @@
 //! What the rules write into.
 
-use crate::check::report::{Notice, Reason, Remedy, Report, Verdict};
+use crate::check::query::Query;
+use crate::check::report::{Notice, Reason, Remedy, Report, Subject, Verdict};
 use crate::origin::Origin;
 use crate::set::SetId;
 
@@ -66,7 +67,7 @@ impl Findings {
     }
 
     /// The answer: the worst reason decides.
-    pub(crate) fn into_report(mut self, set: &SetId) -> Report {
+    pub(crate) fn into_report(mut self, set: &SetId, query: &Query<'_>) -> Report {
         // Stable: inside a verdict the reasons keep the order of the rules.
         self.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.verdict));
         let verdict = self.reasons.first().map_or(Verdict::Unknown, |reason| reason.verdict);
@@ -76,6 +77,11 @@ impl Findings {
             remedies: self.advice.into_iter().map(Advice::into_remedy).collect(),
             notices: self.notices,
             data: set.into(),
+            subject: Subject {
+                gpu: query.gpu.id.clone(),
+                driver: query.driver.version.clone(),
+                on: query.on,
+            },
         }
     }
 }

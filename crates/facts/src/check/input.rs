@@ -17,6 +17,10 @@ pub enum Field {
     ForwardCompat,
     /// `--fabric-manager`
     FabricManager,
+    /// `--ptx-only`
+    PtxOnly,
+    /// `--use`
+    Use,
 }
 
 impl fmt::Display for Field {
@@ -28,6 +32,8 @@ impl fmt::Display for Field {
             Self::Framework => "--framework",
             Self::ForwardCompat => "--forward-compat",
             Self::FabricManager => "--fabric-manager",
+            Self::PtxOnly => "--ptx-only",
+            Self::Use => "--use",
         })
     }
 }

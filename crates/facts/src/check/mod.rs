@@ -17,7 +17,7 @@ pub use input::{Field, InputError};
 pub use query::{
     CudaNeed, Driver, DriverGiven, Feature, FrameworkNeed, Module, Query, Request, Usage,
 };
-pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Verdict};
+pub use report::{DataId, Notice, NoticeCode, Reason, Remedy, Report, Subject, Verdict};
 
 pub(crate) use context::Findings;
 pub(crate) use rules::modules_of;
@@ -30,7 +30,7 @@ pub fn check(set: &FactSet, query: &Query<'_>) -> Report {
     platform(set, query, &mut findings);
     programs(set, query, &mut findings);
     surroundings(set, query, &mut findings);
-    findings.into_report(&set.set)
+    findings.into_report(&set.set, query)
 }
 
 /// The GPU and its driver.

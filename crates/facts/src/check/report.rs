@@ -127,4 +127,17 @@ pub struct Report {
     pub notices: Vec<Notice>,
     /// Which facts.
     pub data: DataId,
+    /// What was judged, as it was understood.
+    pub subject: Subject,
+}
+
+/// What was judged.
+#[derive(Debug, Clone, Serialize)]
+pub struct Subject {
+    /// The canonical id of the GPU.
+    pub gpu: String,
+    /// The driver release.
+    pub driver: DriverVersion,
+    /// The day for which the answer holds.
+    pub on: jiff::civil::Date,
 }

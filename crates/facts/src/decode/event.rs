@@ -40,7 +40,7 @@ pub enum Kind {
     Xid,
     /// An error of an NVSwitch.
     Sxid,
-    /// The GPU's system processor, or its initialisation.
+    /// The GPU's system processor, its initialisation, or the driver's watchdog over it.
     Gsp,
     /// A GPU that PCIe no longer reaches.
     FellOffBus,

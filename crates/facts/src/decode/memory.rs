@@ -44,6 +44,8 @@ pub(super) struct Memory {
     devices: Vec<Device>,
     /// The last SXid, to know the lines that belong to it.
     pub(super) last_sxid: Option<(Option<PciAddress>, u32)>,
+    /// The line of the last oops of the kernel: its next lines say where it was.
+    pub(super) oops: Option<u64>,
     /// `NVRM: The NVIDIA GPU 0000:17:00.0`, whose sentence ends on a later line.
     pub(super) named_gpu: Option<(u64, PciAddress)>,
 }

@@ -8,9 +8,11 @@
 //!                                                                      └─> Event ─> Summary
 //! ```
 //!
-//! Memory does not grow with the log. Lines may be cut anywhere, be megabytes long or be no text.
+//! [`Content`] says whether the chunks are a log at all. Memory does not grow with the log. Lines may be cut anywhere, be megabytes long or be no text.
 
 mod bus_error;
+mod clean;
+mod content;
 mod event;
 mod memory;
 mod message;
@@ -24,6 +26,7 @@ mod summary;
 mod verdict;
 mod wording;
 
+pub use content::{Content, Unreadable};
 pub use event::{Event, Kind};
 pub use pci::{PciAddress, PciAddressError};
 pub(crate) use prefilter::is_found_by_prefilter;

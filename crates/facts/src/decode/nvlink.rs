@@ -1,5 +1,6 @@
 //! NVLink errors: the registers of an Xid 74, and the sub-codes of Xids 144 to 150.
 
+use super::clean::short;
 use super::memory::Device;
 use super::verdict::Verdict;
 use super::wording::{self, XidLine};
@@ -28,25 +29,35 @@ pub(super) fn registers(
     verdict.action = worst.action;
     verdict.severity = worst.severity;
     let place = link.map_or_else(|| "an unnamed link".to_owned(), |link| format!("link {link}"));
-    let meanings: Vec<&str> = set.iter().map(|record| record.meaning.as_str()).collect();
+    // Bits that ask for less do not count beside the worst.
+    let mut meanings: Vec<&str> = Vec::new();
+    for record in set.iter().filter(|record| record.action == worst.action) {
+        if !meanings.contains(&record.meaning.as_str()) {
+            meanings.push(&record.meaning);
+        }
+    }
     verdict.text = format!(
         "NVLink error on {place}; the register bits, read as on Hopper, say: {}.",
         meanings.join("; ")
     );
     if let Some((link, from)) = link.zip(set.iter().filter_map(|record| record.replace_from).min())
+        && device.count_link(link) >= from
+        && verdict.action < Action::DrainAndReplace
     {
-        let count = device.count_link(link);
-        if count >= from && verdict.action < Action::DrainAndReplace {
-            verdict.action = Action::DrainAndReplace;
-            verdict.severity = Severity::Fatal;
-            verdict.text.push_str(" It is number ");
-            verdict.text.push_str(&count.to_string());
-            verdict.text.push_str(" on this link in this log: hardware.");
+        verdict.action = Action::DrainAndReplace;
+        verdict.severity = Severity::Fatal;
+        verdict.text.push_str(&format!(
+            " This link failed so {from} times or more in this log, which points at the hardware."
+        ));
+    }
+    verdict.text.push_str(match verdict.action {
+        Action::Ignore => " Nothing to do.",
+        Action::DrainAndReplace => {
+            " Drain the node, check the connection and re-seat, run a field diagnostic, and have the \
+             part replaced."
         }
-    }
-    if verdict.action == Action::ResetGpu {
-        verdict.text.push_str(" Drain the GPU and reset it.");
-    }
+        _ => " Drain the GPU and reset it.",
+    });
     verdict.source = worst.origin.line();
     verdict
 }
@@ -73,7 +84,7 @@ pub(super) fn sub_code(
         verdict.text = format!(
             "NVLink 5 error of unit {}{} that NVIDIA's decode sheet does not list: follow an Xid 154 of \
              this GPU if there is one; otherwise collect nvidia-bug-report and open a ticket.",
-            if unit.is_empty() { "(not named)" } else { unit },
+            if unit.is_empty() { "(not named)".to_owned() } else { short(unit) },
             if fatal { ", fatal by the driver's word," } else { "" },
         );
         return verdict;
@@ -103,10 +114,10 @@ pub(super) fn sub_code(
     let then = if rule.investigatory == rule.resolution {
         String::new()
     } else {
-        format!(". Afterwards: {}", asks(&rule.investigatory))
+        facts.follow_up(action, &rule.investigatory)
     };
     verdict.text = format!(
-        "NVLink 5 error{place}, unit {}, {class}{doubt}, cause {}: {first}{then}.",
+        "NVLink 5 error{place}, unit {}, {class}{doubt}, cause {}: {first}.{then}",
         rule.unit.join("/"),
         rule.cause
     );

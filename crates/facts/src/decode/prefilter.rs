@@ -10,7 +10,7 @@ use crate::xid::Message;
 
 /// Every line that we report holds one of these. Few, because each costs speed; rare from the first
 /// four letters on, which is what vector instructions compare: `timeout` would stop at every `time`.
-const NEEDLES: [&str; 16] = [
+const NEEDLES: [&str; 22] = [
     "NVRM",
     "SXid",
     "ibrary ve",
@@ -27,6 +27,12 @@ const NEEDLES: [&str; 16] = [
     "Remount",
     "reset contr",
     "Disabling",
+    "naccessib",
+    "firmware load",
+    "[Hardware E",
+    "Oops: ",
+    "IP: 0010",
+    "pc : ",
 ];
 
 /// Finds needles in bytes.

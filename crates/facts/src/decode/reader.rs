@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use memchr::memmem;
+
 use super::bus_error::{self, BusErrorLine, Reporter};
+use super::clean::clean;
 use super::event::{Event, Kind};
 use super::memory::Memory;
 use super::message::{self, Messages};
@@ -14,6 +17,9 @@ use crate::xid::{BusDevice, Message, XidFacts};
 
 /// How far back a GPU may have been named for a sentence to be about it.
 const NAMED_LINES: u64 = 8;
+
+/// How far below `Oops:` the kernel prints where it was: four lines, and others print in between.
+const OOPS_LINES: u64 = 12;
 
 /// More numbers than any catalogue has: a log that prints more is made up.
 const MOST_XIDS: usize = 1024;
@@ -45,7 +51,8 @@ impl<'f> Reader<'f> {
 
     /// Reads a line; syslog and kmsg write the newlines inside a message as `#012`, `\n` or `\x0a`.
     pub(super) fn line(&mut self, number: u64, bytes: &[u8], emit: &mut impl FnMut(Event)) {
-        let line = String::from_utf8_lossy(bytes);
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        let line = clean(String::from_utf8_lossy(bytes));
         let mut rest: &str = &line;
         while let Some((at, length)) = newline_mark(rest) {
             self.part(number, &rest[..at], emit);
@@ -89,12 +96,12 @@ impl<'f> Reader<'f> {
     }
 
     fn read(&mut self, number: u64, line: &str) -> Option<Step> {
-        if line.contains("NVRM:") {
-            wording::driver_message(line)?;
-            self.remember(number, line);
-            if let Some(xid) = wording::xid_line(line) {
+        if memmem::find(line.as_bytes(), b"NVRM:").is_some() {
+            let message = wording::driver_message(line)?;
+            if let Some(xid) = wording::xid_line(message) {
                 return Some(Step::Ends(self.xid(number, &xid)));
             }
+            self.remember(number, line);
         }
         if let Some(sxid) = wording::sxid_line(line) {
             return self.sxid(number, &sxid).map(Step::Ends);
@@ -102,6 +109,14 @@ impl<'f> Reader<'f> {
         let bus = line.contains("AER: ") || line.contains("PCIe Bus Error");
         if let Some(error) = bus.then(|| bus_error::bus_error_line(line)).flatten() {
             return self.bus_error(number, error);
+        }
+        if line.contains("Oops: ") {
+            self.memory.oops = Some(number);
+        }
+        // Every warning of the kernel has such a line too, which is no harm by itself.
+        let place = line.contains("RIP: 0010:") || line.contains("pc : ");
+        if place && line.contains(" [nvidia") {
+            self.memory.oops.take().filter(|oops| number - oops <= OOPS_LINES)?;
         }
         self.messages.find(line).map(|message| self.message(number, line, message))
     }

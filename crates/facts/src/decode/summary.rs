@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use super::event::{Event, Kind};
 use crate::xid::{Action, Severity};
 
-/// Kinds of events that are kept apart. Far above what a real log holds; a made-up one must not
-/// fill the memory.
+/// Kinds of events that are kept apart: so many that are critical or worse, and so many others. Far
+/// above what a real log holds; a made-up one must not fill the memory, nor its noise hide a lost GPU.
 const GROUPS: usize = 1024;
 
 /// Events in groups, in bounded memory.
 #[derive(Debug, Default)]
 pub struct Summary {
     groups: BTreeMap<Key, Group>,
+    /// How many of them are critical or worse.
+    grave: usize,
     events: u64,
     worst: Option<Severity>,
     ungrouped: u64,
@@ -24,13 +26,17 @@ struct Key {
     kind: Kind,
     xid: Option<u32>,
     action: Action,
+    severity: Severity,
+    text: String,
 }
 
-/// Events of one device that are of one kind and ask for the same.
+/// Events of one device that say the same and ask for the same.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The first of them; its severity is the worst of all.
+    /// The first of them; without a process where they name different ones.
     pub event: Event,
+    /// Whether they name different processes.
+    pub processes_differ: bool,
     /// How many.
     pub count: u64,
     /// The line of the last.
@@ -51,14 +57,25 @@ impl Summary {
     pub fn add(&mut self, event: Event) {
         self.events += 1;
         self.worst = self.worst.max(Some(event.severity));
-        let key =
-            Key { pci: event.pci.clone(), kind: event.kind, xid: event.xid, action: event.action };
+        let key = Key {
+            pci: event.pci.clone(),
+            kind: event.kind,
+            xid: event.xid,
+            action: event.action,
+            severity: event.severity,
+            text: event.text.clone(),
+        };
         if let Some(group) = self.groups.get_mut(&key) {
-            group.count += 1;
-            group.last_line = event.line;
-            group.event.severity = group.event.severity.max(event.severity);
-        } else if self.groups.len() < GROUPS {
-            self.groups.insert(key, Group { last_line: event.line, count: 1, event });
+            group.join(&event);
+            return;
+        }
+        let is_grave = event.severity >= Severity::Critical;
+        let kept = if is_grave { self.grave } else { self.groups.len() - self.grave };
+        if kept < GROUPS {
+            self.grave += usize::from(is_grave);
+            let last_line = event.line;
+            let group = Group { event, processes_differ: false, count: 1, last_line };
+            self.groups.insert(key, group);
         } else {
             self.ungrouped += 1;
         }
@@ -103,13 +120,26 @@ fn rank(group: &Group) -> (std::cmp::Reverse<Severity>, bool, u64) {
     (std::cmp::Reverse(group.event.severity), follows, group.event.line)
 }
 
+impl Group {
+    fn join(&mut self, event: &Event) {
+        self.count += 1;
+        self.last_line = event.line;
+        let own = &mut self.event;
+        if (own.pid, &own.process) != (event.pid, &event.process) {
+            self.processes_differ = true;
+            own.pid = None;
+            own.process = None;
+        }
+    }
+}
+
 impl DeviceSummary<'_> {
     /// The worst severity of the device.
     pub fn worst(&self) -> Severity {
         self.groups.iter().map(|group| group.event.severity).max().unwrap_or(Severity::Info)
     }
 
-    /// The recovery action that the driver itself named last: it goes before any table.
+    /// The recovery action that the driver itself named last: it outranks the catalogue.
     pub fn recovery(&self) -> Option<&Group> {
         self.groups
             .iter()
@@ -118,16 +148,24 @@ impl DeviceSummary<'_> {
             .copied()
     }
 
-    /// What to do first. The driver's `None` ends what came before it, not what came after.
+    /// What to do first: what the driver named last, unless a later event asks for more; without the
+    /// driver's word the strongest action of the worst events, in whatever order they came. So a GPU
+    /// that fell off the bus is never to be reset, which cannot work.
     pub fn first(&self) -> Option<&Group> {
-        let recovery = self.recovery().filter(|recovery| {
-            let later = |group: &&Group| {
-                group.last_line > recovery.last_line && group.event.action > Action::Ignore
-            };
-            recovery.event.action > Action::Ignore || !self.groups.iter().any(later)
+        let Some(recovery) = self.recovery() else { return gravest(self.groups.iter().copied()) };
+        let later = self.groups.iter().copied().filter(|group| {
+            group.last_line > recovery.last_line && group.event.action > recovery.event.action
         });
-        recovery.or_else(|| self.groups.first().copied())
+        gravest(later).or(Some(recovery))
     }
+}
+
+/// The strongest action among the most severe; of equals the first, which [`rank`] put there.
+fn gravest<'a>(groups: impl Iterator<Item = &'a Group>) -> Option<&'a Group> {
+    groups.reduce(|best, group| {
+        let weight = |group: &Group| (group.event.severity, group.event.action);
+        if weight(group) > weight(best) { group } else { best }
+    })
 }
 
 #[cfg(test)]
@@ -175,14 +213,69 @@ mod tests {
         assert_eq!(first(&format!("{reset}{none}{reset}")), Action::ResetGpu);
     }
 
-    #[test]
-    fn a_made_up_log_does_not_fill_the_memory() {
-        let lines: Vec<String> =
-            (0..3000).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x")).collect();
-        let log = lines.join("\n");
+    /// What to do first by a log; `{}` becomes the address.
+    fn first_of(lines: &[&str]) -> (Action, u64) {
+        let log = lines.join("\n").replace("{}", "0000:17:00");
         let summary = summary(&log);
-        assert_eq!(summary.events(), 3000);
+        let devices = summary.devices();
+        assert_eq!(devices.len(), 1, "{log}");
+        let first = devices[0].first().unwrap();
+        (first.event.action, first.last_line)
+    }
+
+    const DBE: &str = "NVRM: Xid (PCI:{}): 48, DBE";
+    const LOST: &str = "NVRM: Xid (PCI:{}): 79, GPU has fallen off the bus.";
+    const BUS: &str =
+        "nvidia {}.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer";
+    const RESET: &str = "NVRM: Xid (PCI:{}): 154, GPU recovery action changed from 0x0 (None) to \
+                         0x1 (GPU Reset Required)";
+    const NONE: &str = "NVRM: Xid (PCI:{}): 154, GPU recovery action changed from 0x2 (Node Reboot \
+                        Required) to 0x0 (None)";
+
+    #[test]
+    fn a_lost_gpu_is_never_to_be_reset_whatever_came_first() {
+        assert_eq!(first_of(&[DBE, LOST]), (Action::RebootNode, 2));
+        assert_eq!(first_of(&[LOST, DBE]), (Action::RebootNode, 1));
+        assert_eq!(first_of(&[DBE, BUS]), (Action::RebootNode, 2));
+        assert_eq!(first_of(&[BUS, DBE]), (Action::RebootNode, 1));
+    }
+
+    #[test]
+    fn the_drivers_word_holds_until_something_worse_comes() {
+        assert_eq!(first_of(&[RESET, LOST]), (Action::RebootNode, 2));
+        assert_eq!(first_of(&[LOST, NONE]), (Action::Ignore, 2));
+        assert_eq!(first_of(&[LOST, NONE, DBE]), (Action::ResetGpu, 3));
+        assert_eq!(first_of(&[RESET, DBE]), (Action::ResetGpu, 1));
+        assert_eq!(first_of(&[RESET, NONE, "NVRM: Xid (PCI:{}): 43, x"]), (Action::Ignore, 2));
+    }
+
+    #[test]
+    fn different_messages_stand_apart_and_equal_ones_are_counted() {
+        let summary = summary(
+            "watchdog: BUG: soft lockup - CPU#1 stuck for 27s! [a:1]\n\
+             watchdog: BUG: soft lockup - CPU#2 stuck for 27s! [b:2]\n\
+             INFO: task nv_queue:7 blocked for more than 120 seconds.\n\
+             INFO: task nv_queue:7 blocked for more than 241 seconds.\n",
+        );
+        let devices = summary.devices();
+        let seen: Vec<_> = devices[0]
+            .groups
+            .iter()
+            .map(|group| (group.event.line, group.count, group.event.pid, group.processes_differ))
+            .collect();
+        assert_eq!(seen, [(1, 2, None, true), (3, 2, Some(7), false)]);
+    }
+
+    #[test]
+    fn a_made_up_log_does_not_fill_the_memory_nor_hide_a_lost_gpu() {
+        let mut lines: Vec<String> =
+            (200..3200).map(|code| format!("NVRM: Xid (PCI:0000:17:00): {code}, x")).collect();
+        lines.push(LOST.replace("{}", "0000:17:00"));
+        let summary = summary(&lines.join("\n"));
+        assert_eq!(summary.events(), 3001);
         assert_eq!(summary.ungrouped(), 3000 - GROUPS as u64);
-        assert_eq!(summary.devices()[0].groups.len(), GROUPS);
+        let devices = summary.devices();
+        assert_eq!(devices[0].groups.len(), GROUPS + 1);
+        assert_eq!(devices[0].first().unwrap().event.xid, Some(79));
     }
 }

@@ -13,8 +13,10 @@ fn facts() -> &'static XidFacts {
 }
 
 /// How tools write a line of the kernel: `{}` is the message.
-const SHAPES: [&str; 14] = [
+const SHAPES: [&str; 16] = [
     "{}",
+    "{}\r",
+    "\u{1b}[32m[  123.456789] \u{1b}[0m\u{1b}[33m{}\u{1b}[0m",
     "[  123.456789] {}",
     "[Fri Aug 30 11:43:09 2024] {}",
     "[  123.456789][ T1234] {}",
@@ -133,6 +135,48 @@ fn xid_45_names_what_came_before_it() {
 }
 
 #[test]
+fn a_line_in_colour_is_read() {
+    // As `dmesg --color=always` prints it.
+    let event = one("\u{1b}[32m[  123.456789] \u{1b}[0m\u{1b}[33mNVRM: \u{1b}[0m\u{1b}[1mXid \
+                     (PCI:0000:17:00): 13, pid=42, name=py\u{1b}[31mthon3, x\u{1b}[0m");
+    assert_eq!((event.xid, event.pci.as_deref()), (Some(13), Some("0000:17:00")));
+    assert_eq!((event.pid, event.process.as_deref()), (Some(42), Some("python3")));
+}
+
+#[test]
+fn texts_say_once_what_to_do_and_when() {
+    let text = |line: &str| one(line).text;
+    let xid = |code: u32| text(&format!("NVRM: Xid (PCI:0000:17:00): {code}, x"));
+    for code in [13, 31, 43, 92] {
+        let text = xid(code);
+        assert_eq!(text.matches("If it comes back: ").count(), 1, "{text}");
+        assert!(text.matches("run a diagnostic").count() < 2, "{text}");
+        assert!(!text.contains("Afterwards"), "{text}");
+    }
+    assert!(xid(79).contains(" Afterwards: collect nvidia-bug-report"), "{}", xid(79));
+    assert!(xid(94).ends_with("drain. If other Xids came with it, follow those."), "{}", xid(94));
+    let mig = text("NVRM: Xid (PCI:0000:17:00 GPU-I:01 GPU-CI:02): 43, x");
+    assert!(mig.ends_with(" The log names MIG GPU instance 1, compute instance 2."), "{mig}");
+}
+
+#[test]
+fn text_and_action_of_an_nvlink_error_agree() {
+    for (registers, action, end) in [
+        ("0x1, 0x0, 0x0", Action::Ignore, "can be ignored. Nothing to do."),
+        ("0x11, 0x0, 0x0", Action::ResetGpu, "link hardware. Drain the GPU and reset it."),
+        ("0x111, 0x0, 0x0", Action::DrainAndReplace, "and have the part replaced."),
+        ("0x0, 0x0, 0x0", Action::ResetGpu, "the maker of the node."),
+    ] {
+        let line = format!(
+            "NVRM: Xid (PCI:0000:17:00): 74, NVLink: fatal error detected on link 14({registers}, 0x0)"
+        );
+        let event = one(&line);
+        assert_eq!(event.action, action, "{line}");
+        assert!(event.text.ends_with(end), "{}", event.text);
+    }
+}
+
+#[test]
 fn sources_that_disagree_are_both_named() {
     let event = one("NVRM: Xid (PCI:0000:17:00): 94, Contained");
     assert_eq!((event.severity, event.action), (Severity::Warning, Action::RestartApp));
@@ -224,6 +268,7 @@ proptest! {
         prop_assert!(whole.iter().all(|event| (1..=lines).contains(&event.line)));
         for event in &whole {
             prop_assert!(event.process.iter().all(|name| !name.contains(char::is_control)));
+            prop_assert!(!event.text.contains(char::is_control), "{}", event.text);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What an Xid or SXid line means: the table, sharpened by what the line and the log say.
 
+use super::clean::short;
 use super::memory::{Device, Memory};
 use super::nvlink;
 use super::pci::PciAddress;
 use super::wording::{self, SxidLine, XidLine};
-use crate::xid::{Action, Severity, Sxid, SxidClass, XidFacts};
+use crate::xid::{Action, Severity, SxidClass, SxidVerdict, XidFacts};
 
 /// What to print for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,13 +45,17 @@ pub(super) fn xid(
     if !matches!(line.code, 45 | 154) {
         device.cause = Some(line.code);
     }
-    match line.code {
+    let mut verdict = match line.code {
         45 => cleanup(base, device, line),
         74 => nvlink::registers(facts, device, line, base),
         144..=150 => nvlink::sub_code(facts, device, line, base),
         154 => recovery(facts, device, line, base),
         _ => base,
+    };
+    if let Some(instance) = line.instance {
+        verdict.text.push_str(&instance.to_string());
     }
+    verdict
 }
 
 fn unknown_xid(code: u32) -> Verdict {
@@ -105,10 +110,12 @@ fn recovery(
         .next()
         .and_then(|old| old.split_once('('))
         .and_then(|(_, old)| old.split_once(')'))
-        .map_or("an unnamed one", |(old, _)| old);
+        .map_or_else(|| "an unnamed one".to_owned(), |(old, _)| short(old));
     let Some(record) = record else {
-        let named =
-            name.map_or_else(|| "one that it does not name".to_owned(), |name| format!("`{name}`"));
+        let named = name.map_or_else(
+            || "one that it does not name".to_owned(),
+            |name| format!("`{}`", short(name)),
+        );
         verdict.text = format!(
             "The driver changed its recovery action for this GPU to {named}, which this fact set does \
              not know: read it with `nvidia-smi -q` (GPU Recovery Action) before any new work."
@@ -119,8 +126,8 @@ fn recovery(
     verdict.severity = record.severity;
     verdict.action = record.action;
     verdict.text = format!(
-        "The driver changed its own recovery action for this GPU from {old} to {}: {}. It goes before \
-         any table.",
+        "The driver changed its own recovery action for this GPU from {old} to {}: {}. This \
+         outranks the catalogue.",
         record.name, record.asks
     );
     verdict.source = record.origin.line();
@@ -136,50 +143,14 @@ pub(super) fn sxid(facts: &XidFacts, line: &SxidLine<'_>) -> Verdict {
         "Non-fatal" | "Nonfatal" => Some(SxidClass::NonFatal),
         _ => record.map(|record| record.class),
     };
-    let name = record.map_or("an error that this fact set does not know", |record| &record.name);
-    let (severity, action, advice) = sxid_advice(record, class);
+    let SxidVerdict { severity, action, text } = SxidVerdict::new(record, class);
     Verdict {
         severity,
         action,
-        text: format!("NVSwitch: {name}: {advice}"),
+        text,
         source: match record {
             Some(record) => record.origin.line(),
             None => "the word in the log line; the number is not in this fact set".to_owned(),
         },
-    }
-}
-
-fn sxid_advice(
-    record: Option<&Sxid>,
-    class: Option<SxidClass>,
-) -> (Severity, Action, &'static str) {
-    match (class, record) {
-        (Some(SxidClass::AlwaysFatal), _) => (
-            Severity::Fatal,
-            Action::RebootNode,
-            "fatal to the fabric: its GPUs and switches have to be reset together, which a reboot does. \
-             Drain the node and reboot it; a second time on the same link, have the hardware checked.",
-        ),
-        (Some(SxidClass::NonFatal), Some(record)) if record.stalls => (
-            Severity::Warning,
-            Action::RestartApp,
-            "not fatal to the fabric, but the traffic of a GPU stops and its jobs end with Xid 45: \
-             restart them.",
-        ),
-        (Some(SxidClass::NonFatal), Some(_)) => (
-            Severity::Info,
-            Action::Ignore,
-            "corrected or contained: nothing to do, watch the rate.",
-        ),
-        (Some(SxidClass::PotentiallyFatal), _) => (
-            Severity::Critical,
-            Action::Investigate,
-            "fatal or not, and this line does not say which: look at the lines around it.",
-        ),
-        (Some(SxidClass::NonFatal), None) | (None, _) => (
-            Severity::Warning,
-            Action::Investigate,
-            "look it up in the fabric manager's user guide.",
-        ),
     }
 }

@@ -1,5 +1,10 @@
 //! Taking a line apart: what stands where in the messages of the driver and the kernel.
 
+use std::fmt;
+
+use memchr::memmem;
+
+use super::clean::short;
 use super::pci::PciAddress;
 
 /// A process that a line names.
@@ -14,8 +19,27 @@ pub(super) struct Process {
 pub(super) struct XidLine<'a> {
     pub(super) code: u32,
     pub(super) pci: Option<PciAddress>,
+    pub(super) instance: Option<MigInstance>,
     pub(super) process: Process,
     pub(super) detail: &'a str,
+}
+
+/// A part of a GPU that is split by MIG: `GPU-I:01 GPU-CI:02` behind the address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MigInstance {
+    pub(super) gpu: u32,
+    pub(super) compute: Option<u32>,
+}
+
+impl fmt::Display for MigInstance {
+    /// A sentence with a space before it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, " The log names MIG GPU instance {}", self.gpu)?;
+        if let Some(compute) = self.compute {
+            write!(formatter, ", compute instance {compute}")?;
+        }
+        formatter.write_str(".")
+    }
 }
 
 /// `nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 ...`
@@ -28,70 +52,118 @@ pub(super) struct SxidLine<'a> {
 
 /// The message of the driver in a line, from `NVRM:` on; none where somebody only quotes it.
 pub(super) fn driver_message(line: &str) -> Option<&str> {
-    let mut from = 0;
-    while let Some(at) = line[from..].find("NVRM:") {
-        let at = from + at;
-        if !is_quoted(&line[..at]) {
-            return Some(&line[at..]);
+    let mut quotes = None;
+    memmem::find_iter(line.as_bytes(), b"NVRM:")
+        .find(|at| {
+            !follows_head(&line[..*at])
+                .unwrap_or_else(|| quotes.get_or_insert_with(|| Quotes::of(line)).hold(line, *at))
+        })
+        .map(|at| &line[at..])
+}
+
+/// Whether what stands at a place of a line is quoted.
+fn is_quoted(line: &str, at: usize) -> bool {
+    follows_head(&line[..at]).unwrap_or_else(|| Quotes::of(line).hold(line, at))
+}
+
+/// False in nearly every line: the message follows the head that a logger wrote.
+fn follows_head(before: &str) -> Option<bool> {
+    let head = before.is_empty() || before.ends_with("kernel: ") || before.ends_with("] ");
+    head.then_some(false)
+}
+
+/// What a whole line says about quotation; looked up once, as a line may hold `NVRM:` thousands of times.
+struct Quotes {
+    journal: Option<usize>,
+    command: Option<usize>,
+}
+
+impl Quotes {
+    fn of(line: &str) -> Self {
+        Self { journal: line.find("\"MESSAGE\""), command: line.find("COMMAND=") }
+    }
+
+    /// Whether what stands at a place is an argument of a command or a quotation, not a message.
+    fn hold(&self, line: &str, at: usize) -> bool {
+        const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
+        let before = &line[..at];
+        let is_before = |place: Option<usize>| place.is_some_and(|place| place < at);
+        // A message in JSON follows `":`, perhaps with a space.
+        let json = before.strip_suffix('"').is_some_and(|before| {
+            before.ends_with(':') || before.strip_suffix(' ').is_some_and(|key| key.ends_with(':'))
+        });
+        if json || is_before(self.journal) {
+            return false;
         }
-        from = at + 1;
+        if before.ends_with(['"', '\'', '`']) || is_before(self.command) {
+            return true;
+        }
+        let before = before.trim_end();
+        COMMANDS.iter().any(|command| {
+            before
+                .strip_suffix(command)
+                .is_some_and(|rest| rest.chars().next_back().is_none_or(char::is_whitespace))
+        })
     }
-    None
 }
 
-/// Whether what follows `before` is an argument of a command or a quotation, not a message.
-fn is_quoted(before: &str) -> bool {
-    const COMMANDS: [&str; 7] = ["echo", "printf", "grep", "egrep", "logger", "-e", "-F"];
-    // A message in JSON follows `":`, perhaps with a space.
-    let json = before.strip_suffix('"').is_some_and(|before| before.trim_end().ends_with(':'));
-    if json || before.contains("\"MESSAGE\"") {
-        return false;
-    }
-    if before.ends_with(['"', '\'', '`']) || before.contains("COMMAND=") {
-        return true;
-    }
-    before.split_whitespace().next_back().is_some_and(|word| COMMANDS.contains(&word))
-}
-
-/// Reads an Xid; none where the line only has the word.
-pub(super) fn xid_line(line: &str) -> Option<XidLine<'_>> {
-    let message = driver_message(line)?;
+/// Reads an Xid in a message of the driver; none where it only has the word.
+pub(super) fn xid_line(message: &str) -> Option<XidLine<'_>> {
     let rest = message.strip_prefix("NVRM:")?.trim_start().strip_prefix("Xid")?;
-    let (pci, code, rest) = numbered(rest)?;
+    let (place, code, rest) = numbered(rest)?;
     let (process, detail) = process_fields(rest);
-    Some(XidLine { code, pci, process, detail })
+    Some(XidLine { code, pci: place.pci, instance: place.instance, process, detail })
 }
 
 /// Reads an SXid.
 pub(super) fn sxid_line(line: &str) -> Option<SxidLine<'_>> {
     let at = line.find("SXid")?;
-    if is_quoted(&line[..at]) {
+    if is_quoted(line, at) {
         return None;
     }
     let rest = &line[at + "SXid".len()..];
     if !rest.trim_start().starts_with('(') {
         return None;
     }
-    let (pci, code, detail) = numbered(rest)?;
-    Some(SxidLine { code, pci, detail })
+    let (place, code, detail) = numbered(rest)?;
+    Some(SxidLine { code, pci: place.pci, detail })
 }
 
-/// `(PCI:0000:17:00): 79, ...`, `: 13, ...` or ` 8: ...`: address, number and what follows.
-fn numbered(rest: &str) -> Option<(Option<PciAddress>, u32, &str)> {
+/// What stands in the parentheses of an Xid.
+#[derive(Default)]
+struct Place {
+    pci: Option<PciAddress>,
+    instance: Option<MigInstance>,
+}
+
+impl Place {
+    /// `PCI:0000:17:00`, on a GPU split by MIG with ` GPU-I:05` or ` GPU-I:01 GPU-CI:02` behind it.
+    fn read(text: &str) -> Self {
+        let mut words = text.split_whitespace();
+        let pci = words.next().and_then(|word| word.parse().ok());
+        let mut number =
+            |key: &str| words.next().and_then(|word| word.strip_prefix(key)?.parse().ok());
+        let instance = number("GPU-I:").map(|gpu| MigInstance { gpu, compute: number("GPU-CI:") });
+        Self { pci, instance }
+    }
+}
+
+/// `(PCI:0000:17:00): 79, ...`, `: 13, ...` or ` 8: ...`: place, number and what follows.
+fn numbered(rest: &str) -> Option<(Place, u32, &str)> {
     let rest = rest.trim_start();
-    let (pci, rest) = match rest.strip_prefix('(') {
+    let (place, rest) = match rest.strip_prefix('(') {
         Some(inner) => {
             let (place, rest) = inner.split_once(')')?;
-            (place.trim().parse().ok(), rest.trim_start().strip_prefix(':')?)
+            (Place::read(place), rest.trim_start().strip_prefix(':')?)
         }
-        None => (None, rest.strip_prefix(':').unwrap_or(rest)),
+        None => (Place::default(), rest.strip_prefix(':').unwrap_or(rest)),
     };
     let rest = rest.trim_start();
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
     let (digits, rest) = rest.split_at(end);
     let code = digits.parse().ok()?;
     let ends = rest.chars().next().is_none_or(|letter| !letter.is_alphanumeric() && letter != '_');
-    ends.then(|| (pci, code, rest.trim_start_matches([',', ':']).trim_start()))
+    ends.then(|| (place, code, rest.trim_start_matches([',', ':']).trim_start()))
 }
 
 /// `pid=1234, name=python3, ` in front of the detail; both may be `<unknown>`, quoted or not.
@@ -121,12 +193,7 @@ pub(super) fn process_name(name: &str) -> Option<String> {
     if name.is_empty() || name == "<unknown>" {
         return None;
     }
-    Some(
-        name.chars()
-            .take(64)
-            .map(|letter| if letter.is_control() { '?' } else { letter })
-            .collect(),
-    )
+    Some(short(name))
 }
 
 /// The hexadecimal words of the last parentheses: `(0x004505c6 0x0 ...)` or `(0x0, 0x0, ...)`.
@@ -165,7 +232,7 @@ mod tests {
     type Read = (u32, Option<String>, Option<u32>, Option<String>);
 
     fn read(line: &str) -> Option<Read> {
-        let xid = xid_line(line)?;
+        let xid = xid_line(driver_message(line)?)?;
         let pci = xid.pci.map(|pci| pci.without_function().to_string());
         Some((xid.code, pci, xid.process.pid, xid.process.name))
     }
@@ -214,6 +281,19 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_split_by_mig_keeps_its_address() {
+        for (line, pci, gpu, compute) in [
+            ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7, name=a, x", "0000:01:00", 5, None),
+            ("NVRM: Xid (PCI:0018:01:00 GPU-I:01 GPU-CI:02): 13, x", "0018:01:00", 1, Some(2)),
+        ] {
+            let xid = xid_line(line).unwrap();
+            assert_eq!(xid.pci.unwrap().to_string(), pci, "{line}");
+            assert_eq!(xid.instance, Some(MigInstance { gpu, compute }), "{line}");
+        }
+        assert_eq!(xid_line("NVRM: Xid (PCI:0000:01:00): 94, x").unwrap().instance, None);
+    }
+
+    #[test]
     fn a_word_is_not_an_xid() {
         for line in [
             "NVRM: Xid",
@@ -226,6 +306,7 @@ mod tests {
             "root: COMMAND=/usr/bin/tee NVRM: Xid (PCI:0000:17:00): 79, x",
             "$ echo NVRM: Xid (PCI:0000:17:00): 79, x",
             "bash: echo \"NVRM: Xid (PCI:0000:17:00): 79, x\" > /dev/kmsg",
+            "bash: grep -F   NVRM: Xid (PCI:0000:17:00): 79, x",
             "SXid is a word",
         ] {
             assert_eq!(read(line), None, "{line}");

@@ -1,5 +1,6 @@
 //! Pairs of versions that somebody ties together and that do not belong together.
 
+use super::effort;
 use super::judge::{Judge, Written};
 
 /// A version that a statement mentions.
@@ -13,6 +14,7 @@ pub(super) struct Mention<'t> {
 
 /// The versions in a text: digits with at least one dot between them.
 pub(super) fn versions(text: &str) -> impl Iterator<Item = &str> {
+    effort::steps(text.len());
     text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
         .map(|word| word.trim_matches('.'))
         .filter(|word| super::version::is_version_text(word))

@@ -1,7 +1,7 @@
 //! Dockerfiles.
 
 use super::judge::{Act, Judge};
-use super::{Language, scan as scan_text, shell};
+use super::{Language, effort, scan as scan_text, shell};
 use crate::setting::Place;
 
 /// Reads a Dockerfile whose first line is `first_line`.
@@ -24,6 +24,7 @@ fn instruction_length(text: &str) -> usize {
     let mut heredoc: Option<&str> = None;
     for physical in text.split_inclusive('\n') {
         length += physical.len();
+        effort::steps(physical.len());
         let line = physical.trim();
         if let Some(delimiter) = heredoc {
             if line == delimiter {
@@ -65,8 +66,13 @@ fn read(judge: &mut Judge<'_>, instruction: &str, line: u32) {
         judge.comment(line, trimmed.trim_end());
         return;
     }
-    let end = trimmed.find(char::is_whitespace).unwrap_or(trimmed.len());
-    let (keyword, rest) = trimmed.split_at(end);
+    let (keyword, rest) = keyword_and_rest(trimmed);
+    // Docker takes no ONBUILD inside of another.
+    let (keyword, rest) = if keyword.eq_ignore_ascii_case("ONBUILD") {
+        keyword_and_rest(rest.trim_start())
+    } else {
+        (keyword, rest)
+    };
     match keyword.to_ascii_uppercase().as_str() {
         "ENV" => environment(judge, rest, line),
         "ARG" => {
@@ -75,9 +81,12 @@ fn read(judge: &mut Judge<'_>, instruction: &str, line: u32) {
             }
         }
         "RUN" | "CMD" | "ENTRYPOINT" | "HEALTHCHECK" => command(judge, rest, line),
-        "ONBUILD" => read(judge, rest, line),
         _ => {}
     }
+}
+
+fn keyword_and_rest(instruction: &str) -> (&str, &str) {
+    instruction.split_at(instruction.find(char::is_whitespace).unwrap_or(instruction.len()))
 }
 
 /// `ENV A=b C=d`, or the old `ENV A b c`.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::setting::Class;
+use crate::setting::{Class, Level};
 
 /// A setting that does nothing or harms, and what to use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -16,6 +16,8 @@ pub struct Finding {
     pub code: String,
     /// What it does to the person who wrote it.
     pub class: Class,
+    /// Whether it makes the file bad.
+    pub level: Level,
     /// What is true.
     pub text: String,
     /// What to write instead.

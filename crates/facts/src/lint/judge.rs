@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allow::{Directive, directive};
 use super::finding::Finding;
-use super::near;
+use super::{effort, near, power};
 use crate::setting::{
-    Class, KeyList, Namespace, Place, SettingFacts, Shape, ValueTest, VariableRule, Verdict,
+    Class, Key, KeyList, Namespace, Place, SettingFacts, Shape, ValueTest, VariableRule, Verdict,
 };
 
 /// How deep one language may stand inside another: Python in a here-document in a manifest, and so on.
@@ -30,7 +30,7 @@ pub(super) struct Judge<'a> {
     /// Comments, by line, for rules that ask what somebody claims.
     comments: BTreeMap<u32, String>,
     /// Lines on which a power limit is set, and to what.
-    power_limits: Vec<(u32, String)>,
+    power_limits: BTreeMap<u32, Vec<String>>,
     /// Names that were looked for among the real ones, and what was found.
     slips: HashMap<(&'a str, String), Option<&'a str>>,
     depth: u32,
@@ -54,7 +54,7 @@ impl<'a> Judge<'a> {
             findings: Vec::new(),
             allowed: BTreeSet::new(),
             comments: BTreeMap::new(),
-            power_limits: Vec::new(),
+            power_limits: BTreeMap::new(),
             slips: HashMap::new(),
             depth: 0,
             guarded: false,
@@ -114,6 +114,7 @@ impl<'a> Judge<'a> {
         value: Option<&str>,
         act: Act,
     ) {
+        effort::step();
         let facts = self.facts;
         let guarded = self.guarded;
         let meant = |rule: &&VariableRule| {
@@ -154,9 +155,20 @@ impl<'a> Judge<'a> {
     }
 
     /// The value of an allocator variable: `key:value,key:[value,value]`.
-    fn key_list(&mut self, list: &'a KeyList, line: u32, value: &str) {
-        for (key, value) in pairs(value) {
-            let Some(known) = list.keys.iter().find(|known| known.name == key) else {
+    fn key_list(&mut self, list: &'a KeyList, line: u32, text: &str) {
+        let key_named = |name: &str| list.keys.iter().find(|known| known.name == name);
+        for item in items(text) {
+            let Some((key, value)) = item.split_once(':').map(trimmed) else {
+                // The whole item is taken for a key, which there is not.
+                if let Some((key, value)) = item.split_once('=').map(trimmed)
+                    && key_named(key).is_some()
+                {
+                    let near = format!("{key}:{value}");
+                    self.say(&list.malformed, line, Written { name: item, value, near: &near });
+                }
+                continue;
+            };
+            let Some(known) = key_named(key) else {
                 if list.open_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
                     continue;
                 }
@@ -171,12 +183,16 @@ impl<'a> Judge<'a> {
                 let near = same.or(known.values.first()).map_or("", String::as_str);
                 self.say(&list.bad_value, line, Written { name: key, value, near });
             }
+            if is_too_small(known, value, text) {
+                self.say(&list.too_small, line, Written { name: key, value, near: "" });
+            }
         }
     }
 
     /// A command with the words that can be read.
     pub(super) fn command(&mut self, line: u32, words: &[&str]) {
         let Some((program, arguments)) = words.split_first() else { return };
+        effort::steps(words.len());
         let program = program.rsplit('/').next().unwrap_or(program);
         let facts = self.facts;
         for rule in facts.command.iter().filter(|rule| rule.program == program) {
@@ -192,14 +208,16 @@ impl<'a> Judge<'a> {
         }
         if program == "nvidia-smi" {
             for option in ["-pl", "--power-limit"] {
-                let limits = values_of(option, arguments).map(|value| (line, value.to_owned()));
-                self.power_limits.extend(limits);
+                for value in values_of(option, arguments) {
+                    self.power_limits.entry(line).or_default().push(value.to_owned());
+                }
             }
         }
     }
 
     /// Adds a finding.
     pub(super) fn say(&mut self, verdict: &Verdict, line: u32, written: Written<'_>) {
+        effort::step();
         let fill = |text: &str| {
             text.replace("{name}", written.name)
                 .replace("{value}", written.value)
@@ -210,6 +228,7 @@ impl<'a> Judge<'a> {
             line: Some(line),
             code: verdict.code.clone(),
             class: verdict.class,
+            level: verdict.level(),
             text: fill(&verdict.truth),
             replacement: verdict.replacement.as_deref().map(fill),
             source: verdict.origin.line(),
@@ -219,11 +238,9 @@ impl<'a> Judge<'a> {
 
     /// The findings that no comment silences, by line.
     pub(super) fn finish(mut self) -> Vec<Finding> {
-        for (line, value) in std::mem::take(&mut self.power_limits) {
-            if self.claims_maximum(line, &value) {
-                let written = Written { value: &value, ..Written::default() };
-                self.shape_of(Shape::PowerLimitAsMaximum, line, written);
-            }
+        let claims = power::wrong_claims(self.facts, &self.power_limits, &self.comments);
+        for (line, value, verdict) in claims {
+            self.say(verdict, line, Written { value: &value, ..Written::default() });
         }
         let allowed = &self.allowed;
         self.findings.retain(|finding| {
@@ -232,24 +249,6 @@ impl<'a> Judge<'a> {
         self.findings.sort_by(|a, b| (a.line, &a.code, &a.text).cmp(&(b.line, &b.code, &b.text)));
         self.findings.dedup();
         self.findings
-    }
-
-    /// Whether the comment at a power limit calls it the maximum of an H100, and it is not.
-    ///
-    /// A number alone is no mistake: to cap the power on purpose is common and good. Only the claim is.
-    fn claims_maximum(&self, line: u32, value: &str) -> bool {
-        let right = |comment: &str| match value.trim_end_matches(".0") {
-            "700" => true,
-            "350" => comment.contains("pcie") || comment.contains("nvl"),
-            "400" => comment.contains("nvl"),
-            _ => false,
-        };
-        let claims = |line: u32| {
-            self.comments.get(&line).is_some_and(|comment| {
-                comment.contains("h100") && comment.contains("max") && !right(comment)
-            })
-        };
-        value.parse::<f64>().is_ok() && (claims(line) || claims(line.saturating_sub(1)))
     }
 }
 
@@ -275,6 +274,7 @@ fn passes(test: &ValueTest, value: &str) -> bool {
     match test {
         ValueTest::OneOf(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
         ValueTest::NotOneOf(words) => !words.iter().any(|word| word == value),
+        ValueTest::BeginsWithout(beginning) => !value.starts_with(beginning.as_str()),
         ValueTest::Below(least) => value.parse::<f64>().is_ok_and(|number| number < *least),
         ValueTest::Outside(from, to) => {
             value.parse::<f64>().is_ok_and(|number| number < *from || number > *to)
@@ -282,29 +282,25 @@ fn passes(test: &ValueTest, value: &str) -> bool {
     }
 }
 
-/// The pairs of `key:value,key:[value,value]`; what is not of that form is passed over.
-fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        loop {
-            if rest.is_empty() {
-                return None;
-            }
-            let mut inside = false;
-            let end = rest.find(|c: char| {
-                inside = (inside || c == '[') && c != ']';
-                c == ',' && !inside
-            });
-            let (pair, after) = match end {
-                Some(end) => (&rest[..end], &rest[end + 1..]),
-                None => (rest, ""),
-            };
-            rest = after;
-            if let Some((key, value)) = pair.split_once(':') {
-                return Some((key.trim(), value.trim()));
-            }
-        }
-    })
+/// Whether a number is below what its key takes, and nothing else in the list moves that.
+fn is_too_small(key: &Key, value: &str, list: &str) -> bool {
+    let moved = key.least_moved_by.as_deref().is_some_and(|other| list.contains(other));
+    let below = |least: f64| value.parse::<f64>().is_ok_and(|number| number < least);
+    !moved && key.least.is_some_and(below)
+}
+
+fn trimmed<'t>((key, value): (&'t str, &'t str)) -> (&'t str, &'t str) {
+    (key.trim(), value.trim())
+}
+
+/// The items of `key:value,key:[value,value]`.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    let parts = text.split(move |c: char| {
+        inside = (inside || c == '[') && c != ']';
+        c == ',' && !inside
+    });
+    parts.map(str::trim).filter(|item| !item.is_empty())
 }
 
 /// The values of `option`, given as `--option=value` or `--option value`.
@@ -323,8 +319,8 @@ mod tests {
 
     #[test]
     fn lists_in_brackets_are_one_value() {
-        let found: Vec<_> = pairs("a:1, roundup:[64:8,256:4,>:1],b:x,,nonsense,c:").collect();
-        assert_eq!(found, [("a", "1"), ("roundup", "[64:8,256:4,>:1]"), ("b", "x"), ("c", "")]);
+        let found: Vec<_> = items("a:1, roundup:[64:8,256:4,>:1],b:x,,nonsense,c:").collect();
+        assert_eq!(found, ["a:1", "roundup:[64:8,256:4,>:1]", "b:x", "nonsense", "c:"]);
     }
 
     #[test]

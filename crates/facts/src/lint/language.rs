@@ -43,8 +43,13 @@ impl Language {
     }
 
     /// By the name of the file, and by what it begins with where the name does not say.
+    ///
+    /// A name with an extension that we do not know says that it is something else, whatever its first
+    /// lines look like; only `#!` is surer.
     pub fn of(file: &str, beginning: &[u8]) -> Option<Self> {
-        Self::by_name(file).or_else(|| Self::by_content(beginning))
+        let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        let other = name.trim_start_matches('.').contains('.') && !beginning.starts_with(b"#!");
+        Self::by_name(file).or_else(|| Self::by_content(beginning).filter(|_| !other))
     }
 
     /// By the name of the file alone.
@@ -147,9 +152,14 @@ mod tests {
         assert_eq!(of("run", "#!/bin/bash -l\n"), Some(Language::Shell));
         assert_eq!(of("-", "# job\nimport os\n"), Some(Language::Python));
         assert_eq!(of("-", "apiVersion: v1\n"), Some(Language::Yaml));
-        assert_eq!(of("-", "FROM nvcr.io/nvidia/pytorch:25.01-py3\n"), Some(Language::Dockerfile));
+        assert_eq!(
+            of("-", "FROM nvidia/cuda:12.8.1-devel-ubuntu24.04\n"),
+            Some(Language::Dockerfile)
+        );
         assert_eq!(of("-", "export X=1\n"), Some(Language::Shell));
         assert_eq!(of("notes.txt", "Dear all\n"), None);
+        assert_eq!(of("README.md", "# Title\nimport os\nname: x\n"), None);
+        assert_eq!(of("run.in", "#!/bin/sh\n"), Some(Language::Shell));
         assert_eq!(of("-", ""), None);
     }
 }

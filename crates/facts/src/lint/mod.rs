@@ -18,12 +18,14 @@
 mod allow;
 mod claim;
 mod docker;
+mod effort;
 mod env_file;
 mod finding;
 mod judge;
 mod language;
 mod near;
 mod notebook;
+mod power;
 mod python;
 mod shell;
 mod version;
@@ -71,6 +73,7 @@ fn scan(judge: &mut Judge<'_>, language: Language, text: &str, first_line: u32) 
     if !judge.enter() {
         return;
     }
+    effort::steps(text.len());
     match language {
         Language::Python => python::scan(judge, text, first_line),
         Language::Shell => shell::scan(judge, text, first_line),

@@ -220,7 +220,7 @@ fn a_healthy_node_is_ok() {
         "container-toolkit-present",
         "container-toolkit-fixed",
         "cdi-current",
-        "framework-architecture",
+        "framework-covers-gpu",
     ] {
         assert!(report.items.iter().any(|item| item.code == code), "no {code}");
     }

@@ -1,7 +1,7 @@
 //! A combination that a person names.
 
 use farrier_facts::check::{
-    Feature, InputError, Module, Query, Report, Request, Usage, Verdict, check,
+    Feature, InputError, Module, Query, Reason, Report, Request, Usage, Verdict, check,
 };
 
 use super::print::{self, INDENT};
@@ -51,7 +51,10 @@ pub(super) fn run(
     let report = check(&set, &query);
     match args.output {
         Output::Json => printer.json(&report)?,
-        Output::Table => print(&report, &query, printer)?,
+        Output::Table => {
+            print(&report, args, printer)?;
+            sets::print(&set.set, printer)?;
+        }
     }
     Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
 }
@@ -60,17 +63,26 @@ fn refusal(err: InputError) -> anyhow::Error {
     Hinted::error(err.to_string(), err.expected)
 }
 
-fn print(report: &Report, query: &Query<'_>, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
-    printer.line(&format!("{verdict}: {} with driver {}", query.gpu.id, query.driver.version))?;
-    printer.line("")?;
-    for reason in &report.reasons {
+    let subject = &report.subject;
+    printer.line(&format!("{verdict}: {} with driver {}", subject.gpu, subject.driver))?;
+    // What stands in the way, what to do about it, and only then what is fine.
+    let (fine, open): (Vec<&Reason>, Vec<&Reason>) =
+        report.reasons.iter().partition(|reason| reason.verdict == Verdict::Ok);
+    print_reasons(&open, printer)?;
+    print::remedies(&report.remedies, printer)?;
+    print_reasons(&fine, printer)?;
+    print::notices(&report.notices, args.strict, printer)
+}
+
+fn print_reasons(reasons: &[&Reason], printer: &mut Printer) -> anyhow::Result<()> {
+    if !reasons.is_empty() {
+        printer.line("")?;
+    }
+    for reason in reasons {
         printer.paragraph(reason.verdict.name(), INDENT, &reason.text)?;
         printer.paragraph("", INDENT, &format!("[{}] {}", reason.code, reason.source))?;
     }
-    print::remedies(&report.remedies, printer)?;
-    print::notices(&report.notices, printer)?;
-    printer.line("")?;
-    printer.line(&format!("data: {} of {}", report.data.set, report.data.date))?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::check::Verdict;
-use farrier_facts::node::{self, NodeReport, NvmlReading};
+use farrier_facts::node::{self, Item, NodeReport, NvmlReading};
 use farrier_hardware::capture::{self, Captured};
 use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
@@ -33,7 +33,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let report = node::judge(&set, &observation, on, args.strict);
     match args.output {
         Output::Json => printer.json(&report)?,
-        Output::Table => print(&report, &name, printer)?,
+        Output::Table => {
+            print(&report, args, &name, printer)?;
+            sets::print(&set.set, printer)?;
+        }
     }
     Ok(Outcome::finding_if(matches!(report.verdict, Verdict::Blocked | Verdict::Unknown)))
 }
@@ -105,22 +108,31 @@ fn ask(args: &Args, default: &Path) -> anyhow::Result<NvmlReading> {
     Ok(nvml::ask(command, Duration::from_secs(args.nvml_deadline)))
 }
 
-fn print(report: &NodeReport, name: &str, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(
+    report: &NodeReport,
+    args: &Args,
+    name: &str,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let verdict = print::headline(report.verdict, printer);
     printer.line(&format!("{verdict}: {name}"))?;
-    printer.line("")?;
-    for item in &report.items {
-        if item.verdict == Verdict::Ok {
-            // Nothing to do about it: where it was read is in the JSON.
-            printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
-            continue;
-        }
+    // What stands in the way, what to do about it, and only then what is fine.
+    let (fine, open): (Vec<&Item>, Vec<&Item>) =
+        report.items.iter().partition(|item| item.verdict == Verdict::Ok);
+    if !open.is_empty() {
+        printer.line("")?;
+    }
+    for item in open {
         printer.paragraph(item.verdict.name(), INDENT, &item.text)?;
         printer.paragraph("", INDENT, &format!("[{}] {}", item.code, item.source))?;
     }
     print::remedies(&report.remedies, printer)?;
-    print::notices(&report.notices, printer)?;
-    printer.line("")?;
-    printer.line(&format!("data: {} of {}", report.data.set, report.data.date))?;
-    Ok(())
+    if !fine.is_empty() {
+        printer.line("")?;
+    }
+    for item in fine {
+        // Nothing to do about it: where it was read is in the JSON.
+        printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
+    }
+    print::notices(&report.notices, args.strict, printer)
 }

@@ -37,14 +37,17 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
 /// Advisories can be many: the worst few, then how many more.
 const ADVISORIES_SHOWN: usize = 3;
 
-pub(super) fn notices(notices: &[Notice], printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn notices(
+    notices: &[Notice],
+    strict: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     if notices.is_empty() {
         return Ok(());
     }
     printer.line("")?;
-    printer.line(
-        &printer.toned(Tone::Strong, "Notices (they change the verdict only with --strict)"),
-    )?;
+    let heading = if strict { "Notices" } else { "Notices (with --strict they decide too)" };
+    printer.line(&printer.toned(Tone::Strong, heading))?;
     let (mut exposed, rest): (Vec<&Notice>, Vec<&Notice>) =
         notices.iter().partition(|notice| notice.code == NoticeCode::Exposed);
     for notice in rest {
@@ -55,8 +58,10 @@ pub(super) fn notices(notices: &[Notice], printer: &mut Printer) -> anyhow::Resu
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
     if let Some(fixed) = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max() {
         let count = exposed.len();
-        printer
-            .line(&format!("  - exposed to {count} security advisories; {fixed} fixes them all"))?;
+        let text = format!(
+            "security advisories with a fix in the branch, all of them in {fixed}: {count}"
+        );
+        printer.paragraph("  -", 4, &text)?;
     }
     for notice in exposed.iter().take(ADVISORIES_SHOWN) {
         let id = notice.id.as_deref().unwrap_or_default();

@@ -3,9 +3,10 @@
 use farrier_facts::FactSet;
 use farrier_facts::advisory::{Advisory, Regression};
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -46,7 +47,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     } else {
         print_lists(&advisories, &regressions, printer)?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 /// By CVE, bulletin number or product.

@@ -3,9 +3,11 @@
 use farrier_facts::FactSet;
 use farrier_facts::cuda::Toolkit;
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record};
 use crate::cli::Output;
+use crate::failure::Hinted;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let toolkits: Vec<&Toolkit> = match &lookup.name {
@@ -42,7 +44,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             .collect();
         printer.table(&headings, &rows)?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 /// `12`, `12.8` or `12.8.1`.
@@ -51,8 +54,15 @@ fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Vec<&'a Toolkit>> {
     let matches = |toolkit: &&Toolkit| format!("{}.", toolkit.version).starts_with(&wanted);
     let found: Vec<&Toolkit> = set.cuda.toolkit.iter().filter(matches).collect();
     if found.is_empty() {
-        let known: Vec<String> = set.cuda.minors().iter().map(ToString::to_string).collect();
-        return Err(unknown("cuda", name, known.iter().map(String::as_str)));
+        let major = name.split('.').next().unwrap_or_default();
+        let minors = set.cuda.minors().into_iter().rev().map(|minor| minor.to_string());
+        let of_major = minors.filter(|minor| minor.split('.').next() == Some(major));
+        let known: Vec<String> = of_major.collect();
+        let hint = match known.as_slice() {
+            [] => "`farrier facts cuda` lists what there is".to_owned(),
+            known => format!("published: {}", known.join(", ")),
+        };
+        return Err(Hinted::error(format!("there is no cuda `{name}` in the data"), hint));
     }
     Ok(found)
 }

@@ -5,7 +5,7 @@ use farrier_facts::driver::{BranchFacts, Release};
 use farrier_facts::version::{Branch, DriverVersion};
 use serde::Serialize;
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
 use crate::sets;
@@ -69,7 +69,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer.line("")?;
         printer.line("* unverified: no source of NVIDIA's confirms it")?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Found<'a>> {

@@ -3,9 +3,10 @@
 use farrier_facts::FactSet;
 use farrier_facts::framework::{Build, Coverage};
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let builds: Vec<&Build> = match &lookup.name {
@@ -23,7 +24,7 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             let title = format!("{} {} ({})", build.package, build.version, build.build);
             record::print(&title, build, printer)?;
             if let Some(coverage) = coverage_of(set, build) {
-                printer.paragraph("  carries code for", record::VALUES_AT, &code_for(coverage))?;
+                printer.paragraph("  carries code for", record::VALUES_AT, &coverage.list())?;
                 let line = format!("{} ({})", coverage.origin.line(), coverage.origin.kind);
                 printer.paragraph("  code: source", record::VALUES_AT, &line)?;
             }
@@ -33,7 +34,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         let rows: Vec<Vec<String>> = builds.iter().rev().map(|build| row(set, build)).collect();
         printer.table(&headings, &rows)?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 fn row(set: &FactSet, build: &Build) -> Vec<String> {
@@ -49,27 +51,16 @@ fn row(set: &FactSet, build: &Build) -> Vec<String> {
         build.version.to_string(),
         build.build.clone(),
         cuda,
-        coverage_of(set, build).map_or_else(|| "-".to_owned(), code_for),
+        coverage_of(set, build).map_or_else(|| "-".to_owned(), Coverage::list),
         build.requires_python.clone().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
+/// What a build carries, where a source lists this very build.
 fn coverage_of<'a>(set: &'a FactSet, build: &Build) -> Option<&'a Coverage> {
     let cuda = build.cuda?;
-    set.frameworks.coverage.iter().find(|coverage| {
-        coverage.package == build.package
-            && coverage.cuda == cuda
-            && coverage.versions.iter().any(|version| version.covers(&build.version))
-    })
-}
-
-fn code_for(coverage: &Coverage) -> String {
-    if let Some(minimum) = coverage.minimum {
-        return format!("{minimum} and later");
-    }
-    let mut list: Vec<String> = coverage.machine_code.iter().map(ToString::to_string).collect();
-    list.extend(coverage.ptx.iter().map(|target| format!("{target}+PTX")));
-    list.join(" ")
+    let carried = set.frameworks.coverage(&build.package, &build.version, cuda)?;
+    (!carried.assumed).then_some(carried.coverage)
 }
 
 /// `torch`, `torch==2.11` or `torch==2.11.0`.
@@ -84,8 +75,15 @@ fn find<'a>(set: &'a FactSet, name: &str) -> anyhow::Result<Vec<&'a Build>> {
     })?;
     let builds = set.frameworks.build.iter().filter(|build| build.package == package.name);
     let Some(version) = version else { return Ok(builds.collect()) };
+    let (version, tag) = match version.split_once('+') {
+        Some((version, tag)) => (version, Some(tag)),
+        None => (version, None),
+    };
     let wanted = format!("{version}.");
-    let matches = |build: &&Build| format!("{}.", build.version).starts_with(&wanted);
+    let matches = |build: &&Build| {
+        format!("{}.", build.version).starts_with(&wanted)
+            && tag.is_none_or(|tag| build.build == tag)
+    };
     let found: Vec<&Build> = builds.filter(matches).collect();
     if found.is_empty() {
         let known: Vec<String> =

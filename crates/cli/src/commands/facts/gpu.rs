@@ -3,15 +3,20 @@
 use farrier_facts::FactSet;
 use farrier_facts::gpu::Gpu;
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let gpus: Vec<&Gpu> = match &lookup.name {
         Some(name) => {
             let named = set.gpus.by_name(name);
-            vec![named.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?.gpu]
+            let named = named.ok_or_else(|| unknown("gpu", name, set.gpus.names()))?;
+            if named.assumed && lookup.output == Output::Table {
+                printer.line(&format!("`{name}` is a family; {} is taken", named.gpu.id))?;
+            }
+            vec![named.gpu]
         }
         None => oldest_first(set),
     };
@@ -34,17 +39,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             }
         }
     } else {
-        let headings = [
-            "GPU",
-            "Architecture",
-            "CC",
-            "Memory",
-            "GB/s",
-            "BF16 TFLOPS",
-            "NVLink GB/s",
-            "Power W",
-            "MIG",
-        ];
+        let headings =
+            ["GPU", "Generation", "CC", "Memory", "GB/s", "FP16 TFLOPS", "NVLink GB/s", "W", "MIG"];
         let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu)).collect();
         printer.table(&headings, &rows)?;
         printer.line("")?;
@@ -52,7 +48,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             "* unverified: no source confirms it; `farrier facts gpu NAME` shows every source",
         )?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 /// By generation, as the architectures are listed.

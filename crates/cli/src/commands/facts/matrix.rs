@@ -9,7 +9,6 @@ use farrier_facts::version::{Branch, CudaVersion, DriverVersion};
 use jiff::civil::Date;
 use serde::Serialize;
 
-use super::print_set;
 use crate::cli::Output;
 use crate::printer::Printer;
 use crate::sets;
@@ -19,7 +18,7 @@ use crate::sets;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The day for which the status shall hold [default: today]
-    #[arg(long, value_name = "DATE")]
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = crate::cli::day)]
     on: Option<Date>,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
@@ -39,6 +38,8 @@ struct Row<'a> {
     latest: &'a DriverVersion,
     end_of_support: Option<When>,
     status: SupportStatus,
+    /// Fields that no source confirms.
+    unverified: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -68,12 +69,15 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
                 [one] => (*one).to_owned(),
                 [first, .., last] => format!("{first} to {last}"),
             };
+            let mark =
+                |field: &str| if row.unverified.iter().any(|it| it == field) { " *" } else { "" };
             let end =
                 row.end_of_support.map_or_else(|| "not printed".to_owned(), |it| it.to_string());
+            let end = format!("{end}{}", mark("end_of_support"));
             vec![
                 row.branch.to_string(),
-                kind(row.kind).to_owned(),
-                row.cuda.to_string(),
+                format!("{}{}", kind(row.kind), mark("lifecycle")),
+                format!("{}{}", row.cuda, mark("native_cuda")),
                 row.cuda_by_minor_version.to_string(),
                 drives,
                 row.latest.to_string(),
@@ -84,12 +88,12 @@ pub(super) fn run(set: &FactSet, args: &Args, printer: &mut Printer) -> anyhow::
         .collect();
     printer.table(&headings, &lines)?;
     printer.line("")?;
-    printer.line(
-        "CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it",
-    )?;
-    printer.line("runs by minor-version compatibility (not PTX). Every older CUDA runs as well. Drives: from the")?;
-    printer.line("oldest to the newest GPU generation, none left out between.")?;
-    print_set(set, printer)
+    let legend = "CUDA: what the branch speaks itself (PTX too). Runs to: the newest CUDA whose programs it \
+                  runs by minor-version compatibility (not PTX); every older CUDA runs as well. Drives: \
+                  the oldest to the newest GPU generation, none left out. * unverified.";
+    printer.paragraph("", 0, legend)?;
+    sets::print(&set.set, printer)?;
+    Ok(())
 }
 
 fn kind(lifecycle: Lifecycle) -> &'static str {
@@ -128,5 +132,6 @@ fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
         latest: &branch.latest,
         end_of_support: branch.end_of_support,
         status: branch.support(on),
+        unverified: &branch.unverified,
     }
 }

@@ -87,13 +87,6 @@ fn print_json<T: Serialize>(
     Ok(())
 }
 
-/// The last line of every table: which set.
-fn print_set(set: &FactSet, printer: &mut Printer) -> anyhow::Result<()> {
-    printer.line("")?;
-    printer.line(&format!("data: {} of {}", set.set.name, set.set.date))?;
-    Ok(())
-}
-
 /// The error for a name that is not in the data, with the nearest that is.
 fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> anyhow::Error {
     let near = names::nearest(name, known);

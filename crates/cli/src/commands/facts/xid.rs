@@ -2,10 +2,12 @@
 
 use farrier_facts::FactSet;
 use farrier_facts::xid::{Sxid, Xid};
+use serde_json::Value;
 
-use super::{Lookup, print_json, print_set, record, unknown};
+use super::{Lookup, print_json, record, unknown};
 use crate::cli::Output;
 use crate::printer::Printer;
+use crate::sets;
 
 pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyhow::Result<()> {
     let name = lookup.name.as_deref();
@@ -22,8 +24,8 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
     }
     if lookup.output == Output::Json {
         let xids = xids.iter().map(serde_json::to_value);
-        let sxids = sxids.iter().map(serde_json::to_value);
-        let all: Vec<serde_json::Value> = xids.chain(sxids).collect::<Result<_, _>>()?;
+        let sxids = sxids.iter().map(|sxid| judged(sxid));
+        let all: Vec<Value> = xids.chain(sxids).collect::<Result<_, _>>()?;
         return print_json(set, "xid", &all, printer);
     }
     if name.is_some() {
@@ -36,7 +38,9 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
             }
         }
         for sxid in sxids {
-            record::print(&format!("SXid {}: {}", sxid.code, sxid.name), sxid, printer)?;
+            let title = format!("SXid {}: {}", sxid.code, sxid.name);
+            record::print(&title, &judged(sxid)?, printer)?;
+            printer.paragraph("  what to do", record::VALUES_AT, &sxid.verdict().text)?;
         }
     } else {
         let headings = ["Xid", "Meaning", "Severity", "Action", "NVIDIA: first, then"];
@@ -57,7 +61,17 @@ pub(super) fn run(set: &FactSet, lookup: &Lookup, printer: &mut Printer) -> anyh
         printer
             .line(&format!("and {} SXids of NVSwitch: `farrier facts xid 24007`", sxids.len()))?;
     }
-    print_set(set, printer)
+    sets::print(&set.set, printer)?;
+    Ok(())
+}
+
+/// The record of an NVSwitch error with the severity and action that `farrier decode` gives it; an Xid has its own.
+fn judged(sxid: &Sxid) -> serde_json::Result<Value> {
+    let mut record = serde_json::to_value(sxid)?;
+    let verdict = sxid.verdict();
+    record["severity"] = serde_json::to_value(verdict.severity)?;
+    record["action"] = serde_json::to_value(verdict.action)?;
+    Ok(record)
 }
 
 /// `79`, `Xid 79`, or the driver's name for it.

@@ -38,7 +38,7 @@ pub(super) fn need<'a>(set: &'a FactSet, text: &str) -> Result<CudaNeed<'a>, Inp
     }
 }
 
-/// The error for a CUDA that was never published, with what was.
+/// The error for a CUDA that is not in the data, with what is.
 fn absent(set: &FactSet, field: Field, text: &str) -> InputError {
     let releases = set.cuda.toolkit.iter().rev().map(|toolkit| toolkit.version);
     // The nearest list that is not empty: releases of the same minor, minors of the same major.
@@ -50,18 +50,19 @@ fn absent(set: &FactSet, field: Field, text: &str) -> InputError {
     if known.is_empty() {
         known = same_major.map(|cuda| cuda.to_string()).collect();
     }
-    let known = match (known.is_empty(), releases.clone().next(), releases.clone().next_back()) {
-        (true, Some(first), Some(last)) => {
-            format!("the data holds {} to {}", first.cuda, last.cuda)
-        }
-        _ => known.join(", "),
+    if !known.is_empty() {
+        let problem = format!("there is no CUDA {text}");
+        return InputError::new(field, problem, format!("published: {}", known.join(", ")));
+    }
+    let range = match (releases.clone().next(), releases.clone().next_back()) {
+        (Some(first), Some(last)) => format!("the data holds {} to {}", first.cuda, last.cuda),
+        _ => "the data holds none".to_owned(),
     };
-    InputError::new(
-        field,
-        format!("there is no CUDA {text}"),
-        format!("{known}; for a release newer than the data, `farrier facts update`"),
-    )
+    InputError::new(field, format!("CUDA {text} is not in the data"), format!("{range}{NEWER}"))
 }
+
+/// Where facts about newer releases come from.
+pub(super) const NEWER: &str = "; `farrier facts update --from FILE` installs newer facts";
 
 pub(super) fn forward_compat(set: &FactSet, text: &str) -> Result<CudaVersion, InputError> {
     const EXPECTED: &str = "the CUDA of the package, such as `13.0` for cuda-compat-13-0";

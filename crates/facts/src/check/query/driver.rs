@@ -3,7 +3,7 @@
 use super::{Driver, DriverGiven};
 use crate::check::input::{Field, InputError};
 use crate::set::FactSet;
-use crate::version::{Branch, DriverVersion};
+use crate::version::{Branch, DriverVersion, number};
 
 pub(super) fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, InputError> {
     const EXPECTED: &str = "a release such as `580.65.06`, or a branch such as `580`";
@@ -12,7 +12,7 @@ pub(super) fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, Inp
         return Err(error("no version given".to_owned()));
     }
     let bare = text.strip_prefix(['R', 'r']).unwrap_or(text);
-    let (version, given) = if let Ok(number) = bare.parse::<u32>() {
+    let (version, given) = if let Some(number) = number(bare) {
         let latest = set.drivers.branch(Branch(number)).map(|facts| facts.latest.clone());
         // Outside the data a branch is judged by its number alone.
         let version = latest.map_or_else(|| format!("{number}.0").parse(), Ok);
@@ -28,7 +28,8 @@ pub(super) fn driver<'a>(set: &'a FactSet, text: &str) -> Result<Driver<'a>, Inp
     if set.cuda.family(number.0).is_some() {
         return Err(error(format!("`{text}` looks like a CUDA version; are the two swapped?")));
     }
-    if number.0 < 100 {
+    // A branch has three digits: one more or less is a slip.
+    if !(100..1000).contains(&number.0) {
         return Err(error(format!("`{text}` does not read as a driver version")));
     }
     let branch = set.drivers.branch(number);

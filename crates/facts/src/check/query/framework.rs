@@ -1,5 +1,6 @@
 //! `--framework`.
 
+use super::cuda::NEWER;
 use super::{FrameworkNeed, Wanted, quoted};
 use crate::check::input::{Field, InputError};
 use crate::framework::{Build, Package};
@@ -34,9 +35,15 @@ pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNee
         None => (version.trim(), None),
     };
     let asked: PackageVersion = version.parse().map_err(|_| {
-        error(format!("`{version}` does not read as a version"), EXPECTED.to_owned())
+        let problem = if version.is_empty() {
+            format!("`{text}` has no version after `==`")
+        } else {
+            format!("`{version}` does not read as a published version")
+        };
+        error(problem, EXPECTED.to_owned())
     })?;
     let version = known_version(set, package, &asked)?;
+    let version_assumed_from = (version != asked).then_some(asked);
     let wanted = match tag.or(extra) {
         None | Some("and-cuda" | "cuda") => Wanted::Plain,
         Some(tag) if tag == "cpu" || tag.starts_with("rocm") || tag == "xpu" => {
@@ -45,10 +52,11 @@ pub(super) fn framework<'a>(set: &'a FactSet, text: &str) -> Result<FrameworkNee
         Some(tag) => Wanted::Named(tag.to_owned()),
     };
     let build = find_build(set, package, &version, &wanted)?;
-    Ok(FrameworkNeed { package, version, wanted, build })
+    Ok(FrameworkNeed { package, version, version_assumed_from, wanted, build })
 }
 
-/// The version in the data that was meant: itself, or the newest that `2.11` covers.
+/// The version in the data that was meant: the equal one (`2.11` is `2.11.0`), or else the newest that
+/// the text begins (`0.8` of `0.8.5`).
 fn known_version(
     set: &FactSet,
     package: &Package,
@@ -56,28 +64,28 @@ fn known_version(
 ) -> Result<PackageVersion, InputError> {
     let mut versions: Vec<&PackageVersion> =
         set.frameworks.builds(&package.name).map(|build| &build.version).collect();
+    if let Some(equal) = versions.iter().find(|version| **version == asked) {
+        return Ok((*equal).clone());
+    }
     versions.sort();
-    let equal = versions.iter().find(|version| version.cmp(&&asked).is_eq());
     let covered = versions.iter().rev().find(|version| asked.parts() < 3 && asked.covers(version));
-    equal.or(covered).map(|version| (*version).clone()).ok_or_else(|| {
-        let near: Vec<String> = versions
-            .iter()
-            .filter(|version| version.minor() == asked.minor())
-            .map(ToString::to_string)
-            .collect();
+    covered.map(|version| (*version).clone()).ok_or_else(|| {
+        let of_minor = versions.iter().filter(|version| version.minor() == asked.minor());
+        let mut near: Vec<String> = of_minor.map(ToString::to_string).collect();
+        near.dedup();
         let range = match (versions.first(), versions.last()) {
+            (Some(first), Some(last)) if first == last => format!("the data holds {first}"),
             (Some(first), Some(last)) => format!("the data holds {first} to {last}"),
             _ => "the data holds no version of it".to_owned(),
         };
-        let expected = if near.is_empty() {
-            range
-        } else {
-            format!("{range}, of {}: {}", minor(asked), near.join(", "))
+        let near = match near.as_slice() {
+            [] => String::new(),
+            near => format!(", of {}: {}", minor(asked), near.join(", ")),
         };
         InputError::new(
             Field::Framework,
             format!("there is no {} {asked} in the data", package.name),
-            format!("{expected}; for a release newer than the data, `farrier facts update`"),
+            format!("{range}{near}{NEWER}"),
         )
     })
 }

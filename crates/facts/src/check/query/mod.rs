@@ -145,6 +145,8 @@ pub struct FrameworkNeed<'a> {
     pub package: &'a Package,
     /// The version.
     pub version: PackageVersion,
+    /// What the person wrote, where `version` is only one that fits it.
+    pub version_assumed_from: Option<PackageVersion>,
     /// Which build.
     pub wanted: Wanted,
     /// Its record.
@@ -165,7 +167,8 @@ pub enum Wanted {
 impl<'a> Query<'a> {
     /// Reads a request against a set. `on` is the day for which the answer shall hold.
     pub fn read(set: &'a FactSet, request: &Request, on: Date) -> Result<Self, InputError> {
-        let named = gpu(set, &request.gpu)?;
+        said_something(request)?;
+        let named = gpu(set, request.gpu.trim())?;
         let cuda = request.cuda.as_deref().map(|text| cuda::need(set, text)).transpose()?;
         let framework =
             request.framework.as_deref().map(|text| framework::framework(set, text)).transpose()?;
@@ -179,7 +182,7 @@ impl<'a> Query<'a> {
         Ok(Self {
             gpu: named.gpu,
             gpu_assumed_from: named.assumed.then(|| request.gpu.clone()),
-            driver: driver::driver(set, &request.driver)?,
+            driver: driver::driver(set, request.driver.trim())?,
             cuda,
             framework,
             module: request.module,
@@ -191,6 +194,26 @@ impl<'a> Query<'a> {
             on,
             strict: request.strict,
         })
+    }
+}
+
+/// A flag about CUDA says nothing without one.
+fn said_something(request: &Request) -> Result<(), InputError> {
+    let without = request.cuda.is_none() && request.framework.is_none();
+    let idle = if without && request.ptx_only {
+        Some((Field::PtxOnly, "--cuda or --framework"))
+    } else if request.cuda.is_none() && request.usage == Usage::Compile {
+        Some((Field::Use, "--cuda"))
+    } else {
+        None
+    };
+    match idle {
+        Some((field, needs)) => Err(InputError::new(
+            field,
+            format!("says nothing without {needs}"),
+            format!("give {needs} as well, or leave it out"),
+        )),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Does the driver branch know the GPU's generation?
 
-use super::{advise_branch, architecture_of};
+use super::{advise_branch, architecture_of, target_of};
 use crate::check::context::Findings;
 use crate::check::query::Query;
 use crate::check::report::Verdict;
@@ -10,11 +10,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let gpu = query.gpu;
     let architecture = architecture_of(set, gpu);
     let branch = query.driver.version.branch();
-    let target = architecture
-        .targets
-        .iter()
-        .find(|target| target.compute_capability == gpu.compute_capability)
-        .expect("a valid set has the target of every GPU");
+    let target = target_of(set, gpu);
 
     if let Some(last) = architecture.last_branch
         && branch > last
@@ -43,7 +39,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
                 gpu.compute_capability,
                 target.first_cuda
             ),
-            &architecture.origin,
+            &architecture.first_branch_origin,
         );
         advise_branch(set, query, findings, "for this GPU", |_| true);
     } else if let Some(listed) = &gpu.listed

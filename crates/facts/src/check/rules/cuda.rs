@@ -1,7 +1,7 @@
 //! Does the driver carry this CUDA, and does this CUDA know the GPU?
 
 use super::forward::UserSpace;
-use super::{advise_branch, architecture_of, at_least};
+use super::{advise_branch, architecture_of, at_least, drives, target_of};
 use crate::check::context::Findings;
 use crate::check::query::{CudaNeed, Query, Usage};
 use crate::check::report::Verdict;
@@ -18,9 +18,11 @@ pub(crate) fn judge(
     findings: &mut Findings,
 ) {
     let Some(need) = &query.cuda else { return };
-    let need = Need::of_toolkit(set, need);
-    driver_carries(set, query, user_space, &need, findings);
-    knows_gpu(set, query, &need, findings);
+    let need = Need::of_toolkit(set, query, need);
+    // What has no code for the GPU is not said to run.
+    if knows_gpu(set, query, &need, findings) {
+        driver_carries(set, query, user_space, &need, findings);
+    }
 }
 
 /// What must be carried, and by which name to speak of it.
@@ -35,48 +37,100 @@ pub(super) struct Need<'a> {
     pub(super) shipped: Option<&'a DriverVersion>,
     /// Who says so.
     pub(super) origin: &'a Origin,
-    /// Nothing but the GPU's own compiler output counts: the program carries PTX only.
+    /// What it is for. A framework is always run.
+    pub(super) usage: Usage,
+    /// The program carries PTX and no machine code for the GPU.
     pub(super) ptx_only: bool,
 }
 
 impl<'a> Need<'a> {
-    fn of_toolkit(set: &'a FactSet, need: &CudaNeed<'a>) -> Self {
-        let family = |major| set.cuda.family(major).expect("a valid set has the family");
-        match *need {
-            CudaNeed::Major(major) => Self {
-                subject: format!("CUDA {major}"),
-                family: family(major),
-                cuda: None,
-                shipped: None,
-                origin: &family(major).origin,
-                ptx_only: false,
-            },
-            CudaNeed::Minor(toolkit) | CudaNeed::Exact(toolkit) => {
-                let exact = matches!(need, CudaNeed::Exact(_));
-                let cuda = toolkit.version.cuda;
-                let name = if exact { toolkit.version.to_string() } else { cuda.to_string() };
-                Self {
-                    subject: format!("CUDA {name}"),
-                    family: family(cuda.major),
-                    cuda: Some(cuda),
-                    shipped: toolkit.driver.as_ref(),
-                    origin: &toolkit.origin,
-                    ptx_only: false,
-                }
+    fn of_toolkit(set: &'a FactSet, query: &Query<'a>, need: &CudaNeed<'a>) -> Self {
+        let (name, major, toolkit) = match *need {
+            CudaNeed::Major(major) => (major.to_string(), major, None),
+            CudaNeed::Minor(toolkit) => {
+                (toolkit.version.cuda.to_string(), toolkit.version.cuda.major, Some(toolkit))
             }
+            CudaNeed::Exact(toolkit) => {
+                (toolkit.version.to_string(), toolkit.version.cuda.major, Some(toolkit))
+            }
+        };
+        let family = set.cuda.family(major).expect("a valid set has the family");
+        Self {
+            subject: format!("CUDA {name}"),
+            family,
+            cuda: toolkit.map(|toolkit| toolkit.version.cuda),
+            shipped: toolkit.and_then(|toolkit| toolkit.driver.as_ref()),
+            origin: toolkit.map_or(&family.origin, |toolkit| &toolkit.origin),
+            usage: query.usage,
+            ptx_only: query.ptx_only,
         }
     }
 
     /// The same for a framework that brings `cuda` along.
     pub(super) fn of_framework(
         set: &'a FactSet,
+        ptx_only: bool,
         subject: String,
         cuda: CudaVersion,
         origin: &'a Origin,
     ) -> Option<Self> {
         let family = set.cuda.family(cuda.major)?;
         let shipped = set.cuda.first_release(cuda).and_then(|toolkit| toolkit.driver.as_ref());
-        Some(Self { subject, family, cuda: Some(cuda), shipped, origin, ptx_only: false })
+        Some(Self {
+            subject,
+            family,
+            cuda: Some(cuda),
+            shipped,
+            origin,
+            usage: Usage::Run,
+            ptx_only,
+        })
+    }
+
+    /// In a question of compiling, a driver that cannot run the result is a condition, not an end.
+    fn blocked(&self) -> Verdict {
+        match self.usage {
+            Usage::Run => Verdict::Blocked,
+            Usage::Compile => Verdict::Caveat,
+        }
+    }
+}
+
+/// How a user space meets a CUDA.
+enum Reach {
+    /// It is of a newer major version.
+    NewerFamily(CudaVersion),
+    /// It is too old for the major version.
+    TooOld,
+    /// It is of the same major version, and no minor was asked for.
+    Family(CudaVersion),
+    /// It speaks this CUDA; the toolkit may ship with a later release of its branch.
+    Speaks { speaks: CudaVersion, update_is_newer: bool },
+    /// It is of the same major version and speaks an older minor.
+    OlderMinor(CudaVersion),
+}
+
+fn reach(query: &Query<'_>, user_space: UserSpace, need: &Need<'_>) -> Reach {
+    let driver = &query.driver.version;
+    // The driver that ships with a release runs it, also where the family's floor came later
+    // (450.51.05 and CUDA 11.0).
+    let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
+    let above_floor = user_space.by_package || *driver >= need.family.driver_min || shipped_here;
+    let Some(speaks) = user_space.cuda else { return Reach::TooOld };
+    if speaks.major > need.family.major {
+        return Reach::NewerFamily(speaks);
+    }
+    if speaks.major < need.family.major || !above_floor {
+        return Reach::TooOld;
+    }
+    match need.cuda {
+        None => Reach::Family(speaks),
+        Some(cuda) if speaks >= cuda => {
+            let of_branch = |it: &&DriverVersion| it.branch() == driver.branch();
+            let update = need.shipped.filter(of_branch).is_some_and(|shipped| driver < shipped);
+            Reach::Speaks { speaks, update_is_newer: update && !user_space.by_package }
+        }
+        Some(_) => Reach::OlderMinor(speaks),
     }
 }
 
@@ -88,110 +142,73 @@ pub(super) fn driver_carries(
     need: &Need<'_>,
     findings: &mut Findings,
 ) -> bool {
-    let driver = &query.driver.version;
     let subject = &need.subject;
-    let ptx_only = query.ptx_only || need.ptx_only;
-    let floor = &need.family.driver_min;
-    let speaks = user_space.cuda;
-    let same_family = speaks.filter(|speaks| speaks.major == need.family.major);
-    let newer_family = speaks.filter(|speaks| speaks.major > need.family.major);
+    let family = &need.family.origin;
     let ships =
         need.shipped.map(|shipped| format!("; {shipped} ships with it")).unwrap_or_default();
     let via = if user_space.by_package { "the cuda-compat package" } else { "the driver" };
-    // The driver that ships with a release runs it, also where the family's floor came later
-    // (450.51.05 and CUDA 11.0).
-    let shipped_here = need.shipped.is_some_and(|shipped| driver >= shipped);
-    let too_old = !user_space.by_package && driver < floor && !shipped_here;
-
-    if let Some(speaks) = newer_family {
-        findings.reason(
+    let (verdict, code, text, origin) = match reach(query, user_space, need) {
+        Reach::TooOld => return refuse(set, query, need, findings),
+        Reach::NewerFamily(speaks) => (
             Verdict::Ok,
             "cuda-backward-compatible",
-            format!("{subject} runs: {via} speaks CUDA {speaks} and runs what older ones built"),
-            &need.family.origin,
-        );
-        return true;
-    }
-    if too_old || same_family.is_none() {
-        return refuse(set, query, need, findings);
-    }
-    let Some((speaks, cuda)) = same_family.zip(need.cuda) else {
-        // Only the major version is known.
-        let speaks = same_family.map(|it| it.to_string()).unwrap_or_default();
-        findings.reason(
+            format!("{via} speaks CUDA {speaks} and runs what {subject} built"),
+            family,
+        ),
+        Reach::Family(speaks) => (
             Verdict::Caveat,
             "cuda-minor-missing",
             format!(
                 "{subject} was given without its minor: up to {speaks} {via} runs it as it is, later \
                  minors by minor-version compatibility (not PTX)"
             ),
-            &need.family.origin,
-        );
-        return true;
-    };
-    if speaks >= cuda {
-        let update_is_newer = !user_space.by_package
-            && need.shipped.is_some_and(|it| it.branch() == driver.branch() && driver < it);
-        if update_is_newer {
-            findings.reason(
-                Verdict::Caveat,
-                "cuda-update-newer-than-driver",
-                format!("{subject} runs on {driver}, of the same branch{ships}"),
-                need.origin,
-            );
-        } else {
-            findings.reason(
-                Verdict::Ok,
-                "cuda-native",
-                format!("{subject} runs: {via} speaks CUDA {speaks}{ships}"),
-                need.origin,
-            );
-        }
-        return true;
-    }
-    if ptx_only {
-        findings.reason(
-            capped(query, Verdict::Blocked),
-            "cuda-ptx-newer-than-driver",
-            format!(
+            family,
+        ),
+        Reach::Speaks { update_is_newer: true, .. } => (
+            Verdict::Caveat,
+            "cuda-update-newer-than-driver",
+            format!("{subject} runs on {}, of the same branch{ships}", query.driver.version),
+            need.origin,
+        ),
+        Reach::Speaks { speaks, .. } => (
+            Verdict::Ok,
+            "cuda-native",
+            format!("{via} speaks CUDA {speaks} and runs {subject}{ships}"),
+            need.origin,
+        ),
+        Reach::OlderMinor(speaks) if need.ptx_only => {
+            let text = format!(
                 "PTX of {subject} cannot be translated: {via} speaks CUDA {speaks}, and \
                  minor-version compatibility does not cover PTX{ships}"
+            );
+            findings.reason(need.blocked(), "cuda-ptx-newer-than-driver", text, family);
+            advise_newer(set, query, need, findings);
+            return false;
+        }
+        Reach::OlderMinor(speaks) => (
+            Verdict::Caveat,
+            "cuda-minor-version",
+            format!(
+                "{subject} runs by minor-version compatibility ({} runs CUDA {}.x), except programs \
+                 that need PTX translated or newer driver features: {via} speaks CUDA {speaks}{ships}",
+                at_least(&need.family.driver_min),
+                need.family.major
             ),
-            &need.family.origin,
-        );
-        advise_newer(set, query, need, findings);
-        return false;
-    }
-    findings.reason(
-        Verdict::Caveat,
-        "cuda-minor-version",
-        format!(
-            "{subject} runs by minor-version compatibility ({} runs CUDA {}.x), except programs that \
-             need PTX translated or newer driver features: {via} speaks CUDA {speaks}{ships}",
-            at_least(floor),
-            need.family.major
+            family,
         ),
-        &need.family.origin,
-    );
+    };
+    findings.reason(verdict, code, text, origin);
     true
-}
-
-/// In a question of compiling, a driver that cannot run the result is a condition, not an end.
-fn capped(query: &Query<'_>, verdict: Verdict) -> Verdict {
-    match query.usage {
-        Usage::Run => verdict,
-        Usage::Compile => verdict.min(Verdict::Caveat),
-    }
 }
 
 fn refuse(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) -> bool {
     let floor = &need.family.driver_min;
-    let verb = match query.usage {
+    let verb = match need.usage {
         Usage::Run => "needs",
         Usage::Compile => "builds, and what it builds needs",
     };
     findings.reason(
-        capped(query, Verdict::Blocked),
+        need.blocked(),
         "cuda-driver-too-old",
         format!("{} {verb} {}; {} is older", need.subject, at_least(floor), query.driver.version),
         &need.family.origin,
@@ -204,7 +221,7 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     let major = need.family.major;
     let wanted = need.cuda.unwrap_or(CudaVersion { major, minor: 0 });
     let enough = |cuda: CudaVersion| {
-        if query.ptx_only || need.ptx_only { cuda >= wanted } else { cuda.major >= major }
+        if need.ptx_only { cuda >= wanted } else { cuda.major >= major }
     };
     advise_branch(set, query, findings, &format!("for {}", need.subject), |branch| {
         enough(branch.native_cuda)
@@ -223,7 +240,7 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     let carried = set.drivers.branch.iter().find(|it| it.native_cuda == package.cuda);
     let known =
         architecture.last_branch.is_none_or(|last| carried.is_some_and(|it| it.branch <= last));
-    if query.forward_compat.is_none() && known {
+    if query.forward_compat.is_none() && known && drives(set, query.gpu, branch) {
         findings.remedy(
             &format!("for {}", need.subject),
             format!("or keep {branch} and add {}, a newer user-space driver", package.name()),
@@ -232,46 +249,40 @@ fn advise_newer(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mu
     }
 }
 
-/// Whether this CUDA has machine code for the GPU, or can make it.
-fn knows_gpu(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) {
-    let architecture = architecture_of(set, query.gpu);
+/// Whether this CUDA has machine code for the GPU, or can make it; false where nothing built with it
+/// can run there.
+fn knows_gpu(set: &FactSet, query: &Query<'_>, need: &Need<'_>, findings: &mut Findings) -> bool {
+    let origin = &architecture_of(set, query.gpu).origin;
+    let target = target_of(set, query.gpu);
     let own = query.gpu.compute_capability;
-    let target = architecture
-        .targets
-        .iter()
-        .find(|target| target.compute_capability == own)
-        .expect("a valid set has the target of every GPU");
     let Some(cuda) = need.cuda else {
-        major_knows_gpu(query, need, target, &architecture.origin, findings);
-        return;
+        return major_knows_gpu(query, need, target, origin, findings);
     };
     let subject = &need.subject;
-    let origin = &architecture.origin;
     let sm = own.sm();
     let gpu = &query.gpu.id;
 
     if target.last_cuda.is_some_and(|last| cuda > last) {
         dropped(query, need, target, origin, findings);
-    } else if cuda >= target.first_cuda {
-        if query.usage == Usage::Compile {
+        return false;
+    }
+    if cuda >= target.first_cuda {
+        if need.usage == Usage::Compile {
             let text = format!("{subject} compiles for {sm} ({gpu})");
             findings.reason(Verdict::Ok, "compile-target", text, origin);
         }
     } else if let Some(older) = older_target(set, own, cuda) {
-        let older = older.sm();
-        findings.reason(
-            Verdict::Caveat,
-            "compile-older-target",
-            format!(
-                "{subject} does not know {sm} (since CUDA {}); code for {older} runs on {gpu}, without \
-                 what is new in {sm}",
-                target.first_cuda
-            ),
-            origin,
+        let text = format!(
+            "{subject} does not know {sm} (since CUDA {}); code for {} runs on {gpu}, without what is \
+             new in {sm}",
+            target.first_cuda,
+            older.sm()
         );
+        findings.reason(Verdict::Caveat, "compile-older-target", text, origin);
     } else {
         too_new(query, need, target, origin, findings);
     }
+    true
 }
 
 fn too_new(
@@ -281,7 +292,7 @@ fn too_new(
     origin: &Origin,
     findings: &mut Findings,
 ) {
-    let (verdict, code, consequence) = match query.usage {
+    let (verdict, code, consequence) = match need.usage {
         Usage::Run => (
             Verdict::Caveat,
             "runs-by-ptx-only",
@@ -334,16 +345,18 @@ fn major_knows_gpu(
     target: &Target,
     origin: &Origin,
     findings: &mut Findings,
-) {
+) -> bool {
     let major = need.family.major;
     if target.last_cuda.is_some_and(|last| major > last.major) {
         dropped(query, need, target, origin, findings);
-    } else if target.first_cuda.major > major {
+        return false;
+    }
+    if target.first_cuda.major > major {
         too_new(query, need, target, origin, findings);
     } else if target.first_cuda.major == major && target.first_cuda.minor > 0 {
         findings.reason(
             Verdict::Caveat,
-            "cuda-minor-missing",
+            "cuda-minor-decides-target",
             format!(
                 "{} knows {} ({}) only from CUDA {} on",
                 need.subject,
@@ -354,6 +367,7 @@ fn major_knows_gpu(
             origin,
         );
     }
+    true
 }
 
 /// The best target of the same generation that this CUDA does know.

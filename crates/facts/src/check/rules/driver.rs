@@ -47,6 +47,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
                 &branch.origin,
             );
         }
+        DriverGiven::Release if set.drivers.release.iter().any(|it| it.version == *version) => {}
         DriverGiven::Release if *version > branch.latest => findings.reason(
             Verdict::Ok,
             "driver-newer-than-seen",
@@ -56,7 +57,14 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             ),
             &branch.origin,
         ),
-        DriverGiven::Release => {}
+        DriverGiven::Release => {
+            findings.reason(
+                Verdict::Ok,
+                "driver-release-unseen",
+                format!("{version} is not among the releases in the data; judged by its branch"),
+                &branch.origin,
+            );
+        }
     }
 }
 

@@ -6,40 +6,51 @@ use crate::advisory::{Advisory, FixedDriver, Product, Regression};
 use crate::check::context::Findings;
 use crate::check::query::Query;
 use crate::check::report::{Notice, NoticeCode, Verdict};
+use crate::driver::BranchFacts;
 use crate::set::FactSet;
+use crate::version::{Branch, DriverVersion};
 
 pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
-    // A driver outside the data would look clean: `driver-…-than-data` says so already.
-    if query.driver.branch.is_none() {
+    let driver = &query.driver.version;
+    let Some(branch) = query.driver.branch else {
+        // Nothing is known of it, which is not the same as nothing against it.
+        if query.strict {
+            let text = format!("strict: the advisories of {} are not known", driver.branch());
+            let origin = &set.drivers.newest().origin;
+            findings.reason(Verdict::Unknown, "strict-exposure-unknown", text, origin);
+        }
         return;
-    }
-    let exposed = advisories(set, query, findings);
+    };
+    let exposure = advisories(set, query, branch, findings);
     let regressions = regressions(set, query, findings);
     if !query.strict {
         return;
     }
-    let driver = &query.driver.version;
-    let strict = |findings: &mut Findings, verdict, code, text, origin| {
-        findings.reason(verdict, code, text, origin);
-    };
-    if let Some((first, count)) = exposed.exposed {
-        let text = format!("strict: {driver} lacks the fixes of {count} advisories (see notices)");
-        strict(findings, Verdict::Blocked, "strict-exposed", text, &first.origin);
+    if let Some((first, count)) = exposure.exposed {
+        let text = format!("strict: {driver} lacks the fixes of advisories (see notices): {count}");
+        findings.reason(Verdict::Blocked, "strict-exposed", text, &first.origin);
     }
-    if let Some((first, count)) = exposed.unlisted {
-        let text = format!("strict: {count} advisories do not list this branch (see notices)");
-        strict(findings, Verdict::Unknown, "strict-exposure-unknown", text, &first.origin);
+    if let Some(fixed) = exposure.fixed {
+        let text = format!("update to {fixed} or a newer release of the branch");
+        findings.remedy("for the fixes of the advisories", text, None);
+    }
+    if let Some((first, count)) = exposure.unlisted {
+        let text =
+            format!("strict: advisories that do not list this branch (see notices): {count}");
+        findings.reason(Verdict::Unknown, "strict-exposure-unknown", text, &first.origin);
     }
     if let Some(worst) = regressions.iter().max_by_key(|it| it.confirmed.is_some()) {
         let verdict = if worst.confirmed.is_some() { Verdict::Blocked } else { Verdict::Caveat };
-        let text = format!("strict: {} known regression(s) (see notices)", regressions.len());
-        strict(findings, verdict, "strict-regression", text, &worst.origin);
+        let text = format!("strict: known regressions (see notices): {}", regressions.len());
+        findings.reason(verdict, "strict-regression", text, &worst.origin);
     }
 }
 
 #[derive(Default)]
 struct Exposure<'a> {
     exposed: Option<(&'a Advisory, usize)>,
+    /// The release that fixes all of them.
+    fixed: Option<&'a DriverVersion>,
     unlisted: Option<(&'a Advisory, usize)>,
 }
 
@@ -50,9 +61,25 @@ fn entry<'a>(advisory: &'a Advisory, query: &Query<'_>) -> Option<&'a FixedDrive
     rows.into_iter().find(|fixed| fixed.branch == branch)
 }
 
-fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) -> Exposure<'a> {
+/// The bulletins that list a branch in some advisory: they have looked at the branch, and an advisory of
+/// theirs without a row for it does not concern it.
+fn looked_at(set: &FactSet, branch: Branch) -> Vec<&str> {
+    let lists = |advisory: &&Advisory| advisory.fixed_drivers.iter().any(|it| it.branch == branch);
+    let mut bulletins: Vec<&str> =
+        set.advisories.advisory.iter().filter(lists).map(|it| it.bulletin.as_str()).collect();
+    bulletins.dedup();
+    bulletins
+}
+
+fn advisories<'a>(
+    set: &'a FactSet,
+    query: &Query<'_>,
+    branch: &BranchFacts,
+    findings: &mut Findings,
+) -> Exposure<'a> {
     let driver = &query.driver.version;
-    let born = query.driver.branch.map(|branch| branch.first_release.last_day());
+    let born = branch.first_release.last_day();
+    let looked_at = looked_at(set, branch.branch);
     let mut exposure = Exposure::default();
     let mut unlisted_since = None;
     for advisory in &set.advisories.advisory {
@@ -63,6 +90,7 @@ fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) 
             Some(fixed) if *driver < fixed.version => {
                 let (_, count) = exposure.exposed.get_or_insert((advisory, 0));
                 *count += 1;
+                exposure.fixed = exposure.fixed.max(Some(&fixed.version));
                 findings.notice(Notice {
                     code: NoticeCode::Exposed,
                     id: Some(advisory.id.clone()),
@@ -74,9 +102,11 @@ fn advisories<'a>(set: &'a FactSet, query: &Query<'_>, findings: &mut Findings) 
                 });
             }
             Some(_) => {}
-            // A branch that is newer than all that the bulletin lists came with the fix.
-            None if born.is_some_and(|born| born > advisory.published) => {}
-            None if advisory.fixed_drivers.iter().all(|fixed| fixed.branch < driver.branch()) => {}
+            // A branch that came out after the bulletin was never affected by what it lists.
+            None if born > advisory.published => {}
+            // One with a doubt proves nothing.
+            None if advisory.doubt.is_none() && looked_at.contains(&advisory.bulletin.as_str()) => {
+            }
             None => {
                 let (_, count) = exposure.unlisted.get_or_insert((advisory, 0));
                 *count += 1;

@@ -3,7 +3,7 @@
 use crate::check::context::Findings;
 use crate::check::query::{DriverGiven, Query};
 use crate::check::report::Verdict;
-use crate::gpu::FormFactor;
+use crate::gpu::Fabric;
 use crate::set::FactSet;
 
 pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
@@ -11,11 +11,18 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let origin = &set.drivers.fabric_manager.origin;
     let driver = &query.driver.version;
     let gpu = &query.gpu.id;
-    if matches!(query.gpu.form_factor, FormFactor::Pcie | FormFactor::Nvl) {
+    if query.gpu.fabric == Fabric::None {
         findings.reason(
             Verdict::Caveat,
             "fabric-manager-unused",
             format!("{gpu} has no NVSwitch: fabric manager is not used here"),
+            origin,
+        );
+    } else if query.gpu.fabric == Fabric::Rack {
+        findings.reason(
+            Verdict::Caveat,
+            "fabric-manager-in-rack",
+            format!("the NVSwitches of {gpu} are in the rack: fabric manager runs there, not here"),
             origin,
         );
     } else if query.driver.given != DriverGiven::Release && fabric.branch() == driver.branch() {
@@ -45,7 +52,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
             origin,
         );
         let branch = driver.branch().0;
-        let package = if branch >= 580 {
+        let unversioned = driver.branch() >= set.drivers.packages.unversioned_from_branch;
+        let package = if unversioned {
             "nvidia-fabricmanager".to_owned()
         } else {
             format!("nvidia-fabricmanager-{branch}")

@@ -52,25 +52,30 @@ fn cdmm(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     findings.reason(verdict, code, text, &cdmm.origin);
     findings.remedy(
         "for CDMM",
-        format!("turn it on with the module option `{}`, then reboot", cdmm.enable),
+        format!("set the module option `{}`, reboot, and see whether it took effect", cdmm.enable),
         Some(cdmm.verify.clone()),
     );
 }
 
 fn mig(query: &Query<'_>, findings: &mut Findings) {
     let gpu = &query.gpu.id;
-    match &query.gpu.mig {
-        Some(mig) => findings.reason(
-            Verdict::Ok,
-            "mig-supported",
-            format!("{gpu} can be cut into up to {} instances", mig.instances_max),
-            &mig.origin,
-        ),
-        None => findings.reason(
-            Verdict::Blocked,
-            "mig-unsupported",
-            format!("{gpu} is not in NVIDIA's list of MIG-capable GPUs"),
-            &query.gpu.origin,
-        ),
+    let driver = &query.driver.version;
+    let Some(mig) = &query.gpu.mig else {
+        let text = format!("{gpu} is not in NVIDIA's list of MIG-capable GPUs");
+        findings.reason(Verdict::Blocked, "mig-unsupported", text, &query.gpu.origin);
+        return;
+    };
+    match &mig.driver_min {
+        Some(first) if driver < first => {
+            let unverified = query.gpu.unverified.iter().any(|it| it == "mig.driver_min");
+            let mark = if unverified { " (unverified)" } else { "" };
+            let text =
+                format!("MIG on {gpu} needs driver {first} or newer{mark}; {driver} is older");
+            findings.reason(Verdict::Blocked, "mig-driver-too-old", text, &mig.origin);
+        }
+        _ => {
+            let text = format!("{gpu} can be cut into up to {} instances", mig.instances_max);
+            findings.reason(Verdict::Ok, "mig-supported", text, &mig.origin);
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::check::query::Query;
 use crate::check::report::Verdict;
 use crate::cuda::{CompatPackage, ForwardCompatibility, OnBase};
 use crate::driver::Lifecycle;
+use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
@@ -25,12 +26,7 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
     let origin = &facts.origin;
     let branch = query.driver.version.branch();
     let Some(package) = facts.package(cuda) else {
-        findings.reason(
-            Verdict::Blocked,
-            "forward-compat-unlisted",
-            format!("NVIDIA lists no cuda-compat package for CUDA {cuda}"),
-            origin,
-        );
+        unlisted(query, own, cuda, origin, findings);
         return own;
     };
     let name = package.name();
@@ -102,6 +98,23 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) -
     }
 }
 
+/// NVIDIA's current table leaves old packages out.
+fn unlisted(
+    query: &Query<'_>,
+    own: UserSpace,
+    cuda: CudaVersion,
+    origin: &Origin,
+    findings: &mut Findings,
+) {
+    let (verdict, text) = if own.cuda.is_some_and(|speaks| speaks >= cuda) {
+        let branch = query.driver.version.branch();
+        (Verdict::Blocked, format!("a cuda-compat package of CUDA {cuda} is older than {branch}"))
+    } else {
+        (Verdict::Unknown, format!("NVIDIA's table has no cuda-compat package of CUDA {cuda}"))
+    };
+    findings.reason(verdict, "forward-compat-unlisted", text, origin);
+}
+
 /// The package works here; some bases and parts come with a condition.
 fn works(
     query: &Query<'_>,
@@ -110,10 +123,10 @@ fn works(
     findings: &mut Findings,
 ) {
     let new_feature = query.driver.branch.map(|it| it.lifecycle) == Some(Lifecycle::NewFeature);
-    let workstation = query.gpu.id.starts_with("RTX");
+    let conditional = facts.conditional_gpus.contains(&query.gpu.id);
     let (verdict, condition) = if new_feature {
         (Verdict::Caveat, "; a new feature branch is not a recommended base")
-    } else if workstation {
+    } else if conditional {
         (Verdict::Caveat, "; of RTX parts only selected ones are supported")
     } else {
         (Verdict::Ok, "")

@@ -13,19 +13,23 @@ const SOON_DAYS: i32 = 90;
 
 pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     let Some(branch) = query.driver.branch else { return };
-    let kind = branch.lifecycle.name();
     let name = branch.branch;
+    let mark = |field: &str| if branch.is_unverified(field) { " (unverified)" } else { "" };
+    let kind = format!("{}{}", branch.lifecycle.name(), mark("lifecycle"));
+    let end = branch.end_of_support.map(|end| format!("{end}{}", mark("end_of_support")));
+    let end = end.unwrap_or_default();
+    let origin = &branch.origin;
     match branch.support(query.on) {
+        SupportStatus::NotYet => {
+            let first = branch.first_release;
+            let text = format!("{name} ({kind}) came out on {first}, after {}", query.on);
+            findings.reason(Verdict::Caveat, "not-yet-out", text, origin);
+        }
         SupportStatus::Ended => {
-            let end = branch.end_of_support.map(|end| end.to_string()).unwrap_or_default();
-            findings.reason(
-                Verdict::Caveat,
-                "end-of-support",
-                format!(
-                    "{name} ({kind}) is out of support since {end}: no fixes, no security updates"
-                ),
-                &branch.origin,
+            let text = format!(
+                "{name} ({kind}) is out of support since {end}: no fixes, no security updates"
             );
+            findings.reason(Verdict::Caveat, "end-of-support", text, origin);
             advise_branch(set, query, findings, "for fixes and security updates", |other| {
                 other.branch > name
             });
@@ -33,21 +37,13 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
         SupportStatus::Unknown => {
             let note =
                 branch.end_of_support_note.as_deref().unwrap_or("no end of support is known");
-            findings.reason(
-                Verdict::Caveat,
-                "end-of-support-unknown",
-                format!("{name} ({kind}): {note}"),
-                &branch.origin,
-            );
+            let text = format!("{name} ({kind}): {note}");
+            findings.reason(Verdict::Caveat, "end-of-support-unknown", text, origin);
+            advise_branch(set, query, findings, "for a branch with promised fixes", |_| true);
         }
         SupportStatus::Supported => {
-            let end = branch.end_of_support.map(|end| end.to_string()).unwrap_or_default();
-            findings.reason(
-                Verdict::Ok,
-                "supported-branch",
-                format!("{name} is a {kind}, supported until {end}"),
-                &branch.origin,
-            );
+            let text = format!("{name} is a {kind}, supported until {end}");
+            findings.reason(Verdict::Ok, "supported-branch", text, origin);
             ends_soon(branch, query, findings);
         }
     }

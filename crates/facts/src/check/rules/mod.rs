@@ -14,7 +14,7 @@ pub(super) mod module;
 use crate::check::context::Findings;
 use crate::check::query::{Module, Query};
 use crate::driver::{BranchFacts, Lifecycle, SupportStatus};
-use crate::gpu::{Architecture, Gpu, Modules};
+use crate::gpu::{Architecture, Gpu, Modules, Target};
 use crate::origin::When;
 use crate::set::FactSet;
 use crate::version::{Branch, CudaVersion, DriverVersion};
@@ -42,15 +42,17 @@ fn native_cuda(set: &FactSet, query: &Query<'_>) -> Option<CudaVersion> {
     }
 }
 
+/// The compiler target of a GPU.
+fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Target {
+    let targets = &architecture_of(set, gpu).targets;
+    let found = targets.iter().find(|it| it.compute_capability == gpu.compute_capability);
+    found.expect("a valid set has the target of every GPU")
+}
+
 /// Whether a branch drives a GPU.
 fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
-    let architecture = architecture_of(set, gpu);
-    let target = architecture
-        .targets
-        .iter()
-        .find(|target| target.compute_capability == gpu.compute_capability);
-    target.is_some_and(|target| target.first_branch.is_none_or(|first| branch >= first))
-        && architecture.last_branch.is_none_or(|last| branch <= last)
+    target_of(set, gpu).first_branch.is_none_or(|first| branch >= first)
+        && architecture_of(set, gpu).last_branch.is_none_or(|last| branch <= last)
 }
 
 /// The branch to move to: drives the GPU, is supported on the day, satisfies `enough`; long-term
@@ -96,16 +98,16 @@ fn advise_branch(
 }
 
 /// Installs a branch from NVIDIA's Debian and Ubuntu repository, with the modules that the GPU takes.
-/// From R580 on, a pinning package holds the branch and the driver packages carry no number.
 fn install_command(set: &FactSet, query: &Query<'_>, branch: Branch) -> String {
     let proprietary = match modules_of(set, query.gpu) {
         Modules::Open => false,
         Modules::Proprietary => true,
         Modules::Either => query.module == Some(Module::Proprietary),
     };
-    let package = if proprietary { "cuda-drivers" } else { "nvidia-open" };
+    let no_open = branch < set.drivers.open_modules.first_branch;
+    let package = if proprietary || no_open { "cuda-drivers" } else { "nvidia-open" };
     let number = branch.0;
-    if number >= 580 {
+    if branch >= set.drivers.packages.unversioned_from_branch {
         format!("apt-get install nvidia-driver-pinning-{number} {package}")
     } else {
         format!("apt-get install {package}-{number}")

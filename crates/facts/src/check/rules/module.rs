@@ -32,7 +32,8 @@ pub(crate) fn judge(set: &FactSet, query: &Query<'_>, findings: &mut Findings) {
     };
     if let Some((code, text)) = blocked {
         findings.reason(Verdict::Blocked, code, text, &open.origin);
-        if code != "module-open-absent" {
+        let opens = branch >= open.first_branch;
+        if code != "module-open-absent" && (takes == Modules::Proprietary || opens) {
             let flavour = if takes == Modules::Open { "open" } else { "proprietary" };
             findings.remedy(
                 &format!("for {gpu}"),

@@ -1,6 +1,7 @@
 //! Which line stands inside of which block.
 
 use super::token::{Kind, Logical, Source};
+use crate::lint::effort;
 
 /// Words that begin a block.
 const HEADS: [&str; 12] = [
@@ -91,11 +92,15 @@ impl Blocks {
 
     /// The heads around a line, innermost first.
     pub(super) fn around(&self, line: usize) -> impl Iterator<Item = usize> {
-        std::iter::successors(self.parent[line], |&head| self.parent[head])
+        std::iter::successors(self.parent[line], |&head| {
+            effort::step();
+            self.parent[head]
+        })
     }
 
     /// The lines that stand directly in the block that `head` heads.
     pub(super) fn children(&self, head: usize) -> impl Iterator<Item = usize> {
+        effort::steps(self.end[head].saturating_sub(head));
         (head + 1..self.end[head]).filter(move |&line| self.parent[line] == Some(head))
     }
 }

@@ -1,6 +1,7 @@
 //! Calls that do not exist, and arguments that they do not take.
 
 use super::expression::{Argument, Module, Use, Value};
+use super::token::{Kind, Token};
 use crate::lint::judge::{Judge, Written};
 use crate::lint::near;
 use crate::setting::{ArgumentTest, CallRule, Wrong};
@@ -66,68 +67,83 @@ fn argument(
     open: usize,
 ) {
     let arguments = module.arguments(open);
-    let keyword = |name: &str| arguments.iter().find(|argument| argument.keyword == Some(name));
-    if rule.unless_keyword.as_deref().is_some_and(|name| keyword(name).is_some()) {
+    let given = |name: &String| arguments.iter().any(|a| a.keyword == Some(name.as_str()));
+    let together = rule.also.iter().all(|test| !wrong_at(module, test, &arguments).is_empty());
+    if rule.unless_keyword.as_ref().is_some_and(given) || !together {
         return;
     }
-    let placed = test
-        .position
-        .and_then(|position| arguments.get(position))
-        .filter(|argument| argument.keyword.is_none());
-    if let Some(argument) = keyword(&test.keyword).or(placed) {
-        judge_argument(judge, module, rule, &test.wrong, *argument);
+    for Mistake { name, near, line } in wrong_at(module, test, &arguments) {
+        judge.say(&rule.verdict, line, Written { name: &name, value: &name, near: &near });
     }
 }
 
-fn judge_argument(
-    judge: &mut Judge<'_>,
-    module: &Module<'_>,
-    rule: &CallRule,
-    wrong: &Wrong,
-    at: Argument<'_>,
-) {
+/// Something wrong with an argument.
+struct Mistake {
+    name: String,
+    near: String,
+    line: u32,
+}
+
+/// What is wrong with the argument that a test is about.
+fn wrong_at(module: &Module<'_>, test: &ArgumentTest, all: &[Argument<'_>]) -> Vec<Mistake> {
+    let keyword = all.iter().find(|argument| argument.keyword == Some(test.keyword.as_str()));
+    let placed = test
+        .position
+        .and_then(|position| all.get(position))
+        .filter(|argument| argument.keyword.is_none());
+    let Some(at) = keyword.or(placed) else { return Vec::new() };
     let line = module.token(at.start).map_or(0, |token| token.line);
-    let value = module.value(at.start, at.end);
-    let mut say = |name: &str, near: &str, line: u32| {
-        judge.say(&rule.verdict, line, Written { name, value: name, near });
-    };
-    match wrong {
-        Wrong::Is(words) => {
-            if let Value::Text(word) | Value::Word(word) = &value
-                && words.contains(word)
-            {
-                say(word, "", line);
-            }
+    let one = |name: String, near: &str| vec![Mistake { name, near: near.to_owned(), line }];
+    match (&test.wrong, module.value(at.start, at.end)) {
+        (Wrong::Number, _) => number(module, *at).map_or_else(Vec::new, |written| one(written, "")),
+        (Wrong::Dictionary, _) if is_dictionary(module, *at) => one(test.keyword.clone(), ""),
+        (Wrong::Text, Value::Text(word)) => one(word, ""),
+        (Wrong::Is(words), Value::Text(word) | Value::Word(word)) if words.contains(&word) => {
+            one(word, "")
         }
-        Wrong::BeginsWith(beginnings) => {
-            if let Value::Word(word) = &value
-                && beginnings.iter().any(|beginning| word.starts_with(beginning.as_str()))
-            {
-                say(word, "", line);
-            }
+        (Wrong::BeginsWith(beginnings), Value::Word(word))
+            if beginnings.iter().any(|beginning| word.starts_with(beginning.as_str())) =>
+        {
+            one(word, "")
         }
-        Wrong::TextNotOneOf(words) => {
-            if let Value::Text(word) = &value
-                && !words.contains(word)
-            {
-                let names = words.iter().map(String::as_str);
-                say(word, near::slip(word, "", names).unwrap_or("default"), line);
-            }
+        (Wrong::TextNotOneOf(words), Value::Text(word)) if !words.contains(&word) => {
+            let near = near::slip(&word, "", words.iter().map(String::as_str));
+            let near = near.unwrap_or("default").to_owned();
+            one(word, &near)
         }
-        Wrong::KeyNotOneOf(words) => {
-            for (key, line, ..) in module.entries(at.start, at.end) {
-                if !words.contains(&key) {
-                    say(&key, "", line);
-                }
-            }
-        }
-        Wrong::KeyFakeOrNear { fake, real } => {
-            for (key, line, ..) in module.entries(at.start, at.end) {
-                let slip = || near::slip(&key, "", real.iter().map(String::as_str)).is_some();
-                if fake.contains(&key) || !real.contains(&key) && slip() {
-                    say(&key, "", line);
-                }
-            }
-        }
+        (Wrong::KeyNotOneOf(words), _) => wrong_keys(module, *at, |key| !words.contains(key)),
+        (Wrong::KeyFakeOrNear { fake, real }, _) => wrong_keys(module, *at, |key| {
+            let slip = || near::slip(key, "", real.iter().map(String::as_str)).is_some();
+            fake.contains(key) || !real.contains(key) && slip()
+        }),
+        _ => Vec::new(),
     }
+}
+
+fn wrong_keys(
+    module: &Module<'_>,
+    at: Argument<'_>,
+    is_wrong: impl Fn(&String) -> bool,
+) -> Vec<Mistake> {
+    let keys = module.entries(at.start, at.end).into_iter();
+    keys.filter(|(key, ..)| is_wrong(key))
+        .map(|(name, line, ..)| Mistake { name, near: String::new(), line })
+        .collect()
+}
+
+/// `1800`, `30 * 60`: nothing but numbers and what is done with them.
+fn number(module: &Module<'_>, at: Argument<'_>) -> Option<String> {
+    let tokens = module.source.tokens.get(at.start..at.end)?;
+    let is_number = |token: &Token<'_>| token.kind == Kind::Number;
+    let is_operator = |token: &Token<'_>| ["+", "-", "*", "/", "//"].iter().any(|o| token.is(o));
+    let written = || tokens.iter().map(|token| token.text).collect::<Vec<_>>().join(" ");
+    (tokens.iter().any(is_number) && tokens.iter().all(|t| is_number(t) || is_operator(t)))
+        .then(written)
+}
+
+/// `{..}` or `dict(..)`, and nothing behind it.
+fn is_dictionary(module: &Module<'_>, at: Argument<'_>) -> bool {
+    let called = module.token(at.start).is_some_and(|token| token.is_name("dict"));
+    let open = if called { at.start + 1 } else { at.start };
+    module.is(open, if called { "(" } else { "{" }) && module.close(open) + 1 == at.end
 }

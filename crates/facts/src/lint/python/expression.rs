@@ -4,6 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::import::Imports;
 use super::token::{Kind, Source, Token};
+use crate::lint::effort;
+
+/// A dictionary with more tokens is not looked up by its name: every use would go over all of it.
+const NAMED_LONGEST: usize = 2048;
 
 /// A file with what its names stand for.
 pub(super) struct Module<'t> {
@@ -87,6 +91,7 @@ impl<'t> Module<'t> {
         let mut uses = Vec::new();
         let mut at = start;
         while at < end {
+            effort::step();
             let token = &self.source.tokens[at];
             if token.kind != Kind::Name {
                 at += 1;
@@ -108,6 +113,7 @@ impl<'t> Module<'t> {
             dotted.push('.');
             dotted.push_str(tokens[end + 1].text);
             parts += 1;
+            effort::step();
             end += 2;
         }
         let method = start > 0 && tokens[start - 1].is(".");
@@ -123,6 +129,7 @@ impl<'t> Module<'t> {
         let mut start = open + 1;
         let mut at = open + 1;
         while at <= close {
+            effort::step();
             let token = self.token(at);
             let ends = at == close || token.is_some_and(|token| token.is(","));
             if ends {
@@ -184,11 +191,17 @@ impl<'t> Module<'t> {
         let Some(first) = self.token(start) else { return Vec::new() };
         if first.kind == Kind::Name && end == start + 1 {
             return match self.assigned.get(first.text) {
-                Some(&at) if at != start => self.dictionary(at),
+                Some(&at) if at != start && self.is_short(at) => self.dictionary(at),
                 _ => Vec::new(),
             };
         }
         self.dictionary(start)
+    }
+
+    /// Whether the literal or the call of `dict` at `at` can be gone over for every use of its name.
+    fn is_short(&self, at: usize) -> bool {
+        let open = if self.is(at, "{") { at } else { at + 1 };
+        self.source.close.get(open).is_some_and(|close| close.saturating_sub(at) <= NAMED_LONGEST)
     }
 
     fn dictionary(&self, at: usize) -> Vec<(String, u32, usize, usize)> {

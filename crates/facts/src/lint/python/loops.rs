@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::block::Blocks;
 use super::expression::Module;
 use super::token::{Kind, Token};
+use crate::lint::effort;
 use crate::lint::judge::Judge;
 use crate::setting::Shape;
 
@@ -36,6 +37,9 @@ const HARMLESS: [&str; 18] = [
     "set_postfix",
     "reset_peak_memory_stats",
 ];
+
+/// How deep the blocks of a handler may stand in each other; a deeper one may do anything.
+const HANDLER_DEEPEST: u32 = 16;
 
 /// Answers about loops and `try` blocks that many lines ask for; each is found once.
 #[derive(Default)]
@@ -70,6 +74,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) 
 }
 
 fn tokens<'m, 't>(module: &'m Module<'t>, line: usize) -> &'m [Token<'t>] {
+    effort::step();
     let line = module.source.lines[line];
     &module.source.tokens[line.start..line.end]
 }
@@ -105,7 +110,7 @@ fn dropped_batch(
     if !drops {
         return None;
     }
-    let place = goes_on(module, blocks, &body)?.said.unwrap_or(except);
+    let place = goes_on(module, blocks, &body, HANDLER_DEEPEST)?.said.unwrap_or(except);
     Some(tokens(module, place)[0].line)
 }
 
@@ -172,7 +177,9 @@ fn inside<'m, 't>(module: &'m Module<'t>, head: usize, blocks: &Blocks) -> &'m [
     if first >= last {
         return &[];
     }
-    &module.source.tokens[lines[first].start..lines[last - 1].end]
+    let range = lines[first].start..lines[last - 1].end;
+    effort::steps(range.len());
+    &module.source.tokens[range]
 }
 
 /// Whether what is tried is a step of training: by its words, or by those of a loop over batches.
@@ -196,7 +203,8 @@ struct GoesOn {
 }
 
 /// Whether the lines of a handler do nothing about the batch.
-fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize]) -> Option<GoesOn> {
+fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize], deepest: u32) -> Option<GoesOn> {
+    let deeper = deepest.checked_sub(1)?;
     let mut said = None;
     let mut changes = false;
     for &line in body {
@@ -205,7 +213,7 @@ fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize]) -> Option<GoesO
             "raise" | "return" | "break" | "yield" => return None,
             "if" | "for" | "with" | "else" | "elif" => {
                 let inner: Vec<usize> = blocks.children(line).collect();
-                said = said.or(goes_on(module, blocks, &inner)?.said);
+                said = said.or(goes_on(module, blocks, &inner, deeper)?.said);
             }
             "del" => {}
             _ if is_assignment(module, line) => changes |= !is_count_or_reset(module, line),

@@ -3,6 +3,8 @@
 //! Not a full grammar: enough to know code from comments and strings, to see one call over several
 //! lines, and to know what stands inside which block. Every byte is looked at a fixed number of times.
 
+use crate::lint::effort;
+
 /// A word of the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'t> {
@@ -109,6 +111,7 @@ pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
 
 impl<'t> Lexer<'t> {
     fn step(&mut self) {
+        effort::step();
         let bytes = self.text.as_bytes();
         if self.fresh && self.open.is_empty() {
             self.measure_indent();
@@ -254,6 +257,7 @@ impl<'t> Lexer<'t> {
         let mut at = from;
         let mut braces = 0_u32;
         while at < bytes.len() {
+            effort::step();
             match bytes[at] {
                 b'\\' => {
                     if bytes.get(at + 1) == Some(&b'\n') {
@@ -302,6 +306,7 @@ fn fields<'t>(text: &'t str, first_line: u32, fields: &mut Vec<Field<'t>>) {
     let (mut at, mut depth, mut from) = (0, 0_u32, 0);
     let (mut line, mut start) = (first_line, first_line);
     while at < bytes.len() {
+        effort::step();
         match bytes[at] {
             b'{' if depth == 0 && bytes.get(at + 1) == Some(&b'{') => at += 1,
             b'{' => {

@@ -1,12 +1,14 @@
 //! Shell scripts and command lines.
 
+mod read;
+mod script;
 mod version;
 mod word;
 
 use super::judge::{Act, Judge};
 use super::{Language, line_number, scan as scan_text};
 use crate::setting::Place;
-use word::{Command, Pipeline, Word};
+use script::{Command, Pipeline, Word};
 
 /// Words that stand before a command and are none.
 const RESERVED: [&str; 12] =
@@ -40,7 +42,7 @@ const LISTS: [&str; 5] = ["srun", "sbatch", "salloc", "singularity", "apptainer"
 
 /// Reads a script whose first line is `first_line`.
 pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
-    let script = word::read(text, first_line);
+    let script = read::read(text, first_line);
     for (line, comment) in &script.comments {
         judge.comment(*line, comment);
         if let Some(options) = comment.strip_prefix("#SBATCH") {
@@ -67,7 +69,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
 
 /// The words of one line, for other languages that borrow the shell's quoting. `ENV A=b C="d e"`.
 pub(super) fn words(text: &str, first_line: u32) -> Vec<(String, u32, bool)> {
-    let script = word::read(text, first_line);
+    let script = read::read(text, first_line);
     let commands = script.pipelines.into_iter().flat_map(|pipeline| pipeline.commands);
     commands
         .flat_map(|command| command.words)
@@ -134,6 +136,7 @@ fn scan_command(judge: &mut Judge<'_>, command: &Command) {
         _ => {}
     }
     passed(judge, program, words);
+    behind_launcher(judge, program, words);
     inner_code(judge, program, words);
     let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
     judge.command(line_of_option(words), &texts);
@@ -178,6 +181,21 @@ fn passed(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
             } else if let Some((name, value)) = assignment(value) {
                 judge.variable(Place::Shell, line, name, known(value), Act::Set);
             }
+        }
+    }
+}
+
+/// `srun --export=ALL env A=b python`, `docker exec NAME env A=b python`
+fn behind_launcher(judge: &mut Judge<'_>, program: &str, words: &[Word]) {
+    if !PASSES.iter().any(|(name, _)| *name == program) {
+        return;
+    }
+    let is_env = |word: &Word| word.text.rsplit('/').next() == Some("env");
+    let Some(at) = words.iter().skip(1).position(is_env) else { return };
+    let options = |word: &&Word| word.text.starts_with('-');
+    for word in words[at + 2..].iter().skip_while(options) {
+        if !set(judge, word) {
+            return;
         }
     }
 }

@@ -1,24 +1,31 @@
 //! Versions compared by `bc`, `awk` and `[[ < ]]`.
 
-use super::word::{Command, Pipeline, Word};
+use std::cell::OnceCell;
+
+use super::script::{Command, Pipeline, Word};
 use crate::lint::claim::{self, Mention};
+use crate::lint::effort;
 use crate::lint::judge::Judge;
 use crate::lint::version::{Meaning, is_version_text, meaning};
 use crate::setting::Shape;
 
 pub(super) fn scan(judge: &mut Judge<'_>, pipeline: &Pipeline) {
     claims(judge, pipeline);
+    // Asked for by every `bc` and `awk` of a pipeline, answered once.
+    let compared = OnceCell::new();
+    let named = OnceCell::new();
     for command in &pipeline.commands {
         let Some(first) = command.words.first() else { continue };
         let program = first.text.rsplit('/').next().unwrap_or(&first.text);
         match program {
             "bc" => {
-                if let Some(word) = compared_word(pipeline) {
+                if let Some(word) = compared.get_or_init(|| compared_word(pipeline)) {
                     judge.shape(Shape::VersionAsFloat, word.line);
                 }
             }
             "awk" | "gawk" | "mawk" => {
-                if let Some(word) = awk_comparison(pipeline, command) {
+                let named = *named.get_or_init(|| names_a_version(pipeline));
+                if let Some(word) = awk_comparison(command).filter(|_| named) {
                     judge.shape(Shape::VersionAsFloat, word.line);
                 }
             }
@@ -49,19 +56,15 @@ fn compared_word(pipeline: &Pipeline) -> Option<&Word> {
     words.into_iter().find(|word| has_order(&word.text) && names_version(&word.text))
 }
 
-/// `awk '$1 < 525.60'` where the line says that the column is a version.
-fn awk_comparison<'p>(pipeline: &'p Pipeline, command: &'p Command) -> Option<&'p Word> {
-    let program = command
-        .words
-        .iter()
-        .skip(1)
-        .find(|word| has_order(&word.text) && has_number(&word.text))?;
-    let named = pipeline
-        .commands
-        .iter()
-        .flat_map(|command| &command.words)
-        .any(|word| names_version(&word.text));
-    named.then_some(program)
+/// `awk '$1 < 525.60'`; that the column is a version, the line has to say.
+fn awk_comparison(command: &Command) -> Option<&Word> {
+    let mut words = command.words.iter().skip(1);
+    words.find(|word| has_order(&word.text) && has_number(&word.text))
+}
+
+fn names_a_version(pipeline: &Pipeline) -> bool {
+    let mut words = pipeline.commands.iter().flat_map(|command| &command.words);
+    words.any(|word| word.text == "nvcc" || names_version(&word.text))
 }
 
 /// `[[ $CUDA_VERSION < 12.8 ]]`, `[ "$CUDA_VERSION" \< "12.8" ]`
@@ -78,6 +81,7 @@ fn test_comparison(command: &Command) -> Option<&Word> {
 }
 
 fn has_order(text: &str) -> bool {
+    effort::steps(text.len());
     text.contains(['<', '>'])
 }
 
@@ -87,12 +91,12 @@ fn has_number(text: &str) -> bool {
 
 /// Whether a word of the text is a version by its name.
 fn names_version(text: &str) -> bool {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| {
-        let numbered = has_number(text) && has_order(text);
-        match meaning(word) {
-            Meaning::Strong => true,
-            Meaning::Weak => numbered,
-            Meaning::None => false,
-        }
+    effort::steps(text.len());
+    let numbered = has_number(text) && has_order(text);
+    let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.any(|word| match meaning(word) {
+        Meaning::Strong => true,
+        Meaning::Weak => numbered,
+        Meaning::None => false,
     })
 }

@@ -6,7 +6,7 @@
 mod line;
 
 use super::judge::{Act, Judge};
-use super::{Language, line_number, scan as scan_text, shell};
+use super::{Language, effort, line_number, scan as scan_text, shell};
 use crate::setting::Place;
 use line::{Line, flow_items, indent, scalar};
 
@@ -32,6 +32,7 @@ pub(super) fn scan(judge: &mut Judge<'_>, text: &str, first_line: u32) {
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
     while at < lines.len() {
+        effort::steps(lines[at].len());
         let number = first_line.saturating_add(line_number(at));
         let line = Line::read(lines[at]);
         at += 1;
@@ -64,7 +65,9 @@ fn is_block(value: &str) -> bool {
 
 fn block_end(lines: &[&str], from: usize, base: usize) -> usize {
     let inside = |line: &&str| line.trim().is_empty() || indent(line) > base;
-    from + lines[from..].iter().take_while(|line| inside(line)).count()
+    let count = lines[from..].iter().take_while(|line| inside(line)).count();
+    effort::steps(count);
+    from + count
 }
 
 /// The lines without the blanks that all of them begin with.

@@ -40,3 +40,16 @@ with autocast("cuda", dtype=t.float8_e4m3fn):  #~ torch-autocast-float8
 with t.autocast("cuda", t.float8_e5m2):  #~ torch-autocast-float8
     pass
 builder = tensorrt_llm.Builder()  #~ trtllm-removed
+
+model = t.compile(model, mode="max-autotune", options={"shape_padding": True})  #~ torch-compile-mode-and-options
+model = compile_model(model, options=dict(shape_padding=True), mode="default")  #~ torch-compile-mode-and-options
+loader = t.utils.data.DataLoader(
+    dataset,
+    num_workers=0,
+    prefetch_factor=4,  #~ torch-prefetch-without-workers
+)
+t.distributed.init_process_group("nccl", timeout=1800)  #~ torch-timeout-not-timedelta
+t.distributed.init_process_group(
+    backend="nccl",
+    timeout=30 * 60,  #~ torch-timeout-not-timedelta
+)

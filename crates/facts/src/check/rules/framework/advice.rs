@@ -1,0 +1,92 @@
+//! Which other build of a framework would work here?
+
+use std::cmp::Reverse;
+
+use super::coverage::{Meets, meets};
+use super::newest_allowed;
+use crate::check::context::Findings;
+use crate::check::query::{FrameworkNeed, Query, tag_cuda};
+use crate::check::rules::forward::UserSpace;
+use crate::check::rules::native_cuda;
+use crate::framework::{Build, Package};
+use crate::set::FactSet;
+use crate::version::CudaVersion;
+
+/// The name of the build that the Python index gives.
+const INDEX: &str = "index";
+
+/// Names a build that would work here: another build of this version, else the newest earlier version.
+pub(super) fn other_build(
+    set: &FactSet,
+    query: &Query<'_>,
+    need: &FrameworkNeed<'_>,
+    findings: &mut Findings,
+) {
+    let package = need.package;
+    let builds = || set.frameworks.builds(&package.name);
+    // Newest first, so that the search ends at the first that works: looking is the costly part.
+    let mut same: Vec<&Build> = builds().filter(|build| build.version == need.version).collect();
+    same.sort_by_key(|build| Reverse(build.cuda));
+    if let Some(build) = same.into_iter().find(|build| works(set, query, build)) {
+        advise(package, build, findings);
+        // A build of another index may not be to everybody's liking.
+        if tag_cuda(&build.build).is_none() {
+            return;
+        }
+    }
+    let plain = |build: &&Build| build.build == package.default_build;
+    let mut earlier: Vec<&Build> =
+        builds().filter(plain).filter(|build| build.version < need.version).collect();
+    earlier.sort_by(|left, right| right.version.cmp(&left.version));
+    if let Some(build) = earlier.into_iter().find(|build| works(set, query, build)) {
+        advise(package, build, findings);
+    }
+}
+
+fn advise(package: &Package, build: &Build, findings: &mut Findings) {
+    let cuda = build.cuda.map(|cuda| format!(" (CUDA {cuda})")).unwrap_or_default();
+    let name = &package.name;
+    let version = &build.version;
+    let tag = &build.build;
+    let (text, command) = if tag == INDEX {
+        (format!("take {name} {version}{cuda}"), format!("pip install {name}=={version}"))
+    } else if tag_cuda(tag).is_some() {
+        (
+            format!("take the {tag} build of {name} {version}{cuda}"),
+            format!(
+                "pip install {name}=={version} --index-url https://download.pytorch.org/whl/{tag}"
+            ),
+        )
+    } else {
+        (
+            format!("take {name}[{tag}] {version}{cuda}"),
+            format!("pip install '{name}[{tag}]=={version}'"),
+        )
+    };
+    findings.remedy("for this GPU and driver", text, Some(command));
+}
+
+/// Whether a build, and the torch under it, work with this GPU and driver.
+fn works(set: &FactSet, query: &Query<'_>, build: &Build) -> bool {
+    let torch = match set.frameworks.torch_under(build) {
+        Some(Ok(torch)) => Some(torch),
+        Some(Err(_)) => return false,
+        None => None,
+    };
+    let own = UserSpace { cuda: native_cuda(set, query), by_package: false };
+    let Some(cuda) = torch.map_or(build.cuda, |torch| torch.cuda) else { return false };
+    let newest = newest_allowed(set, Some(build), cuda);
+    let Some(family) = set.cuda.family(newest.major) else { return false };
+    let speaks_enough = |speaks: CudaVersion| {
+        if query.ptx_only { speaks >= newest } else { speaks.major >= newest.major }
+    };
+    let carried = own.cuda.is_some_and(speaks_enough) && query.driver.version >= family.driver_min;
+    let runs = |build: &Build| {
+        let known = set.frameworks.coverage(&build.package, &build.version, cuda);
+        known.is_some_and(|known| {
+            let meets = meets(set, query, own, known.coverage, cuda);
+            matches!(meets, Meets::MachineCode | Meets::Support | Meets::Ptx)
+        })
+    };
+    carried && runs(build) && torch.is_none_or(runs)
+}

@@ -1,0 +1,176 @@
+//! Does this driver carry the CUDA of a published build, and does the build carry code for the GPU?
+
+mod advice;
+mod coverage;
+
+use super::cuda::{Need, driver_carries};
+use super::forward::UserSpace;
+use crate::check::context::Findings;
+use crate::check::query::{FrameworkNeed, Query, Wanted, tag_cuda};
+use crate::check::report::Verdict;
+use crate::framework::Build;
+use crate::set::FactSet;
+use crate::version::CudaVersion;
+
+pub(crate) fn judge(
+    set: &FactSet,
+    query: &Query<'_>,
+    user_space: UserSpace,
+    findings: &mut Findings,
+) {
+    let Some(need) = &query.framework else { return };
+    if let Wanted::WithoutCuda(tag) = &need.wanted {
+        let subject = format!("{} {}", need.package.name, need.version);
+        findings.reason(
+            Verdict::Blocked,
+            "framework-without-cuda",
+            format!("{subject}+{tag} is built without CUDA and cannot use the GPU"),
+            &need.package.origin,
+        );
+        findings.remedy("for the GPU", format!("install a CUDA build of {subject}"), None);
+        return;
+    }
+    assumptions(need, findings);
+    let name = name_of(need);
+    let works = match need.build.and_then(|build| set.frameworks.torch_under(build)) {
+        Some(Ok(torch)) => on_torch(set, query, user_space, need, torch, findings),
+        Some(Err(version)) => {
+            findings.reason(
+                Verdict::Unknown,
+                "framework-torch-unknown",
+                format!("{name} needs torch {version}, which is not in the data"),
+                &need.package.origin,
+            );
+            true
+        }
+        None => judge_build(set, query, user_space, &Subject::of_need(need), findings),
+    };
+    if !works {
+        advice::other_build(set, query, need, findings);
+    }
+}
+
+/// What was taken for what the person left open.
+fn assumptions(need: &FrameworkNeed<'_>, findings: &mut Findings) {
+    let origin = &need.package.origin;
+    if need.wanted == Wanted::Plain
+        && let Some(note) = &need.package.plain_install_note
+    {
+        findings.reason(Verdict::Ok, "framework-extra-assumed", note.clone(), origin);
+    }
+    if let Some(asked) = &need.version_assumed_from {
+        let text = format!("{} {asked} is taken as {}", need.package.name, need.version);
+        findings.reason(Verdict::Caveat, "framework-version-assumed", text, origin);
+    }
+    if need.build.is_none() {
+        let text =
+            format!("the data has no record of {}; its CUDA is read from its tag", name_of(need));
+        findings.reason(Verdict::Caveat, "framework-build-unlisted", text, origin);
+    }
+}
+
+/// A framework on torch has code of its own: both must fit.
+fn on_torch(
+    set: &FactSet,
+    query: &Query<'_>,
+    user_space: UserSpace,
+    need: &FrameworkNeed<'_>,
+    torch: &Build,
+    findings: &mut Findings,
+) -> bool {
+    let name = name_of(need);
+    let origin = need.build.map_or(&need.package.origin, |build| &build.origin);
+    let text = format!("{name} needs torch {} and is judged by it", torch.version);
+    findings.reason(Verdict::Ok, "framework-on-torch", text, origin);
+    let own = coverage::judge(
+        set,
+        query,
+        user_space,
+        &Subject {
+            name,
+            package: &need.package.name,
+            version: &need.version,
+            cuda: torch.cuda,
+            build: None,
+        },
+        findings,
+    );
+    let subject = Subject {
+        name: format!("torch {}", torch.version),
+        package: "torch",
+        version: &torch.version,
+        cuda: torch.cuda,
+        build: Some(torch),
+    };
+    judge_build(set, query, user_space, &subject, findings) && own
+}
+
+/// A build as the rules speak of it.
+pub(super) struct Subject<'a> {
+    name: String,
+    package: &'a str,
+    version: &'a crate::version::PackageVersion,
+    /// The lowest CUDA that it brings along.
+    cuda: Option<CudaVersion>,
+    build: Option<&'a Build>,
+}
+
+impl<'a> Subject<'a> {
+    fn of_need(need: &'a FrameworkNeed<'a>) -> Self {
+        let tagged = match &need.wanted {
+            Wanted::Named(tag) => tag_cuda(tag),
+            _ => None,
+        };
+        Self {
+            name: name_of(need),
+            package: &need.package.name,
+            version: &need.version,
+            cuda: need.build.and_then(|build| build.cuda).or(tagged),
+            build: need.build,
+        }
+    }
+}
+
+/// Whether the build works here.
+fn judge_build(
+    set: &FactSet,
+    query: &Query<'_>,
+    user_space: UserSpace,
+    subject: &Subject<'_>,
+    findings: &mut Findings,
+) -> bool {
+    let name = &subject.name;
+    let origin = match subject.build {
+        Some(build) => &build.origin,
+        None => &set.frameworks.package[0].origin,
+    };
+    let need = subject.cuda.and_then(|cuda| {
+        // The installer takes the newest that the package allows.
+        let newest = newest_allowed(set, subject.build, cuda);
+        let range = if newest > cuda { format!("{cuda} to {newest}") } else { cuda.to_string() };
+        Need::of_framework(set, query.ptx_only, format!("{name} (CUDA {range})"), newest, origin)
+    });
+    let Some(need) = need else {
+        let text = format!("no source says which CUDA {name} brings along");
+        findings.reason(Verdict::Unknown, "framework-cuda-unknown", text, origin);
+        return true;
+    };
+    let carried = driver_carries(set, query, user_space, &need, findings);
+    coverage::judge(set, query, user_space, subject, findings) && carried
+}
+
+/// The newest CUDA that a build accepts.
+fn newest_allowed(set: &FactSet, build: Option<&Build>, cuda: CudaVersion) -> CudaVersion {
+    let Some(below) = build.and_then(|build| build.cuda_below) else { return cuda };
+    set.cuda.minors().into_iter().filter(|minor| *minor < below).max().unwrap_or(cuda).max(cuda)
+}
+
+/// `torch 2.11.0 from the Python index`, `torch 2.11.0+cu128`, `jax[cuda12] 0.8.0`.
+fn name_of(need: &FrameworkNeed<'_>) -> String {
+    let (package, version) = (&need.package.name, &need.version);
+    match &need.wanted {
+        Wanted::Named(tag) if tag_cuda(tag).is_none() => format!("{package}[{tag}] {version}"),
+        Wanted::Named(tag) => format!("{package} {version}+{tag}"),
+        _ => format!("{package} {version} from the Python index"),
+    }
+}

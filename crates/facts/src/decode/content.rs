@@ -1,0 +1,211 @@
+//! Whether a stream is a log at all: a log that cannot be read must not look like a healthy one.
+//!
+//! A packed file is known by its first bytes and refused at once. Bytes that are no text only raise
+//! a suspicion, because a crash leaves zeros in a log: any text that comes later ends it.
+
+use memchr::memchr_iter;
+
+/// The longest mark of [`MARKS`].
+const HEAD: usize = 10;
+
+/// How files begin that hold no log text; `?` stands for any byte. From the formats' own descriptions: RFC 1952, RFC 8878, the
+/// xz, bzip2 and lz4 format documents, the ELF and ZIP specifications, systemd's journal format.
+const MARKS: [(&[u8], Unreadable); 8] = [
+    (b"\x1f\x8b", Unreadable::Gzip),
+    (b"\xfd7zXZ\x00", Unreadable::Xz),
+    (b"\x28\xb5\x2f\xfd", Unreadable::Zstd),
+    (b"BZh?1AY&SY", Unreadable::Bzip2),
+    (b"\x04\x22\x4d\x18", Unreadable::Lz4),
+    (b"LPKSHHRH", Unreadable::Journal),
+    (b"\x7fELF", Unreadable::Binary),
+    (b"PK\x03\x04", Unreadable::Zip),
+];
+
+/// Why nothing can be said about a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// No bytes, or nothing but blanks.
+    #[error("the log is empty: nothing was judged")]
+    Empty,
+    /// Packed with gzip.
+    #[error("the log is packed with gzip")]
+    Gzip,
+    /// Packed with xz.
+    #[error("the log is packed with xz")]
+    Xz,
+    /// Packed with zstd.
+    #[error("the log is packed with zstd")]
+    Zstd,
+    /// Packed with bzip2.
+    #[error("the log is packed with bzip2")]
+    Bzip2,
+    /// Packed with lz4.
+    #[error("the log is packed with lz4")]
+    Lz4,
+    /// Packed with zip.
+    #[error("the log is packed with zip")]
+    Zip,
+    /// A file of the systemd journal, which only `journalctl` reads.
+    #[error("the log is a file of the systemd journal")]
+    Journal,
+    /// Text in two bytes a letter.
+    #[error("the log is in UTF-16")]
+    Utf16,
+    /// No text.
+    #[error("the log is no text")]
+    Binary,
+}
+
+/// What is known of a stream so far.
+#[derive(Debug, Default)]
+pub struct Content {
+    head: Vec<u8>,
+    text: bool,
+    suspicion: Option<Unreadable>,
+}
+
+impl Content {
+    /// Looks at the next chunk; an error is certain.
+    pub fn look(&mut self, chunk: &[u8]) -> Result<(), Unreadable> {
+        if self.head.len() < HEAD {
+            self.head.extend(chunk.iter().take(HEAD - self.head.len()));
+            if let Some((_, packed)) = MARKS.iter().find(|(mark, _)| begins(&self.head, mark)) {
+                return Err(*packed);
+            }
+        }
+        if !self.text {
+            match suspect(chunk) {
+                Ok(()) => self.text = true,
+                Err(Unreadable::Empty) => (),
+                Err(suspicion) => self.suspicion = self.suspicion.or(Some(suspicion)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be said at the end of the stream: whether it held any text.
+    pub fn verdict(&self) -> Result<(), Unreadable> {
+        if self.text {
+            return Ok(());
+        }
+        let marked = self.head.starts_with(b"\xff\xfe") || self.head.starts_with(b"\xfe\xff");
+        Err(match self.suspicion {
+            Some(_) if marked => Unreadable::Utf16,
+            suspicion => suspicion.unwrap_or(Unreadable::Empty),
+        })
+    }
+}
+
+fn begins(head: &[u8], mark: &[u8]) -> bool {
+    head.len() >= mark.len()
+        && mark.iter().zip(head).all(|(wanted, byte)| wanted == byte || *wanted == b'?')
+}
+
+/// Whether a chunk is text. A run of zeros in it is no matter, many short ones are.
+fn suspect(chunk: &[u8]) -> Result<(), Unreadable> {
+    let zeros = memchr_iter(0, chunk).count();
+    let starts = |pair: &&[u8]| pair[0] != 0 && pair[1] == 0;
+    let runs = chunk.windows(2).filter(starts).count() + usize::from(chunk.first() == Some(&0));
+    let newlines = memchr_iter(b'\n', chunk).count();
+    if runs > newlines + 1 {
+        let half = chunk.len() / 2;
+        let of_half = |count: usize| count * 10 >= half * 8;
+        let wide =
+            |first| of_half(chunk.iter().skip(first).step_by(2).filter(|b| **b == 0).count());
+        return Err(if wide(0) || wide(1) { Unreadable::Utf16 } else { Unreadable::Binary });
+    }
+    let others = chunk.len() - zeros;
+    let graphic = chunk.iter().filter(|byte| byte.is_ascii_graphic()).count();
+    let invalid: usize = chunk.utf8_chunks().map(|part| part.invalid().len()).sum();
+    let control = chunk.iter().filter(|byte| is_odd_control(**byte)).count();
+    if (invalid + control) * 10 > others * 3 {
+        Err(Unreadable::Binary)
+    } else if graphic == 0 {
+        Err(if zeros > 0 { Unreadable::Binary } else { Unreadable::Empty })
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether text has no use for a byte; zeros are counted apart.
+fn is_odd_control(byte: u8) -> bool {
+    byte != 0 && byte.is_ascii_control() && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x1b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = b"Nov 15 02:25:00 gpu-17 systemd[1]: Started Session 3.\n";
+
+    fn read(chunks: &[&[u8]]) -> Result<(), Unreadable> {
+        let mut content = Content::default();
+        for chunk in chunks {
+            content.look(chunk)?;
+        }
+        content.verdict()
+    }
+
+    fn utf16(text: &str) -> Vec<u8> {
+        text.encode_utf16().flat_map(u16::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn what_is_packed_is_known_however_it_is_cut() {
+        for (mark, expected) in MARKS {
+            let mut file = mark.to_vec();
+            file.extend((0..=255).cycle().take(2000));
+            assert_eq!(read(&[&file]), Err(expected));
+            let bytes: Vec<&[u8]> = file.chunks(1).collect();
+            assert_eq!(read(&bytes), Err(expected));
+        }
+    }
+
+    #[test]
+    fn text_in_two_bytes_is_known_with_and_without_its_mark() {
+        let text = String::from_utf8(LINE.repeat(50)).unwrap();
+        let bare = utf16(&text);
+        assert_eq!(read(&[&bare]), Err(Unreadable::Utf16));
+        assert_eq!(read(&[&utf16(&format!("\u{feff}{text}"))]), Err(Unreadable::Utf16));
+        assert_eq!(read(&[&bare[1..]]), Err(Unreadable::Utf16));
+        let wide = utf16(&"\u{feff}内核日志".repeat(50));
+        assert_eq!(read(&[&wide]), Err(Unreadable::Utf16));
+    }
+
+    #[test]
+    fn nothing_is_not_healthy() {
+        assert_eq!(read(&[]), Err(Unreadable::Empty));
+        assert_eq!(read(&[b"\n", b" \r\n"]), Err(Unreadable::Empty));
+        assert_eq!(read(&[&[0; 5000]]), Err(Unreadable::Binary));
+        assert_eq!(read(&[&[0xff; 5000]]), Err(Unreadable::Binary));
+    }
+
+    #[test]
+    fn what_is_no_text_is_known() {
+        // Numbers of four bytes, as in a table of records.
+        let numbers: Vec<u8> =
+            (0..5000_u32).flat_map(|number| (number * 7).to_le_bytes()).collect();
+        assert_eq!(read(&[&numbers]), Err(Unreadable::Binary));
+        let mut seed = 1_u32;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        })
+        .take(5000)
+        .collect();
+        assert_eq!(read(&[&noise]), Err(Unreadable::Binary));
+    }
+
+    #[test]
+    fn a_log_with_garbage_in_it_is_a_log() {
+        let zeros = [0_u8; 5000];
+        let after = [LINE, &zeros].concat();
+        assert_eq!(read(&[&after]), Ok(()));
+        let before = [&zeros, LINE].concat();
+        assert_eq!(read(&[&before]), Ok(()));
+        assert_eq!(read(&[&zeros, &[0xff; 500], LINE]), Ok(()));
+        assert_eq!(read(&[b"\x1b[33mNVRM: \x1b[0mXid\x00\n"]), Ok(()));
+        assert_eq!(read(&["ядро: диск заполнен\n".as_bytes()]), Ok(()));
+        assert_eq!(read(&[b"B", b"Zh is how this one begins\n"]), Ok(()));
+    }
+}

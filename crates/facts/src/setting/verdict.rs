@@ -1,0 +1,77 @@
+//! What is said about a setting.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::origin::Origin;
+
+/// What is wrong with a setting, what is true, and what to use.
+///
+/// In `truth` and `replacement`, `{name}` stands for what was written, `{value}` for its value and
+/// `{near}` for the nearest real name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    /// A stable name for the kind of finding, such as `env-unknown`.
+    pub code: String,
+    /// What the setting does to the person who wrote it.
+    pub class: Class,
+    /// How much it weighs; absent: a finding, and a note where the setting is redundant.
+    #[serde(default)]
+    pub level: Option<Level>,
+    /// What is true.
+    pub truth: String,
+    /// What to write instead. Only a [`Class::Redundant`] setting may have none: it is deleted.
+    pub replacement: Option<String>,
+    /// What part of this nobody has confirmed.
+    pub unverified: Option<String>,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+impl Verdict {
+    /// How much it weighs.
+    pub fn level(&self) -> Level {
+        let usual = if self.class == Class::Redundant { Level::Note } else { Level::Finding };
+        self.level.unwrap_or(usual)
+    }
+}
+
+/// How much a verdict weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// It is shown and does not make a file bad: nothing is lost, or many do it on purpose.
+    Note,
+    /// It makes a file bad.
+    Finding,
+}
+
+/// What a setting does to the person who wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// There is no such thing.
+    Fake,
+    /// It is real or was once, and silently does nothing here.
+    Ignored,
+    /// The program stops with an error.
+    Raises,
+    /// It works, and costs speed, memory or correctness.
+    Harm,
+    /// It says what is so anyway.
+    Redundant,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Fake => "fake",
+            Self::Ignored => "ignored",
+            Self::Raises => "raises",
+            Self::Harm => "harm",
+            Self::Redundant => "redundant",
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! Any request is judged or refused, and any bytes are a set or refused.
+#![no_main]
+
+use farrier_facts::FactSet;
+use farrier_facts::check::{Query, Request, check};
+use jiff::civil::date;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (&str, &str, Option<&str>, Option<&str>, Option<&str>)| {
+    let (gpu, driver, cuda, framework, forward_compat) = input;
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    let request = Request {
+        gpu: gpu.to_owned(),
+        driver: driver.to_owned(),
+        cuda: owned(cuda),
+        framework: owned(framework),
+        forward_compat: owned(forward_compat),
+        ..Request::default()
+    };
+    let set = FactSet::embedded();
+    if let Ok(query) = Query::read(set, &request, date(2026, 11, 15)) {
+        assert!(!check(set, &query).reasons.is_empty());
+    }
+    let _ = FactSet::checked(gpu.as_bytes());
+});
