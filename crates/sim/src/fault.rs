@@ -244,6 +244,58 @@ pub fn check_call(call: &str) -> Result<(), FaultError> {
     }
 }
 
+/// Whether a call is about the node and not about one of its GPUs, so that a fault of it belongs there.
+pub fn is_of_node(call: &str) -> bool {
+    !call.starts_with("nvmlDevice") && !call.starts_with("nvmlGpm") && call != "*"
+        || without_version(call) == "nvmlDeviceGetCount"
+        || matches!(call, "nvmlGpmSampleAlloc" | "nvmlGpmSampleFree" | "nvmlGpmMetricsGet")
+}
+
+/// The number of a return code of NVML's, given as such or by its name without `NVML_ERROR_`.
+pub fn error_code(name: &str) -> Option<u32> {
+    let wanted = name.to_ascii_uppercase().replace('-', "_");
+    let wanted = wanted.strip_prefix("NVML_ERROR_").unwrap_or(&wanted);
+    match wanted.parse() {
+        Ok(number) => ERRORS.iter().any(|(known, _)| *known == number).then_some(number),
+        Err(_) => ERRORS.iter().find(|(_, name)| *name == wanted).map(|(number, _)| *number),
+    }
+}
+
+/// NVML's return codes.
+pub const ERRORS: [(u32, &str); 31] = [
+    (1, "UNINITIALIZED"),
+    (2, "INVALID_ARGUMENT"),
+    (3, "NOT_SUPPORTED"),
+    (4, "NO_PERMISSION"),
+    (5, "ALREADY_INITIALIZED"),
+    (6, "NOT_FOUND"),
+    (7, "INSUFFICIENT_SIZE"),
+    (8, "INSUFFICIENT_POWER"),
+    (9, "DRIVER_NOT_LOADED"),
+    (10, "TIMEOUT"),
+    (11, "IRQ_ISSUE"),
+    (12, "LIBRARY_NOT_FOUND"),
+    (13, "FUNCTION_NOT_FOUND"),
+    (14, "CORRUPTED_INFOROM"),
+    (15, "GPU_IS_LOST"),
+    (16, "RESET_REQUIRED"),
+    (17, "OPERATING_SYSTEM"),
+    (18, "LIB_RM_VERSION_MISMATCH"),
+    (19, "IN_USE"),
+    (20, "MEMORY"),
+    (21, "NO_DATA"),
+    (22, "VGPU_ECC_NOT_SUPPORTED"),
+    (23, "INSUFFICIENT_RESOURCES"),
+    (24, "FREQ_NOT_SUPPORTED"),
+    (25, "ARGUMENT_VERSION_MISMATCH"),
+    (26, "DEPRECATED"),
+    (27, "NOT_READY"),
+    (28, "GPU_NOT_FOUND"),
+    (29, "INVALID_STATE"),
+    (30, "RESET_TYPE_NOT_SUPPORTED"),
+    (999, "UNKNOWN"),
+];
+
 fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
@@ -512,6 +564,18 @@ mod tests {
         );
         assert!(check_call("nvmlDeviceGetName").is_ok());
         assert!(check_call("rm -rf").is_err());
+    }
+
+    #[test]
+    fn codes_and_places_of_calls() {
+        assert_eq!(error_code("gpu-is-lost"), Some(15));
+        assert_eq!(error_code("NVML_ERROR_UNKNOWN"), Some(999));
+        assert_eq!(error_code("18"), Some(18));
+        assert_eq!(error_code("1000"), None);
+        assert!(is_of_node("nvmlInit_v2") && is_of_node("nvmlDeviceGetCount_v2"));
+        assert!(
+            !is_of_node("nvmlDeviceGetName") && !is_of_node("*") && !is_of_node("nvmlGpmSampleGet")
+        );
     }
 
     #[test]

@@ -146,10 +146,11 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
         recovery_action: 0,
         memory: Memory {
             total_bytes: sku.memory_mib << 20,
-            reserved_bytes: sku.reserved_mib << 20,
+            reserved_bytes: sku.reserved_kib << 10,
             used_bytes: 0,
             bar1_total_bytes: sku.bar1_mib << 20,
-            bar1_used_bytes: 1 << 20,
+            // As an idle H200 has.
+            bar1_used_bytes: 1_703_936,
             bus_width_bits: sku.bus_width_bits,
         },
         clocks: clocks(&sku),
@@ -233,8 +234,8 @@ fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> Board {
         inforom_oem: sku.inforom_oem.to_owned(),
         inforom_ecc: sku.inforom_ecc.to_owned(),
         inforom_valid: true,
-        // Modules are counted from one and from the far end, as baseboards do.
-        module_id: 8 - number % 8,
+        // Baseboards count their modules from one.
+        module_id: 1 + number % 8,
         pdi,
     }
 }
@@ -250,7 +251,12 @@ fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
         device_id: facts.pci_device_ids.first().map_or("0000", String::as_str).to_owned(),
         subsystem_id: sku.subsystem_id.to_owned(),
         numa_node: u32::from(far),
-        cpus: if far { "48-95" } else { "0-47" }.to_owned(),
+        cpus: match (virtual_machine, far) {
+            (true, _) => "0-15",
+            (false, false) => "0-47",
+            (false, true) => "48-95",
+        }
+        .to_owned(),
         irq: 200 + number,
     }
 }
@@ -262,7 +268,7 @@ fn clocks(sku: &Sku) -> Clocks {
             graphics: sku.idle_graphics_mhz,
             sm: sku.idle_graphics_mhz,
             memory,
-            video: sku.max_video_mhz / 2,
+            video: sku.idle_video_mhz,
         },
         max_mhz: Rates {
             graphics: sku.max_graphics_mhz,
@@ -327,8 +333,11 @@ fn pcie(facts: &GpuFacts) -> Pcie {
 
 fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> NvLink {
     let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
+    if virtual_machine || sku.links == 0 {
+        return NvLink { generation: 0, link_mb_per_s: 0, links: Vec::new() };
+    }
     let link = |number: u32| {
-        if virtual_machine || sku.switches == 0 {
+        if sku.switches == 0 {
             return Link {
                 active: false,
                 remote: Remote::Unknown,
@@ -355,7 +364,7 @@ fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> NvLink {
         }
     };
     NvLink {
-        generation: if sku.links == 0 { 0 } else { generation },
+        generation,
         link_mb_per_s: sku.link_mb_per_s,
         links: (0..sku.links).map(link).collect(),
     }
@@ -374,31 +383,23 @@ fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> 
     })
 }
 
-/// Calls that the part does not answer, in every form of it: it has no fans and no displays.
+/// Calls that the part does not answer whatever they are asked for. What depends on the arguments is decided where
+/// the call is answered.
 fn unsupported(facts: &GpuFacts) -> Vec<String> {
-    let mut calls: Vec<&str> = UNSUPPORTED_ON_ALL.to_vec();
+    let mut calls: Vec<&str> = Vec::new();
     if facts.compute_capability.major < 9 {
-        calls.extend(UNSUPPORTED_BEFORE_HOPPER);
+        // Came with Hopper: margins, per-device identifiers, modules, confidential computing.
+        calls.extend([
+            "nvmlDeviceGetMarginTemperature",
+            "nvmlDeviceGetModuleId",
+            "nvmlDeviceGetConfComputeMemSizeInfo",
+            "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+            "nvmlDeviceGetJpgUtilization",
+            "nvmlDeviceGetOfaUtilization",
+        ]);
     }
-    if facts.compute_capability.major >= 8 {
-        calls.extend(["nvmlDeviceGetRetiredPages", "nvmlDeviceGetRetiredPagesPendingStatus"]);
-    }
-    let mut calls: Vec<String> = calls.into_iter().map(str::to_owned).collect();
-    calls.sort_unstable();
-    calls
+    calls.into_iter().map(str::to_owned).collect()
 }
-
-/// Of a data-centre module.
-const UNSUPPORTED_ON_ALL: &[&str] = &[
-    "nvmlDeviceGetAutoBoostedClocksEnabled",
-    "nvmlDeviceGetDriverModel",
-    "nvmlDeviceGetFanSpeed",
-    "nvmlDeviceGetGpuOperationMode",
-    "nvmlDeviceGetInforomConfigurationChecksum",
-];
-
-/// GPU performance monitoring came with Hopper.
-const UNSUPPORTED_BEFORE_HOPPER: [&str; 1] = ["nvmlDeviceGetModuleId"];
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 #[derive(Debug, Clone)]
 pub(crate) struct Sku {
     pub(crate) memory_mib: u64,
-    pub(crate) reserved_mib: u64,
+    pub(crate) reserved_kib: u64,
     pub(crate) bar1_mib: u64,
     pub(crate) bus_width_bits: u32,
     pub(crate) multiprocessors: u32,
@@ -20,6 +20,7 @@ pub(crate) struct Sku {
     pub(crate) idle_graphics_mhz: u32,
     pub(crate) graphics_floor_mhz: u32,
     pub(crate) max_video_mhz: u32,
+    pub(crate) idle_video_mhz: u32,
     pub(crate) memory_mhz: &'static [u32],
     pub(crate) subsystem_id: &'static str,
     pub(crate) part_number: &'static str,
@@ -39,9 +40,9 @@ pub(crate) struct Sku {
 
 const H200: Sku = Sku {
     memory_mib: 143_771,
-    reserved_mib: 616,
+    reserved_kib: 629_824,
     bar1_mib: 262_144,
-    bus_width_bits: 6144,
+    bus_width_bits: 6016,
     multiprocessors: 132,
     cores_per_multiprocessor: 128,
     max_graphics_mhz: 1980,
@@ -49,7 +50,8 @@ const H200: Sku = Sku {
     idle_graphics_mhz: 345,
     graphics_floor_mhz: 345,
     max_video_mhz: 1545,
-    memory_mhz: &[3201, 1593],
+    idle_video_mhz: 765,
+    memory_mhz: &[3201, 2201],
     subsystem_id: "18bf",
     part_number: "692-2G520-0282-001",
     gpu_part_suffix: "895-A1",
@@ -68,7 +70,7 @@ const H200: Sku = Sku {
 
 const H100_SXM: Sku = Sku {
     memory_mib: 81_559,
-    reserved_mib: 551,
+    reserved_kib: 564_224,
     bar1_mib: 131_072,
     bus_width_bits: 5120,
     memory_mhz: &[2619, 1593],
@@ -97,7 +99,7 @@ const H100_PCIE: Sku = Sku {
 
 const A100_SXM_80: Sku = Sku {
     memory_mib: 81_920,
-    reserved_mib: 612,
+    reserved_kib: 626_688,
     multiprocessors: 108,
     cores_per_multiprocessor: 64,
     max_graphics_mhz: 1410,
@@ -105,6 +107,7 @@ const A100_SXM_80: Sku = Sku {
     idle_graphics_mhz: 210,
     graphics_floor_mhz: 210,
     max_video_mhz: 1290,
+    idle_video_mhz: 585,
     memory_mhz: &[1593],
     subsystem_id: "1463",
     part_number: "692-2G506-0212-003",
@@ -124,7 +127,7 @@ const A100_SXM_80: Sku = Sku {
 
 const A100_SXM_40: Sku = Sku {
     memory_mib: 40_960,
-    reserved_mib: 504,
+    reserved_kib: 516_096,
     bar1_mib: 65_536,
     default_graphics_mhz: 1095,
     memory_mhz: &[1215],
@@ -138,7 +141,7 @@ const A100_SXM_40: Sku = Sku {
 
 const B200: Sku = Sku {
     memory_mib: 183_359,
-    reserved_mib: 706,
+    reserved_kib: 722_944,
     bar1_mib: 262_144,
     bus_width_bits: 7680,
     multiprocessors: 148,
@@ -147,6 +150,7 @@ const B200: Sku = Sku {
     idle_graphics_mhz: 120,
     graphics_floor_mhz: 120,
     max_video_mhz: 1600,
+    idle_video_mhz: 600,
     memory_mhz: &[3996],
     subsystem_id: "1999",
     part_number: "692-2G525-0220-000",
@@ -162,7 +166,7 @@ const B200: Sku = Sku {
 /// A part of which only the facts are known.
 const OTHER: Sku = Sku {
     memory_mib: 0,
-    reserved_mib: 512,
+    reserved_kib: 524_288,
     bar1_mib: 32_768,
     bus_width_bits: 384,
     multiprocessors: 80,
@@ -171,6 +175,7 @@ const OTHER: Sku = Sku {
     idle_graphics_mhz: 210,
     graphics_floor_mhz: 210,
     max_video_mhz: 1500,
+    idle_video_mhz: 555,
     memory_mhz: &[6251],
     subsystem_id: "0000",
     part_number: "900-00000-0000-000",

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod facts;
 pub(crate) mod lint;
+pub(crate) mod simulate;
 
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
@@ -31,5 +32,6 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
+        Command::Simulate(command) => simulate::run(&command, printer),
     }
 }
