@@ -20,6 +20,9 @@ pub(crate) const IDLE_MEMORY_C: i32 = 39;
 /// An idle card draws about a tenth of its limit (a real H200: 79 W of 700 W).
 pub(crate) const IDLE_POWER_SHARE: u32 = 9;
 
+/// How long a new node has been up: a day, so that its kernel log has a past.
+pub(crate) const UPTIME_MS: u64 = 86_400_000;
+
 /// The most GPUs of one node: what the PCI buses below have room for.
 pub const GPUS_MAX: u32 = 16;
 
@@ -41,7 +44,7 @@ pub struct Spec {
     pub seed: u64,
     /// The kernel that runs.
     pub kernel: String,
-    /// When the node was started, milliseconds of the Unix clock.
+    /// Now, milliseconds of the Unix clock; the node was started a day before.
     pub now_unix_ms: u64,
 }
 
@@ -119,7 +122,7 @@ pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError>
         hostname,
         kernel: spec.kernel.clone(),
         driver: spec.driver.clone(),
-        booted_unix_ms: spec.now_unix_ms,
+        booted_unix_ms: spec.now_unix_ms.saturating_sub(UPTIME_MS),
         cuda: [branch.native_cuda.major, branch.native_cuda.minor],
         as_root: None,
         virtual_machine,
