@@ -663,6 +663,21 @@ pub struct Mig {
     pub pending: bool,
     /// Most instances.
     pub instances_max: u32,
+    /// What instances get of the memory, by share.
+    #[serde(default)]
+    pub memory: Vec<MigMemory>,
+}
+
+/// What an instance gets of the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigMemory {
+    /// Of the whole.
+    pub eighths: u32,
+    /// In mebibytes.
+    pub mib: u64,
+    /// In gigabytes, as in the profile's name.
+    pub sold_gb: u64,
 }
 
 /// A process on the GPU.

@@ -5,9 +5,9 @@ use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
-    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Fabric, Gpu, Held, Link, Memory, Mig, Modes,
-    NvLink, Pci, Pcie, PcieErrors, Power, Rates, Reason, Remap, Remote, RetiredPages, Temperature,
-    Utilisation,
+    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Fabric, Gpu, Held, Link, Memory, Mig,
+    MigMemory, Modes, NvLink, Pci, Pcie, PcieErrors, Power, Rates, Reason, Remap, Remote,
+    RetiredPages, Temperature, Utilisation,
 };
 use crate::node::Node;
 use crate::random::Random;
@@ -211,11 +211,7 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
         nvlink: nvlink(facts, &sku, virtual_machine),
         fabric: fabric(facts, &sku, virtual_machine),
         modes: Modes { persistence: true, compute: 0, accounting: false },
-        mig: facts.mig.as_ref().map(|mig| Mig {
-            enabled: false,
-            pending: false,
-            instances_max: mig.instances_max,
-        }),
+        mig: mig(facts, &sku),
         processes: Vec::new(),
         events: Vec::new(),
         faults: Vec::new(),
@@ -384,6 +380,26 @@ fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> 
         // Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
         health_mask: 0x1aa,
     })
+}
+
+fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
+    let known = facts.mig.as_ref()?;
+    // The names say what each share is sold as: `1g.18gb` is the smallest, `7g.141gb` the whole.
+    let sold = |slices: &str| {
+        let named =
+            known.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));
+        named.and_then(|gigabytes| gigabytes.parse().ok())
+    };
+    let share = |eighths: u32, slices: &str| {
+        let mib = match sku.slices_mib.iter().find(|(known, _)| *known == eighths) {
+            Some((_, mib)) => *mib,
+            None => sku.memory_mib * u64::from(eighths) / 8,
+        };
+        MigMemory { eighths, mib, sold_gb: sold(slices).unwrap_or((mib + 512) / 1024) }
+    };
+    let memory = [(1, "1g."), (2, "2g."), (4, "3g."), (8, "7g.")];
+    let memory = memory.into_iter().map(|(eighths, slices)| share(eighths, slices)).collect();
+    Some(Mig { enabled: false, pending: false, instances_max: known.instances_max, memory })
 }
 
 /// Calls that the part does not answer whatever they are asked for. What depends on the arguments is decided where

@@ -36,6 +36,8 @@ pub(crate) struct Sku {
     pub(crate) gpu_limit_c: i32,
     pub(crate) memory_max_c: i32,
     pub(crate) remap_banks: u32,
+    /// What instances get, where it is known: eighths of the memory and mebibytes.
+    pub(crate) slices_mib: &'static [(u32, u64)],
 }
 
 const H200: Sku = Sku {
@@ -66,6 +68,7 @@ const H200: Sku = Sku {
     gpu_limit_c: 87,
     memory_max_c: 95,
     remap_banks: 3072,
+    slices_mib: &[(1, 16_384), (2, 33_280), (4, 71_424), (8, 143_360)],
 };
 
 const H100_SXM: Sku = Sku {
@@ -80,6 +83,7 @@ const H100_SXM: Sku = Sku {
     vbios: "96.00.74.00.01",
     inforom_image: "G520.0200.00.05",
     remap_banks: 2560,
+    slices_mib: &[],
     ..H200
 };
 
@@ -160,6 +164,7 @@ const B200: Sku = Sku {
     link_mb_per_s: 53_125,
     switches: 2,
     remap_banks: 4096,
+    slices_mib: &[],
     ..H200
 };
 

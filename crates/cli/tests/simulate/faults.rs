@@ -164,7 +164,8 @@ const POLLER: &str = "
 handles = [gpu(index) for index in range(8)]
 print('ready')
 reads, wrong = 0, []
-while not os.path.exists(sys.argv[1] if len(sys.argv) > 1 else os.environ['STOP']):
+end = time.monotonic() + 60
+while not os.path.exists(os.environ['STOP']) and time.monotonic() < end:
     for handle in handles:
         try:
             seen = (nvmlDeviceGetTemperature(handle, 0), nvmlDeviceGetMemoryInfo(handle).total, nvmlDeviceGetName(handle))

@@ -181,9 +181,15 @@ fn words_of(id: u32) -> Words {
                 format!("NVLINK_L{link}_{}_PER_SEC", way.to_uppercase()),
             ))
         }
+        // Of the counters of context switches the one that was seen on a card.
+        200 => Some(("cs6elp".to_owned(), "GR6_CTXSW_CYCLES_ELAPSED".to_owned())),
         _ => None,
     };
-    let unit = if matches!(id, 20 | 21 | 60..=97) { c"MiB/s" } else { c"%" };
+    let unit = match id {
+        20 | 21 | 60..=97 => c"MiB/s",
+        200 => c"#",
+        _ => c"%",
+    };
     let (short, long) = words.unzip();
     let text = |text: Option<String>| text.and_then(|text| CString::new(text).ok());
     Words { short: text(short), long: text(long), unit: unit.to_owned() }

@@ -146,7 +146,7 @@ enum FaultCommand {
     Temperature {
         /// The GPU
         #[arg(allow_negative_numbers = true)]
-        gpu: i32,
+        degrees: i32,
         /// The memory
         #[arg(long, value_name = "DEGREES")]
         memory: Option<i32>,
@@ -322,8 +322,8 @@ fn fault_of(command: &FaultCommand) -> anyhow::Result<Fault> {
             Fault::Call(CallFault { call: call.clone(), effect: hang_of(seconds)? })
         }
         FaultCommand::RecoveryAction { action } => Fault::RecoveryAction(*action),
-        FaultCommand::Temperature { gpu, memory } => {
-            Fault::Temperature { gpu_c: *gpu, memory_c: *memory }
+        FaultCommand::Temperature { degrees, memory } => {
+            Fault::Temperature { gpu_c: *degrees, memory_c: *memory }
         }
         FaultCommand::Power { watts } => Fault::Power(watts.saturating_mul(1000)),
         FaultCommand::Utilisation { percent, memory } => {
