@@ -163,7 +163,7 @@ impl Session {
     pub(crate) fn index_of(&self, device: Device) -> Result<usize, Code> {
         let place = (device.0 as usize).wrapping_sub(HANDLES.as_ptr() as usize);
         let index = place / size_of::<u64>();
-        if place % size_of::<u64>() == 0 && index < self.count() {
+        if place.is_multiple_of(size_of::<u64>()) && index < self.count() {
             Ok(index)
         } else {
             Err(Code::INVALID_ARGUMENT)

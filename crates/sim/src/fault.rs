@@ -448,8 +448,7 @@ fn usual_words(number: u32) -> &'static str {
             "pid=4242, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f2a_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
         }
         32 => "pid='<unknown>', name=<unknown>, Channel ID 00000008 intr0 00040000",
-        43 => "pid=4242, name=python, Ch 00000008",
-        45 => "pid=4242, name=python, Ch 00000008",
+        43 | 45 => "pid=4242, name=python, Ch 00000008",
         48 => {
             "pid='<unknown>', name=<unknown>, DBE (double bit error) ECC Error, subpartition 0, partition 3"
         }

@@ -428,6 +428,7 @@ pub struct Utilisation {
 /// Memory errors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "the driver reports each of them by itself")]
 pub struct Ecc {
     /// On now.
     pub enabled: bool,

@@ -1,4 +1,4 @@
-//! Numbers from a seed: SplitMix64, which is small, fast and the same on every machine.
+//! Numbers from a seed: `SplitMix64`, which is small, fast and the same on every machine.
 
 /// A stream of numbers that its seed decides.
 #[derive(Debug, Clone)]

@@ -231,11 +231,11 @@ impl Sku {
                 ((all / one) as u32, (one * 1000.0 / 2.0) as u32)
             }
         };
-        let switches = if gpu.form_factor == FormFactor::Sxm { OTHER.switches.max(4) } else { 0 };
+        let switches = if gpu.form_factor == FormFactor::Sxm { 4 } else { 0 };
         let min_power_w = gpu
             .power
             .as_ref()
             .map_or(100, |power| power.min_w.unwrap_or(power.default_w / 3.0) as u32);
-        Self { memory_mib, links, link_mb_per_s, switches, min_power_w, ..OTHER }
+        Self { memory_mib, min_power_w, links, link_mb_per_s, switches, ..OTHER }
     }
 }

@@ -63,16 +63,14 @@ fn driver(tree: &mut Tree, node: &Node, gpus: &[Gpu]) {
     );
     tree.add(
         "proc/driver/nvidia/params",
-        format!(
-            "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n\
+        "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n\
              InitializeSystemMemoryAllocations: 1\nUsePageAttributeTable: 4294967295\nEnableMSI: 1\nEnablePCIeGen3: 0\nMemoryPoolSize: 0\n\
              KMallocHeapMaxSize: 0\nVMallocHeapMaxSize: 0\nIgnoreMMIOCheck: 0\nEnableStreamMemOPs: 0\nEnableUserNUMAManagement: 1\n\
              NvLinkDisable: 0\nRmProfilingAdminOnly: 1\nPreserveVideoMemoryAllocations: 0\nEnableS0ixPowerManagement: 0\n\
              DynamicPowerManagement: 3\nRegisterPCIDriver: 1\nEnablePCIERelaxedOrderingMode: 0\nEnableResizableBar: 0\n\
              EnableGpuFirmware: 18\nEnableGpuFirmwareLogs: 2\nOpenRmEnableUnsupportedGpus: 1\nImexChannelCount: 2048\n\
              CoherentGPUMemoryMode: \"\"\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\nRmMsg: \"\"\nGpuBlacklist: \"\"\n\
-             TemporaryFilePath: \"\"\nExcludedGpus: \"\"\n"
-        ),
+             TemporaryFilePath: \"\"\nExcludedGpus: \"\"\n",
     );
     for gpu in gpus {
         let address = gpu.pci.address();
@@ -151,11 +149,8 @@ fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
         ),
     );
     for (name, kinds) in AER {
-        let mut text: String = kinds.iter().map(|kind| format!("{kind} 0\n")).collect();
-        text.push_str(&format!(
-            "TOTAL_ERR_{} 0\n",
-            name.to_uppercase().replace("NONFATAL", "NONFATAL")
-        ));
+        let mut text: String = kinds.iter().flat_map(|kind| [*kind, " 0\n"]).collect();
+        text.push_str(&format!("TOTAL_ERR_{} 0\n", name.to_uppercase()));
         tree.add(format!("{folder}/aer_dev_{name}"), text);
     }
 }

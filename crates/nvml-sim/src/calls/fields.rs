@@ -253,7 +253,7 @@ fn nvlink(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
         114..=119 => (field as usize - 114 + 6, |link| link.recovery_errors),
         84..=91 | 132..=137 | 146 | 164..=168 => return rate(gpu, field, scope).ok_or(refused),
         138..=141 if scope == u32::MAX => {
-            return Ok(sum(if field % 2 == 0 {
+            return Ok(sum(if field.is_multiple_of(2) {
                 |link| link.transmitted_kib
             } else {
                 |link| link.received_kib

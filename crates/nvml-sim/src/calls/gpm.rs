@@ -175,7 +175,7 @@ fn words_of(id: u32) -> Words {
         60 => Some(("nvlrx".to_owned(), "NVLINK_TOTAL_RX_PER_SEC".to_owned())),
         61 => Some(("nvltx".to_owned(), "NVLINK_TOTAL_TX_PER_SEC".to_owned())),
         62..=97 => {
-            let (link, way) = ((id - 62) / 2, if id % 2 == 0 { "rx" } else { "tx" });
+            let (link, way) = ((id - 62) / 2, if id.is_multiple_of(2) { "rx" } else { "tx" });
             Some((
                 format!("nvl{link}{way}"),
                 format!("NVLINK_L{link}_{}_PER_SEC", way.to_uppercase()),

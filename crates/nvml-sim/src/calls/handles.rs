@@ -81,7 +81,8 @@ fn find_by_bus(session: &Session, name: &str, bus: Text, device: Out<Device>) ->
 }
 
 fn bytes_as_uuid(bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits: String =
+        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     format!(
         "GPU-{}-{}-{}-{}-{}",
         &digits[..8],

@@ -4,8 +4,8 @@
 macro_rules! device_calls {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) |$gpu:ident| $body:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name(device: crate::abi::Device, $($argument: $type),*) -> std::ffi::c_int {
-            crate::library::on_device(stringify!($name), device, |$gpu| $body)
+        pub(crate) extern "C" fn $name(handle: crate::abi::Device, $($argument: $type),*) -> std::ffi::c_int {
+            crate::library::on_device(stringify!($name), handle, |$gpu| $body)
         }
     )*};
 }

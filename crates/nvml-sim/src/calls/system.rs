@@ -73,17 +73,18 @@ node_calls! {
 }
 
 fn cuda_version(session: &library::Session, version: Out<c_int>) -> Answer {
-    let [major, minor] = session.node()?.cuda;
-    let number = major.saturating_mul(1000).saturating_add(minor.saturating_mul(10));
+    let cuda = session.node()?.cuda;
+    let number = cuda[0].saturating_mul(1000).saturating_add(cuda[1].saturating_mul(10));
     version.put(c_int::try_from(number).map_err(|_| Code::UNKNOWN)?)
 }
 
 /// The name of a simulated process, or of a real one.
 fn process_name(session: &library::Session, pid: u32) -> Result<String, Code> {
-    let gpus = session.gpus();
-    let mut processes = gpus.iter().flat_map(|(_, gpu)| &gpu.processes);
-    if let Some(process) = processes.find(|process| process.pid == pid) {
-        return Ok(process.name.clone());
+    for (_, gpu) in session.gpus() {
+        let mut running = gpu.processes.iter();
+        if let Some(found) = running.find(|found| found.pid == pid) {
+            return Ok(found.name.clone());
+        }
     }
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Code::NOT_FOUND)?;
     let first = command.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -91,9 +92,9 @@ fn process_name(session: &library::Session, pid: u32) -> Result<String, Code> {
 }
 
 /// The processors of a list such as `0-47,96`.
-pub(crate) fn cpu_list(list: &str) -> Vec<u32> {
+pub(crate) fn cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
-    for part in list.split(',') {
+    for part in text.split(',') {
         let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
         if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
             // More processors than any node has is a slip.

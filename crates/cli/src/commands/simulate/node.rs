@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         kernel: args.kernel.clone(),
         now_unix_ms: super::now_unix_ms(),
     };
-    let (node, gpus) = make::node(&sets::active(), &spec).map_err(hinted)?;
+    let (node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
     let files = tree::files(&node, &gpus, args.adapters);
     if args.force {
         refuse_stranger(&args.dir)?;
@@ -110,8 +110,8 @@ fn library() -> anyhow::Result<PathBuf> {
     })
 }
 
-fn hinted(err: MakeError) -> anyhow::Error {
-    let hint = match &err {
+fn hinted(err: &MakeError) -> anyhow::Error {
+    let hint = match err {
         MakeError::UnknownSku { near, .. } if !near.is_empty() => {
             let quoted: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
             format!("did you mean {}?", quoted.join(", "))
