@@ -24,6 +24,9 @@ pub(crate) enum Command {
     Facts(commands::facts::FactsCommand),
     /// Settings in scripts and environments that do nothing or harm, and what to use instead
     Lint(commands::lint::Args),
+    /// Simulated nodes: real NVML clients run against them unchanged
+    #[command(subcommand)]
+    Simulate(commands::simulate::SimulateCommand),
     /// Makes calls that may never return, for a parent that does not wait
     #[command(subcommand, hide = true)]
     Probe(commands::probe::ProbeCommand),

@@ -5,6 +5,7 @@ pub(crate) mod decode;
 pub(crate) mod facts;
 pub(crate) mod lint;
 pub(crate) mod probe;
+pub(crate) mod simulate;
 
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
@@ -33,5 +34,6 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
+        Command::Simulate(command) => simulate::run(&command, printer),
     }
 }

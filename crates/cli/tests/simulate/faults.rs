@@ -1,0 +1,213 @@
+//! What nvidia-ml-py sees of injected faults, and of edits while it reads.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use crate::world::{World, ended_within, python};
+
+#[test]
+fn a_waiting_client_is_told_of_an_xid() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    world.inject(&["xid", "31", "--gpu", "4"]);
+    let mut child = world.spawn(
+        &python,
+        "
+events = nvmlEventSetCreate()
+for index in range(8):
+    nvmlDeviceRegisterEvents(gpu(index), nvmlEventTypeXidCriticalError, events)
+print('ready')
+for _ in range(2):
+    data = nvmlEventSetWait_v2(events, 20000)
+    print(nvmlDeviceGetIndex(data.device) if data.eventData != 79 else 'lost', data.eventType, data.eventData)
+print(code(nvmlEventSetWait_v2, events, 50))
+nvmlEventSetFree(events)
+",
+    );
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "ready", "what happened before is not told");
+    world.inject(&["xid", "94", "--gpu", "2"]);
+    let start = Instant::now();
+    assert_eq!(line(), "2 8 94");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    world.inject(&["xid", "79", "--gpu", "5"]);
+    assert_eq!(line(), "lost 8 79");
+    assert_eq!(line(), "10", "then the wait ends with a timeout");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn counters_and_states_are_seen() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    world.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
+    world.inject(&["nvlink-down", "7", "--gpu", "1"]);
+    world.inject(&["nvlink-errors", "6", "--crc", "9", "--gpu", "1"]);
+    world.inject(&["recovery-action", "1", "--gpu", "1"]);
+    world.inject(&["pcie", "--width", "8", "--replays", "40", "--gpu", "1"]);
+    world.inject(&["throttle", "hw-thermal", "--gpu", "1"]);
+    world.inject(&["power", "650", "--gpu", "1"]);
+    let seen = world.python(
+        &python,
+        "
+one = gpu(1)
+time.sleep(0.2)
+fields = nvmlDeviceGetFieldValues(one, [230, 144, 270, 94])
+print(json.dumps([
+    nvmlDeviceGetTotalEccErrors(one, 0, 0), nvmlDeviceGetMemoryErrorCounter(one, 1, 1, 2),
+    list(nvmlDeviceGetRemappedRows(one)), nvmlDeviceGetRowRemapperHistogram(one).high,
+    [nvmlDeviceGetNvLinkState(one, link) for link in (6, 7)], nvmlDeviceGetNvLinkErrorCounter(one, 6, NVML_NVLINK_ERROR_DL_CRC_DATA),
+    [fields[0].value.uiVal, fields[1].value.ullVal, fields[2].value.ullVal > 100_000_000, fields[3].value.uiVal],
+    nvmlDeviceGetCurrPcieLinkWidth(one), nvmlDeviceGetCurrentClocksEventReasons(one), nvmlDeviceGetPowerUsage(one),
+    nvmlDeviceGetTotalEccErrors(gpu(0), 0, 0),
+]))
+",
+    );
+    let expected = "[17, 2, [0, 3, 1, 0], 3, [1, 0], 9, [1, 1, true, 40], 8, 72, 650000, 0]";
+    assert_eq!(seen.trim(), expected);
+}
+
+#[test]
+fn a_lost_gpu_a_failing_call_and_a_hanging_one() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    world.inject(&["lost", "--gpu", "6"]);
+    world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
+    world.inject(&["hang", "nvmlDeviceGetPowerUsage", "0.7", "--gpu", "3"]);
+    let seen = world.python(
+        &python,
+        "
+start = time.monotonic()
+nvmlDeviceGetPowerUsage(gpu(3))
+hung = time.monotonic() - start
+print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTemperature, gpu(2), 0), code(nvmlDeviceGetTemperature, gpu(1), 0), 0.6 < hung < 5]))
+",
+    );
+    assert_eq!(seen.trim(), "[15, 16, 0, true]");
+
+    // A client that holds a handle finds out as well, and again when it is put right.
+    let mut child = world.spawn(
+        &python,
+        "
+held = gpu(0)
+print('held')
+def until(wanted):
+    start = time.monotonic()
+    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 10:
+        time.sleep(0.01)
+    print(code(nvmlDeviceGetPowerUsage, held))
+until(15)
+until(0)
+",
+    );
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "held");
+    world.inject(&["lost"]);
+    assert_eq!(line(), "15");
+    world.inject(&["clear"]);
+    assert_eq!(line(), "0");
+    assert!(child.wait().unwrap().success());
+
+    world.inject(&["hang", "nvmlInit", "forever"]);
+    world.inject(&["hang", "nvmlInitWithFlags", "forever"]);
+    let mut stuck = world.spawn(&python, "print('initialised')");
+    assert!(ended_within(&mut stuck, Duration::from_secs(2)).is_none(), "it hangs");
+    stuck.kill().unwrap();
+    stuck.wait().unwrap();
+    world.inject(&["clear"]);
+    assert_eq!(world.python(&python, "print(nvmlDeviceGetCount())").trim(), "8");
+}
+
+#[test]
+fn settings_are_kept_and_need_the_right() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    world.edit("node.json", |node| node["as_root"] = false.into());
+    let set = "print(code(nvmlDeviceSetPowerManagementLimit, gpu(0), 500000))";
+    assert_eq!(world.python(&python, set).trim(), "4", "without the right nothing is set");
+    world.edit("node.json", |node| node["as_root"] = true.into());
+    let seen = world.python(
+        &python,
+        "
+one = gpu(0)
+print(json.dumps([
+    code(nvmlDeviceSetPowerManagementLimit, one, 100000), code(nvmlDeviceSetPowerManagementLimit, one, 500000),
+    code(nvmlDeviceSetComputeMode, one, 1), code(nvmlDeviceSetComputeMode, one, 3), code(nvmlDeviceSetPersistenceMode, one, 0),
+    code(nvmlDeviceSetEccMode, one, 0), code(nvmlDeviceSetGpuLockedClocks, one, 1200, 1200), code(nvmlDeviceSetApplicationsClocks, one, 2619, 1500),
+    nvmlDeviceSetMigMode(one, 1), nvmlDeviceGetPowerManagementLimit(one),
+]))
+",
+    );
+    assert_eq!(seen.trim(), "[2, 0, 2, 0, 0, 0, 0, 0, 0, 500000]");
+    let again = world.python(
+        &python,
+        "
+one = gpu(0)
+print(json.dumps([nvmlDeviceGetEnforcedPowerLimit(one), nvmlDeviceGetComputeMode(one), nvmlDeviceGetPersistenceMode(one),
+    nvmlDeviceGetEccMode(one), nvmlDeviceGetClockInfo(one, 1), nvmlDeviceGetApplicationsClock(one, 0), nvmlDeviceGetMigMode(one),
+    code(nvmlDeviceGetUtilizationRates, one)]))
+",
+    );
+    assert_eq!(
+        again.trim(),
+        "[500000, 3, 0, [1, 0], 1200, 1500, [1, 1], 3]",
+        "another process sees it"
+    );
+}
+
+/// Reads everything that a poller reads, as fast as it can, and counts what is out of order.
+const POLLER: &str = "
+handles = [gpu(index) for index in range(8)]
+print('ready')
+reads, wrong = 0, []
+end = time.monotonic() + 60
+while not os.path.exists(os.environ['STOP']) and time.monotonic() < end:
+    for handle in handles:
+        try:
+            seen = (nvmlDeviceGetTemperature(handle, 0), nvmlDeviceGetMemoryInfo(handle).total, nvmlDeviceGetName(handle))
+            if not (30 <= seen[0] <= 95 and seen[1] == 81559 << 20 and seen[2] == 'NVIDIA H100 80GB HBM3'):
+                wrong.append(seen)
+        except NVMLError as err:
+            wrong.append(err.value)
+        reads += 1
+print(json.dumps([reads > 50, wrong[:5]]))
+";
+
+#[test]
+fn edits_while_clients_read() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    let stop = world.path().join("stop");
+    let mut children: Vec<_> = (0..2)
+        .map(|_| {
+            let source =
+                POLLER.replace("os.environ['STOP']", &format!("{:?}", stop.to_str().unwrap()));
+            world.spawn(&python, &source)
+        })
+        .collect();
+    let mut outputs: Vec<_> = children
+        .iter_mut()
+        .map(|child| BufReader::new(child.stdout.take().unwrap()).lines())
+        .collect();
+    for output in &mut outputs {
+        assert_eq!(output.next().unwrap().unwrap(), "ready");
+    }
+    let path = world.path().join("gpus/3.json");
+    for round in 0_usize..20 {
+        world.inject(&["temperature", &(35 + round).to_string(), "--gpu", "all"]);
+        // An editor that writes in place, and stops half-way.
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() * round / 20]).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        fs::write(&path, &whole).unwrap();
+    }
+    fs::write(&stop, "").unwrap();
+    for (child, output) in children.iter_mut().zip(&mut outputs) {
+        assert_eq!(output.next().unwrap().unwrap(), "[true, []]");
+        assert!(child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,182 @@
+//! The simulated H200 is held to what a real one answered: `tests/fixtures/nvml/capture.py` is run against it and
+//! compared, call by call, with the transcript of a card.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::world::{World, python};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/nvml")
+}
+
+/// Calls whose return code may differ, and why.
+const OTHER_CODE: &[(&str, &str)] = &[
+    ("nvmlDeviceGetHandleByPciBusId", "that capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId_v2", "that capture passed wide characters"),
+];
+
+/// Calls whose values may differ, and why. Everything else is equal to the byte.
+const OTHER_VALUE: &[(&str, &str)] = &[
+    ("nvmlDeviceGetUUID", "of the card"),
+    ("nvmlDeviceGetSerial", "of the card"),
+    ("nvmlDeviceGetPdi", "of the card"),
+    ("nvmlDeviceGetIrqNum", "of the machine"),
+    ("nvmlSystemGetProcessName", "of the capture's own process"),
+    ("nvmlSystemGetDriverBranch", "the build's name is not in its version"),
+    ("nvmlDeviceGetPowerUsage", "a measurement"),
+    ("nvmlDeviceGetTotalEnergyConsumption", "a measurement"),
+    ("nvmlDeviceGetTemperature", "a measurement"),
+    ("nvmlDeviceGetTemperatureV", "a measurement"),
+    ("nvmlDeviceGetMarginTemperature", "a measurement"),
+    ("nvmlDeviceGetThermalSettings", "a measurement"),
+    ("nvmlDeviceGetPcieThroughput", "a measurement"),
+    ("nvmlDeviceGetSamples", "measurements"),
+    ("nvmlDeviceGetViolationStatus", "has the time in it"),
+    ("nvmlDeviceGetHandleByPciBusId", "that capture passed wide characters"),
+    ("nvmlDeviceGetHandleByPciBusId_v2", "that capture passed wide characters"),
+];
+
+/// Fields whose values may differ, and why; their codes and types may not.
+const OTHER_FIELD: &[(u64, &str)] = &[
+    (78, "time below full load"),
+    (80, "time below application clocks"),
+    (81, "time below base clocks"),
+    (83, "a measurement"),
+    (169, "a counter of the card's link"),
+    (175, "a counter of the card's link"),
+    (176, "a counter of the card's link"),
+    (177, "a counter of the card's link"),
+    (183, "a counter of the card's link"),
+    (185, "a measurement"),
+    (186, "a measurement"),
+    (191, "a measurement"),
+    (197, "a counter of the card's link"),
+    (198, "a counter of the card's link"),
+];
+
+fn excused<K: PartialEq>(list: &[(K, &str)], key: &K) -> bool {
+    list.iter().any(|(excused, _)| excused == key)
+}
+
+fn calls(transcript: &Value, group: &str) -> Vec<Value> {
+    let records = transcript["groups"][group].as_array().unwrap();
+    records.iter().filter(|record| record.get("call").is_some()).cloned().collect()
+}
+
+#[test]
+fn the_simulated_h200_answers_as_a_real_one() {
+    let Some(python) = python() else { return };
+    let real: Value = serde_json::from_slice(
+        &fs::read(fixtures().join("h200_580.159.04_transcript.json")).unwrap(),
+    )
+    .unwrap();
+    let world = World::of("H200-SXM5-141GB", 1, "580.159.04");
+    let simulated = capture(&world, &python);
+
+    assert_eq!(
+        simulated["library"]["exported"], real["library"]["exported"],
+        "the same functions are exported"
+    );
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for group in real["groups"].as_object().unwrap().keys() {
+        let (real, simulated) = (calls(&real, group), calls(&simulated, group));
+        assert!(simulated.len() >= real.len(), "{group} ended early");
+        for (real, simulated) in real.iter().zip(&simulated) {
+            assert_eq!(real["call"], simulated["call"]);
+            compared += 1;
+            compare(real, simulated, &mut wrong);
+        }
+    }
+    assert!(compared > 1400, "only {compared} calls were compared");
+    assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Runs the capture against the node.
+fn capture(world: &World, python: &Path) -> Value {
+    let (out, library) =
+        (world.path().join("capture.json"), world.path().join("lib/libnvidia-ml.so.1"));
+    let folder = world.python(python, "import pynvml; print(os.path.dirname(pynvml.__file__))");
+    let script = fixtures().join("capture.py");
+    let words = [
+        script.to_str().unwrap(),
+        "--library",
+        library.to_str().unwrap(),
+        "--pynvml",
+        folder.trim(),
+        out.to_str().unwrap(),
+    ];
+    let output = world.client(python, &words).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&fs::read(out).unwrap()).unwrap()
+}
+
+fn compare(real: &Value, simulated: &Value, wrong: &mut Vec<String>) {
+    let call = real["call"].as_str().unwrap();
+    let mut differ = |what: &str, real_value: &Value, simulated_value: &Value| {
+        if real_value != simulated_value {
+            let shown = |value: &Value| value.to_string().chars().take(300).collect::<String>();
+            wrong.push(format!(
+                "{call}{} {what}:\n  real      {}\n  simulated {}",
+                real["in"],
+                shown(real_value),
+                shown(simulated_value)
+            ));
+        }
+    };
+    for key in ["missing", "failed", "text"] {
+        differ(key, &real[key], &simulated[key]);
+    }
+    if !excused(OTHER_CODE, &call) {
+        differ("code", &real["rc"], &simulated["rc"]);
+    }
+    // The outputs of a call that failed are whatever was there before.
+    let answered = matches!(real["rc"].as_i64(), Some(0 | 7));
+    if answered && real.get("out").is_some() && !excused(OTHER_VALUE, &call) {
+        differ("values", &real["out"], &simulated["out"]);
+    } else if answered && real.get("out").is_some() {
+        differ("shape", &shape(&real["out"]), &shape(&simulated["out"]));
+    }
+    for list in ["values", "metrics"] {
+        let empty = Vec::new();
+        let of = |record: &Value| record[list].as_array().unwrap_or(&empty).clone();
+        for (real, simulated) in of(real).iter().zip(&of(simulated)) {
+            let (real, simulated) = (stable(real), stable(simulated));
+            differ(list, &real, &simulated);
+        }
+    }
+}
+
+/// What of a field or a metric does not depend on the moment.
+fn stable(entry: &Value) -> Value {
+    let mut kept = BTreeMap::new();
+    for key in ["field", "scope", "rc", "type", "metric", "shortName", "longName", "unit"] {
+        kept.insert(key, entry[key].clone());
+    }
+    if let Some(field) = entry["field"].as_u64().filter(|field| !excused(OTHER_FIELD, field)) {
+        kept.insert("raw", entry["raw"].clone());
+        assert!(field < 1000);
+    }
+    serde_json::to_value(kept).unwrap()
+}
+
+/// A value without its numbers and words: its type, and the names and number of its parts.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Number(_) => "number".into(),
+        Value::String(_) => "text".into(),
+        // Rings of samples are as long as the caller had room for.
+        Value::Array(parts) => parts.first().map_or(Value::Null, |first| match first {
+            Value::Object(_) | Value::Array(_) => shape(first),
+            _ => parts.iter().map(shape).collect(),
+        }),
+        Value::Object(parts) => {
+            parts.iter().map(|(name, part)| (name.clone(), shape(part))).collect()
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,186 @@
+//! What the tests run in: a simulated node in a temporary directory, and a Python with the clients.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::support::{Ran, run};
+
+/// The clients, pinned: what they print is part of the tests.
+const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
+
+/// A simulated node that goes away with the test.
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    /// A node with these GPUs.
+    pub(crate) fn of(sku: &str, gpus: u32, driver: &str) -> Self {
+        build_library();
+        let world = Self { folder: tempfile::tempdir().unwrap() };
+        let count = gpus.to_string();
+        let made = run(&[
+            "simulate",
+            "node",
+            &world.dir(),
+            "--sku",
+            sku,
+            "--gpus",
+            &count,
+            "--driver",
+            driver,
+        ]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        world
+    }
+
+    /// Eight H100.
+    pub(crate) fn of_eight() -> Self {
+        Self::of("H100-SXM5-80GB", 8, "580.95.05")
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("node")
+    }
+
+    pub(crate) fn dir(&self) -> String {
+        self.path().to_str().unwrap().to_owned()
+    }
+
+    /// Injects, and expects that it worked.
+    pub(crate) fn inject(&self, words: &[&str]) -> Ran {
+        let dir = self.dir();
+        let mut all = vec!["simulate", "inject", &dir];
+        all.extend(words);
+        let ran = run(&all);
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+        ran
+    }
+
+    /// Changes a JSON file of the node in place.
+    pub(crate) fn edit(&self, file: &str, change: impl FnOnce(&mut serde_json::Value)) {
+        let path = self.path().join(file);
+        let mut value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        change(&mut value);
+        fs::write(&path, serde_json::to_string_pretty(&value).unwrap()).unwrap();
+    }
+
+    /// A client that sees the node as its machine.
+    pub(crate) fn client(&self, python: &Path, words: &[&str]) -> Command {
+        let mut command = Command::new(python);
+        command
+            .args(words)
+            .env("LD_LIBRARY_PATH", self.path().join("lib"))
+            .env_remove("FARRIER_SIM_NODE")
+            .env("NO_COLOR", "1")
+            .env("TERM", "dumb")
+            .env("COLUMNS", "120")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs Python source against the node; gives what it printed.
+    pub(crate) fn python(&self, python: &Path, source: &str) -> String {
+        let source = format!("{PRELUDE}\n{source}");
+        let output = self.client(python, &["-c", &source]).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {errors}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Starts Python source against the node.
+    pub(crate) fn spawn(&self, python: &Path, source: &str) -> Child {
+        let source = format!("{PRELUDE}\n{source}");
+        let mut command = self.client(python, &["-u", "-c", &source]);
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap()
+    }
+}
+
+/// What every piece of Python begins with.
+const PRELUDE: &str = "
+import json, os, sys, time
+from pynvml import *
+nvmlInit()
+def gpu(index): return nvmlDeviceGetHandleByIndex(index)
+def code(call, *arguments):
+    try:
+        call(*arguments)
+        return 0
+    except NVMLError as err:
+        return err.value
+";
+
+/// Waits for a child for so long; `None` when it still runs.
+pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+/// Builds the library beside the binary: tests of one package do not build the library of another.
+pub(crate) fn build_library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = profile_folder();
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["build", "--quiet", "--locked", "-p", "farrier-nvml-sim", "--target-dir"]);
+        command.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if folder.ends_with("release") {
+            command.arg("--release");
+        }
+        assert!(command.status().unwrap().success(), "the library does not build");
+    });
+}
+
+/// `target/debug` or `target/release`.
+fn profile_folder() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap().to_owned()
+}
+
+/// A Python with the clients, installed once and kept below `target`. Without a network or Python the test is
+/// skipped and says so; with `CI=true` that is a failure.
+pub(crate) fn python() -> Option<PathBuf> {
+    let folder = profile_folder().parent().unwrap().join("python-clients");
+    match install(&folder) {
+        Ok(()) => Some(folder.join("bin/python")),
+        Err(why) => {
+            let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!on_ci, "the Python clients are needed on CI: {why}");
+            eprintln!("SKIPPED: the Python clients cannot be installed: {why}");
+            None
+        }
+    }
+}
+
+fn install(folder: &Path) -> Result<(), String> {
+    let lock = File::create(folder.with_extension("lock")).map_err(|err| err.to_string())?;
+    lock.lock().map_err(|err| err.to_string())?;
+    let marker = folder.join("installed");
+    let wanted = CLIENTS.join("\n");
+    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(());
+    }
+    let step = |command: &mut Command| {
+        let output = command.stdin(Stdio::null()).output().map_err(|err| err.to_string())?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        }
+    };
+    step(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    step(
+        Command::new(folder.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(CLIENTS),
+    )?;
+    fs::write(&marker, wanted).map_err(|err| err.to_string())
+}

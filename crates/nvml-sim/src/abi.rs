@@ -1,0 +1,217 @@
+//! Pointers that a caller of the C interface gave us.
+//!
+//! The types here are transparent over pointers, stand in the signatures of the exported functions, and have no
+//! other constructor outside of tests: each comes from a C caller, whose part of NVML's contract is that it is
+//! null or valid for what the function's documentation says is read or written. That is what every block below
+//! rests on.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::code::{Answer, Code};
+
+/// A device's handle. Never followed: it is compared with the addresses that we gave out.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Device(pub(crate) *const c_void);
+
+/// The handle of an event set or of a sample: a number of ours in the shape of a pointer, never followed.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token(pub(crate) *const c_void);
+
+/// Where one value goes, or comes from and goes.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Out<T> {}
+
+impl<T: Copy> Out<T> {
+    #[cfg(test)]
+    pub(crate) fn to(value: &mut T) -> Self {
+        Self(value)
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Writes the value.
+    pub(crate) fn put(self, value: T) -> Answer {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so by the caller's contract valid for a write of `T`; no alignment is assumed.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Reads the value.
+    pub(crate) fn get(self) -> Result<T, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so by the caller's contract valid for a read of `T`, which is a plain C type.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
+    /// Reads, changes and writes the value.
+    pub(crate) fn change(self, change: impl FnOnce(&mut T)) -> Answer {
+        let mut value = self.get()?;
+        change(&mut value);
+        self.put(value)
+    }
+
+    /// The `version` that every versioned struct begins with.
+    pub(crate) fn version(self) -> Result<u32, Code> {
+        Out::<u32>(self.0.cast()).get()
+    }
+
+    /// What follows the value in memory: the caller's struct goes on there.
+    pub(crate) fn after<U>(self) -> OutArray<U> {
+        OutArray(self.0.wrapping_add(1).cast())
+    }
+
+    /// The same place as that of a later version of the struct, which its `version` said it is.
+    pub(crate) fn extended<U>(self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
+    /// Changes a struct whose `version` says that it is the one we know as number `version`.
+    pub(crate) fn change_version(self, version: u32, change: impl FnOnce(&mut T)) -> Answer {
+        if self.version()? == version_of::<T>(version) {
+            self.change(change)
+        } else {
+            Err(Code::VERSION_MISMATCH)
+        }
+    }
+}
+
+/// The number that a versioned struct begins with: its size, and its version in the highest byte.
+pub(crate) const fn version_of<T>(version: u32) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "structs are far smaller than 2^24 bytes")]
+    let size = size_of::<T>() as u32;
+    size | version << 24
+}
+
+/// Where values in a row go.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct OutArray<T>(*mut T);
+
+impl<T> Clone for OutArray<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for OutArray<T> {}
+
+impl<T: Copy> OutArray<T> {
+    #[cfg(test)]
+    pub(crate) fn to(values: &mut [T]) -> Self {
+        Self(values.as_mut_ptr())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn null() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Writes the values; the caller says through a count that there is room for them.
+    pub(crate) fn put(self, values: &[T]) -> Answer {
+        for (index, value) in values.iter().enumerate() {
+            self.at(index)?.put(*value)?;
+        }
+        Ok(())
+    }
+
+    /// The place of one value, which the caller says is there.
+    pub(crate) fn at(self, index: usize) -> Result<Out<T>, Code> {
+        if self.0.is_null() {
+            Err(Code::INVALID_ARGUMENT)
+        } else {
+            Ok(Out(self.0.wrapping_add(index)))
+        }
+    }
+
+    /// NVML's way of handing out lists: `count` says how many there is room for and is told how many there are.
+    pub(crate) fn fill(self, count: Out<u32>, values: &[T]) -> Answer {
+        let room = count.get()?;
+        let needed = u32::try_from(values.len()).map_err(|_| Code::UNKNOWN)?;
+        count.put(needed)?;
+        if room < needed {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        self.put(values)
+    }
+}
+
+/// Where text goes.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buffer(*mut c_char);
+
+impl Buffer {
+    #[cfg(test)]
+    pub(crate) fn to(bytes: &mut [c_char]) -> Self {
+        Self(bytes.as_mut_ptr())
+    }
+
+    /// Writes the text and its end, for which there are `length` bytes.
+    pub(crate) fn put(self, length: u32, text: &str) -> Answer {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let bytes = text.as_bytes();
+        if bytes.len() >= length as usize {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        // SAFETY: not null, so by the caller's contract valid for `length` bytes, which are more than the
+        // text has; the text is ours and cannot overlap.
+        unsafe {
+            self.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.0.add(bytes.len()).write(0);
+        }
+        Ok(())
+    }
+}
+
+/// Text from the caller.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    #[cfg(test)]
+    pub(crate) fn of(text: &CStr) -> Self {
+        Self(text.as_ptr())
+    }
+
+    /// A copy of it; bytes that are no text make it match nothing.
+    pub(crate) fn get(self) -> Result<String, Code> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so by the caller's contract it ends in a nought and stays as it is during the call.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Ok(text.to_string_lossy().into_owned())
+    }
+}
+
+/// Text in a struct: cut to the room that there is, and ended.
+pub(crate) fn characters<const N: usize>(text: &str) -> [u8; N] {
+    let mut room = [0; N];
+    for (place, byte) in room.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
+        *place = byte;
+    }
+    room
+}

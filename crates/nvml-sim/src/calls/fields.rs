@@ -1,0 +1,330 @@
+//! Field values: the numbers that have no call of their own, and many that have one.
+
+use std::ffi::c_int;
+
+use farrier_sim::gpu::Link;
+
+use crate::abi::OutArray;
+use crate::calls::clocks::violation_ns;
+use crate::calls::links::version_number;
+use crate::calls::memory::{remapper, total};
+use crate::code::{Answer, Code};
+use crate::library::{View, now_unix_ms, now_unix_us};
+use crate::structs::FieldValue;
+
+/// The most that one call may ask for: more is a length that went astray.
+const FIELDS_MAX: usize = 4096;
+
+device_calls! {
+    nvmlDeviceGetFieldValues(count: c_int, values: OutArray<FieldValue>) |gpu| {
+        each(count, values, |asked| {
+            let answer = value_of(gpu, canonical(gpu.node.driver_numbers(), asked.field), asked.scope);
+            let (kind, code, value) = match answer {
+                Ok(found) => (found.kind(), 0, found.bits()),
+                Err(Refusal { kind, code }) => (kind, code.0, 0),
+            };
+            (asked.kind, asked.code, asked.value) = (kind, code, value);
+            asked.timestamp_us = i64::try_from(now_unix_us()).unwrap_or(i64::MAX);
+            asked.latency_us = 0;
+        })
+    };
+    nvmlDeviceClearFieldValues(count: c_int, values: OutArray<FieldValue>) |gpu| {
+        gpu.session.may_write()?;
+        each(count, values, |asked| asked.code = Code::NOT_SUPPORTED.0)
+    };
+}
+
+fn each(count: c_int, values: OutArray<FieldValue>, fill: impl Fn(&mut FieldValue)) -> Answer {
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| (1..=FIELDS_MAX).contains(count))
+        .ok_or(Code::INVALID_ARGUMENT)?;
+    for index in 0..count {
+        values.at(index)?.change(&fill)?;
+    }
+    Ok(())
+}
+
+/// The number of a field as drivers from 580.82 on have it. Before, 251 to 255 were the clock event counters,
+/// which are 269 to 273 now, and power smoothing came after them.
+fn canonical(driver: [u32; 3], field: u32) -> u32 {
+    if driver >= [580, 82, 0] {
+        return field;
+    }
+    match field {
+        251..=255 => field + 18,
+        256..=273 => field - 5,
+        _ => field,
+    }
+}
+
+/// A value with its type.
+enum Value {
+    Unsigned(u32),
+    Long(u64),
+    Signed(i32),
+    Nothing,
+}
+
+impl Value {
+    /// NVML's number of the type.
+    fn kind(&self) -> u32 {
+        match self {
+            Self::Nothing => 0,
+            Self::Unsigned(_) => 1,
+            Self::Long(_) => 3,
+            Self::Signed(_) => 5,
+        }
+    }
+
+    /// The union's bytes.
+    fn bits(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Unsigned(value) => u64::from(*value),
+            Self::Long(value) => *value,
+            Self::Signed(value) => u64::from(value.cast_unsigned()),
+        }
+    }
+}
+
+/// Why there is no value, and the type that the entry is marked with nevertheless.
+struct Refusal {
+    kind: u32,
+    code: Code,
+}
+
+fn not_supported(kind: u32) -> Refusal {
+    Refusal { kind, code: Code::NOT_SUPPORTED }
+}
+
+fn flag(on: bool) -> Value {
+    Value::Unsigned(u32::from(on))
+}
+
+fn value_of(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
+    Ok(match field {
+        1 => Value::Long(u64::from(gpu.ecc.enabled)),
+        2 => Value::Long(u64::from(gpu.ecc.pending)),
+        3 => ecc(gpu, 0, 0)?,
+        4 => ecc(gpu, 1, 0)?,
+        5 => ecc(gpu, 0, 1)?,
+        6 => ecc(gpu, 1, 1)?,
+        29..=31 => retired(gpu, field)?,
+        74..=81 => policy(gpu, field - 74),
+        82 => Value::Unsigned(
+            u32::try_from(gpu.temperature.memory_c.ok_or(not_supported(1))?).unwrap_or(0),
+        ),
+        83 => Value::Long(gpu.power.energy_at(now_unix_ms())),
+        94 => Value::Unsigned(gpu.pcie.replays),
+        95 => Value::Unsigned(gpu.pcie.replay_rollovers),
+        142..=145 | 301 | 302 => remap(gpu, field)?,
+        169 | 173..=183 => pcie(gpu, field),
+        184 | 199 => {
+            Value::Unsigned(u32::from(gpu.board.compute_capability[0] >= 9 && gpu.mig.is_some()))
+        }
+        185..=192 => power(gpu, field, scope)?,
+        193 => Value::Signed(gpu.temperature.shutdown_margin_c),
+        194 => Value::Signed(gpu.temperature.slowdown_margin_c),
+        195 | 196 => Value::Signed(0),
+        197 => Value::Unsigned(gpu.pcie.transmit_kb_per_s.wrapping_mul(1000)),
+        198 => Value::Unsigned(gpu.pcie.receive_kb_per_s.wrapping_mul(1000)),
+        226 => flag(matches!(gpu.recovery_action, 1 | 4)),
+        227 => flag(gpu.recovery_action == 4),
+        228 | 229 => Value::Unsigned(0),
+        230 => Value::Unsigned(gpu.recovery_action),
+        269..=271 => held(gpu, field),
+        32..=73 | 84..=91 | 96..=141 | 146..=168 | 200..=225 | 235..=250 => {
+            nvlink(gpu, field, scope)?
+        }
+        0 | 274 | 289..=293 | 296..=300 | 303.. => {
+            return Err(Refusal { kind: 0, code: Code::INVALID_ARGUMENT });
+        }
+        _ => return Err(not_supported(type_of(field))),
+    })
+}
+
+fn ecc(gpu: &View, kind: u32, counter: u32) -> Result<Value, Refusal> {
+    total(gpu, kind, counter).map(Value::Long).map_err(|code| Refusal { kind: 3, code })
+}
+
+fn retired(gpu: &View, field: u32) -> Result<Value, Refusal> {
+    let pages = gpu.retired_pages.as_ref().ok_or(not_supported(3))?;
+    Ok(Value::Long(match field {
+        29 => pages.single_bit.len() as u64,
+        30 => pages.double_bit.len() as u64,
+        _ => u64::from(pages.pending),
+    }))
+}
+
+/// The policies of fields 74 to 81, whose numbers leave a gap.
+fn policy(gpu: &View, place: u32) -> Value {
+    let policy = if place < 6 { place } else { place + 4 };
+    Value::Long(violation_ns(gpu, policy).unwrap_or(0))
+}
+
+fn remap(gpu: &View, field: u32) -> Result<Value, Refusal> {
+    let remap = remapper(gpu).map_err(|code| Refusal { kind: 3, code })?;
+    Ok(Value::Long(match field {
+        142 => u64::from(remap.corrected_rows),
+        143 => u64::from(remap.uncorrected_rows),
+        144 => u64::from(remap.pending),
+        145 => u64::from(remap.failed),
+        _ => 0,
+    }))
+}
+
+fn pcie(gpu: &View, field: u32) -> Value {
+    let errors = gpu.pcie.errors;
+    Value::Unsigned(match field {
+        169 => errors.recoveries,
+        173 => errors.correctable,
+        176 => errors.bad_tlp,
+        178 => errors.bad_dllp,
+        179 => errors.non_fatal,
+        180 => errors.fatal,
+        _ => 0,
+    })
+}
+
+/// Scope 0 is the GPU, 1 the module, 2 the memory, as a real H200 answers for them.
+fn power(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
+    let power = &gpu.power;
+    match (scope, field) {
+        (0, 185) => Ok(Value::Unsigned(power.average_mw)),
+        (0, 186) => Ok(Value::Unsigned(power.instant_mw)),
+        (0, 187) => Ok(Value::Unsigned(power.min_limit_mw)),
+        (0, 188) => Ok(Value::Unsigned(power.max_limit_mw)),
+        (0, 189) => Ok(Value::Unsigned(power.default_limit_mw)),
+        (0, 190 | 192) => Ok(Value::Unsigned(power.limit_mw)),
+        (0, _) => Ok(Value::Long(power.energy_at(now_unix_ms()))),
+        (2, 185) => power.memory_average_mw.map(Value::Unsigned).ok_or(not_supported(1)),
+        (1, _) | (_, 191) => Err(not_supported(1)),
+        (2, 186) => Err(not_supported(0)),
+        _ => Err(Refusal { kind: 0, code: Code::INVALID_ARGUMENT }),
+    }
+}
+
+/// Time that a reason has held, in nanoseconds.
+fn held(gpu: &View, field: u32) -> Value {
+    let held = gpu.clock_events.held_at(now_unix_ms());
+    let held_us = match field {
+        269 => held.sw_thermal,
+        270 => held.hw_thermal,
+        _ => held.hw_power_brake,
+    };
+    Value::Long(held_us.saturating_mul(1000))
+}
+
+/// Fields of `NVLink`: some name the link by their own number, some by the scope, some are of all links.
+fn nvlink(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
+    let links = &gpu.nvlink.links;
+    if field == 147 {
+        return Ok(if links.is_empty() {
+            Value::Nothing
+        } else {
+            Value::Unsigned(
+                u32::try_from(links.iter().filter(|link| link.active).count()).unwrap_or(0),
+            )
+        });
+    }
+    if links.is_empty() {
+        return Err(not_supported(type_of(field)));
+    }
+    let refused = Refusal { kind: type_of(field), code: Code::INVALID_ARGUMENT };
+    let count = |number: usize, counter: fn(&Link) -> u64| {
+        links.get(number).map(|link| Value::Long(counter(link)))
+    };
+    let sum = |counter: fn(&Link) -> u64| {
+        Value::Long(links.iter().map(counter).fold(0, u64::saturating_add))
+    };
+    let (number, counter): (usize, fn(&Link) -> u64) = match field {
+        38 => return Ok(sum(|link| link.crc_flit_errors)),
+        45 => return Ok(sum(|link| link.crc_data_errors)),
+        52 => return Ok(sum(|link| link.replay_errors)),
+        59 => return Ok(sum(|link| link.recovery_errors)),
+        32..=37 => (field as usize - 32, |link| link.crc_flit_errors),
+        96..=101 => (field as usize - 96 + 6, |link| link.crc_flit_errors),
+        39..=44 => (field as usize - 39, |link| link.crc_data_errors),
+        102..=107 => (field as usize - 102 + 6, |link| link.crc_data_errors),
+        46..=51 => (field as usize - 46, |link| link.replay_errors),
+        108..=113 => (field as usize - 108 + 6, |link| link.replay_errors),
+        53..=58 => (field as usize - 53, |link| link.recovery_errors),
+        114..=119 => (field as usize - 114 + 6, |link| link.recovery_errors),
+        84..=91 | 132..=137 | 146 | 164..=168 => return rate(gpu, field, scope).ok_or(refused),
+        138..=141 if scope == u32::MAX => {
+            return Ok(sum(if field.is_multiple_of(2) {
+                |link| link.transmitted_kib
+            } else {
+                |link| link.received_kib
+            }));
+        }
+        138 | 140 => (scope as usize, |link| link.transmitted_kib),
+        139 | 141 => (scope as usize, |link| link.received_kib),
+        161 => (scope as usize, |link| link.replay_errors),
+        162 => (scope as usize, |link| link.recovery_errors),
+        163 => (scope as usize, |link| link.crc_data_errors),
+        201..=222 if gpu.nvlink.generation >= 5 => {
+            return fifth(links, field, scope).ok_or(refused);
+        }
+        _ => return Err(not_supported(type_of(field))),
+    };
+    count(number, counter).ok_or(refused)
+}
+
+/// Speeds, states and counts.
+fn rate(gpu: &View, field: u32, scope: u32) -> Option<Value> {
+    let speed = |number: usize| {
+        let link = gpu.nvlink.links.get(number)?;
+        Some(Value::Unsigned(if link.active { gpu.nvlink.link_mb_per_s } else { 0 }))
+    };
+    let link = gpu.nvlink.links.get(scope as usize);
+    match field {
+        84..=89 => speed(field as usize - 84),
+        132..=137 => speed(field as usize - 132 + 6),
+        90 => Some(Value::Unsigned(gpu.nvlink.link_mb_per_s)),
+        91 => Some(Value::Unsigned(u32::try_from(gpu.nvlink.links.len()).unwrap_or(0))),
+        146 => link.map(|_| Value::Unsigned(scope)),
+        164 => speed(scope as usize),
+        165 => link.map(|link| flag(link.active)),
+        166 => link.map(|_| Value::Unsigned(version_number(gpu.nvlink.generation))),
+        167 => link.map(|_| Value::Unsigned(0)),
+        168 => Some(Value::Unsigned(0)),
+        _ => None,
+    }
+}
+
+/// The counters that came with the fifth generation.
+fn fifth(links: &[Link], field: u32, scope: u32) -> Option<Value> {
+    let link = links.get(scope as usize)?;
+    Some(Value::Long(match field {
+        202 => link.transmitted_kib.saturating_mul(1024),
+        204 => link.received_kib.saturating_mul(1024),
+        208 => link.crc_data_errors,
+        211 => link.crc_flit_errors,
+        213 | 215 => link.recovery_errors,
+        _ => 0,
+    }))
+}
+
+/// The type that a field is marked with where it has no value, as a real H200 without links marks it.
+fn type_of(field: u32) -> u32 {
+    match field {
+        7..=31 | 92 | 93 | 138..=145 | 161..=163 | 272 | 273 => 3,
+        82
+        | 91
+        | 146
+        | 164..=172
+        | 200
+        | 223..=225
+        | 231..=234
+        | 251..=253
+        | 259
+        | 263
+        | 264
+        | 268
+        | 280 => 1,
+        279 | 282 | 283 | 286 | 287 => 6,
+        _ => 0,
+    }
+}

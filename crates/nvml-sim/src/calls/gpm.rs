@@ -1,0 +1,196 @@
+//! GPU performance monitoring: two samples, and metrics of the time between them.
+
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+use std::sync::LazyLock;
+
+use farrier_sim::Gpu;
+
+use crate::abi::{Device, Out, OutArray, Token};
+use crate::code::{Answer, Code};
+use crate::library::{Registry, View, on_device, on_node};
+use crate::structs::{GpmMetric, GpmMetricsHead, GpmSupport};
+
+static SAMPLES: Registry<Option<Reading>> = Registry::new();
+
+/// Metrics have numbers below this.
+const METRICS_END: u32 = 332;
+/// More metrics than any header has room for.
+const METRICS_ASKED_MAX: u32 = 1024;
+
+/// What a sample holds: the rates that last until the next.
+#[derive(Clone)]
+struct Reading {
+    gpu_percent: f64,
+    sm_percent: f64,
+    occupancy_percent: f64,
+    tensor_percent: f64,
+    dram_percent: f64,
+    fp32_percent: f64,
+    decoder_percent: f64,
+    jpeg_percent: f64,
+    optical_flow_percent: f64,
+    pcie_transmit_mib_per_s: f64,
+    pcie_receive_mib_per_s: f64,
+}
+
+impl Reading {
+    fn of(gpu: &Gpu) -> Self {
+        let busy = &gpu.utilisation;
+        Self {
+            gpu_percent: f64::from(busy.gpu_percent),
+            sm_percent: busy.sm_percent,
+            occupancy_percent: busy.sm_occupancy_percent,
+            tensor_percent: busy.tensor_percent,
+            dram_percent: busy.dram_percent,
+            fp32_percent: busy.fp32_percent,
+            decoder_percent: f64::from(busy.decoder_percent),
+            jpeg_percent: f64::from(busy.jpeg_percent),
+            optical_flow_percent: f64::from(busy.optical_flow_percent),
+            pcie_transmit_mib_per_s: f64::from(gpu.pcie.transmit_kb_per_s) * 1000.0 / 1_048_576.0,
+            pcie_receive_mib_per_s: f64::from(gpu.pcie.receive_kb_per_s) * 1000.0 / 1_048_576.0,
+        }
+    }
+
+    /// The value of a metric; those that nothing is known of are nought, as on an idle card.
+    fn metric(&self, id: u32) -> f64 {
+        match id {
+            1 => self.gpu_percent,
+            2 => self.sm_percent,
+            3 => self.occupancy_percent,
+            // Half-precision products are all that the tensor cores do here.
+            5 | 7 => self.tensor_percent,
+            10 => self.dram_percent,
+            12 => self.fp32_percent,
+            20 => self.pcie_transmit_mib_per_s,
+            21 => self.pcie_receive_mib_per_s,
+            30..=37 => self.decoder_percent,
+            40..=47 => self.jpeg_percent,
+            50 | 51 => self.optical_flow_percent,
+            _ => 0.0,
+        }
+    }
+}
+
+device_calls! {
+    nvmlGpmQueryDeviceSupport(support: Out<GpmSupport>) |gpu| support.change(|support| {
+        support.supported = u32::from(is_supported(gpu));
+    });
+    nvmlGpmQueryIfStreamingEnabled(state: Out<u32>) |gpu| if is_supported(gpu) { state.put(0) } else { Err(Code::NOT_SUPPORTED) };
+}
+
+fn is_supported(gpu: &Gpu) -> bool {
+    gpu.board.compute_capability[0] >= 9
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmSampleAlloc(sample: Out<Token>) -> c_int {
+    on_node("nvmlGpmSampleAlloc", |_| {
+        if sample.is_null() { Err(Code::INVALID_ARGUMENT) } else { sample.put(SAMPLES.add(None)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmSampleFree(sample: Token) -> c_int {
+    on_node("nvmlGpmSampleFree", |_| SAMPLES.remove(sample))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmSampleGet(device: Device, sample: Token) -> c_int {
+    on_device("nvmlGpmSampleGet", device, |gpu: &View| {
+        if !is_supported(gpu) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        SAMPLES.with(sample, |kept| *kept = Some(Reading::of(gpu)))
+    })
+}
+
+/// The metrics follow the head; how many there are is in it, as headers differ in how many there is room for.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmMetricsGet(request: Out<GpmMetricsHead>) -> c_int {
+    on_node("nvmlGpmMetricsGet", |_| {
+        let head = request.get()?;
+        if head.version != 1 {
+            return Err(Code::VERSION_MISMATCH);
+        }
+        if head.count == 0 || head.count > METRICS_ASKED_MAX {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let reading =
+            |sample| SAMPLES.with(sample, |kept| kept.clone())?.ok_or(Code::INVALID_ARGUMENT);
+        reading(head.first)?;
+        let second = reading(head.second)?;
+        put_metrics(&second, head.count, request.after())
+    })
+}
+
+fn put_metrics(reading: &Reading, count: u32, metrics: OutArray<GpmMetric>) -> Answer {
+    for place in 0..count as usize {
+        metrics.at(place)?.change(|metric| {
+            let known = (1..METRICS_END).contains(&metric.id);
+            metric.code = if known { 0 } else { Code::INVALID_ARGUMENT.0 };
+            metric.value = if known { reading.metric(metric.id) } else { 0.0 };
+            let words = NAMES.get(metric.id as usize).filter(|_| known);
+            metric.short_name = words
+                .and_then(|words| words.short.as_deref())
+                .map_or(ptr::null(), std::ffi::CStr::as_ptr);
+            metric.long_name = words
+                .and_then(|words| words.long.as_deref())
+                .map_or(ptr::null(), std::ffi::CStr::as_ptr);
+            metric.unit = words.map_or(ptr::null::<c_char>(), |words| words.unit.as_ptr());
+        })?;
+    }
+    Ok(())
+}
+
+/// What the driver calls a metric.
+struct Words {
+    short: Option<CString>,
+    long: Option<CString>,
+    unit: CString,
+}
+
+/// By number. Kept for the life of the library: clients hold on to the pointers.
+static NAMES: LazyLock<Vec<Words>> = LazyLock::new(|| (0..METRICS_END).map(words_of).collect());
+
+fn words_of(id: u32) -> Words {
+    let words = match id {
+        1 => Some(("gract".to_owned(), "GRAPHICS_UTIL".to_owned())),
+        2 => Some(("smutil".to_owned(), "SM_UTIL".to_owned())),
+        3 => Some(("smocc".to_owned(), "SM_OCCUPANCY".to_owned())),
+        4 => Some(("intutil".to_owned(), "INTEGER_UTIL".to_owned())),
+        5 => Some(("mmaact".to_owned(), "ANY_TENSOR_UTIL".to_owned())),
+        6 => Some(("dfmat".to_owned(), "DFMA_TENSOR_UTIL".to_owned())),
+        7 => Some(("hmmat".to_owned(), "HMMA_TENSOR_UTIL".to_owned())),
+        9 => Some(("immat".to_owned(), "IMMA_TENSOR_UTIL".to_owned())),
+        10 => Some(("dram".to_owned(), "DRAM_BW_UTIL".to_owned())),
+        11 => Some(("fp64".to_owned(), "FP64_UTIL".to_owned())),
+        12 => Some(("fp32".to_owned(), "FP32_UTIL".to_owned())),
+        13 => Some(("fp16".to_owned(), "FP16_UTIL".to_owned())),
+        20 => Some(("pcitx".to_owned(), "PCIE_TX_PER_SEC".to_owned())),
+        21 => Some(("pcirx".to_owned(), "PCIE_RX_PER_SEC".to_owned())),
+        30..=37 => Some((format!("nvdec{}", id - 30), format!("NVDEC_{}_UTIL", id - 30))),
+        40..=47 => Some((format!("nvjpg{}", id - 40), format!("NVJPG_{}_UTIL", id - 40))),
+        50 | 51 => Some((format!("nvofa{}", id - 50), format!("NVOFA_{}_UTIL", id - 50))),
+        60 => Some(("nvlrx".to_owned(), "NVLINK_TOTAL_RX_PER_SEC".to_owned())),
+        61 => Some(("nvltx".to_owned(), "NVLINK_TOTAL_TX_PER_SEC".to_owned())),
+        62..=97 => {
+            let (link, way) = ((id - 62) / 2, if id.is_multiple_of(2) { "rx" } else { "tx" });
+            Some((
+                format!("nvl{link}{way}"),
+                format!("NVLINK_L{link}_{}_PER_SEC", way.to_uppercase()),
+            ))
+        }
+        // Of the counters of context switches the one that was seen on a card.
+        200 => Some(("cs6elp".to_owned(), "GR6_CTXSW_CYCLES_ELAPSED".to_owned())),
+        _ => None,
+    };
+    let unit = match id {
+        20 | 21 | 60..=97 => c"MiB/s",
+        200 => c"#",
+        _ => c"%",
+    };
+    let (short, long) = words.unzip();
+    let text = |text: Option<String>| text.and_then(|text| CString::new(text).ok());
+    Words { short: text(short), long: text(long), unit: unit.to_owned() }
+}

@@ -1,0 +1,94 @@
+//! Finding devices.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::abi::{Device, Out, Text, version_of};
+use crate::code::{Answer, Code};
+use crate::library::{Session, open};
+use crate::structs::Uuid;
+
+node_calls! {
+    nvmlDeviceGetCount(count: Out<c_uint>) |session| put_count(session, count);
+    nvmlDeviceGetCount_v2(count: Out<c_uint>) |session| put_count(session, count);
+    nvmlDeviceGetHandleByIndex(index: c_uint, device: Out<Device>) |session| {
+        device.put(open(session, "nvmlDeviceGetHandleByIndex", index as usize)?)
+    };
+    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Device>) |session| {
+        device.put(open(session, "nvmlDeviceGetHandleByIndex_v2", index as usize)?)
+    };
+    nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Device>) |session| {
+        let uuid = uuid.get()?;
+        find(session, "nvmlDeviceGetHandleByUUID", device, |gpu| gpu.uuid == uuid)
+    };
+    nvmlDeviceGetHandleByUUIDV(uuid: Out<Uuid>, device: Out<Device>) |session| {
+        if uuid.version()? != version_of::<Uuid>(1) {
+            return Err(Code::VERSION_MISMATCH);
+        }
+        let wanted = uuid.get()?;
+        let text = match wanted.kind {
+            1 => String::from_utf8_lossy(wanted.value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned(),
+            2 => bytes_as_uuid(&wanted.value[..16]),
+            _ => return Err(Code::INVALID_ARGUMENT),
+        };
+        find(session, "nvmlDeviceGetHandleByUUIDV", device, |gpu| gpu.uuid == text)
+    };
+    nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Device>) |session| {
+        let serial = serial.get()?;
+        find(session, "nvmlDeviceGetHandleBySerial", device, |gpu| gpu.serial == serial)
+    };
+    nvmlDeviceGetHandleByPciBusId(bus: Text, device: Out<Device>) |session| {
+        find_by_bus(session, "nvmlDeviceGetHandleByPciBusId", bus, device)
+    };
+    nvmlDeviceGetHandleByPciBusId_v2(bus: Text, device: Out<Device>) |session| {
+        find_by_bus(session, "nvmlDeviceGetHandleByPciBusId_v2", bus, device)
+    };
+}
+
+device_calls! {
+    nvmlDeviceGetIndex(index: Out<c_uint>) |gpu| index.put(u32::try_from(gpu.index).map_err(|_| Code::UNKNOWN)?);
+    nvmlDeviceOnSameBoard(other: Device, same: Out<c_int>) |gpu| same.put(c_int::from(gpu.other(other)?.0 == gpu.index));
+}
+
+fn put_count(session: &Session, count: Out<c_uint>) -> Answer {
+    count.put(u32::try_from(session.count()).map_err(|_| Code::UNKNOWN)?)
+}
+
+fn find(
+    session: &Session,
+    name: &str,
+    device: Out<Device>,
+    is_it: impl Fn(&farrier_sim::Gpu) -> bool,
+) -> Answer {
+    let found = session.gpus().into_iter().find(|(_, gpu)| is_it(gpu)).map(|(index, _)| index);
+    device.put(open(session, name, found.ok_or(Code::NOT_FOUND)?)?)
+}
+
+/// A bus id in any of the forms that are about: `00000000:1B:00.0`, `0000:1b:00.0`, `1b:00.0`.
+fn find_by_bus(session: &Session, name: &str, bus: Text, device: Out<Device>) -> Answer {
+    let bus = bus.get()?.to_ascii_lowercase();
+    let place = bus.strip_suffix(".0").ok_or(Code::INVALID_ARGUMENT)?;
+    let parts: Vec<&str> = place.split(':').collect();
+    let numbers: Result<Vec<u32>, _> =
+        parts.iter().map(|part| u32::from_str_radix(part, 16)).collect();
+    let (domain, bus, slot) = match numbers.map_err(|_| Code::INVALID_ARGUMENT)?.as_slice() {
+        [domain, bus, slot] => (*domain, *bus, *slot),
+        [bus, slot] => (0, *bus, *slot),
+        _ => return Err(Code::INVALID_ARGUMENT),
+    };
+    find(session, name, device, |gpu| {
+        (gpu.pci.domain, gpu.pci.bus, gpu.pci.device) == (domain, bus, slot)
+    })
+}
+
+fn bytes_as_uuid(bytes: &[u8]) -> String {
+    let digits: String =
+        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &digits[..8],
+        &digits[8..12],
+        &digits[12..16],
+        &digits[16..20],
+        &digits[20..]
+    )
+}

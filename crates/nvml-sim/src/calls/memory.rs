@@ -1,0 +1,158 @@
+//! Frame buffer, errors in it, and what was taken out of service.
+
+use std::ffi::c_uint;
+
+use farrier_sim::Gpu;
+use farrier_sim::gpu::{EccCounts, RetiredPages};
+
+use crate::abi::{Out, OutArray, version_of};
+use crate::code::Code;
+use crate::library::View;
+use crate::structs::{
+    Bar1Memory, EccErrorCounts, EccSramErrorStatus, Memory, MemoryV2, RemappedRowsV2, RepairStatus,
+    RowRemapperHistogram, UnrepairableMemory, VersionOnly,
+};
+
+device_calls! {
+    // The old call counts what is reserved as used.
+    nvmlDeviceGetMemoryInfo(memory: Out<Memory>) |gpu| {
+        let (total, used) = (gpu.memory.total_bytes, gpu.used_bytes().saturating_add(gpu.memory.reserved_bytes));
+        memory.put(Memory { total, free: total.saturating_sub(used), used })
+    };
+    nvmlDeviceGetMemoryInfo_v2(memory: Out<MemoryV2>) |gpu| {
+        // A card answers a version that it does not know as if it did not know the function.
+        if memory.version()? != version_of::<MemoryV2>(2) {
+            return Err(Code::FUNCTION_NOT_FOUND);
+        }
+        memory.change(|memory| {
+            let (total, reserved, used) = (gpu.memory.total_bytes, gpu.memory.reserved_bytes, gpu.used_bytes());
+            (memory.total, memory.reserved, memory.used) = (total, reserved, used);
+            memory.free = total.saturating_sub(reserved).saturating_sub(used);
+        })
+    };
+    nvmlDeviceGetBAR1MemoryInfo(memory: Out<Bar1Memory>) |gpu| {
+        let (total, used) = (gpu.memory.bar1_total_bytes, gpu.memory.bar1_used_bytes);
+        memory.put(Bar1Memory { total, free: total.saturating_sub(used), used })
+    };
+    nvmlDeviceGetMemoryBusWidth(width: Out<c_uint>) |gpu| width.put(gpu.memory.bus_width_bits);
+    nvmlDeviceGetEccMode(current: Out<c_uint>, pending: Out<c_uint>) |gpu| {
+        current.put(u32::from(gpu.ecc.enabled))?;
+        pending.put(u32::from(gpu.ecc.pending))
+    };
+    nvmlDeviceGetDefaultEccMode(mode: Out<c_uint>) |_gpu| mode.put(1);
+    nvmlDeviceGetTotalEccErrors(kind: c_uint, counter: c_uint, count: Out<u64>) |gpu| count.put(total(gpu, kind, counter)?);
+    nvmlDeviceGetDetailedEccErrors(kind: c_uint, counter: c_uint, counts: Out<EccErrorCounts>) |gpu| {
+        let device_memory = by_place(gpu, kind, counter, DRAM)?;
+        counts.put(EccErrorCounts { l1: 0, l2: 0, device_memory, register_file: 0 })
+    };
+    nvmlDeviceGetMemoryErrorCounter(kind: c_uint, counter: c_uint, place: c_uint, count: Out<u64>) |gpu| {
+        count.put(by_place(gpu, kind, counter, place)?)
+    };
+    nvmlDeviceGetRemappedRows(corrected: Out<c_uint>, uncorrected: Out<c_uint>, pending: Out<c_uint>, failed: Out<c_uint>) |gpu| {
+        let remap = remapper(gpu)?;
+        corrected.put(remap.corrected_rows)?;
+        uncorrected.put(remap.uncorrected_rows)?;
+        pending.put(u32::from(remap.pending))?;
+        failed.put(u32::from(remap.failed))
+    };
+    // Its struct has no version.
+    nvmlDeviceGetRemappedRows_v2(rows: Out<RemappedRowsV2>) |gpu| {
+        let remap = remapper(gpu)?;
+        rows.put(RemappedRowsV2 {
+            corrected: remap.corrected_rows,
+            corrected_inactive: 0,
+            uncorrected: remap.uncorrected_rows,
+            uncorrected_inactive: 0,
+            pending: u32::from(remap.pending),
+            failed: u32::from(remap.failed),
+        })
+    };
+    nvmlDeviceGetRowRemapperHistogram(histogram: Out<RowRemapperHistogram>) |gpu| {
+        let banks = remapper(gpu)?.banks;
+        histogram.put(RowRemapperHistogram { max: banks.max, high: banks.high, partial: banks.partial, low: banks.low, none: banks.none })
+    };
+    nvmlDeviceGetRetiredPages(cause: c_uint, count: Out<c_uint>, addresses: OutArray<u64>) |gpu| {
+        addresses.fill(count, retired(gpu, cause)?)
+    };
+    nvmlDeviceGetRetiredPages_v2(cause: c_uint, count: Out<c_uint>, addresses: OutArray<u64>, times: OutArray<u64>) |gpu| {
+        let pages = retired(gpu, cause)?;
+        addresses.fill(count, pages)?;
+        times.put(&vec![0; pages.len()])
+    };
+    nvmlDeviceGetRetiredPagesPendingStatus(pending: Out<c_uint>) |gpu| {
+        pending.put(u32::from(gpu.retired_pages.as_ref().ok_or(Code::NOT_SUPPORTED)?.pending))
+    };
+    nvmlDeviceGetSramEccErrorStatus(status: Out<EccSramErrorStatus>) |gpu| status.change_version(1, |status| {
+        let (volatile, aggregate) = (gpu.ecc.volatile, gpu.ecc.aggregate);
+        status.aggregate_parity = aggregate.sram_uncorrected_parity;
+        status.aggregate_secded = aggregate.sram_uncorrected_secded;
+        status.aggregate_corrected = aggregate.sram_corrected;
+        status.volatile_parity = volatile.sram_uncorrected_parity;
+        status.volatile_secded = volatile.sram_uncorrected_secded;
+        status.volatile_corrected = volatile.sram_corrected;
+        status.l2 = aggregate.sram_uncorrected();
+        (status.sm, status.pcie, status.microcontroller, status.other) = (0, 0, 0, 0);
+        status.threshold_exceeded = u32::from(gpu.ecc.sram_threshold_exceeded);
+    });
+    nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(counts: Out<[u64; 2]>) |_gpu| {
+        if counts.version()? == version_of::<[u64; 2]>(1) { Err(Code::NOT_SUPPORTED) } else { Err(Code::VERSION_MISMATCH) }
+    };
+    nvmlDeviceGetRepairStatus(status: Out<RepairStatus>) |gpu| status.change_version(1, |status| {
+        status.channel = u32::from(gpu.ecc.channel_repair_pending);
+        status.tpc = u32::from(gpu.ecc.tpc_repair_pending);
+    });
+    nvmlDeviceGetUnrepairableMemoryFlag_v1(flag: Out<UnrepairableMemory>) |gpu| {
+        flag.put(UnrepairableMemory { unrepairable: u32::from(gpu.ecc.unrepairable_memory) })
+    };
+    nvmlDeviceGetDramEncryptionMode(_current: Out<VersionOnly>, _pending: Out<VersionOnly>) |_gpu| Err(Code::NOT_SUPPORTED);
+}
+
+/// Where memory errors are counted on a card of today.
+const DRAM: u32 = 2;
+const SRAM: u32 = 7;
+
+fn counts(gpu: &Gpu, counter: u32) -> Result<&EccCounts, Code> {
+    if !gpu.ecc.enabled {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    match counter {
+        0 => Ok(&gpu.ecc.volatile),
+        1 => Ok(&gpu.ecc.aggregate),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+/// All errors: kind 0 put right, 1 not; counter 0 since the driver was loaded, 1 in the card's life.
+pub(crate) fn total(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, Code> {
+    let counts = counts(gpu, counter)?;
+    match kind {
+        0 => Ok(counts.corrected()),
+        1 => Ok(counts.uncorrected()),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+fn by_place(gpu: &Gpu, kind: u32, counter: u32, place: u32) -> Result<u64, Code> {
+    let counts = counts(gpu, counter)?;
+    match (kind, place) {
+        (0, DRAM) => Ok(counts.dram_corrected),
+        (1, DRAM) => Ok(counts.dram_uncorrected),
+        (0, SRAM) => Ok(counts.sram_corrected),
+        (1, SRAM) => Ok(counts.sram_uncorrected()),
+        (0 | 1, 0..=6) => Err(Code::NOT_SUPPORTED),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+pub(crate) fn remapper(gpu: &View) -> Result<&farrier_sim::gpu::Remap, Code> {
+    if gpu.remap.supported { Ok(&gpu.remap) } else { Err(Code::NOT_SUPPORTED) }
+}
+
+fn retired(gpu: &View, cause: u32) -> Result<&[u64], Code> {
+    let pages: fn(&RetiredPages) -> &[u64] = match cause {
+        0 => |pages| &pages.single_bit,
+        1 => |pages| &pages.double_bit,
+        _ => return Err(Code::INVALID_ARGUMENT),
+    };
+    gpu.retired_pages.as_ref().map(pages).ok_or(Code::NOT_SUPPORTED)
+}

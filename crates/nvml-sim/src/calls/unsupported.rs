@@ -1,0 +1,99 @@
+//! Functions that the library exports and a data-centre card does not support, or that are not simulated: virtual
+//! GPUs, cards with fans and displays, making instances, and what newer parts have.
+
+/// Exports functions that say "not supported". Under C's calling convention the caller cleans up its arguments,
+/// so that one with fewer parameters may be called with any.
+macro_rules! unsupported {
+    ($($name:ident),* $(,)?) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> std::ffi::c_int {
+            crate::library::on_node(stringify!($name), |_| Err(crate::code::Code::NOT_SUPPORTED))
+        }
+    )*};
+}
+
+/// The same for functions whose first parameter is a device, which may be lost.
+macro_rules! unsupported_on_device {
+    ($($name:ident),* $(,)?) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(device: crate::abi::Device) -> std::ffi::c_int {
+            crate::library::on_device(stringify!($name), device, |_| Err(crate::code::Code::NOT_SUPPORTED))
+        }
+    )*};
+}
+
+unsupported! {
+    nvmlComputeInstanceDestroy, nvmlComputeInstanceGetInfo, nvmlComputeInstanceGetInfo_v2,
+    nvmlDeviceDiscoverGpus, nvmlDeviceModifyDrainState, nvmlDeviceQueryDrainState,
+    nvmlDeviceRemoveGpu, nvmlDeviceRemoveGpu_v2, nvmlGetBlacklistDeviceInfoByIndex,
+    nvmlGetExcludedDeviceInfoByIndex, nvmlGetVgpuCompatibility, nvmlGetVgpuDriverCapabilities,
+    nvmlGetVgpuVersion, nvmlGpuInstanceCreateComputeInstance,
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement, nvmlGpuInstanceDestroy,
+    nvmlGpuInstanceGetActiveVgpus, nvmlGpuInstanceGetComputeInstanceById,
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements,
+    nvmlGpuInstanceGetComputeInstanceProfileInfo, nvmlGpuInstanceGetComputeInstanceProfileInfoV,
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity, nvmlGpuInstanceGetComputeInstances,
+    nvmlGpuInstanceGetCreatableVgpus, nvmlGpuInstanceGetInfo,
+    nvmlGpuInstanceGetVgpuHeterogeneousMode, nvmlGpuInstanceGetVgpuSchedulerLog,
+    nvmlGpuInstanceGetVgpuSchedulerState, nvmlGpuInstanceGetVgpuTypeCreatablePlacements,
+    nvmlGpuInstanceSetVgpuHeterogeneousMode, nvmlGpuInstanceSetVgpuSchedulerState,
+    nvmlInternalGetExportTable, nvmlSetVgpuVersion, nvmlSystemEventSetCreate,
+    nvmlSystemEventSetFree, nvmlSystemEventSetWait, nvmlSystemRegisterEvents,
+    nvmlSystemSetConfComputeGpusReadyState, nvmlSystemSetConfComputeKeyRotationThresholdInfo,
+    nvmlSystemSetNvlinkBwMode, nvmlUnitGetDevices, nvmlUnitGetFanSpeedInfo,
+    nvmlUnitGetHandleByIndex, nvmlUnitGetLedState, nvmlUnitGetPsuInfo, nvmlUnitGetTemperature,
+    nvmlUnitGetUnitInfo, nvmlUnitSetLedState, nvmlVgpuInstanceClearAccountingPids,
+    nvmlVgpuInstanceGetAccountingMode, nvmlVgpuInstanceGetAccountingPids,
+    nvmlVgpuInstanceGetAccountingStats, nvmlVgpuInstanceGetEccMode,
+    nvmlVgpuInstanceGetEncoderCapacity, nvmlVgpuInstanceGetEncoderSessions,
+    nvmlVgpuInstanceGetEncoderStats, nvmlVgpuInstanceGetFBCSessions, nvmlVgpuInstanceGetFBCStats,
+    nvmlVgpuInstanceGetFbUsage, nvmlVgpuInstanceGetFrameRateLimit,
+    nvmlVgpuInstanceGetGpuInstanceId, nvmlVgpuInstanceGetGpuPciId, nvmlVgpuInstanceGetLicenseInfo,
+    nvmlVgpuInstanceGetLicenseInfo_v2, nvmlVgpuInstanceGetLicenseStatus,
+    nvmlVgpuInstanceGetMdevUUID, nvmlVgpuInstanceGetMetadata, nvmlVgpuInstanceGetPlacementId,
+    nvmlVgpuInstanceGetRuntimeStateSize, nvmlVgpuInstanceGetType, nvmlVgpuInstanceGetUUID,
+    nvmlVgpuInstanceGetVmDriverVersion, nvmlVgpuInstanceGetVmID,
+    nvmlVgpuInstanceSetEncoderCapacity, nvmlVgpuTypeGetBAR1Info, nvmlVgpuTypeGetCapabilities,
+    nvmlVgpuTypeGetClass, nvmlVgpuTypeGetDeviceID, nvmlVgpuTypeGetFbReservation,
+    nvmlVgpuTypeGetFrameRateLimit, nvmlVgpuTypeGetFramebufferSize,
+    nvmlVgpuTypeGetGpuInstanceProfileId, nvmlVgpuTypeGetGspHeapSize, nvmlVgpuTypeGetLicense,
+    nvmlVgpuTypeGetMaxInstances, nvmlVgpuTypeGetMaxInstancesPerGpuInstance,
+    nvmlVgpuTypeGetMaxInstancesPerVm, nvmlVgpuTypeGetName, nvmlVgpuTypeGetNumDisplayHeads,
+    nvmlVgpuTypeGetResolution,
+}
+
+unsupported_on_device! {
+    nvmlDeviceClearCpuAffinity, nvmlDeviceCreateGpuInstance,
+    nvmlDeviceCreateGpuInstanceWithPlacement, nvmlDeviceFreezeNvLinkUtilizationCounter,
+    nvmlDeviceGetActiveVgpus, nvmlDeviceGetAttributes, nvmlDeviceGetAttributes_v2,
+    nvmlDeviceGetAutoBoostedClocksEnabled, nvmlDeviceGetBridgeChipInfo, nvmlDeviceGetClkMonStatus,
+    nvmlDeviceGetConfComputeGpuAttestationReport, nvmlDeviceGetCreatableVgpus,
+    nvmlDeviceGetDriverModel, nvmlDeviceGetDriverModel_v2,
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV, nvmlDeviceGetGpuOperationMode, nvmlDeviceGetHostVgpuMode, nvmlDeviceGetHostname_v1,
+    nvmlDeviceGetNumaNodeId, nvmlDeviceGetNvLinkUtilizationControl,
+    nvmlDeviceGetNvLinkUtilizationCounter, nvmlDeviceGetNvlinkBwMode,
+    nvmlDeviceGetNvlinkSupportedBwModes, nvmlDeviceGetPgpuMetadataString,
+    nvmlDeviceGetSupportedVgpus, nvmlDeviceGetVgpuCapabilities,
+    nvmlDeviceGetVgpuHeterogeneousMode, nvmlDeviceGetVgpuInstancesUtilizationInfo,
+    nvmlDeviceGetVgpuMetadata, nvmlDeviceGetVgpuProcessUtilization,
+    nvmlDeviceGetVgpuProcessesUtilizationInfo, nvmlDeviceGetVgpuSchedulerCapabilities,
+    nvmlDeviceGetVgpuSchedulerLog, nvmlDeviceGetVgpuSchedulerState,
+    nvmlDeviceGetVgpuTypeCreatablePlacements, nvmlDeviceGetVgpuTypeSupportedPlacements,
+    nvmlDeviceGetVgpuUtilization, nvmlDevicePowerSmoothingActivatePresetProfile,
+    nvmlDevicePowerSmoothingSetState, nvmlDevicePowerSmoothingUpdatePresetProfileParam,
+    nvmlDeviceReadPRMCounters_v1, nvmlDeviceReadWritePRM_v1, nvmlDeviceResetNvLinkErrorCounters,
+    nvmlDeviceResetNvLinkUtilizationCounter, nvmlDeviceSetAPIRestriction,
+    nvmlDeviceSetAutoBoostedClocksEnabled, nvmlDeviceSetClockOffsets,
+    nvmlDeviceSetConfComputeUnprotectedMemSize, nvmlDeviceSetCpuAffinity,
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled, nvmlDeviceSetDefaultFanSpeed_v2,
+    nvmlDeviceSetDramEncryptionMode, nvmlDeviceSetDriverModel, nvmlDeviceSetFanControlPolicy,
+    nvmlDeviceSetFanSpeed_v2, nvmlDeviceSetGpcClkVfOffset, nvmlDeviceSetGpuOperationMode,
+    nvmlDeviceSetHostname_v1, nvmlDeviceSetMemClkVfOffset,
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold, nvmlDeviceSetNvLinkUtilizationControl,
+    nvmlDeviceSetNvlinkBwMode, nvmlDeviceSetPowerMizerMode_v1, nvmlDeviceSetTemperatureThreshold,
+    nvmlDeviceSetVgpuCapabilities, nvmlDeviceSetVgpuHeterogeneousMode,
+    nvmlDeviceSetVgpuSchedulerState, nvmlDeviceSetVirtualizationMode,
+    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles,
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles, nvmlGpmMigSampleGet,
+    nvmlGpmSetStreamingEnabled,
+}

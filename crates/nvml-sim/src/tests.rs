@@ -1,0 +1,232 @@
+//! The library from within: one test at a time, since its state is the process's.
+
+use std::ffi::c_char;
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farrier_facts::FactSet;
+use farrier_sim::make::{self, Spec};
+use farrier_sim::{NodeDir, tree};
+use proptest::prelude::*;
+
+use crate::abi::{Buffer, Device, Out, OutArray, Text, Token};
+use crate::calls::*;
+use crate::library::{initialise_at, shut_down};
+use crate::structs::{EventData, FieldValue, Memory, ProcessInfo, Utilization};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// An initialised library over a node in a temporary directory.
+struct Opened {
+    folder: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Opened {
+    fn of(sku: &str, gpus: u32, driver: &str) -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let spec = Spec { driver: driver.to_owned(), ..Spec::of(sku, gpus) };
+        let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
+        NodeDir::at(folder.path())
+            .create(&node, &gpus, &tree::files(&node, &gpus, 0), false)
+            .unwrap();
+        initialise_at("nvmlInit_v2", folder.path().to_owned()).unwrap();
+        Self { folder, _turn: turn }
+    }
+
+    fn gpu_path(&self) -> std::path::PathBuf {
+        self.folder.path().join("gpus/0.json")
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        shut_down();
+    }
+}
+
+fn device(index: u32) -> Device {
+    let mut device = Device(std::ptr::null());
+    assert_eq!(nvmlDeviceGetHandleByIndex_v2(index, Out::to(&mut device)), 0);
+    device
+}
+
+fn text(call: impl Fn(Buffer, u32) -> i32) -> (i32, String) {
+    let mut room: [c_char; 96] = [0; 96];
+    let code = call(Buffer::to(&mut room), 96);
+    let bytes =
+        room.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
+    (code, String::from_utf8(bytes).unwrap())
+}
+
+#[test]
+fn calls_before_init_and_with_strange_handles() {
+    let opened = Opened::of("H100-SXM5-80GB", 2, "580.95.05");
+    let mut count = 0;
+    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 0);
+    assert_eq!(count, 2);
+    let stranger: u64 = 0;
+    for handle in [Device(std::ptr::null()), Device(std::ptr::from_ref(&stranger).cast())] {
+        assert_eq!(text(|name, length| nvmlDeviceGetName(handle, name, length)).0, 2);
+    }
+    assert_eq!(nvmlEventSetFree(Token(std::ptr::without_provenance(4096))), 2);
+    assert_eq!(shut_down(), 0);
+    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 1, "not initialised");
+    initialise_at("nvmlInit_v2", opened.folder.path().to_owned()).unwrap();
+}
+
+#[test]
+fn a_gpu_whose_file_is_gone_is_lost() {
+    let opened = Opened::of("H100-SXM5-80GB", 2, "580.95.05");
+    let held = device(0);
+    fs::remove_file(opened.gpu_path()).unwrap();
+    assert_eq!(text(|name, length| nvmlDeviceGetName(held, name, length)).0, 15);
+}
+
+#[test]
+fn text_that_does_not_fit_is_not_written() {
+    let _opened = Opened::of("T4", 1, "535.183.01");
+    let mut room: [c_char; 4] = [7; 4];
+    assert_eq!(nvmlDeviceGetName(device(0), Buffer::to(&mut room), 4), 7);
+    assert_eq!(room, [7; 4]);
+    assert_eq!(text(|version, length| nvmlSystemGetDriverVersion(version, length)).1, "535.183.01");
+}
+
+/// The clock event counters moved when 580.82 renumbered the fields.
+#[test]
+fn fields_have_the_numbers_of_the_driver() {
+    let field = |driver: &str, number: u32| {
+        let _opened = Opened::of("H100-SXM5-80GB", 1, driver);
+        let mut value = FieldValue {
+            field: number,
+            scope: 0,
+            timestamp_us: 0,
+            latency_us: 0,
+            kind: 9,
+            code: 9,
+            value: 9,
+        };
+        assert_eq!(
+            nvmlDeviceGetFieldValues(device(0), 1, OutArray::to(std::slice::from_mut(&mut value))),
+            0
+        );
+        value.code
+    };
+    assert_eq!((field("580.65.06", 252), field("580.65.06", 270)), (0, 3));
+    assert_eq!((field("580.95.05", 252), field("580.95.05", 270)), (3, 0));
+    assert_eq!((field("580.65.06", 230), field("580.95.05", 230)), (0, 0));
+}
+
+/// Everything that a poller calls; whatever is in the file, it returns.
+fn poll(device: Device) -> i32 {
+    let (mut word, mut long) = (0_u32, 0_u64);
+    let mut memory = Memory { total: 0, free: 0, used: 0 };
+    let mut rates = Utilization { gpu: 0, memory: 0 };
+    let code = text(|name, length| nvmlDeviceGetName(device, name, length)).0;
+    nvmlDeviceGetUUID(device, Buffer::to(&mut [0; 96]), 96);
+    nvmlDeviceGetTemperature(device, 0, Out::to(&mut word));
+    nvmlDeviceGetMemoryInfo(device, Out::to(&mut memory));
+    nvmlDeviceGetUtilizationRates(device, Out::to(&mut rates));
+    nvmlDeviceGetTotalEccErrors(device, 0, 0, Out::to(&mut long));
+    nvmlDeviceGetNvLinkState(device, 17, Out::to(&mut word));
+    nvmlDeviceGetPowerManagementLimit(device, Out::to(&mut word));
+    word = 0;
+    nvmlDeviceGetSupportedGraphicsClocks(device, 2619, Out::to(&mut word), OutArray::null());
+    word = 0;
+    nvmlDeviceGetComputeRunningProcesses_v3(
+        device,
+        Out::to(&mut word),
+        OutArray::<ProcessInfo>::null(),
+    );
+    let mut values: Vec<FieldValue> = (0..310)
+        .map(|field| FieldValue {
+            field,
+            scope: 0,
+            timestamp_us: 0,
+            latency_us: 0,
+            kind: 0,
+            code: 0,
+            value: 0,
+        })
+        .collect();
+    nvmlDeviceGetFieldValues(device, 310, OutArray::to(&mut values));
+    code
+}
+
+fn replace(path: &Path, bytes: &[u8]) {
+    // A new file each time, so that the change is seen at once.
+    fs::remove_file(path).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Any bytes in a GPU's file: the last good state stays.
+    #[test]
+    fn arbitrary_bytes_never_crash(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
+        let held = device(0);
+        prop_assert_eq!(poll(held), 0);
+        replace(&opened.gpu_path(), &bytes);
+        prop_assert_eq!(poll(held), 0);
+    }
+
+    /// A good file with one number of it replaced by any other: every call still returns.
+    #[test]
+    fn arbitrary_numbers_never_crash(place in any::<prop::sample::Index>(), number in prop_oneof![any::<u64>().prop_map(|n| n.to_string()), any::<i32>().prop_map(|n| n.to_string())]) {
+        let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
+        let held = device(0);
+        let good = fs::read_to_string(opened.gpu_path()).unwrap();
+        let lines: Vec<&str> = good.lines().collect();
+        let numbers: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].trim_end_matches(',').ends_with(|last: char| last.is_ascii_digit())).collect();
+        let chosen = numbers[place.index(numbers.len())];
+        let changed: Vec<String> = lines.iter().enumerate().map(|(line, text)| {
+            if line != chosen {
+                return (*text).to_owned();
+            }
+            let comma = if text.ends_with(',') { "," } else { "" };
+            match text.rsplit_once(": ") {
+                Some((key, _)) => format!("{key}: {number}{comma}"),
+                None => format!("{number}{comma}"),
+            }
+        }).collect();
+        replace(&opened.gpu_path(), changed.join("\n").as_bytes());
+        prop_assert_ne!(poll(held), 999);
+    }
+}
+
+#[test]
+fn events_are_told_once_and_to_each_set() {
+    let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
+    let held = device(0);
+    let sets = [(); 2].map(|()| {
+        let mut set = Token(std::ptr::null());
+        assert_eq!(nvmlEventSetCreate(Out::to(&mut set)), 0);
+        assert_eq!(nvmlDeviceRegisterEvents(held, 8, set), 0);
+        set
+    });
+    let directory = NodeDir::at(opened.folder.path());
+    let pushed: Result<(), farrier_sim::StoreError> = directory.edit_gpu(0, |gpu| {
+        gpu.push_event(8, 31);
+        gpu.push_event(0x10, 7);
+        Ok(())
+    });
+    pushed.unwrap();
+    let mut data =
+        EventData { device: held, kind: 0, data: 0, gpu_instance: 0, compute_instance: 0 };
+    for set in sets {
+        assert_eq!(nvmlEventSetWait_v2(set, Out::to(&mut data), 1000), 0);
+        assert_eq!((data.kind, data.data), (8, 31));
+        assert_eq!(nvmlEventSetWait_v2(set, Out::to(&mut data), 0), 10, "other types are not told");
+        assert_eq!(nvmlEventSetFree(set), 0);
+    }
+    assert_eq!(
+        nvmlDeviceSetPowerManagementLimit(held, 1),
+        if crate::place::is_root() { 2 } else { 4 }
+    );
+    let mut found = held;
+    assert_eq!(nvmlDeviceGetHandleByUUID(Text::of(c"GPU-nothing"), Out::to(&mut found)), 6);
+}

@@ -1,0 +1,473 @@
+//! A node from the facts of its GPUs: pure, and the same for the same seed.
+
+use farrier_facts::FactSet;
+use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
+use farrier_facts::version::DriverVersion;
+
+use crate::gpu::{
+    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Fabric, Gpu, Held, Link, Memory, Mig,
+    MigMemory, Modes, NvLink, Pci, Pcie, PcieErrors, Power, Rates, Reason, Remap, Remote,
+    RetiredPages, Temperature, Utilisation,
+};
+use crate::node::Node;
+use crate::random::Random;
+use crate::sku::Sku;
+
+/// How warm an idle GPU is.
+pub(crate) const IDLE_GPU_C: i32 = 35;
+/// How warm its memory is.
+pub(crate) const IDLE_MEMORY_C: i32 = 39;
+/// An idle card draws about a tenth of its limit (a real H200: 79 W of 700 W).
+pub(crate) const IDLE_POWER_SHARE: u32 = 9;
+
+/// How long a new node has been up: a day, so that its kernel log has a past.
+pub(crate) const UPTIME_MS: u64 = 86_400_000;
+
+/// The most GPUs of one node: what the PCI buses below have room for.
+pub const GPUS_MAX: u32 = 16;
+
+/// Buses of the GPUs of an eight-GPU baseboard; a second eight follows on the next bus each.
+const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
+/// Buses of its switches.
+const SWITCH_BUSES: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
+
+/// The node that is wanted.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Any name of the GPU.
+    pub sku: String,
+    /// How many.
+    pub gpus: u32,
+    /// The driver.
+    pub driver: String,
+    /// What decides UUIDs and serial numbers.
+    pub seed: u64,
+    /// The kernel that runs.
+    pub kernel: String,
+    /// Now, milliseconds of the Unix clock; the node was started a day before.
+    pub now_unix_ms: u64,
+}
+
+impl Spec {
+    /// A node with the defaults of everything but its GPUs.
+    pub fn of(sku: &str, gpus: u32) -> Self {
+        Self {
+            sku: sku.to_owned(),
+            gpus,
+            driver: "580.95.05".to_owned(),
+            seed: 1,
+            kernel: "6.8.0-86-generic".to_owned(),
+            now_unix_ms: 0,
+        }
+    }
+}
+
+/// Why there is no such node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MakeError {
+    /// No GPU of this name.
+    #[error("there is no gpu `{sku}` in the data")]
+    UnknownSku {
+        /// Asked for.
+        sku: String,
+        /// Names that may have been meant.
+        near: Vec<String>,
+    },
+    /// None, or too many.
+    #[error("a simulated node has 1 to {GPUS_MAX} GPUs, not {gpus}")]
+    Gpus {
+        /// Asked for.
+        gpus: u32,
+    },
+    /// Not a driver version.
+    #[error("`{driver}` is not a driver version")]
+    Driver {
+        /// Asked for.
+        driver: String,
+    },
+    /// The branch is not in the data, so its CUDA is not known.
+    #[error("there is no driver branch {branch} in the data")]
+    UnknownBranch {
+        /// Asked for.
+        branch: u32,
+    },
+}
+
+/// The node and its GPUs.
+pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError> {
+    if spec.gpus == 0 || spec.gpus > GPUS_MAX {
+        return Err(MakeError::Gpus { gpus: spec.gpus });
+    }
+    let Some(named) = facts.gpus.by_name(&spec.sku) else {
+        let known = facts.gpus.gpu.iter().map(|gpu| gpu.id.as_str());
+        let near = farrier_facts::names::nearest(&spec.sku, known)
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        return Err(MakeError::UnknownSku { sku: spec.sku.clone(), near });
+    };
+    let driver: DriverVersion =
+        spec.driver.parse().map_err(|_| MakeError::Driver { driver: spec.driver.clone() })?;
+    let branch = facts
+        .drivers
+        .branch(driver.branch())
+        .ok_or(MakeError::UnknownBranch { branch: driver.branch().0 })?;
+    let hostname = format!("sim-{:04x}", Random::of(spec.seed, "hostname").below(0x1_0000));
+    // A module for a baseboard that is alone was passed through to a virtual machine: it has no peers to link to.
+    let virtual_machine = spec.gpus == 1 && named.gpu.form_factor == FormFactor::Sxm;
+    let node = Node {
+        format: crate::FORMAT,
+        sku: named.gpu.id.clone(),
+        seed: spec.seed,
+        hostname,
+        kernel: spec.kernel.clone(),
+        driver: spec.driver.clone(),
+        booted_unix_ms: spec.now_unix_ms.saturating_sub(UPTIME_MS),
+        cuda: [branch.native_cuda.major, branch.native_cuda.minor],
+        as_root: None,
+        virtual_machine,
+        faults: Vec::new(),
+    };
+    let gpus = (0..spec.gpus).map(|number| gpu(named.gpu, spec, number, virtual_machine)).collect();
+    Ok((node, gpus))
+}
+
+fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu {
+    let sku = Sku::of(facts);
+    let mut random = Random::of(spec.seed, &format!("gpu {number}"));
+    let capability = facts.compute_capability;
+    let remap = capability.major >= 8;
+    Gpu {
+        format: crate::FORMAT,
+        name: facts.nvml_names.first().unwrap_or(&facts.id).clone(),
+        uuid: format!("GPU-{}", random.uuid()),
+        serial: format!("165{:010}", random.below(10_000_000_000)),
+        minor: number,
+        board: board(facts, &sku, number, random.next()),
+        pci: pci(facts, &sku, number, virtual_machine),
+        lost: false,
+        recovery_action: 0,
+        memory: Memory {
+            total_bytes: sku.memory_mib << 20,
+            reserved_bytes: sku.reserved_kib << 10,
+            used_bytes: 0,
+            bar1_total_bytes: sku.bar1_mib << 20,
+            // As an idle H200 has.
+            bar1_used_bytes: 1_703_936,
+            bus_width_bits: sku.bus_width_bits,
+        },
+        clocks: clocks(&sku),
+        clock_events: ClockEvents {
+            reasons: vec![Reason::GpuIdle],
+            since_unix_ms: spec.now_unix_ms,
+            held_us: Held::default(),
+        },
+        temperature: Temperature {
+            gpu_c: IDLE_GPU_C,
+            memory_c: facts
+                .memory
+                .as_ref()
+                .filter(|memory| memory.technology.starts_with("HBM"))
+                .map(|_| IDLE_MEMORY_C),
+            gpu_limit_c: sku.gpu_limit_c,
+            slowdown_margin_c: -2,
+            shutdown_margin_c: -8,
+            memory_max_c: sku.memory_max_c,
+        },
+        power: power(facts, &sku, spec.now_unix_ms),
+        utilisation: Utilisation {
+            gpu_percent: 0,
+            memory_percent: 0,
+            encoder_percent: 0,
+            decoder_percent: 0,
+            jpeg_percent: 0,
+            optical_flow_percent: 0,
+            sm_percent: 0.0,
+            sm_occupancy_percent: 0.0,
+            tensor_percent: 0.0,
+            dram_percent: 0.0,
+            fp32_percent: 0.0,
+        },
+        ecc: Ecc {
+            enabled: true,
+            pending: true,
+            volatile: EccCounts::default(),
+            aggregate: EccCounts::default(),
+            sram_threshold_exceeded: false,
+            channel_repair_pending: false,
+            tpc_repair_pending: false,
+            unrepairable_memory: false,
+        },
+        remap: Remap {
+            supported: remap,
+            corrected_rows: 0,
+            uncorrected_rows: 0,
+            pending: false,
+            failed: false,
+            banks: Banks { max: if remap { sku.remap_banks } else { 0 }, ..Banks::default() },
+        },
+        retired_pages: (!remap).then(RetiredPages::default),
+        pcie: pcie(facts),
+        nvlink: nvlink(facts, &sku, virtual_machine),
+        fabric: fabric(facts, &sku, virtual_machine),
+        modes: Modes { persistence: true, compute: 0, accounting: false },
+        mig: mig(facts, &sku),
+        processes: Vec::new(),
+        events: Vec::new(),
+        faults: Vec::new(),
+        unsupported: unsupported(facts),
+    }
+}
+
+fn board(facts: &GpuFacts, sku: &Sku, number: u32, pdi: u64) -> Board {
+    let device_id = facts.pci_device_ids.first().map_or("0000", String::as_str).to_uppercase();
+    Board {
+        architecture: facts.architecture.clone(),
+        compute_capability: [facts.compute_capability.major, facts.compute_capability.minor],
+        cores: sku.multiprocessors * sku.cores_per_multiprocessor,
+        multiprocessors: sku.multiprocessors,
+        part_number: sku.part_number.to_owned(),
+        gpu_part_number: format!("{device_id}-{}", sku.gpu_part_suffix),
+        vbios: sku.vbios.to_owned(),
+        inforom_image: sku.inforom_image.to_owned(),
+        inforom_oem: sku.inforom_oem.to_owned(),
+        inforom_ecc: sku.inforom_ecc.to_owned(),
+        inforom_valid: true,
+        // Baseboards count their modules from one.
+        module_id: 1 + number % 8,
+        pdi,
+    }
+}
+
+fn pci(facts: &GpuFacts, sku: &Sku, number: u32, virtual_machine: bool) -> Pci {
+    let bus = BUSES[(number % 8) as usize] + number / 8;
+    let far = number % 8 >= 4;
+    let (bus, device) = if virtual_machine { (0, 6) } else { (bus, 0) };
+    Pci {
+        domain: 0,
+        bus,
+        device,
+        device_id: facts.pci_device_ids.first().map_or("0000", String::as_str).to_owned(),
+        subsystem_id: sku.subsystem_id.to_owned(),
+        numa_node: u32::from(far),
+        cpus: match (virtual_machine, far) {
+            (true, _) => "0-15",
+            (false, false) => "0-47",
+            (false, true) => "48-95",
+        }
+        .to_owned(),
+        irq: 200 + number,
+    }
+}
+
+fn clocks(sku: &Sku) -> Clocks {
+    let memory = sku.memory_mhz.first().copied().unwrap_or(0);
+    Clocks {
+        current_mhz: Rates {
+            graphics: sku.idle_graphics_mhz,
+            sm: sku.idle_graphics_mhz,
+            memory,
+            video: sku.idle_video_mhz,
+        },
+        max_mhz: Rates {
+            graphics: sku.max_graphics_mhz,
+            sm: sku.max_graphics_mhz,
+            memory,
+            video: sku.max_video_mhz,
+        },
+        application_graphics_mhz: sku.default_graphics_mhz,
+        application_memory_mhz: memory,
+        default_graphics_mhz: sku.default_graphics_mhz,
+        default_memory_mhz: memory,
+        supported_memory_mhz: sku.memory_mhz.to_vec(),
+        graphics_floor_mhz: sku.graphics_floor_mhz,
+        graphics_step_mhz: 15,
+        locked_graphics_mhz: None,
+        locked_memory_mhz: None,
+        performance_state: 0,
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the facts' watts are small and positive"
+)]
+fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
+    let milliwatts = |watts: f64| (watts * 1000.0) as u32;
+    let default = facts.power.as_ref().map_or(300_000, |power| milliwatts(power.default_w));
+    let max = facts.power.as_ref().and_then(|power| power.max_w).map_or(default, milliwatts);
+    let min = facts
+        .power
+        .as_ref()
+        .and_then(|power| power.min_w)
+        .map_or(sku.min_power_w * 1000, milliwatts);
+    Power {
+        average_mw: default / IDLE_POWER_SHARE,
+        instant_mw: default / IDLE_POWER_SHARE,
+        memory_average_mw: (facts.architecture == "Hopper").then_some(default / 16),
+        limit_mw: default,
+        default_limit_mw: default,
+        min_limit_mw: min.min(default),
+        max_limit_mw: max,
+        energy_mj: 0,
+        energy_at_unix_ms: now_unix_ms,
+    }
+}
+
+fn pcie(facts: &GpuFacts) -> Pcie {
+    let generation = facts.links.as_ref().and_then(|links| links.pcie_generation).unwrap_or(4);
+    Pcie {
+        generation,
+        max_generation: generation,
+        width: 16,
+        max_width: 16,
+        replays: 0,
+        replay_rollovers: 0,
+        transmit_kb_per_s: 1087,
+        receive_kb_per_s: 608,
+        errors: PcieErrors::default(),
+    }
+}
+
+fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> NvLink {
+    let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
+    if virtual_machine || sku.links == 0 {
+        return NvLink { generation: 0, link_mb_per_s: 0, links: Vec::new() };
+    }
+    let link = |number: u32| {
+        if sku.switches == 0 {
+            return Link {
+                active: false,
+                remote: Remote::Unknown,
+                remote_address: String::new(),
+                replay_errors: 0,
+                recovery_errors: 0,
+                crc_flit_errors: 0,
+                crc_data_errors: 0,
+                transmitted_kib: 0,
+                received_kib: 0,
+            };
+        }
+        let bus = SWITCH_BUSES[(number % sku.switches) as usize % SWITCH_BUSES.len()];
+        Link {
+            active: true,
+            remote: Remote::Switch,
+            remote_address: format!("00000000:{bus:02X}:00.0"),
+            replay_errors: 0,
+            recovery_errors: 0,
+            crc_flit_errors: 0,
+            crc_data_errors: 0,
+            transmitted_kib: 0,
+            received_kib: 0,
+        }
+    };
+    NvLink {
+        generation,
+        link_mb_per_s: sku.link_mb_per_s,
+        links: (0..sku.links).map(link).collect(),
+    }
+}
+
+fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> {
+    // GPUs register with the fabric from Hopper on.
+    let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
+    registers.then(|| Fabric {
+        state: 3,
+        status: 0,
+        clique: 0,
+        cluster_uuid: "00000000-0000-0000-0000-000000000000".to_owned(),
+        // Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
+        health_mask: 0x1aa,
+    })
+}
+
+fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
+    let known = facts.mig.as_ref()?;
+    // The names say what each share is sold as: `1g.18gb` is the smallest, `7g.141gb` the whole.
+    let sold = |slices: &str| {
+        let named =
+            known.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));
+        named.and_then(|gigabytes| gigabytes.parse().ok())
+    };
+    let share = |eighths: u32, slices: &str| {
+        let mib = match sku.slices_mib.iter().find(|(known, _)| *known == eighths) {
+            Some((_, mib)) => *mib,
+            None => sku.memory_mib * u64::from(eighths) / 8,
+        };
+        MigMemory { eighths, mib, sold_gb: sold(slices).unwrap_or((mib + 512) / 1024) }
+    };
+    let memory = [(1, "1g."), (2, "2g."), (4, "3g."), (8, "7g.")];
+    let memory = memory.into_iter().map(|(eighths, slices)| share(eighths, slices)).collect();
+    Some(Mig { enabled: false, pending: false, instances_max: known.instances_max, memory })
+}
+
+/// Calls that the part does not answer whatever they are asked for. What depends on the arguments is decided where
+/// the call is answered.
+fn unsupported(facts: &GpuFacts) -> Vec<String> {
+    let mut calls: Vec<&str> = Vec::new();
+    if facts.compute_capability.major < 9 {
+        // Came with Hopper: margins, per-device identifiers, modules, confidential computing.
+        calls.extend([
+            "nvmlDeviceGetMarginTemperature",
+            "nvmlDeviceGetModuleId",
+            "nvmlDeviceGetConfComputeMemSizeInfo",
+            "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+            "nvmlDeviceGetJpgUtilization",
+            "nvmlDeviceGetOfaUtilization",
+        ]);
+    }
+    calls.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_gpu_of_the_data_can_be_simulated() {
+        let facts = FactSet::embedded();
+        for gpu in &facts.gpus.gpu {
+            let (node, gpus) = super::node(facts, &Spec::of(&gpu.id, 2)).unwrap();
+            assert_eq!(node.sku, gpu.id);
+            for made in &gpus {
+                assert!(made.memory.total_bytes > made.memory.reserved_bytes, "{}", gpu.id);
+                assert!(made.power.min_limit_mw <= made.power.default_limit_mw, "{}", gpu.id);
+                assert!(made.power.default_limit_mw <= made.power.max_limit_mw, "{}", gpu.id);
+                assert!(made.nvlink.links.len() <= 18, "{}", gpu.id);
+            }
+            let text = serde_json::to_string(&gpus[0]).unwrap();
+            assert_eq!(serde_json::from_str::<Gpu>(&text).unwrap(), gpus[0], "{}", gpu.id);
+        }
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let facts = FactSet::embedded();
+        let spec = Spec::of("H100-SXM5-80GB", 8);
+        assert_eq!(node(facts, &spec), node(facts, &spec));
+        let other = node(facts, &Spec { seed: 2, ..spec.clone() }).unwrap();
+        assert_ne!(node(facts, &spec).unwrap().1[0].uuid, other.1[0].uuid);
+        let (_, gpus) = node(facts, &spec).unwrap();
+        let mut buses: Vec<u32> = gpus.iter().map(|gpu| gpu.pci.bus).collect();
+        buses.dedup();
+        assert_eq!(buses.len(), 8);
+    }
+
+    #[test]
+    fn refusals() {
+        let facts = FactSet::embedded();
+        let unknown = node(facts, &Spec::of("H100-SXM5-81GB", 8)).unwrap_err();
+        assert!(matches!(unknown, MakeError::UnknownSku { near, .. } if !near.is_empty()));
+        assert!(matches!(
+            node(facts, &Spec::of("H100-SXM5-80GB", 0)),
+            Err(MakeError::Gpus { gpus: 0 })
+        ));
+        let driver = |driver: &str| Spec { driver: driver.to_owned(), ..Spec::of("T4", 1) };
+        assert!(matches!(node(facts, &driver("latest")), Err(MakeError::Driver { .. })));
+        assert!(matches!(
+            node(facts, &driver("12.34")),
+            Err(MakeError::UnknownBranch { branch: 12 })
+        ));
+    }
+}

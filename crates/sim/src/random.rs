@@ -1,0 +1,51 @@
+//! Numbers from a seed: `SplitMix64`, which is small, fast and the same on every machine.
+
+/// A stream of numbers that its seed decides.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The stream of one thing of one node; `name` keeps streams apart so that adding one changes no other.
+    pub(crate) fn of(seed: u64, name: &str) -> Self {
+        // FNV-1a.
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        Self(seed ^ hash)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    /// A number below `bound`, which is not nought.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Thirty-two hexadecimal digits in the groups of a UUID.
+    pub(crate) fn uuid(&mut self) -> String {
+        let digits = format!("{:016x}{:016x}", self.next(), self.next());
+        let groups =
+            [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+        groups.join("-")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_and_the_name_decide() {
+        let first = Random::of(1, "gpu 0").uuid();
+        assert_eq!(first, Random::of(1, "gpu 0").uuid());
+        assert_ne!(first, Random::of(1, "gpu 1").uuid());
+        assert_ne!(first, Random::of(2, "gpu 0").uuid());
+        assert_eq!(first.len(), 36);
+    }
+}
