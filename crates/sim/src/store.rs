@@ -192,6 +192,16 @@ impl NodeDir {
         for part in ["gpus", "lib"] {
             fs::create_dir_all(self.path.join(part)).map_err(write)?;
         }
+        self.write_tree(tree)?;
+        for (number, gpu) in (0_u32..).zip(gpus) {
+            write_json(&self.gpu_path(number), gpu)?;
+        }
+        // Last: a directory with this file is whole.
+        write_json(&self.node_path(), node)
+    }
+
+    /// Writes files below `root/`.
+    pub fn write_tree(&self, tree: &[TreeFile]) -> Result<(), StoreError> {
         for file in tree {
             let path = self.path.join("root").join(&file.path);
             let failed = |err| StoreError::Write { path: path.clone(), err };
@@ -200,11 +210,7 @@ impl NodeDir {
             }
             fs::write(&path, &file.text).map_err(failed)?;
         }
-        for (number, gpu) in (0_u32..).zip(gpus) {
-            write_json(&self.gpu_path(number), gpu)?;
-        }
-        // Last: a directory with this file is whole.
-        write_json(&self.node_path(), node)
+        Ok(())
     }
 
     /// Adds records to the kernel log of the tree, in the form of `/dev/kmsg`.

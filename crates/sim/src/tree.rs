@@ -32,6 +32,13 @@ pub fn files(node: &Node, gpus: &[Gpu], adapters: u32) -> Vec<TreeFile> {
     tree.0
 }
 
+/// The files below `/sys` of one GPU: what changes when something happens to it.
+pub fn files_of_gpu(node: &Node, gpu: &Gpu) -> Vec<TreeFile> {
+    let mut tree = Tree::default();
+    device(&mut tree, node, gpu);
+    tree.0
+}
+
 #[derive(Default)]
 struct Tree(Vec<TreeFile>);
 

@@ -132,3 +132,16 @@ fn the_kernel_log_is_what_decode_reads() {
         .collect();
     assert!(sequences.windows(2).all(|pair| pair[0] < pair[1]), "{sequences:?}");
 }
+
+#[test]
+fn the_host_files_go_with_the_gpu() {
+    let world = World::of_eight();
+    world.inject(&["pcie", "--generation", "3", "--width", "8", "--gpu", "1"]);
+    let read = |file: &str| {
+        fs::read_to_string(world.path().join("root/sys/bus/pci/devices/0000:43:00.0").join(file))
+            .unwrap()
+    };
+    assert_eq!(read("current_link_speed"), "8.0 GT/s PCIe\n");
+    assert_eq!(read("current_link_width"), "8\n");
+    assert_eq!(read("max_link_width"), "16\n");
+}

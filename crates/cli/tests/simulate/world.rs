@@ -1,6 +1,7 @@
 //! What the tests run in: a simulated node in a temporary directory, and a Python with the clients.
 
 use std::fs::{self, File};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -92,10 +93,34 @@ impl World {
     }
 
     /// Starts Python source against the node.
-    pub(crate) fn spawn(&self, python: &Path, source: &str) -> Child {
+    pub(crate) fn spawn(&self, python: &Path, source: &str) -> Client {
         let source = format!("{PRELUDE}\n{source}");
         let mut command = self.client(python, &["-u", "-c", &source]);
-        command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap()
+        Client(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap())
+    }
+}
+
+/// A client that does not outlive its test, however that ends.
+pub(crate) struct Client(Child);
+
+impl Deref for Client {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Client {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

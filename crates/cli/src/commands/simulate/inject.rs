@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Subcommand, ValueEnum};
 use farrier_sim::fault::{self, CallFault, Effect, Fault, FaultError};
 use farrier_sim::gpu::{Process, ProcessKind, Reason};
-use farrier_sim::{NodeDir, StoreError};
+use farrier_sim::{NodeDir, StoreError, tree};
 
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -232,14 +232,16 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         printer.line("injected into the node")?;
         return Ok(());
     }
-    let booted = directory.node()?.booted_unix_ms;
+    let node = directory.node()?;
     for number in &chosen {
         let lines = directory
             .edit_gpu(*number, |gpu| fault::apply(gpu, &fault, now).map_err(InjectError::Fault))
             .map_err(|err| {
                 anyhow::Error::from(err).context(format!("failed to change GPU {number}"))
             })?;
-        directory.log(&lines, booted, now)?;
+        directory.log(&lines, node.booted_unix_ms, now)?;
+        // What the kernel shows of the link goes with what the driver says of it.
+        directory.write_tree(&tree::files_of_gpu(&node, &directory.gpu(*number)?))?;
         printer.line(&format!("injected into GPU {number}"))?;
         for line in &lines {
             printer.line(&format!("  kernel log: {line}"))?;
