@@ -493,3 +493,18 @@ fn a_library_that_hangs_crashes_or_refuses_is_reported() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{source}");
     }
 }
+
+/// Made on a virtual machine with one H200: `farrier check --capture DIR` and, beside it, what
+/// `farrier check --output json` printed there. Of packages and wheels only names and versions are kept.
+#[test]
+fn a_capture_of_a_real_h200_answers_as_the_node_did() {
+    let capture = "tests/fixtures/nodes/h200_580.159.04";
+    let expected = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(format!("{capture}.expected.json"));
+    let printed: Value = serde_json::from_slice(&std::fs::read(expected).unwrap()).unwrap();
+    let ran = support::run(&["check", "--root", capture, "--on", "2026-11-15", "--output", "json"]);
+    let replayed: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(ran.code, 1);
+    assert_eq!(replayed, printed);
+}

@@ -1,8 +1,8 @@
 //! What the facts do not hold of a part and a card nevertheless reports: sizes to the mebibyte, clocks, part
 //! numbers.
 //!
-//! The H200's values are read off a card; those of the others are as in listings of nvidia-smi, from memory and unmeasured but for the H200 of `nvidia-smi -q`.
-//! They make a simulated card plausible and no decision rests on them, which is why they are not facts.
+//! The H200's values are read off a card; those of the others are remembered from listings of `nvidia-smi -q`
+//! and not measured. They make a simulated card plausible and no decision rests on them, which is why they are not facts.
 
 use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 
