@@ -4,6 +4,7 @@ mod audit;
 mod bench;
 mod bench_log;
 mod demo;
+mod needs;
 mod shell;
 mod test;
 

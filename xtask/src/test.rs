@@ -1,14 +1,16 @@
 //! `cargo xtask test`: what a change must pass.
 
+use crate::needs;
 use crate::shell::{cargo, has_cargo_command};
 
 pub(crate) fn run() -> anyhow::Result<()> {
+    needs::python()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    cargo(&["test", "--workspace", "--doc", "--locked"])?;
     if has_cargo_command("nextest") {
-        cargo(&["nextest", "run", "--workspace", "--locked"])?;
+        cargo(&["nextest", "run", "--workspace", "--locked"])
     } else {
-        cargo(&["test", "--workspace", "--all-targets", "--locked"])?;
+        cargo(&["test", "--workspace", "--all-targets", "--locked"])
     }
-    cargo(&["test", "--workspace", "--doc", "--locked"])
 }

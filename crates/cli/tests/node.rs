@@ -505,6 +505,16 @@ fn a_capture_of_a_real_h200_answers_as_the_node_did() {
     let printed: Value = serde_json::from_slice(&std::fs::read(expected).unwrap()).unwrap();
     let ran = support::run(&["check", "--root", capture, "--on", "2026-11-15", "--output", "json"]);
     let replayed: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(ran.code, 1);
-    assert_eq!(replayed, printed);
+    // Facts and words move on; what was found on the node does not.
+    let findings = |report: &Value| -> Vec<[Value; 3]> {
+        let items = report["items"].as_array().unwrap();
+        let part = |item: &Value, key: &str| item[key].clone();
+        items
+            .iter()
+            .map(|it| [part(it, "code"), part(it, "subject"), part(it, "verdict")])
+            .collect()
+    };
+    assert_eq!((ran.code, &replayed["verdict"]), (1, &printed["verdict"]));
+    assert_eq!(findings(&replayed), findings(&printed));
+    assert!(findings(&printed).len() > 15);
 }
