@@ -265,6 +265,19 @@ pub struct Architecture {
     pub first_branch_origin: Origin,
 }
 
+impl Architecture {
+    /// Whether a branch drives some part of the generation.
+    pub fn is_driven_by(&self, branch: Branch) -> bool {
+        self.targets.iter().any(|target| self.drives_target(target, branch))
+    }
+
+    /// Whether a branch drives the parts of one target.
+    pub fn drives_target(&self, target: &Target, branch: Branch) -> bool {
+        target.first_branch.is_none_or(|first| branch >= first)
+            && self.last_branch.is_none_or(|last| branch <= last)
+    }
+}
+
 /// The kernel modules that an architecture can be driven by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

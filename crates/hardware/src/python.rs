@@ -79,12 +79,13 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
             Reading::Value(true) => named.clone(),
             _ => prefix_of(named),
         };
-        let folders = site_packages(root, &environment);
-        if folders.is_empty() {
-            let why = format!("`{named}` is no Python with a folder of packages");
-            return Reading::Unreadable(why);
-        }
-        return Reading::Value((named.clone(), folders));
+        return match site_packages(root, &environment) {
+            Ok(folders) if folders.is_empty() => {
+                Reading::Unreadable(format!("`{named}` is no Python with a folder of packages"))
+            }
+            Ok(folders) => Reading::Value((named.clone(), folders)),
+            Err(why) => Reading::Unreadable(why),
+        };
     }
     let environment = choice.environment.iter().map(|folder| format!("{folder}/bin"));
     for folder in environment.chain(choice.path.iter().cloned()) {
@@ -102,20 +103,23 @@ fn find(root: &Root, choice: &PythonChoice) -> Reading<(String, Vec<String>)> {
 /// The folders of an interpreter. Where none are beside it, it may be a link to one that has them; a
 /// shim (pyenv, asdf) is a script, and where it leads only the shim knows.
 fn installed(root: &Root, program: String) -> Reading<(String, Vec<String>)> {
-    let folders = site_packages(root, &prefix_of(&program));
-    if !folders.is_empty() {
-        return Reading::Value((program, folders));
+    let beside = match site_packages(root, &prefix_of(&program)) {
+        Ok(folders) => folders,
+        Err(why) => return Reading::Unreadable(why),
+    };
+    if !beside.is_empty() {
+        return Reading::Value((program, beside));
     }
     let folder = program.rsplit_once('/').map_or("", |(folder, _)| folder);
     let target = root.link(&program).value().map(|target| match target.strip_prefix('/') {
         Some(_) => target.clone(),
         None => format!("{folder}/{target}"),
     });
-    let folders = target.map(|target| site_packages(root, &prefix_of(&target))).unwrap_or_default();
-    if folders.is_empty() {
-        return Reading::Unreadable(format!("`{program}` has no folder of packages beside it"));
+    match target.map(|target| site_packages(root, &prefix_of(&target))) {
+        Some(Ok(folders)) if !folders.is_empty() => Reading::Value((program, folders)),
+        Some(Err(why)) => Reading::Unreadable(why),
+        _ => Reading::Unreadable(format!("`{program}` has no folder of packages beside it")),
     }
-    Reading::Value((program, folders))
 }
 
 /// `/opt/env` of `/opt/env/bin/python3`.
@@ -125,8 +129,9 @@ fn prefix_of(program: &str) -> String {
 }
 
 /// The folders of packages below a prefix, of every Python 3 that is there. Debian keeps packages of
-/// the system's Python in `dist-packages`, and what pip installs below `/usr/local`.
-fn site_packages(root: &Root, prefix: &str) -> Vec<String> {
+/// the system's Python in `dist-packages`, and what pip installs below `/usr/local`. An error where one
+/// of them is there and cannot be read: what is in it is not known to be nothing.
+fn site_packages(root: &Root, prefix: &str) -> Result<Vec<String>, String> {
     let mut prefixes = vec![prefix.to_owned()];
     if prefix == "/usr" || prefix.is_empty() {
         prefixes = vec!["/usr/local".to_owned(), "/usr".to_owned()];
@@ -135,18 +140,24 @@ fn site_packages(root: &Root, prefix: &str) -> Vec<String> {
     for prefix in prefixes {
         for library in ["lib", "lib64"] {
             let folder = format!("{prefix}/{library}");
-            let names = root.list(&folder).value().cloned().unwrap_or_default();
+            let names = match root.list(&folder) {
+                Reading::Value(names) => names,
+                Reading::Absent => continue,
+                Reading::Unreadable(why) => return Err(format!("`{folder}`: {why}")),
+            };
             for name in names.iter().filter(|name| name.starts_with("python3")) {
                 for packages in ["site-packages", "dist-packages"] {
                     let path = format!("{folder}/{name}/{packages}");
-                    if root.list(&path).value().is_some() {
-                        found.push(path);
+                    match root.list(&path) {
+                        Reading::Value(_) => found.push(path),
+                        Reading::Absent => {}
+                        Reading::Unreadable(why) => return Err(format!("`{path}`: {why}")),
                     }
                 }
             }
         }
     }
-    found
+    Ok(found)
 }
 
 fn packages(root: &Root, folders: &[String]) -> Reading<Vec<PythonPackage>> {

@@ -106,13 +106,7 @@ fn kind(lifecycle: Lifecycle) -> &'static str {
 }
 
 fn row<'a>(set: &'a FactSet, branch: &'a BranchFacts, on: Date) -> Row<'a> {
-    let drives = |architecture: &&Architecture| {
-        let begun = architecture
-            .targets
-            .iter()
-            .any(|it| it.first_branch.is_none_or(|first| first <= branch.branch));
-        begun && architecture.last_branch.is_none_or(|last| branch.branch <= last)
-    };
+    let drives = |architecture: &&Architecture| architecture.is_driven_by(branch.branch);
     let of_family = |cuda: &CudaVersion| cuda.major == branch.native_cuda.major;
     let by_minor_version = set.cuda.minors().into_iter().filter(of_family).max();
     Row {

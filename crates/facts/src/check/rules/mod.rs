@@ -51,8 +51,7 @@ fn target_of<'a>(set: &'a FactSet, gpu: &Gpu) -> &'a Target {
 
 /// Whether a branch drives a GPU.
 fn drives(set: &FactSet, gpu: &Gpu, branch: Branch) -> bool {
-    target_of(set, gpu).first_branch.is_none_or(|first| branch >= first)
-        && architecture_of(set, gpu).last_branch.is_none_or(|last| branch <= last)
+    architecture_of(set, gpu).drives_target(target_of(set, gpu), branch)
 }
 
 /// The branch to move to: drives the GPU, is supported on the day, satisfies `enough`; long-term

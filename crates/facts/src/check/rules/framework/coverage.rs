@@ -73,10 +73,8 @@ pub(super) fn judge(
         Some((cuda, set.frameworks.coverage(subject.package, subject.version, cuda)?))
     });
     let Some((cuda, Carried { coverage, assumed })) = carried else {
-        let package = set.frameworks.package.iter().find(|it| it.name == subject.package);
-        let origin = &package.unwrap_or(&set.frameworks.package[0]).origin;
         let text = format!("which GPUs {name} carries code for is not in the data");
-        findings.reason(Verdict::Unknown, "framework-architectures-unknown", text, origin);
+        findings.reason(Verdict::Unknown, "framework-architectures-unknown", text, subject.origin);
         return true;
     };
     let list = coverage.list();

@@ -9,6 +9,7 @@ use crate::check::context::Findings;
 use crate::check::query::{FrameworkNeed, Query, Wanted, tag_cuda};
 use crate::check::report::Verdict;
 use crate::framework::Build;
+use crate::origin::Origin;
 use crate::set::FactSet;
 use crate::version::CudaVersion;
 
@@ -92,6 +93,7 @@ fn on_torch(
             version: &need.version,
             cuda: torch.cuda,
             build: None,
+            origin,
         },
         findings,
     );
@@ -101,6 +103,7 @@ fn on_torch(
         version: &torch.version,
         cuda: torch.cuda,
         build: Some(torch),
+        origin: &torch.origin,
     };
     judge_build(set, query, user_space, &subject, findings) && own
 }
@@ -113,6 +116,8 @@ pub(super) struct Subject<'a> {
     /// The lowest CUDA that it brings along.
     cuda: Option<CudaVersion>,
     build: Option<&'a Build>,
+    /// Of the build, or of its package where the data has no record of the build.
+    origin: &'a Origin,
 }
 
 impl<'a> Subject<'a> {
@@ -127,6 +132,7 @@ impl<'a> Subject<'a> {
             version: &need.version,
             cuda: need.build.and_then(|build| build.cuda).or(tagged),
             build: need.build,
+            origin: need.build.map_or(&need.package.origin, |build| &build.origin),
         }
     }
 }
@@ -140,10 +146,7 @@ fn judge_build(
     findings: &mut Findings,
 ) -> bool {
     let name = &subject.name;
-    let origin = match subject.build {
-        Some(build) => &build.origin,
-        None => &set.frameworks.package[0].origin,
-    };
+    let origin = subject.origin;
     let need = subject.cuda.and_then(|cuda| {
         // The installer takes the newest that the package allows.
         let newest = newest_allowed(set, subject.build, cuda);
