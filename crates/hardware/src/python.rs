@@ -307,4 +307,20 @@ mod tests {
         let none = read(&Root::live(empty.path()), &PythonChoice::of_root(None));
         assert_eq!(none.interpreter, Reading::Absent);
     }
+
+    #[test]
+    fn a_folder_of_packages_that_cannot_be_listed_is_not_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let usr = folder.path().join("usr");
+        fs::create_dir_all(usr.join("bin")).unwrap();
+        fs::write(usr.join("bin/python3"), "").unwrap();
+        fs::create_dir_all(usr.join("lib/python3/dist-packages")).unwrap();
+        let local = usr.join("local/lib/python3.12");
+        fs::create_dir_all(&local).unwrap();
+        // A link to itself cannot be listed, also not by root.
+        std::os::unix::fs::symlink("site-packages", local.join("site-packages")).unwrap();
+        let seen = read(&Root::live(folder.path()), &PythonChoice::of_root(None));
+        let why = seen.packages.why_unreadable().unwrap();
+        assert!(why.contains("/usr/local/lib/python3.12/site-packages"), "{why}");
+    }
 }
