@@ -1,0 +1,139 @@
+//! What is wrong, since when, on what evidence, and what to do.
+
+use farrier_facts::node::Reading;
+pub use farrier_facts::xid::{Action, Severity};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::observation::Subject;
+use super::signal::Signal;
+
+/// Something that is, or was, wrong. One for each code, subject and detail.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finding {
+    /// Unique on the node, in the order of opening.
+    pub id: u64,
+    /// The rule, such as `gpu.ecc-uncorrected`.
+    pub code: String,
+    /// What tells findings of one rule and subject apart, such as `Xid 48`; often empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// What it is about.
+    pub subject: Subject,
+    /// A fault, or advice on what would make work faster.
+    pub kind: FindingKind,
+    /// How bad.
+    pub severity: Severity,
+    /// What it means, in words.
+    pub text: String,
+    /// What to do.
+    pub action: Action,
+    /// Who says so: the driver's own verdict outranks the rule's.
+    pub action_by: ActionBy,
+    /// The observations behind it, newest last.
+    pub evidence: Vec<Evidence>,
+    /// When it was opened.
+    pub first_seen: Timestamp,
+    /// When it was last seen to hold.
+    pub last_seen: Timestamp,
+    /// How often it happened, or how many times it was found anew.
+    pub count: u64,
+    /// What would clear it, in words.
+    pub clears: String,
+    /// When and why it was cleared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleared: Option<Cleared>,
+}
+
+impl Finding {
+    /// Whether it still holds.
+    pub fn is_open(&self) -> bool {
+        self.cleared.is_none()
+    }
+}
+
+/// A fault or advice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// Something is wrong.
+    Fault,
+    /// Nothing is wrong, and something could be better.
+    Advice,
+}
+
+/// Who chose the action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActionBy {
+    /// The rule.
+    Rule,
+    /// The driver, through its recovery action.
+    Driver,
+}
+
+/// An observation behind a finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Evidence {
+    /// A value of a signal, as the rule saw it.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// What was made of it, such as `rate over 60 s`; empty for the value itself.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        measure: String,
+        /// The value.
+        value: Reading<f64>,
+        /// What it was held against.
+        limit: f64,
+        /// When.
+        at: Timestamp,
+    },
+    /// What the kernel log said.
+    Kernel {
+        /// The decoded event's text.
+        text: String,
+        /// When.
+        at: Timestamp,
+    },
+    /// What a check of the node said.
+    Check {
+        /// In words.
+        text: String,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// When and why a finding was cleared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cleared {
+    /// When.
+    pub at: Timestamp,
+    /// Why, in words.
+    pub why: String,
+}
+
+/// What the engine decided: a finding in its new form.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// It is new.
+    Opened(Finding),
+    /// It got worse, happened again, or its action changed.
+    Updated(Finding),
+    /// It no longer holds.
+    Cleared(Finding),
+}
+
+impl Change {
+    /// The finding.
+    pub fn finding(&self) -> &Finding {
+        match self {
+            Self::Opened(finding) | Self::Updated(finding) | Self::Cleared(finding) => finding,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What collectors saw: values of signals, events of the kernel log, results of checks.
+
+use std::fmt;
+
+use farrier_facts::decode;
+use farrier_facts::node::Reading;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Action, Severity};
+use super::signal::Signal;
+
+/// When something was seen.
+///
+/// Windows are measured on `steady_ms`, which no change of the wall clock moves; people are told the wall time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Milliseconds since the node started; negative for what was seen before.
+    pub steady_ms: i64,
+    /// The wall clock.
+    pub wall: Timestamp,
+}
+
+/// The name that a GPU keeps wherever it sits: `GPU-` and a UUID.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GpuUuid(pub String);
+
+impl fmt::Display for GpuUuid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.0)
+    }
+}
+
+/// What an observation or a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// The node.
+    Node,
+    /// The agent itself.
+    Agent,
+    /// A GPU.
+    Gpu(GpuUuid),
+    /// An NVLink.
+    Link {
+        /// Whose.
+        gpu: GpuUuid,
+        /// Which.
+        link: u32,
+    },
+    /// A port of a network adapter.
+    Nic {
+        /// Such as `mlx5_0`.
+        device: String,
+        /// From 1.
+        port: u32,
+    },
+    /// A PCI device that no GPU in the inventory stands at, as `0000:1b:00`.
+    Pci(String),
+}
+
+impl Subject {
+    /// The GPU that it is, or whose link it is.
+    pub fn gpu(&self) -> Option<&GpuUuid> {
+        match self {
+            Self::Gpu(gpu) | Self::Link { gpu, .. } => Some(gpu),
+            Self::Node | Self::Agent | Self::Nic { .. } | Self::Pci(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Node => "node".to_owned(),
+            Self::Agent => "agent".to_owned(),
+            Self::Gpu(gpu) => gpu.0.clone(),
+            Self::Link { gpu, link } => format!("{gpu}/link{link}"),
+            Self::Nic { device, port } => format!("{device}/{port}"),
+            Self::Pci(address) => address.clone(),
+        };
+        formatter.pad(&text)
+    }
+}
+
+/// A value of a signal. Absent: this part does not have it. Unreadable: nobody knows it now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Of what.
+    pub subject: Subject,
+    /// Which signal.
+    pub signal: Signal,
+    /// Its value.
+    pub reading: Reading<f64>,
+}
+
+/// A line, or several, of the kernel log that mean something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelEvent {
+    /// What the log said and what it means.
+    pub event: decode::Event,
+    /// The boot in which it was logged; repeats are told from repeats after a reboot by it.
+    pub boot: String,
+    /// When, on the steady clock. Lines of the ring buffer may be older than the batch.
+    pub at: Moment,
+}
+
+/// A property of the node that a check found wrong. It is wrong until a later batch has it no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckItem {
+    /// The check's own code, such as `module-not-loaded-version`.
+    pub code: String,
+    /// How bad.
+    pub severity: Severity,
+    /// What to do.
+    pub action: Action,
+    /// What is wrong, in words.
+    pub text: String,
+}
+
+/// A GPU as it is known on the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuIdentity {
+    /// Its UUID.
+    pub uuid: GpuUuid,
+    /// NVML's number of it.
+    pub index: u32,
+    /// The number in `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// `0000:1b:00.0`, as the kernel writes it.
+    pub pci: String,
+    /// What NVML calls it.
+    pub name: String,
+}
+
+impl GpuIdentity {
+    /// Whether an address, with or without the function, is its own.
+    pub fn stands_at(&self, address: &str) -> bool {
+        let without = |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
+        without(&self.pci) == without(address)
+    }
+}
+
+/// What collectors saw since the last batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// The GPUs, where they were counted anew.
+    pub inventory: Option<Vec<GpuIdentity>>,
+    /// Values.
+    pub samples: Vec<Sample>,
+    /// The kernel log.
+    pub kernel: Vec<KernelEvent>,
+    /// All that a check of the whole node found wrong, where one was made.
+    pub checks: Option<Vec<CheckItem>>,
+}
