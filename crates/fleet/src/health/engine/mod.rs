@@ -69,6 +69,8 @@ pub struct Coverage {
 #[derive(Debug)]
 pub struct Engine {
     rules: Rules,
+    /// By signal: the rules and clauses that look at it.
+    looks: BTreeMap<Signal, Vec<(usize, usize)>>,
     facts: XidFacts,
     table: Table,
     watches: BTreeMap<(usize, usize), Watch>,
@@ -82,6 +84,7 @@ impl Engine {
     /// Nothing seen yet.
     pub fn new(rules: Rules, facts: XidFacts) -> Self {
         Self {
+            looks: looks(&rules),
             rules,
             facts,
             table: Table::default(),
@@ -133,6 +136,7 @@ impl Engine {
             return Vec::new();
         }
         // Windows begin anew: their places and lengths may be others.
+        self.looks = looks(&rules);
         self.rules = rules;
         self.watches.clear();
         self.counted.clear();
@@ -156,7 +160,9 @@ impl Engine {
     }
 
     /// The newest values, by subject and signal.
-    pub fn latest(&self) -> impl Iterator<Item = (&Subject, Signal, &farrier_facts::node::Reading<f64>)> {
+    pub fn latest(
+        &self,
+    ) -> impl Iterator<Item = (&Subject, Signal, &farrier_facts::node::Reading<f64>)> {
         self.table.iter()
     }
 
@@ -181,7 +187,8 @@ impl Engine {
         let (kind, clears) = (rule.kind, "a check of the node that no longer finds it".to_owned());
         let mut found = Vec::new();
         for item in items {
-            let key = Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
+            let key =
+                Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
             let verdict = Verdict {
                 kind,
                 severity: rule.severity.unwrap_or(item.severity),
@@ -189,7 +196,8 @@ impl Engine {
                 text: item.text.clone(),
                 clears: clears.clone(),
             };
-            let evidence = vec![super::finding::Evidence::Check { text: item.text.clone(), at: now.wall }];
+            let evidence =
+                vec![super::finding::Evidence::Check { text: item.text.clone(), at: now.wall }];
             found.push(key.clone());
             self.ledger.found(key, verdict, evidence, now, false);
         }
@@ -246,6 +254,16 @@ impl Engine {
             self.ledger.clear(&key, "its rule is not in force any more", now);
         }
     }
+}
+
+fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, usize)>> {
+    let mut looks: BTreeMap<Signal, Vec<(usize, usize)>> = BTreeMap::new();
+    for (rule_at, rule) in rules.iter().enumerate() {
+        for (clause_at, clause) in rule.when.iter().enumerate() {
+            looks.entry(clause.signal).or_default().push((rule_at, clause_at));
+        }
+    }
+    looks
 }
 
 /// By GPU.
