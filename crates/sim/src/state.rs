@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
-use crate::tree::{Record, Tree};
+use crate::tree::Record;
 
 /// A node, its host and its GPUs, and what the kernel is about to write.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,11 +20,4 @@ pub struct State {
     pub next_sequence: u64,
     /// Records for the kernel log.
     pub records: Vec<Record>,
-}
-
-impl State {
-    /// The files that follow from it.
-    pub fn tree(&self) -> Tree {
-        Tree::of(&self.node, &self.host, self.gpus.values())
-    }
 }

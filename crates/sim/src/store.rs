@@ -194,9 +194,25 @@ impl NodeDir {
         if state.node != before.node {
             write_json(&self.node_path(), &state.node)?;
         }
-        self.write_difference(&before.tree(), &state.tree())?;
+        let (old, new) = Tree::around(&before, &state);
+        self.write_difference(&old, &new)?;
         self.log(&state, now_unix_ms)?;
         Ok(result)
+    }
+
+    /// Sets the node's clock to what `change` makes of the present; none is the machine's clock. Quicker than
+    /// [`NodeDir::edit`], for simulations that do it thousands of times.
+    pub fn set_clock(
+        &self,
+        real_unix_ms: u64,
+        change: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<Option<u64>, StoreError> {
+        let _lock = self.lock()?;
+        let mut node = self.node()?;
+        node.clock_unix_ms = change(node.now_unix_ms(real_unix_ms));
+        write_json(&self.node_path(), &node)?;
+        self.write_difference(&Tree::default(), &Tree::of_clock(&node))?;
+        Ok(node.clock_unix_ms)
     }
 
     fn state(&self) -> Result<State, StoreError> {

@@ -51,18 +51,21 @@ fn identity(tree: &mut Tree, node: &Node, host: &Host) {
         "proc/cmdline",
         format!("BOOT_IMAGE=/boot/vmlinuz-{} root=/dev/nvme0n1p2 ro iommu=pt\n", node.kernel),
     );
-    let uptime_ms = node.uptime_ms();
-    let seconds = |ms: u64| format!("{}.{:02}", ms / 1000, ms % 1000 / 10);
-    tree.value(
-        "proc/uptime",
-        format!("{} {}", seconds(uptime_ms), seconds(uptime_ms.saturating_mul(CPUS))),
-    );
+    uptime(tree, node);
     tree.add("proc/stat", format!("btime {}\n", node.booted_unix_ms / 1000));
     tree.add(
         "etc/os-release",
         "PRETTY_NAME=\"Ubuntu 24.04.3 LTS\"\nNAME=\"Ubuntu\"\nVERSION_ID=\"24.04\"\nVERSION=\"24.04.3 LTS (Noble Numbat)\"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n",
     );
     tree.add("etc/default/grub", "GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX=\"\"\n");
+}
+
+/// The one file that the clock is in.
+pub(super) fn uptime(tree: &mut Tree, node: &Node) {
+    let uptime_ms = node.uptime_ms();
+    let seconds = |ms: u64| format!("{}.{:02}", ms / 1000, ms % 1000 / 10);
+    let idle_ms = uptime_ms.saturating_mul(CPUS);
+    tree.value("proc/uptime", format!("{} {}", seconds(uptime_ms), seconds(idle_ms)));
 }
 
 fn memory(tree: &mut Tree, host: &Host) {

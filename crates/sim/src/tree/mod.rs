@@ -17,8 +17,52 @@ use std::collections::BTreeMap;
 use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
+use crate::state::State;
 
 pub use log::{Record, boot_log, format_record};
+
+/// A part of the tree; no path is in two of them.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Driver,
+    Pci,
+    Host,
+    Packages,
+    Network,
+    Processes,
+}
+
+const PARTS: [Part; 6] =
+    [Part::Driver, Part::Pci, Part::Host, Part::Packages, Part::Network, Part::Processes];
+
+impl Part {
+    fn add(self, tree: &mut Tree, node: &Node, host: &Host, gpus: &[&Gpu]) {
+        match self {
+            Self::Driver => driver::add(tree, node, gpus),
+            Self::Pci => pci::add(tree, node, host, gpus),
+            Self::Host => host::add(tree, node, host),
+            Self::Packages => packages::add(tree, node, gpus),
+            Self::Network => network::add(tree, host),
+            Self::Processes => proc::add(tree, node, host, gpus),
+        }
+    }
+
+    /// Whether what it is made of has changed, so that the many files of the others need not be made to be compared.
+    fn may_differ(self, before: &State, after: &State) -> bool {
+        let host = before.host != after.host;
+        let gpus = before.gpus != after.gpus;
+        // The clock is in no file but that of the host's uptime.
+        let driver = before.node.driver_loaded != after.node.driver_loaded
+            || before.node.driver != after.node.driver
+            || before.node.replaced_by != after.node.replaced_by;
+        match self {
+            Self::Driver | Self::Packages => driver || gpus,
+            Self::Pci | Self::Processes => driver || gpus || host,
+            Self::Host => host || before.node != after.node,
+            Self::Network => before.host.nics != after.host.nics,
+        }
+    }
+}
 
 /// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,20 +79,35 @@ pub struct Tree(BTreeMap<String, Content>);
 
 impl Tree {
     /// The files of the node.
-    pub fn of<'a>(
-        node: &Node,
-        host: &Host,
-        gpus: impl IntoIterator<Item = &'a Gpu> + Clone,
-    ) -> Self {
+    pub fn of<'a>(node: &Node, host: &Host, gpus: impl IntoIterator<Item = &'a Gpu>) -> Self {
+        let gpus: Vec<&Gpu> = gpus.into_iter().collect();
         let mut tree = Self::default();
-        let all: Vec<&Gpu> = gpus.into_iter().collect();
-        driver::add(&mut tree, node, &all);
-        pci::add(&mut tree, node, host, &all);
-        host::add(&mut tree, node, host);
-        packages::add(&mut tree, node, &all);
-        network::add(&mut tree, host);
-        proc::add(&mut tree, node, host, &all);
+        for part in PARTS {
+            part.add(&mut tree, node, host, &gpus);
+        }
         tree
+    }
+
+    /// The files that follow the clock.
+    pub(crate) fn of_clock(node: &Node) -> Self {
+        let mut tree = Self::default();
+        host::uptime(&mut tree, node);
+        tree
+    }
+
+    /// The files before and after a change, of the parts that it may have touched.
+    pub(crate) fn around(before: &State, after: &State) -> (Self, Self) {
+        let touched: Vec<Part> =
+            PARTS.into_iter().filter(|part| part.may_differ(before, after)).collect();
+        let files = |state: &State| {
+            let gpus: Vec<&Gpu> = state.gpus.values().collect();
+            let mut tree = Self::default();
+            for part in &touched {
+                part.add(&mut tree, &state.node, &state.host, &gpus);
+            }
+            tree
+        };
+        (files(before), files(after))
     }
 
     /// All files.

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use farrier_sim::StoreError;
-
 use crate::printer::Printer;
 
 /// The time to set.
@@ -30,8 +28,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let directory = super::existing(&args.dir)?;
-    let clock = directory.edit(super::now_unix_ms(), |state, now| {
-        state.node.clock_unix_ms = match (args.set_unix_ms, args.advance_s) {
+    let clock = directory.set_clock(super::now_unix_ms(), |now| {
+        match (args.set_unix_ms, args.advance_s) {
             (Some(set), _) => Some(set),
             (None, Some(seconds)) => {
                 #[expect(
@@ -43,8 +41,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
                 Some(now.saturating_add(more_ms))
             }
             (None, None) => None,
-        };
-        Ok::<_, StoreError>(state.node.clock_unix_ms)
+        }
     })?;
     printer.line(&match clock {
         Some(now) => format!("the clock stands at {now} ms"),
