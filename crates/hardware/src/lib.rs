@@ -21,6 +21,7 @@ pub mod capture;
 mod containers;
 mod dkms;
 mod driver;
+pub mod host;
 mod kernels;
 pub mod kmsg;
 mod modules;
@@ -32,5 +33,7 @@ pub mod python;
 mod root;
 mod secure_boot;
 mod services;
+mod tier;
 
 pub use root::Root;
+pub use tier::Tier;
