@@ -78,7 +78,13 @@ pub struct Engine {
     /// When an event was last kept, so that a storm is kept once a minute.
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
+    /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
+    unseen: Option<(i64, Vec<Key>)>,
 }
+
+/// What has not been seen for so long after a reboot is no longer in the node. Every collector has
+/// spoken many times by then.
+const GONE_AFTER_MS: i64 = 600_000;
 
 impl Engine {
     /// Nothing seen yet.
@@ -92,6 +98,7 @@ impl Engine {
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
+            unseen: None,
         }
     }
 
@@ -106,6 +113,10 @@ impl Engine {
         }
         if saved.boot != boot {
             self.recovered(|_| true, "the node was rebooted", now);
+            let of_values =
+                |key: &&Key| self.rules.get(&key.code).is_some_and(|it| !it.when.is_empty());
+            let keys = self.ledger.iter().map(|(key, _)| key).filter(of_values).cloned().collect();
+            self.unseen = Some((now.steady_ms, keys));
         }
         self.drop_orphans(now);
         self.ledger.take_changes()
@@ -121,6 +132,7 @@ impl Engine {
             self.checks(items, now);
         }
         self.quiet(now);
+        self.notice_gone(now);
         self.notice_recovery(&before, now);
         let asked = |subject: &Subject| {
             let gpu = Subject::Gpu(subject.gpu()?.clone());
@@ -210,6 +222,15 @@ impl Engine {
             .collect();
         for key in gone {
             self.ledger.clear(&key, "the check no longer finds it", now);
+        }
+    }
+
+    /// A part that was replaced while the node was down does not come back to clear its findings.
+    fn notice_gone(&mut self, now: Moment) {
+        let due = |since: i64| now.steady_ms - since >= GONE_AFTER_MS;
+        let Some((_, keys)) = self.unseen.take_if(|(since, _)| due(*since)) else { return };
+        for key in keys.iter().filter(|key| !self.table.has(&key.subject)) {
+            self.ledger.clear(key, "it has not been in the node since the reboot", now);
         }
     }
 

@@ -221,6 +221,24 @@ fn a_reboot_clears_what_it_mends() {
 }
 
 #[test]
+fn a_part_that_was_replaced_takes_its_findings_along() {
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    first.observe(at(0), &sample(gpu(1), Signal::GpuRowsFailed, 1.0));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let saved = Saved { findings, next_id: 2, remembered: Vec::new(), boot: "a".to_owned() };
+    let mut second = engine();
+    assert!(second.restore(saved, "b", at(100)).is_empty());
+    for second_of_boot in 100..700 {
+        let batch = sample(gpu(1), Signal::GpuRowsFailed, 1.0);
+        assert!(second.observe(at(second_of_boot), &batch).changes.is_empty());
+    }
+    let changes = second.observe(at(700), &sample(gpu(1), Signal::GpuRowsFailed, 1.0)).changes;
+    assert_eq!(codes(&changes), [("cleared", "gpu.rows-failed".to_owned())]);
+    assert_eq!(changes[0].finding().subject, gpu(0));
+}
+
+#[test]
 fn a_check_is_open_until_it_finds_nothing() {
     let mut engine = engine();
     let item = CheckItem {
