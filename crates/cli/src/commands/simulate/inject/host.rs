@@ -33,7 +33,8 @@ pub(super) enum HostCommand {
     /// An upgrade under the loaded driver: modules, libraries and packages on disk become this version
     ModuleOnDisk {
         /// The driver's version
-        version: String,
+        #[arg(value_name = "VERSION")]
+        driver: String,
     },
     /// Memory, file systems, threads and clocks of the host
     Host(Box<HostArgs>),
@@ -144,7 +145,7 @@ impl HostCommand {
             }),
             Self::DriverUnloaded => HostFault::DriverUnloaded,
             Self::DriverLoaded => HostFault::DriverLoaded,
-            Self::ModuleOnDisk { version } => HostFault::ModuleOnDisk(version.clone()),
+            Self::ModuleOnDisk { driver } => HostFault::ModuleOnDisk(driver.clone()),
             Self::Host(args) => HostFault::Change(args.change()),
             Self::Acs { on, .. } => HostFault::Acs(*on),
         }
