@@ -262,14 +262,14 @@ fn who_holds_a_gpu_is_in_proc() {
         "--name",
         "python3",
         "--command",
-        "python3 train.py --lr 1",
+        "python3 train.py --lr=1",
         "--cgroup",
         cgroup,
         "--gpu",
         "all",
     ]);
     assert_eq!(read(&world, "proc/4242/comm"), "python3\n");
-    assert_eq!(read(&world, "proc/4242/cmdline"), "python3\0train.py\0--lr\01\0");
+    assert_eq!(read(&world, "proc/4242/cmdline"), "python3\0train.py\0--lr=1\0");
     assert_eq!(read(&world, "proc/4242/cgroup"), format!("0::{cgroup}\n"));
     assert!(read(&world, "proc/4242/stat").starts_with("4242 (python3) R 1 "));
     assert_eq!(read(&world, "proc/4242/stat").split_whitespace().count(), 52);
@@ -360,4 +360,71 @@ fn the_host_fails_in_its_own_ways() {
     let refused = run(&["simulate", "inject", &world.dir(), "host", "--read-only", "/home"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("nothing is mounted on `/home`"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_goes_wrong_can_be_put_right_by_itself() {
+    let world = World::of_eight();
+    let before = files(&world);
+    for (wrong, right) in [
+        (vec!["nic", "mlx5_1", "--gone"], vec!["nic", "mlx5_1", "--back"]),
+        (vec!["nic", "mlx5_1", "--state", "down"], vec!["nic", "mlx5_1", "--state", "active"]),
+        (vec!["host", "--read-only", "/"], vec!["host", "--read-write", "/"]),
+        (vec!["host", "--blocked-thread", "nvidia-smi"], vec!["host", "--unblocked"]),
+        (vec!["host", "--nfs-stalled"], vec!["host", "--nfs-answers"]),
+        (vec!["acs", "--on"], vec!["acs", "--off"]),
+        (vec!["driver-unloaded"], vec!["driver-loaded"]),
+        (vec!["lost", "--gone", "--gpu", "5"], vec!["clear", "--gpu", "5"]),
+    ] {
+        world.inject(&wrong);
+        assert!(files(&world) != before, "{wrong:?}");
+        world.inject(&right);
+        assert!(files(&world) == before, "{right:?}");
+    }
+    assert!(read(&world, "dev/kmsg").ends_with(";nfs: server 10.0.0.9 OK\n"));
+}
+
+#[test]
+fn slips_about_the_host_are_refused() {
+    let world = World::of_eight();
+    let before = files(&world);
+    for (words, said) in [
+        (vec!["nic", "mlx5_8", "--gone"], "there is no adapter `mlx5_8`"),
+        (vec!["nic", "mlx5_0", "--port", "2", "--gone"], "no port 2"),
+        (vec!["nic", "mlx5_0", "--state", "upp"], "not a state of a port"),
+        (vec!["module-on-disk", "../../etc"], "not a driver version"),
+        (vec!["kernel-line", "text", "--gpu", "1"], "happens to the node"),
+        (vec!["host"], "required"),
+        (vec!["acs"], "required"),
+        (vec!["power-limit", "--watts", "5"], "failed to change GPU 0"),
+        (vec!["retired", "--double", "1"], "retires no pages"),
+    ] {
+        let dir = world.dir();
+        let mut all = vec!["simulate", "inject", &dir];
+        all.extend(&words);
+        let ran = run(&all);
+        assert_eq!(ran.code, 2, "{words:?}");
+        assert!(ran.stderr.contains(said), "{words:?}: {}", ran.stderr);
+    }
+    assert!(files(&world) == before, "nothing was changed");
+}
+
+#[test]
+fn a_restart_begins_again() {
+    let world = World::of_eight();
+    let boot = "proc/sys/kernel/random/boot_id";
+    let (boot_before, log_before) = (read(&world, boot), read(&world, "dev/kmsg"));
+    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=7"]);
+    world.inject(&["lost", "--gpu", "2"]);
+    world.inject(&["kernel-gap", "10"]);
+    world.inject(&["xid", "79", "--gpu", "2"]);
+    world.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(run(&["simulate", "clock", &world.dir(), "--advance-s", "60"]).code, 0);
+    world.inject(&["reboot"]);
+    assert_ne!(read(&world, boot), boot_before);
+    assert!(read(&world, "proc/uptime").starts_with("0.00 "));
+    assert_eq!(read(&world, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));
+    assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "0\n");
+    let (code, words) = checked(&world);
+    assert_eq!(code, 0, "{words}");
 }

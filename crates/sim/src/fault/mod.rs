@@ -54,6 +54,8 @@ pub enum Fault {
     },
     /// A link goes down.
     LinkDown(usize),
+    /// It comes up again.
+    LinkUp(usize),
     /// Errors on a link.
     LinkErrors {
         /// Which link.
@@ -205,6 +207,10 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
             gpu.nvlink.settle(now_unix_ms);
             links::link_of(gpu, *link)?.active = false;
         }
+        Fault::LinkUp(link) => {
+            gpu.nvlink.settle(now_unix_ms);
+            links::link_of(gpu, *link)?.active = true;
+        }
         Fault::LinkErrors { link, errors } => links::link_errors(gpu, *link, errors)?,
         Fault::Pcie(fault) => links::pcie(gpu, fault)?,
         Fault::Fabric(fault) => links::fabric(gpu, fault)?,
@@ -238,6 +244,17 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
 
 fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
+}
+
+/// What a restart of the node does to a GPU: it is on the bus again if it can be, and nothing runs on it.
+fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
+    (gpu.lost, gpu.gone) = (false, false);
+    gpu.recovery_action = 0;
+    gpu.processes.clear();
+    gpu.events.clear();
+    gpu.memory.used_bytes = 0;
+    (gpu.pcie.replays, gpu.pcie.errors) = (0, crate::gpu::PcieErrors::default());
+    activity::rest(gpu, now_unix_ms);
 }
 
 fn clear(gpu: &mut Gpu, now_unix_ms: u64) {

@@ -59,6 +59,11 @@ pub(super) enum GpuCommand {
         /// Its number
         link: usize,
     },
+    /// An NVLink comes up again
+    NvlinkUp {
+        /// Its number
+        link: usize,
+    },
     /// Errors on an NVLink, added to those that are there
     NvlinkErrors(Box<LinkArgs>),
     /// A PCIe link that is slower or narrower than it could be, or sends again
@@ -188,6 +193,7 @@ impl GpuCommand {
                 Fault::Clocks { sm_mhz: *sm_mhz, memory_mhz: *memory_mhz }
             }
             Self::NvlinkDown { link } => Fault::LinkDown(*link),
+            Self::NvlinkUp { link } => Fault::LinkUp(*link),
             Self::NvlinkErrors(args) => {
                 Fault::LinkErrors { link: args.link, errors: args.as_ref().into() }
             }
