@@ -258,6 +258,9 @@ fn faults_of_memory_links_and_settings_are_seen() {
         vec!["memory", "--used-bytes", "1073741824"],
         vec!["clocks", "--sm-mhz", "1200", "--memory-mhz", "2000"],
         vec!["power-limit", "--watts", "700"],
+        vec!["settings", "--persistence", "off", "--compute-mode", "3"],
+        vec!["repair-pending", "--channel"],
+        vec!["xid", "154"],
     ] {
         world.inject(&words);
     }
@@ -272,10 +275,12 @@ print(json.dumps([
     [histogram.low, histogram.none], [fabric.state, fabric.healthMask], code(nvmlDeviceValidateInforom, one),
     nvmlDeviceGetMemoryInfo(one, nvmlMemory_v2).used, nvmlDeviceGetClockInfo(one, 1), nvmlDeviceGetClockInfo(one, 2),
     nvmlDeviceGetCurrentClocksEventReasons(one), nvmlDeviceGetPowerManagementLimit(one),
+    nvmlDeviceGetPersistenceMode(one), nvmlDeviceGetComputeMode(one), nvmlDeviceGetRepairStatus(one),
+    nvmlDeviceGetFieldValues(one, [230])[0].value.uiVal,
 ]))
 ";
     let seen = world.python(&python, source);
-    let expected = "[[4, 5, 3, 6, 1, 3, 524, 9, 4040, 11], 26000, [7, 2], [2, 425], 14, 1073741824, 1200, 2000, 1, 700000]";
+    let expected = "[[4, 5, 3, 6, 1, 3, 524, 9, 4040, 11], 26000, [7, 2], [2, 425], 14, 1073741824, 1200, 2000, 1, 700000, 0, 3, [1, 0], 1]";
     assert_eq!(seen.trim(), expected);
 }
 

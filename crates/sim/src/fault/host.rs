@@ -166,6 +166,7 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
         HostFault::Reboot => {
             load_driver(state);
             state.node.booted_unix_ms = now_unix_ms;
+            state.node.restarted = true;
             state.host.restart(now_unix_ms);
             for gpu in state.gpus.values_mut() {
                 super::restart(gpu, now_unix_ms);

@@ -8,6 +8,7 @@ mod call;
 mod host;
 mod links;
 mod memory;
+mod settings;
 mod xid;
 
 use crate::gpu::{Gpu, Process, Reason};
@@ -20,6 +21,7 @@ pub use host::{
 };
 pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
 pub use memory::{EccErrors, RemapFault, RetiredFault};
+pub use settings::Settings;
 
 /// Something that happens to one GPU.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +41,13 @@ pub enum Fault {
     Retired(RetiredFault),
     /// Some memory cannot be repaired.
     UnrepairableMemory,
+    /// A repair waits for a reset.
+    RepairPending {
+        /// Of a memory channel.
+        channel: bool,
+        /// Of a texture processing cluster.
+        tpc: bool,
+    },
     /// The checksum of the `InfoROM` is wrong.
     InforomInvalid,
     /// Memory in use besides that of the processes.
@@ -85,6 +94,8 @@ pub enum Fault {
     Power(u32),
     /// What an administrator allows it, in milliwatts.
     PowerLimit(u32),
+    /// Somebody changed settings.
+    Settings(Settings),
     /// How busy it is, in per cent.
     Utilisation {
         /// Multiprocessors.
@@ -124,6 +135,12 @@ pub enum FaultError {
     /// The part retires no pages.
     #[error("`{name}` retires no pages: it remaps rows")]
     NoRetirement {
+        /// The part.
+        name: String,
+    },
+    /// The part cannot be partitioned.
+    #[error("`{name}` has no MIG")]
+    NoMig {
         /// The part.
         name: String,
     },
@@ -191,6 +208,10 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         Fault::Remap(fault) => memory::remap(gpu, fault)?,
         Fault::Retired(fault) => memory::retire(gpu, fault)?,
         Fault::UnrepairableMemory => gpu.ecc.unrepairable_memory = true,
+        Fault::RepairPending { channel, tpc } => {
+            gpu.ecc.channel_repair_pending |= channel;
+            gpu.ecc.tpc_repair_pending |= tpc;
+        }
         Fault::InforomInvalid => gpu.board.inforom_valid = false,
         Fault::MemoryUsed(bytes) => gpu.memory.used_bytes = *bytes,
         Fault::Throttle(reasons) => {
@@ -223,6 +244,7 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         }
         Fault::Power(milliwatts) => activity::power(gpu, *milliwatts, now_unix_ms),
         Fault::PowerLimit(milliwatts) => activity::power_limit(gpu, *milliwatts)?,
+        Fault::Settings(settings) => settings::change(gpu, settings)?,
         Fault::Utilisation { gpu: busy, memory } => {
             activity::utilisation(gpu, *busy, *memory, now_unix_ms)?;
         }
@@ -267,6 +289,8 @@ fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.ecc.volatile = crate::gpu::EccCounts::default();
     gpu.ecc.unrepairable_memory = false;
     gpu.ecc.sram_threshold_exceeded = false;
+    (gpu.ecc.channel_repair_pending, gpu.ecc.tpc_repair_pending) = (false, false);
+    settings::renew(gpu);
     memory::renew(gpu);
     activity::rest(gpu, now_unix_ms);
     links::renew(gpu);
@@ -336,6 +360,14 @@ mod tests {
             }),
             Fault::UnrepairableMemory,
             Fault::InforomInvalid,
+            Fault::RepairPending { channel: true, tpc: true },
+            Fault::Settings(Settings {
+                persistence: Some(false),
+                compute: Some(3),
+                ecc: Some(false),
+                mig: Some(true),
+                application_graphics_mhz: Some(1200),
+            }),
             Fault::MemoryUsed(1 << 30),
             Fault::Clocks { sm_mhz: Some(1200), memory_mhz: Some(1593) },
             Fault::LinkErrors {

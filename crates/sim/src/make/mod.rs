@@ -26,6 +26,9 @@ pub(crate) const IDLE_PCIE_KB_PER_S: (u32, u32) = (1087, 608);
 /// Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
 pub(crate) const HEALTHY_FABRIC: u32 = 0x1aa;
 
+/// What a data centre sets.
+pub(crate) const MODES: Modes = Modes { persistence: true, compute: 0, accounting: false };
+
 /// How long a new node has been up: a day, so that its kernel log has a past.
 pub(crate) const UPTIME_MS: u64 = 86_400_000;
 
@@ -130,6 +133,7 @@ pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError>
         cuda: [branch.native_cuda.major, branch.native_cuda.minor],
         as_root: None,
         clock_unix_ms: None,
+        restarted: false,
         driver_loaded: true,
         replaced_by: None,
         virtual_machine,
@@ -221,7 +225,7 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
         pcie: links::pcie(facts, spec.now_unix_ms),
         nvlink: links::nvlink(facts, &sku, virtual_machine, spec.now_unix_ms),
         fabric: links::fabric(facts, &sku, virtual_machine),
-        modes: Modes { persistence: true, compute: 0, accounting: false },
+        modes: MODES,
         mig: links::mig(facts, &sku),
         processes: Vec::new(),
         events: Vec::new(),

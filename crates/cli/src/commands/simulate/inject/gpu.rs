@@ -7,6 +7,7 @@ use farrier_sim::gpu::{Process, ProcessKind, Reason};
 use super::activity::ActivityArgs;
 use super::links::{FabricArgs, LinkArgs, PcieArgs};
 use super::memory::{EccArgs, RemapArgs, RetiredArgs};
+use super::settings::SettingsArgs;
 use crate::failure::Hinted;
 
 /// What may happen to a GPU.
@@ -28,6 +29,18 @@ pub(super) enum GpuCommand {
     Retired(RetiredArgs),
     /// Memory that no repair helps
     UnrepairableMemory,
+    /// Repairs that wait for a reset
+    #[command(group = clap::ArgGroup::new("repair").required(true).multiple(true))]
+    RepairPending {
+        /// Of a memory channel
+        #[arg(long, group = "repair")]
+        channel: bool,
+        /// Of a texture processing cluster
+        #[arg(long, group = "repair")]
+        tpc: bool,
+    },
+    /// Settings that somebody changed
+    Settings(SettingsArgs),
     /// The `InfoROM`
     Inforom {
         /// Its checksum is wrong
@@ -184,6 +197,10 @@ impl GpuCommand {
             Self::Remap(args) => Fault::Remap(args.into()),
             Self::Retired(args) => Fault::Retired(args.into()),
             Self::UnrepairableMemory => Fault::UnrepairableMemory,
+            Self::RepairPending { channel, tpc } => {
+                Fault::RepairPending { channel: *channel, tpc: *tpc }
+            }
+            Self::Settings(args) => Fault::Settings(args.into()),
             Self::Inforom { .. } => Fault::InforomInvalid,
             Self::Memory { used_bytes } => Fault::MemoryUsed(*used_bytes),
             Self::Throttle { reasons } => {

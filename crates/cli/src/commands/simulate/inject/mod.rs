@@ -5,6 +5,7 @@ mod gpu;
 mod host;
 mod links;
 mod memory;
+mod settings;
 
 use std::path::PathBuf;
 use std::str::FromStr;
