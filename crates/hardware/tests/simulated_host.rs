@@ -1,4 +1,5 @@
 //! The host's collector and the kernel log on a simulated node: what is injected is seen, and a quiet node is quiet.
+#![allow(clippy::unwrap_used, reason = "a test that cannot make its node has failed")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +27,7 @@ impl Node {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let spec = Spec { now_unix_ms: NOW_UNIX_MS, ..Spec::of("H100-SXM5-80GB", 8) };
-        let (node, gpus) = make::node(&FactSet::embedded(), &spec).unwrap();
+        let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
         let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
         let directory = NodeDir::at(folder.path());
         directory.create(&node, &host, &gpus, true).unwrap();
