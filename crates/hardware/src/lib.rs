@@ -21,6 +21,7 @@ pub mod capture;
 mod containers;
 mod dkms;
 mod driver;
+pub mod holder;
 pub mod host;
 mod kernels;
 pub mod kmsg;

@@ -61,6 +61,12 @@ impl<'f> Decoder<'f> {
         self.reader.finish(&mut emit);
     }
 
+    /// Gives out an event that waits for a later line, where none has come for a while: a log that is followed
+    /// has no end. The log goes on afterwards.
+    pub fn settle(&mut self, mut emit: impl FnMut(Event)) {
+        self.reader.finish(&mut emit);
+    }
+
     /// How many lines have ended so far.
     pub fn lines(&self) -> u64 {
         self.stream.ended()
