@@ -1,0 +1,4 @@
+//! The node daemon.
+
+pub mod config;
+mod engine;
