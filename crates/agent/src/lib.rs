@@ -1,4 +1,6 @@
 //! The node daemon.
 
 pub mod config;
+pub mod crash;
 mod engine;
+pub mod journal;
