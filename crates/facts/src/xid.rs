@@ -333,6 +333,15 @@ pub enum BusDevice {
     Nic,
 }
 
+impl fmt::Display for BusDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Gpu => "gpu",
+            Self::Nic => "nic",
+        })
+    }
+}
+
 /// How the kernel classes an error of the PCIe bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -345,6 +354,17 @@ pub enum BusErrorClass {
     Fatal,
     /// The kernel tried to recover the device and could not.
     Unrecovered,
+}
+
+impl fmt::Display for BusErrorClass {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Corrected => "corrected",
+            Self::NonFatal => "non-fatal",
+            Self::Fatal => "fatal",
+            Self::Unrecovered => "unrecovered",
+        })
+    }
 }
 
 /// A message that carries no number.

@@ -22,6 +22,7 @@ mod containers;
 mod dkms;
 mod driver;
 mod kernels;
+pub mod kmsg;
 mod modules;
 pub mod nvml;
 pub mod observe;

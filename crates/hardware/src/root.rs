@@ -3,7 +3,7 @@
 //! A path is taken below a prefix, as `chroot` would: an absolute link starts again at the prefix and
 //! `..` stops there, so that nothing outside is ever read. Reads are bounded and take regular files
 //! only, because a pipe or a device would block. What came of each read is recorded, so that a
-//! capture answers exactly as the node did.
+//! capture answers exactly as the node did; the agent, which reads for months, records nothing.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -32,7 +32,8 @@ const LINKS_MAX: usize = 40;
 #[derive(Debug)]
 pub struct Root {
     source: Source,
-    record: RefCell<Record>,
+    /// None where nothing is recorded.
+    record: Option<RefCell<Record>>,
 }
 
 #[derive(Debug)]
@@ -44,17 +45,28 @@ enum Source {
 impl Root {
     /// The files below `prefix`; `/` is this machine.
     pub fn live(prefix: impl Into<PathBuf>) -> Self {
-        Self { source: Source::Live(prefix.into()), record: RefCell::default() }
+        Self { source: Source::Live(prefix.into()), record: Some(RefCell::default()) }
+    }
+
+    /// The same without a record of what was read, for one who reads for months.
+    pub fn unrecorded(prefix: impl Into<PathBuf>) -> Self {
+        Self { source: Source::Live(prefix.into()), record: None }
     }
 
     /// The files of a capture.
     pub(crate) fn replay(files: PathBuf, record: Record) -> Self {
-        Self { source: Source::Capture { files, record }, record: RefCell::default() }
+        Self { source: Source::Capture { files, record }, record: Some(RefCell::default()) }
     }
 
     /// What was read so far.
     pub(crate) fn record(&self) -> Record {
-        self.record.borrow().clone()
+        self.record.as_ref().map(|record| record.borrow().clone()).unwrap_or_default()
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Record)) {
+        if let Some(record) = &self.record {
+            note(&mut record.borrow_mut());
+        }
     }
 
     /// A file's bytes.
@@ -67,7 +79,7 @@ impl Root {
                 outcome(open(files, path).and_then(|file| read_bounded(file, FILE_BYTES_MAX)))
             }),
         };
-        self.record.borrow_mut().file(path, &reading);
+        self.note(|record| record.file(path, &reading));
         reading
     }
 
@@ -92,7 +104,9 @@ impl Root {
             Source::Live(prefix) => outcome(list(prefix, path)),
             Source::Capture { record, .. } => kept(record.listings.get(path)),
         };
-        self.record.borrow_mut().listings.insert(path.to_owned(), reading.clone());
+        self.note(|record| {
+            record.listings.insert(path.to_owned(), reading.clone());
+        });
         reading
     }
 
@@ -103,7 +117,9 @@ impl Root {
             Source::Live(prefix) => outcome(link(prefix, path)),
             Source::Capture { record, .. } => kept(record.links.get(path)),
         };
-        self.record.borrow_mut().links.insert(path.to_owned(), reading.clone());
+        self.note(|record| {
+            record.links.insert(path.to_owned(), reading.clone());
+        });
         reading
     }
 
@@ -117,7 +133,9 @@ impl Root {
             },
             Source::Capture { record, .. } => kept(record.exists.get(path)),
         };
-        self.record.borrow_mut().exists.insert(path.to_owned(), reading.clone());
+        self.note(|record| {
+            record.exists.insert(path.to_owned(), reading.clone());
+        });
         reading
     }
 
@@ -137,11 +155,13 @@ impl Root {
                 )
             }),
         };
-        let written = reading.as_ref().and_then(|value| {
-            serde_json::to_value(value)
-                .map_or_else(|err| Reading::Unreadable(err.to_string()), Reading::Value)
+        self.note(|record| {
+            let written = reading.as_ref().and_then(|value| {
+                serde_json::to_value(value)
+                    .map_or_else(|err| Reading::Unreadable(err.to_string()), Reading::Value)
+            });
+            record.extracts.insert(path.to_owned(), written);
         });
-        self.record.borrow_mut().extracts.insert(path.to_owned(), written);
         reading
     }
 }
@@ -178,7 +198,7 @@ fn reason(err: &io::Error) -> String {
 
 fn list(prefix: &Path, path: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(resolve(prefix, path, true)?)? {
+    for entry in fs::read_dir(place(prefix, path)?)? {
         // A name that is not UTF-8 is none that anything here looks for.
         if let Ok(name) = entry?.file_name().into_string() {
             names.push(name);
@@ -201,11 +221,11 @@ fn link(prefix: &Path, path: &str) -> io::Result<String> {
 }
 
 fn open(prefix: &Path, path: &str) -> io::Result<File> {
-    let real = resolve(prefix, path, true)?;
+    let real = place(prefix, path)?;
     // Without blocking and without a last link: what was resolved may have been swapped for a pipe.
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .custom_flags(libc::O_NONBLOCK | last_link(prefix) | libc::O_CLOEXEC)
         .open(real)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
@@ -220,6 +240,19 @@ fn read_bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("larger than {} MiB", most >> 20)));
     }
     Ok(bytes)
+}
+
+/// Where to open `path`. No link leads out of `/`, so that the kernel may follow them itself: that is
+/// several times faster, which counts for what is read every second.
+fn place(prefix: &Path, path: &str) -> io::Result<PathBuf> {
+    if prefix == Path::new("/") && path.starts_with('/') {
+        return Ok(PathBuf::from(path));
+    }
+    resolve(prefix, path, true)
+}
+
+fn last_link(prefix: &Path) -> i32 {
+    if prefix == Path::new("/") { 0 } else { libc::O_NOFOLLOW }
 }
 
 /// The real path of `path` below `prefix`. Links are followed by hand, the last one only on demand.
@@ -293,6 +326,20 @@ mod tests {
         assert_eq!(root.exists("/etc/none"), Reading::Value(false));
         assert_eq!(root.list("/etc").value().unwrap(), &["binary", "inner", "name"]);
         assert_eq!(root.list("/none"), Reading::Absent);
+    }
+
+    #[test]
+    fn nothing_is_recorded_where_nobody_wants_a_capture() {
+        let (folder, recorded) = root();
+        let unrecorded = Root::unrecorded(folder.path());
+        for root in [&recorded, &unrecorded] {
+            assert_eq!(root.word("/etc/name"), Reading::Value("kept".to_owned()));
+            assert_eq!(root.list("/etc").value().unwrap(), &["inner", "name"]);
+            assert_eq!(root.exists("/etc"), Reading::Value(true));
+        }
+        assert!(!recorded.record().listings.is_empty());
+        let record = unrecorded.record();
+        assert!(record.listings.is_empty() && record.files.is_empty() && record.exists.is_empty());
     }
 
     #[test]

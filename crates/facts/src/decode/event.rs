@@ -30,6 +30,13 @@ pub struct Event {
     pub text: String,
     /// Who says so, with opinions that differ.
     pub source: String,
+    /// What happened, as a rule names it and for good: `xid.79`, `sxid.20034`, `aer.gpu.fatal`, or the id of the
+    /// message, such as `hung-task`. Not in the JSON.
+    #[serde(skip)]
+    pub code: String,
+    /// The part of the device that the log names, such as `GPC7 TPC5` or `link 14`. Not in the JSON.
+    #[serde(skip)]
+    pub unit: Option<String>,
 }
 
 /// What an event is about.

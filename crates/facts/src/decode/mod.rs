@@ -23,6 +23,7 @@ mod prefilter;
 mod reader;
 mod stream;
 mod summary;
+mod unit;
 mod verdict;
 mod wording;
 

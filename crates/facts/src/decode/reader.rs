@@ -11,6 +11,7 @@ use super::memory::Memory;
 use super::message::{self, Messages};
 use super::pci::PciAddress;
 use super::pending::{Pending, Step};
+use super::unit;
 use super::verdict::{self, Verdict};
 use super::wording::{self, Process, SxidLine, XidLine};
 use crate::xid::{BusDevice, Message, XidFacts};
@@ -138,7 +139,8 @@ impl<'f> Reader<'f> {
         }
         let base = self.bases.entry(line.code).or_insert_with(|| verdict::base(facts, line.code));
         let verdict = verdict::xid(facts, &mut self.memory, line, base.clone());
-        event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict)
+        let named = Named { code: format!("xid.{}", line.code), unit: unit::of(line) };
+        event(number, Kind::Xid, Some(line.code), line.pci, line.process.clone(), verdict, named)
     }
 
     /// An SXid is printed as a headline with lines of data and severity around it: one event.
@@ -150,7 +152,9 @@ impl<'f> Reader<'f> {
         }
         self.memory.last_sxid = key;
         let verdict = verdict::sxid(self.facts, line);
-        Some(event(number, Kind::Sxid, Some(line.code), line.pci, Process::default(), verdict))
+        let named = Named { code: format!("sxid.{}", line.code), unit: None };
+        let process = Process::default();
+        Some(event(number, Kind::Sxid, Some(line.code), line.pci, process, verdict, named))
     }
 
     fn bus_error(&mut self, number: u64, error: BusErrorLine) -> Option<Step> {
@@ -173,7 +177,9 @@ impl<'f> Reader<'f> {
             text: record.text.clone(),
             source: record.origin.line(),
         };
-        let event = event(number, kind, None, Some(error.address), Process::default(), verdict);
+        let named = Named { code: format!("aer.{device}.{}", error.class), unit: None };
+        let process = Process::default();
+        let event = event(number, kind, None, Some(error.address), process, verdict, named);
         Some(match error.reporter {
             Reporter::Port => Pending::driver(event, error, self.memory.knows(error.address)),
             Reporter::Driver(_) => Step::Ends(event),
@@ -193,7 +199,8 @@ impl<'f> Reader<'f> {
             text: message.text.clone(),
             source: message.origin.line(),
         };
-        let event = event(number, message.kind, None, pci, process, verdict);
+        let named = Named { code: message.id.clone(), unit: None };
+        let event = event(number, message.kind, None, pci, process, verdict, named);
         match (message.kind, wording::driver_message(line)) {
             (Kind::VersionMismatch, Some(rest)) => Pending::versions(event, rest),
             (Kind::VersionMismatch, None) => Pending::library_version(event),
@@ -214,6 +221,12 @@ fn newline_mark(text: &str) -> Option<(usize, usize)> {
     })
 }
 
+/// What a rule knows an event by.
+struct Named {
+    code: String,
+    unit: Option<String>,
+}
+
 fn event(
     line: u64,
     kind: Kind,
@@ -221,6 +234,7 @@ fn event(
     pci: Option<PciAddress>,
     process: Process,
     verdict: Verdict,
+    named: Named,
 ) -> Event {
     Event {
         line,
@@ -233,5 +247,7 @@ fn event(
         action: verdict.action,
         text: verdict.text,
         source: verdict.source,
+        code: named.code,
+        unit: named.unit,
     }
 }

@@ -1,0 +1,179 @@
+//! `/dev/kmsg`: one read gives one record.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::cursor::Cursor;
+use super::{KernelLog, STOP_SEEN};
+
+/// A record with its keys has at most 8 KiB in any kernel so far (`CONSOLE_EXT_LOG_MAX`, `PRINTK_MESSAGE_MAX`).
+const RECORD_BYTES: usize = 16 << 10;
+/// Larger than the ring buffer of most nodes: no record needs it.
+const RECORD_BYTES_MAX: usize = 1 << 20;
+
+/// What reading came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// There may be more.
+    More,
+    /// Nothing is left for now.
+    Empty,
+}
+
+pub(super) fn follow(
+    log: &File,
+    cursor: &mut Cursor,
+    stop: &AtomicBool,
+    sink: &mut dyn FnMut(KernelLog),
+) -> io::Result<()> {
+    // A new descriptor begins at the first record of the ring buffer.
+    cursor.rewind();
+    let mut buffer = vec![0; RECORD_BYTES];
+    let mut caught_up = false;
+    while !stop.load(Ordering::Relaxed) {
+        match step(&mut &*log, &mut buffer, cursor, sink)? {
+            Step::More => {}
+            Step::Empty => {
+                if !caught_up {
+                    caught_up = true;
+                    sink(KernelLog::CaughtUp);
+                }
+                wait_for_more(log)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads one record.
+fn step(
+    log: &mut impl Read,
+    buffer: &mut Vec<u8>,
+    cursor: &mut Cursor,
+    sink: &mut dyn FnMut(KernelLog),
+) -> io::Result<Step> {
+    match log.read(buffer) {
+        // The device has no end; what has one is something else in its place.
+        Ok(0) => {
+            Err(io::Error::new(ErrorKind::UnexpectedEof, "it ended, which the kernel's never does"))
+        }
+        Ok(length) => {
+            cursor.give(&buffer[..length], sink);
+            Ok(Step::More)
+        }
+        Err(err) => match (err.kind(), err.raw_os_error()) {
+            (ErrorKind::WouldBlock, _) => Ok(Step::Empty),
+            // The place that we read was overwritten. The kernel went on to the oldest record that is
+            // left, whose number says how many are missing.
+            (ErrorKind::Interrupted, _) | (_, Some(libc::EPIPE)) => Ok(Step::More),
+            // The record is larger than the buffer. The kernel went on to the next one, so that this one
+            // counts as missing.
+            (_, Some(libc::EINVAL)) if buffer.len() < RECORD_BYTES_MAX => {
+                buffer.resize(buffer.len() * 2, 0);
+                Ok(Step::More)
+            }
+            _ => Err(err),
+        },
+    }
+}
+
+/// Waits until there is something to read, or for as long as an order to stop may wait.
+fn wait_for_more(log: &File) -> io::Result<()> {
+    let mut wanted = libc::pollfd { fd: log.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let most_ms = i32::try_from(STOP_SEEN.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: `wanted` is one valid pollfd that outlives the call, and the count is 1; the descriptor
+    // stays open for as long as `log` is borrowed.
+    let result = unsafe { libc::poll(&raw mut wanted, 1, most_ms) };
+    if result < 0 {
+        let err = io::Error::last_os_error();
+        if err.kind() != ErrorKind::Interrupted {
+            return Err(err);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Answers reads as the device does.
+    struct Script(VecDeque<Result<&'static str, i32>>);
+
+    impl Read for Script {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.pop_front() {
+                None => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+                Some(Err(code)) => Err(io::Error::from_raw_os_error(code)),
+                Some(Ok(text)) if text.len() > buffer.len() => {
+                    Err(io::Error::from_raw_os_error(libc::EINVAL))
+                }
+                Some(Ok(text)) => {
+                    buffer[..text.len()].copy_from_slice(text.as_bytes());
+                    Ok(text.len())
+                }
+            }
+        }
+    }
+
+    fn read(
+        after: Option<u64>,
+        buffer: usize,
+        script: &[Result<&'static str, i32>],
+    ) -> Vec<KernelLog> {
+        let mut script = Script(script.iter().copied().collect());
+        let mut cursor = Cursor::after(after);
+        cursor.rewind();
+        let mut said = Vec::new();
+        let mut buffer = vec![0; buffer];
+        while step(&mut script, &mut buffer, &mut cursor, &mut |log| said.push(log)).unwrap()
+            == Step::More
+        {}
+        said
+    }
+
+    fn record(seq: u64, text: &str) -> KernelLog {
+        KernelLog::Record { seq, since_boot_us: 7, level: 6, text: text.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn an_overrun_and_a_gap_are_lost_lines() {
+        let said = read(
+            None,
+            64,
+            &[Ok("6,5,7,-;a\n"), Ok("6,6,7,-;b\n KEY=x\n"), Err(libc::EPIPE), Ok("6,106,7,-;c\n")],
+        );
+        assert_eq!(
+            said,
+            [record(5, "a"), record(6, "b"), KernelLog::Lost { lines: 99 }, record(106, "c")]
+        );
+    }
+
+    #[test]
+    fn a_record_that_is_too_large_is_lost_and_the_next_is_not() {
+        let long = "6,2,7,-;more than the buffer of this test can hold\n";
+        let said = read(None, 32, &[Ok("6,1,7,-;a\n"), Ok(long), Ok("6,3,7,-;b\n")]);
+        assert_eq!(said, [record(1, "a"), KernelLog::Lost { lines: 1 }, record(3, "b")]);
+    }
+
+    #[test]
+    fn what_was_given_before_a_restart_is_not_given_again() {
+        let lines = [Ok("6,4,7,-;a\n"), Ok("6,5,7,-;b\n"), Ok("6,6,7,-;c\n")];
+        assert_eq!(read(Some(5), 64, &lines), [record(6, "c")]);
+        assert_eq!(read(Some(1), 64, &lines[2..]), [KernelLog::Lost { lines: 4 }, record(6, "c")]);
+    }
+
+    #[test]
+    fn a_device_that_fails_is_an_error() {
+        let mut buffer = vec![0; 64];
+        let mut cursor = Cursor::after(None);
+        for answer in [Err(libc::EIO), Ok("")] {
+            let mut script = Script([answer].into());
+            assert!(step(&mut script, &mut buffer, &mut cursor, &mut |_| ()).is_err());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A file in the form of the kernel log that somebody appends to: the log of a simulated node.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::KernelLog;
+use super::cursor::Cursor;
+
+/// A line must reach a finding within 50 ms, of which this is the largest part.
+const LOOK: Duration = Duration::from_millis(20);
+const CHUNK_BYTES: usize = 64 << 10;
+/// The kernel's own records have at most 8 KiB; a longer line is not one.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// Follows the file until `stop` is set or another file stands in its place.
+pub(super) fn follow(
+    path: &Path,
+    log: &File,
+    cursor: &mut Cursor,
+    stop: &AtomicBool,
+    sink: &mut dyn FnMut(KernelLog),
+) -> io::Result<()> {
+    let opened = log.metadata()?;
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut lines = Lines::default();
+    let mut place = 0;
+    let mut caught_up = false;
+    cursor.rewind();
+    while !stop.load(Ordering::Relaxed) {
+        let length = match (&mut &*log).read(&mut chunk) {
+            Ok(length) => length,
+            Err(err) if err.kind() == ErrorKind::Interrupted => continue,
+            Err(err) => return Err(err),
+        };
+        if length > 0 {
+            place += length as u64;
+            lines.take(&chunk[..length], |line| match line {
+                Some(line) => cursor.give(line, sink),
+                None => sink(KernelLog::Lost { lines: 1 }),
+            });
+            continue;
+        }
+        if !caught_up {
+            caught_up = true;
+            sink(KernelLog::CaughtUp);
+        }
+        let now = fs::metadata(path)?;
+        if now.len() < place {
+            // Emptied and perhaps written anew: another log.
+            cursor.forget();
+            return Ok(());
+        }
+        if (now.dev(), now.ino()) != (opened.dev(), opened.ino()) {
+            // Replaced by one that is as long: the same log with more in it.
+            return Ok(());
+        }
+        if now.len() == place {
+            std::thread::sleep(LOOK);
+        }
+    }
+    Ok(())
+}
+
+/// Whole lines out of chunks. The last one waits until its newline is there.
+#[derive(Default)]
+struct Lines {
+    begun: Vec<u8>,
+    /// The line that has begun is too long to be one; it is dropped up to its end.
+    too_long: bool,
+}
+
+impl Lines {
+    /// Gives out each line that ends in the chunk; none for one that was too long.
+    fn take(&mut self, chunk: &[u8], mut give: impl FnMut(Option<&[u8]>)) {
+        let mut rest = chunk;
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            let line = &rest[..end];
+            rest = &rest[end + 1..];
+            if self.too_long || self.begun.len() + line.len() > LINE_BYTES_MAX {
+                give(None);
+            } else if self.begun.is_empty() {
+                give(Some(line));
+            } else {
+                self.begun.extend_from_slice(line);
+                give(Some(&self.begun));
+            }
+            self.begun.clear();
+            self.too_long = false;
+        }
+        if self.too_long || self.begun.len() + rest.len() > LINE_BYTES_MAX {
+            self.too_long = true;
+            self.begun.clear();
+        } else {
+            self.begun.extend_from_slice(rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lines(chunks: &[&[u8]]) -> Vec<Option<Vec<u8>>> {
+        let mut lines = Lines::default();
+        let mut given = Vec::new();
+        for chunk in chunks {
+            lines.take(chunk, |line| given.push(line.map(<[u8]>::to_vec)));
+            assert!(lines.begun.len() <= LINE_BYTES_MAX);
+        }
+        given
+    }
+
+    #[test]
+    fn a_line_without_end_is_dropped_up_to_its_end() {
+        let long = vec![b'x'; LINE_BYTES_MAX];
+        let given = lines(&[b"a\n", &long, &long, b"x\nb\n", b"half"]);
+        assert_eq!(given, [Some(b"a".to_vec()), None, Some(b"b".to_vec())]);
+    }
+
+    proptest! {
+        #[test]
+        fn lines_do_not_depend_on_the_chunks(text in "[ab\n]{0,60}", cut in 1..9_usize) {
+            let whole = lines(&[text.as_bytes()]);
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(cut).collect();
+            prop_assert_eq!(lines(&chunks), whole);
+        }
+    }
+}

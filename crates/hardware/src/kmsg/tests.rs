@@ -1,0 +1,144 @@
+//! The whole reader, on files and on this machine's own log.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Reading {
+    said: Receiver<KernelLog>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reading {
+    fn start(path: PathBuf, after: Option<u64>) -> Self {
+        let (sender, said) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let settings = KmsgSettings { path, after, retry: Duration::from_millis(5) };
+        let thread = std::thread::spawn(move || {
+            run(&settings, &seen, &mut |log| {
+                let _ = sender.send(log);
+            });
+        });
+        Self { said, stop, thread: Some(thread) }
+    }
+
+    fn next(&self) -> KernelLog {
+        self.said.recv_timeout(PATIENCE).expect("the reader says something")
+    }
+
+    fn texts(&self, count: usize) -> Vec<String> {
+        let text = |log| match log {
+            KernelLog::Record { text, .. } => String::from_utf8_lossy(&text).into_owned(),
+            other => format!("{other:?}"),
+        };
+        (0..count).map(|_| text(self.next())).collect()
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the reader ends");
+        }
+    }
+}
+
+fn append(path: &Path, text: &str) {
+    let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_file_is_followed_and_half_a_line_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kmsg");
+    append(&path, "6,1,10,-;one\n KEY=x\n6,2,20,-;two\n4,3,30,-;thr");
+    let reading = Reading::start(path.clone(), Some(1));
+    assert_eq!(reading.texts(2), ["two", "CaughtUp"]);
+    append(&path, "ee\n4,9,40,-;nine\nnonsense\n4,10,40,-;ten\n");
+    assert_eq!(reading.texts(4), ["three", "Lost { lines: 5 }", "nine", "ten"]);
+}
+
+#[test]
+fn a_file_that_is_emptied_or_replaced_is_read_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kmsg");
+    append(&path, "6,1,10,-;one\n6,2,20,-;two\n");
+    let reading = Reading::start(path.clone(), None);
+    assert_eq!(reading.texts(3), ["one", "two", "CaughtUp"]);
+    let next = folder.path().join("next");
+    append(&next, "6,1,10,-;one\n6,2,20,-;two\n6,3,30,-;three\n");
+    fs::rename(&next, &path).unwrap();
+    assert_eq!(reading.texts(2), ["three", "CaughtUp"]);
+    fs::write(&path, "6,0,1,-;new\n").unwrap();
+    // It may be seen empty, before the new line is in it.
+    let mut texts = reading.texts(2);
+    texts.sort();
+    assert_eq!(texts, ["CaughtUp", "new"]);
+}
+
+#[test]
+fn a_log_that_is_not_there_is_said_once_and_found_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kmsg");
+    let reading = Reading::start(path.clone(), None);
+    let KernelLog::Unreadable { why } = reading.next() else { panic!("it is not there") };
+    assert_eq!(why, format!("there is no kernel log at `{}`", path.display()));
+    append(&folder.path().join("made"), "6,1,10,-;one\n");
+    fs::rename(folder.path().join("made"), &path).unwrap();
+    assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
+}
+
+#[test]
+fn what_is_no_log_is_refused() {
+    let reading = Reading::start(PathBuf::from("/dev/null"), None);
+    let KernelLog::Unreadable { why } = reading.next() else { panic!("it is no log") };
+    assert_eq!(why, "`/dev/null` is neither the kernel's log nor a file");
+}
+
+#[test]
+fn a_flood_passes_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kmsg");
+    append(&path, "6,0,0,-;first\n");
+    let reading = Reading::start(path.clone(), None);
+    assert_eq!(reading.texts(2), ["first", "CaughtUp"]);
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    for seq in 1..=50_000 {
+        writeln!(file, "3,{seq},7,-;NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.")
+            .unwrap();
+    }
+    for expected in 1..=50_000 {
+        let KernelLog::Record { seq, .. } = reading.next() else { panic!("nothing is lost") };
+        assert_eq!(seq, expected);
+    }
+}
+
+#[test]
+fn this_machines_own_log_is_read_or_said_to_be_unreadable() {
+    let reading = Reading::start(PathBuf::from("/dev/kmsg"), None);
+    let mut last = None;
+    loop {
+        match reading.next() {
+            KernelLog::Record { seq, level, .. } => {
+                assert!(level < 8 && last.is_none_or(|last| seq > last));
+                last = Some(seq);
+            }
+            KernelLog::Lost { lines } => assert!(lines > 0),
+            KernelLog::CaughtUp => break,
+            KernelLog::Unreadable { why } => {
+                assert!(why.contains("/dev/kmsg"), "{why}");
+                break;
+            }
+        }
+    }
+}
