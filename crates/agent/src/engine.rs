@@ -3,7 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use farrier_fleet::health::{Batch, Change, Finding, Moment, Severity};
+use farrier_facts::node::Reading;
+use farrier_facts::xid::XidFacts;
+use farrier_fleet::health::{
+    Batch, Change, Finding, GpuIdentity, Moment, Severity, Signal, Subject,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Default)]
@@ -23,9 +27,9 @@ impl Rules {
     pub fn embedded() -> Self {
         Self
     }
-    pub fn configured(changed: &BTreeMap<String, RuleOverride>) -> Result<Self, RulesError> {
+    pub fn configured(changed: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         match changed.keys().find(|code| !code.contains('.')) {
-            Some(code) => Err(RulesError(code.clone())),
+            Some(code) => Err(vec![RulesError(code.clone())]),
             None => Ok(Self),
         }
     }
@@ -48,18 +52,32 @@ pub struct Decision {
 pub struct Engine {
     findings: Vec<Finding>,
     next_id: u64,
+    inventory: Vec<GpuIdentity>,
+    latest: BTreeMap<(Subject, Signal), Reading<f64>>,
+}
+#[derive(Debug, Clone, Default)]
+pub struct Coverage {
+    pub watched: BTreeMap<String, usize>,
+    pub unsupported: Vec<(String, Subject, Signal)>,
+    pub blind: Vec<(String, Subject, String)>,
 }
 impl Engine {
-    pub fn new(_rules: Rules) -> Self {
-        Self { findings: Vec::new(), next_id: 1 }
+    pub fn new(_rules: Rules, _facts: XidFacts) -> Self {
+        Self { next_id: 1, ..Self::default() }
     }
-    pub fn restore(&mut self, saved: Saved, _now: Moment) -> Vec<Change> {
+    pub fn restore(&mut self, saved: Saved, _boot: &str, _now: Moment) -> Vec<Change> {
         self.findings = saved.findings;
         self.next_id = saved.next_id.max(1);
         Vec::new()
     }
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
         let mut decision = Decision::default();
+        if let Some(inventory) = &batch.inventory {
+            self.inventory.clone_from(inventory);
+        }
+        for sample in &batch.samples {
+            self.latest.insert((sample.subject.clone(), sample.signal), sample.reading.clone());
+        }
         for event in &batch.kernel {
             let detail = event.event.xid.map(|xid| format!("Xid {xid}")).unwrap_or_default();
             let found = self.findings.iter_mut().find(|it| it.detail == detail);
@@ -99,6 +117,15 @@ impl Engine {
     }
     pub fn reconfigure(&mut self, _rules: Rules, _now: Moment) -> Vec<Change> {
         Vec::new()
+    }
+    pub fn inventory(&self) -> &[GpuIdentity] {
+        &self.inventory
+    }
+    pub fn latest(&self) -> impl Iterator<Item = (&Subject, Signal, &Reading<f64>)> {
+        self.latest.iter().map(|((subject, signal), reading)| (subject, *signal, reading))
+    }
+    pub fn coverage(&self) -> Coverage {
+        Coverage::default()
     }
     pub fn next_id(&self) -> u64 {
         self.next_id

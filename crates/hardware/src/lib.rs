@@ -18,6 +18,7 @@
 
 mod apt_conf;
 pub mod capture;
+pub mod clock;
 mod containers;
 mod dkms;
 mod driver;

@@ -150,7 +150,7 @@ fn rules(top: &mut Section<'_>, config: &mut Config) {
                 let one = [(code.clone(), changed.clone())].into();
                 match Rules::configured(&one) {
                     Ok(_) => drop(config.rules.insert(code, changed)),
-                    Err(err) => top.problem(&key, "", err),
+                    Err(errors) => errors.iter().for_each(|err| top.problem(&key, "", err)),
                 }
             }
         }
