@@ -29,6 +29,8 @@ pub struct Finding {
     pub text: String,
     /// What to do.
     pub action: Action,
+    /// What the rule asks for, whatever the driver says.
+    pub rule_action: Action,
     /// Who says so: the driver's own verdict outranks the rule's.
     pub action_by: ActionBy,
     /// The observations behind it, newest last.

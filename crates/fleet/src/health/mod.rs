@@ -1,11 +1,21 @@
 //! The health of a node: signals, rules and findings.
+//!
+//! `signal` says what is watched, `observation` what was seen, `rule` and `rules` (with the data in `rules/`)
+//! what is wrong, `engine` decides, `finding` is what it says.
 
+pub mod engine;
 pub mod finding;
 pub mod observation;
+pub mod rule;
+pub mod rules;
+mod series;
 pub mod signal;
 
+pub use engine::{Coverage, Decision, Engine, Remembered, Saved};
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, Severity};
 pub use observation::{
-    Batch, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject,
+    Batch, Blind, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject,
 };
+pub use rule::Rule;
+pub use rules::{RuleOverride, Rules, RulesError};
 pub use signal::{Behaviour, Scope, Signal};

@@ -131,6 +131,8 @@ signals! {
     GpuEncoder = "gpu.encoder_ratio", Gpu, Gauge;
     /// Share of time in which decoders worked.
     GpuDecoder = "gpu.decoder_ratio", Gpu, Gauge;
+    /// Share of multiprocessors at work where the part measures it, else share of time in which a kernel ran.
+    GpuBusy = "gpu.busy_ratio", Gpu, Gauge;
     /// Memory, all of it.
     GpuMemoryTotal = "gpu.memory_total_bytes", Gpu, Gauge;
     /// Memory in use.
@@ -191,6 +193,8 @@ signals! {
     GpuPagesSingle = "gpu.pages_retired_single", Gpu, Counter;
     /// Pages retired for a double-bit error.
     GpuPagesDouble = "gpu.pages_retired_double", Gpu, Counter;
+    /// Pages retired for whatever reason.
+    GpuPages = "gpu.pages_retired", Gpu, Counter;
     /// 1 while a page waits for a reset to be retired.
     GpuPagesPending = "gpu.pages_pending", Gpu, Flag;
     /// 1 when memory is broken beyond repair.

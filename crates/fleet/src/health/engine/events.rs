@@ -1,0 +1,118 @@
+//! Rules over events of the kernel log: single ones, repeats, and the quiet after them.
+
+use farrier_facts::decode::{self, Kind};
+
+use super::super::finding::Evidence;
+use super::super::observation::{KernelEvent, Moment, Subject};
+use super::super::rule::Same;
+use super::ledger::{Key, Verdict};
+use super::repeats::Remembered;
+use super::{Engine, watch};
+
+/// A storm of the same event is kept for repeat rules so often: they merge bursts of minutes anyway.
+const KEEP_EVERY_MS: i64 = 60_000;
+/// Different events whose last keeping is known.
+const KEPT_MAX: usize = 1024;
+
+impl Engine {
+    /// What the kernel log says. The events to keep.
+    pub(super) fn events(&mut self, events: &[KernelEvent], now: Moment) -> Vec<Remembered> {
+        let mut remembered = Vec::new();
+        for seen in events {
+            let event = self.remember(seen);
+            for at in self.count(&event, seen.at) {
+                self.event_found(at, &event, seen);
+            }
+            remembered.extend(self.keep(event, seen.at));
+        }
+        self.kept_ms.retain(|_, kept| now.steady_ms - *kept <= KEEP_EVERY_MS);
+        remembered
+    }
+
+    fn remember(&self, seen: &KernelEvent) -> Remembered {
+        Remembered {
+            code: seen.event.code.clone(),
+            kind: seen.event.kind,
+            subject: self.subject_of(&seen.event),
+            unit: seen.event.unit.clone(),
+            severity: seen.event.severity,
+            at: seen.at.wall,
+            boot: seen.boot.clone(),
+        }
+    }
+
+    /// The GPU at the address that the log names; the address where no GPU is known there; else the node.
+    fn subject_of(&self, event: &decode::Event) -> Subject {
+        let Some(address) = &event.pci else { return Subject::Node };
+        self.table.at_address(address).unwrap_or_else(|| Subject::Pci(address.clone()))
+    }
+
+    /// Counts an event for every rule that it concerns. The rules that it completes.
+    pub(super) fn count(&mut self, event: &Remembered, at: Moment) -> Vec<usize> {
+        let mut complete = Vec::new();
+        for (place, rule) in self.rules.iter().enumerate() {
+            let Some(pattern) = rule.on.as_ref().filter(|pattern| event.is_meant_by(pattern)) else {
+                continue;
+            };
+            let several = pattern.within_s > 0;
+            if !several || self.counted.entry(place).or_default().count(pattern, event, at) {
+                complete.push(place);
+            }
+        }
+        complete
+    }
+
+    fn event_found(&mut self, place: usize, event: &Remembered, seen: &KernelEvent) {
+        let rule = self.rules.at(place);
+        let Some(pattern) = &rule.on else { return };
+        let (subject, group) = event.group(pattern.same);
+        let detail = match pattern.same {
+            Same::Code if event.kind == Kind::Xid || event.kind == Kind::Sxid => named(&event.code),
+            _ => group,
+        };
+        let verdict = Verdict {
+            kind: rule.kind,
+            severity: rule.severity.unwrap_or(event.severity),
+            action: rule.action.unwrap_or(seen.event.action),
+            text: rule.text.clone().unwrap_or_else(|| seen.event.text.clone()),
+            clears: watch::clears(rule),
+        };
+        let evidence = vec![Evidence::Kernel { text: seen.event.text.clone(), at: seen.at.wall }];
+        let key = Key { code: rule.code.clone(), detail, subject };
+        self.ledger.found(key, verdict, evidence, seen.at, true);
+    }
+
+    fn keep(&mut self, event: Remembered, at: Moment) -> Option<Remembered> {
+        let key = (event.code.clone(), event.subject.clone(), event.unit.clone());
+        let kept = self.kept_ms.get(&key);
+        if kept.is_some_and(|kept| at.steady_ms - *kept < KEEP_EVERY_MS) || self.kept_ms.len() >= KEPT_MAX {
+            return None;
+        }
+        self.kept_ms.insert(key, at.steady_ms);
+        Some(event)
+    }
+
+    /// Clears what has not come again for long enough.
+    pub(super) fn quiet(&mut self, now: Moment) {
+        let mut over = Vec::new();
+        for (key, open) in self.ledger.iter() {
+            let Some(rule) = self.rules.get(&key.code) else { continue };
+            let Some(pattern) = rule.on.as_ref().filter(|_| !rule.until_recovery) else { continue };
+            if now.steady_ms - open.last_ms >= i64::from(pattern.quiet_s) * 1000 {
+                over.push(key.clone());
+            }
+        }
+        for key in over {
+            self.ledger.clear(&key, "it did not come again", now);
+        }
+    }
+}
+
+/// `Xid 48` for `xid.48`.
+fn named(code: &str) -> String {
+    match code.split_once('.') {
+        Some(("xid", number)) => format!("Xid {number}"),
+        Some(("sxid", number)) => format!("SXid {number}"),
+        _ => code.to_owned(),
+    }
+}

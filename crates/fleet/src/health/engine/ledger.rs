@@ -1,0 +1,189 @@
+//! The open findings, and what changed in this turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrier_facts::xid::XidFacts;
+
+use super::super::finding::{Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, Severity};
+use super::super::observation::{Moment, Subject};
+
+/// More open findings than this are not kept: one node has some hundred subjects, so that more come from
+/// lines that somebody makes up.
+const OPEN_MAX: usize = 4096;
+
+/// The first observation and the newest of the rest.
+const EVIDENCE_MAX: usize = 8;
+
+/// What tells findings apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) code: String,
+    pub(super) detail: String,
+    pub(super) subject: Subject,
+}
+
+impl Key {
+    fn of(finding: &Finding) -> Self {
+        Self { code: finding.code.clone(), detail: finding.detail.clone(), subject: finding.subject.clone() }
+    }
+}
+
+/// What a rule says about something that it found.
+#[derive(Debug, Clone)]
+pub(super) struct Verdict {
+    pub(super) kind: FindingKind,
+    pub(super) severity: Severity,
+    pub(super) action: Action,
+    pub(super) text: String,
+    pub(super) clears: String,
+}
+
+/// An open finding with what its clearing needs.
+#[derive(Debug, Clone)]
+pub(super) struct Open {
+    pub(super) finding: Finding,
+    /// When it last happened, on the steady clock.
+    pub(super) last_ms: i64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    open: BTreeMap<Key, Open>,
+    next_id: u64,
+    opened: BTreeSet<Key>,
+    updated: BTreeSet<Key>,
+    cleared: Vec<Finding>,
+}
+
+impl Ledger {
+    pub(super) fn restore(&mut self, findings: Vec<Finding>, next_id: u64, now: Moment) {
+        self.next_id = next_id;
+        for finding in findings {
+            let ago_ms = now.wall.duration_since(finding.last_seen).as_millis();
+            let last_ms = now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0);
+            self.next_id = self.next_id.max(finding.id + 1);
+            self.open.insert(Key::of(&finding), Open { finding, last_ms });
+        }
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    pub(super) fn is_open(&self, key: &Key) -> bool {
+        self.open.contains_key(key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Open)> {
+        self.open.iter()
+    }
+
+    /// It was found, `times` times since the last turn. `anew` says whether that counts: a value that is
+    /// still wrong does not happen again.
+    pub(super) fn found(
+        &mut self,
+        key: Key,
+        verdict: Verdict,
+        evidence: Vec<Evidence>,
+        at: Moment,
+        anew: bool,
+    ) {
+        if let Some(open) = self.open.get_mut(&key) {
+            let finding = &mut open.finding;
+            finding.last_seen = finding.last_seen.max(at.wall);
+            open.last_ms = open.last_ms.max(at.steady_ms);
+            let worse = finding.severity != verdict.severity || finding.rule_action != verdict.action;
+            if anew || worse {
+                finding.count += u64::from(anew);
+                finding.severity = verdict.severity;
+                finding.rule_action = verdict.action;
+                finding.text = verdict.text;
+                append(&mut finding.evidence, evidence);
+                self.updated.insert(key);
+            }
+            return;
+        }
+        if self.open.len() >= OPEN_MAX {
+            return;
+        }
+        let finding = Finding {
+            id: self.next_id,
+            code: key.code.clone(),
+            detail: key.detail.clone(),
+            subject: key.subject.clone(),
+            kind: verdict.kind,
+            severity: verdict.severity,
+            text: verdict.text,
+            action: verdict.action,
+            rule_action: verdict.action,
+            action_by: ActionBy::Rule,
+            evidence,
+            first_seen: at.wall,
+            last_seen: at.wall,
+            count: 1,
+            clears: verdict.clears,
+            cleared: None,
+        };
+        self.next_id += 1;
+        self.opened.insert(key.clone());
+        self.open.insert(key, Open { finding, last_ms: at.steady_ms });
+    }
+
+    pub(super) fn clear(&mut self, key: &Key, why: &str, now: Moment) {
+        let Some(mut open) = self.open.remove(key) else { return };
+        self.updated.remove(key);
+        open.finding.cleared = Some(Cleared { at: now.wall, why: why.to_owned() });
+        if self.opened.remove(key) {
+            // It came and went within one turn; both are told, in order.
+            self.cleared.push(Finding { cleared: None, ..open.finding.clone() });
+        }
+        self.cleared.push(open.finding);
+    }
+
+    /// The driver's own recovery action goes before the rule's, for every fault of that GPU.
+    pub(super) fn outrank(&mut self, facts: &XidFacts, asked: impl Fn(&Subject) -> Option<u32>) {
+        for (key, open) in &mut self.open {
+            let finding = &mut open.finding;
+            let driver = (finding.kind == FindingKind::Fault)
+                .then(|| asked(&finding.subject))
+                .flatten()
+                .filter(|value| *value != 0)
+                .and_then(|value| facts.recovery_action(value))
+                .map(|action| action.action);
+            let (action, by) =
+                driver.map_or((finding.rule_action, ActionBy::Rule), |it| (it, ActionBy::Driver));
+            if (finding.action, finding.action_by) != (action, by) {
+                (finding.action, finding.action_by) = (action, by);
+                self.updated.insert(key.clone());
+            }
+        }
+    }
+
+    /// What changed since it was last asked, cleared first, then by id.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for finding in std::mem::take(&mut self.cleared) {
+            changes.push(if finding.is_open() { Change::Opened(finding) } else { Change::Cleared(finding) });
+        }
+        let opened = std::mem::take(&mut self.opened);
+        let updated = std::mem::take(&mut self.updated);
+        let mut rest: Vec<Change> = Vec::new();
+        for key in &opened {
+            rest.extend(self.open.get(key).map(|open| Change::Opened(open.finding.clone())));
+        }
+        for key in updated.difference(&opened) {
+            rest.extend(self.open.get(key).map(|open| Change::Updated(open.finding.clone())));
+        }
+        rest.sort_by_key(|change| change.finding().id);
+        changes.extend(rest);
+        changes
+    }
+}
+
+fn append(evidence: &mut Vec<Evidence>, more: Vec<Evidence>) {
+    evidence.extend(more);
+    if evidence.len() > EVIDENCE_MAX {
+        let extra = evidence.len() - EVIDENCE_MAX;
+        evidence.drain(1..=extra);
+    }
+}

@@ -1,0 +1,255 @@
+//! Rules over observations: what opens, changes and clears.
+//!
+//! ```text
+//! Batch ─ take ─> Table (newest values) ─┬─ values ─┐
+//!           └──> Watch (the past)  ──────┘          ├─> Ledger ─ outrank ─> Changes
+//!        ─ events ─> Counted (repeats) ─────────────┤
+//!        ─ checks ──────────────────────────────────┘
+//! ```
+
+mod events;
+mod ledger;
+mod repeats;
+mod table;
+mod values;
+mod watch;
+
+use std::collections::BTreeMap;
+
+use farrier_facts::xid::XidFacts;
+
+pub use repeats::Remembered;
+
+use super::finding::{Change, Finding};
+use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
+use super::rules::Rules;
+use super::signal::Signal;
+use ledger::{Key, Ledger, Verdict};
+use repeats::Counted;
+use table::Table;
+use watch::{Truth, Watch};
+
+/// The rule's code under which a check's item becomes a finding.
+const CHECK: &str = "check";
+
+/// What a journal keeps of an engine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Saved {
+    /// Open findings.
+    pub findings: Vec<Finding>,
+    /// The id of the next one.
+    pub next_id: u64,
+    /// Events that repeat rules count.
+    pub remembered: Vec<Remembered>,
+    /// The boot in which it was kept.
+    pub boot: String,
+}
+
+/// What a turn decided.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decision {
+    /// Findings that opened, changed or cleared.
+    pub changes: Vec<Change>,
+    /// Events to be kept for repeat rules.
+    pub remembered: Vec<Remembered>,
+}
+
+/// What the rules see and do not see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// By code: how many subjects it watches.
+    pub watched: BTreeMap<String, usize>,
+    /// Code, subject and the signal that the part does not have.
+    pub unsupported: Vec<(String, Subject, Signal)>,
+    /// Code, subject and why nothing is known of it now.
+    pub blind: Vec<(String, Subject, String)>,
+}
+
+/// The rules at work on a node.
+#[derive(Debug)]
+pub struct Engine {
+    rules: Rules,
+    facts: XidFacts,
+    table: Table,
+    watches: BTreeMap<(usize, usize), Watch>,
+    counted: BTreeMap<usize, Counted>,
+    /// When an event was last kept, so that a storm is kept once a minute.
+    kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
+    ledger: Ledger,
+}
+
+impl Engine {
+    /// Nothing seen yet.
+    pub fn new(rules: Rules, facts: XidFacts) -> Self {
+        Self {
+            rules,
+            facts,
+            table: Table::default(),
+            watches: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            kept_ms: BTreeMap::new(),
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Goes on from what a journal kept. `boot` is the present one: a reboot clears what it mends.
+    pub fn restore(&mut self, saved: Saved, boot: &str, now: Moment) -> Vec<Change> {
+        self.ledger.restore(saved.findings, saved.next_id, now);
+        for event in &saved.remembered {
+            let ago_ms = now.wall.duration_since(event.at).as_millis();
+            let ago_ms = i64::try_from(ago_ms).unwrap_or(i64::MAX / 2).max(0);
+            let at = Moment { steady_ms: now.steady_ms - ago_ms, wall: event.at };
+            self.count(event, at);
+        }
+        if saved.boot != boot {
+            self.recovered(|_| true, "the node was rebooted", now);
+        }
+        self.drop_orphans(now);
+        self.ledger.take_changes()
+    }
+
+    /// What the batch means.
+    pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
+        let before = self.table.recovery_state();
+        let touched = self.take(now, batch);
+        self.evaluate(&touched, now);
+        let remembered = self.events(&batch.kernel, now);
+        if let Some(items) = &batch.checks {
+            self.checks(items, now);
+        }
+        self.quiet(now);
+        self.notice_recovery(&before, now);
+        let asked = |subject: &Subject| {
+            let gpu = Subject::Gpu(subject.gpu()?.clone());
+            self.table.whole_number(&gpu, Signal::GpuRecoveryAction)
+        };
+        self.ledger.outrank(&self.facts, asked);
+        Decision { changes: self.ledger.take_changes(), remembered }
+    }
+
+    /// Other rules from now on. Findings of rules that are gone are cleared.
+    pub fn reconfigure(&mut self, rules: Rules, now: Moment) -> Vec<Change> {
+        if rules == self.rules {
+            return Vec::new();
+        }
+        // Windows begin anew: their places and lengths may be others.
+        self.rules = rules;
+        self.watches.clear();
+        self.counted.clear();
+        self.drop_orphans(now);
+        self.ledger.take_changes()
+    }
+
+    /// Open findings, by code and subject.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.ledger.iter().map(|(_, open)| &open.finding)
+    }
+
+    /// The id that the next finding gets.
+    pub fn next_id(&self) -> u64 {
+        self.ledger.next_id()
+    }
+
+    /// The GPUs as they were last counted.
+    pub fn inventory(&self) -> &[GpuIdentity] {
+        self.table.inventory()
+    }
+
+    /// The newest values, by subject and signal.
+    pub fn latest(&self) -> impl Iterator<Item = (&Subject, Signal, &farrier_facts::node::Reading<f64>)> {
+        self.table.iter()
+    }
+
+    /// What is seen and what not.
+    pub fn coverage(&self) -> Coverage {
+        let mut coverage = Coverage::default();
+        for ((rule, subject), watch) in &self.watches {
+            let code = self.rules.at(*rule).code.clone();
+            let subject = self.table.subject(*subject).clone();
+            match &watch.truth {
+                Truth::Unsupported(signal) => coverage.unsupported.push((code, subject, *signal)),
+                Truth::Unknown(why) => coverage.blind.push((code, subject, why.clone())),
+                Truth::Holds | Truth::HoldsNot => *coverage.watched.entry(code).or_default() += 1,
+            }
+        }
+        coverage
+    }
+
+    /// A check of the whole node: what it found wrong is open, what it no longer finds is cleared.
+    fn checks(&mut self, items: &[CheckItem], now: Moment) {
+        let Some(rule) = self.rules.get(CHECK) else { return };
+        let (kind, clears) = (rule.kind, "a check of the node that no longer finds it".to_owned());
+        let mut found = Vec::new();
+        for item in items {
+            let key = Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
+            let verdict = Verdict {
+                kind,
+                severity: rule.severity.unwrap_or(item.severity),
+                action: rule.action.unwrap_or(item.action),
+                text: item.text.clone(),
+                clears: clears.clone(),
+            };
+            let evidence = vec![super::finding::Evidence::Check { text: item.text.clone(), at: now.wall }];
+            found.push(key.clone());
+            self.ledger.found(key, verdict, evidence, now, false);
+        }
+        let gone: Vec<Key> = self
+            .ledger
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| key.code == CHECK && !found.contains(key))
+            .cloned()
+            .collect();
+        for key in gone {
+            self.ledger.clear(&key, "the check no longer finds it", now);
+        }
+    }
+
+    /// A GPU whose driver takes back its recovery action, or a driver that is loaded anew, has recovered.
+    fn notice_recovery(&mut self, before: &table::RecoveryState, now: Moment) {
+        let after = self.table.recovery_state();
+        if before.driver_loaded == Some(false) && after.driver_loaded == Some(true) {
+            self.recovered(|_| true, "the driver was loaded anew", now);
+        }
+        for (gpu, action) in &before.actions {
+            let settled = *action != 0 && after.actions.get(gpu) == Some(&0);
+            if settled {
+                let why = "the driver asks for no recovery any more";
+                self.recovered(|subject| subject.gpu() == Some(gpu), why, now);
+            }
+        }
+    }
+
+    fn recovered(&mut self, whose: impl Fn(&Subject) -> bool, why: &str, now: Moment) {
+        let held = |code: &str| self.rules.get(code).is_some_and(|rule| rule.until_recovery);
+        let keys: Vec<Key> = self
+            .ledger
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| held(&key.code) && whose(&key.subject))
+            .cloned()
+            .collect();
+        for key in keys {
+            self.ledger.clear(&key, why, now);
+        }
+    }
+
+    fn drop_orphans(&mut self, now: Moment) {
+        let gone: Vec<Key> = self
+            .ledger
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| self.rules.get(&key.code).is_none())
+            .cloned()
+            .collect();
+        for key in gone {
+            self.ledger.clear(&key, "its rule is not in force any more", now);
+        }
+    }
+}
+
+/// By GPU.
+type ByGpu<T> = BTreeMap<GpuUuid, T>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! The newest value of every signal, and who the subjects are.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+
+use super::super::observation::{GpuIdentity, Subject};
+use super::super::signal::{Scope, Signal};
+use super::ByGpu;
+
+/// More subjects than this are not watched: a node of 16 GPUs with 18 links each and 32 ports has some 330.
+const SUBJECTS_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    inventory: Vec<GpuIdentity>,
+    subjects: Vec<Subject>,
+    places: BTreeMap<Subject, usize>,
+    latest: Vec<BTreeMap<Signal, Reading<f64>>>,
+}
+
+/// What tells whether a GPU or the driver has recovered.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct RecoveryState {
+    pub(super) driver_loaded: Option<bool>,
+    pub(super) actions: ByGpu<u32>,
+}
+
+impl Table {
+    pub(super) fn set_inventory(&mut self, inventory: &[GpuIdentity]) {
+        self.inventory = inventory.to_vec();
+    }
+
+    pub(super) fn inventory(&self) -> &[GpuIdentity] {
+        &self.inventory
+    }
+
+    /// What NVML calls the GPU that the subject is or belongs to.
+    pub(super) fn model(&self, subject: &Subject) -> Option<&str> {
+        let gpu = subject.gpu()?;
+        self.inventory.iter().find(|it| it.uuid == *gpu).map(|it| it.name.as_str())
+    }
+
+    /// The GPU that stands at a PCI address.
+    pub(super) fn at_address(&self, address: &str) -> Option<Subject> {
+        let gpu = self.inventory.iter().find(|it| it.stands_at(address))?;
+        Some(Subject::Gpu(gpu.uuid.clone()))
+    }
+
+    /// The number of a subject, given when it is first seen.
+    pub(super) fn place(&mut self, subject: &Subject) -> Option<usize> {
+        if let Some(place) = self.places.get(subject) {
+            return Some(*place);
+        }
+        let place = self.subjects.len();
+        if place >= SUBJECTS_MAX {
+            return None;
+        }
+        self.subjects.push(subject.clone());
+        self.latest.push(BTreeMap::new());
+        self.places.insert(subject.clone(), place);
+        Some(place)
+    }
+
+    pub(super) fn subject(&self, place: usize) -> &Subject {
+        &self.subjects[place]
+    }
+
+    pub(super) fn set(&mut self, place: usize, signal: Signal, reading: Reading<f64>) {
+        self.latest[place].insert(signal, reading);
+    }
+
+    pub(super) fn latest(&self, place: usize, signal: Signal) -> Option<Reading<f64>> {
+        self.latest[place].get(&signal).cloned()
+    }
+
+    /// Nothing of this scope is known any more. The subjects that it concerns.
+    pub(super) fn forget(&mut self, scope: Scope, why: &str) -> Vec<usize> {
+        let mut concerned = Vec::new();
+        for (place, values) in self.latest.iter_mut().enumerate() {
+            for (signal, reading) in values.iter_mut() {
+                if signal.scope() == scope && !matches!(reading, Reading::Absent) {
+                    *reading = Reading::Unreadable(why.to_owned());
+                    concerned.push(place);
+                }
+            }
+        }
+        concerned.dedup();
+        concerned
+    }
+
+    pub(super) fn whole_number(&self, subject: &Subject, signal: Signal) -> Option<u32> {
+        let place = self.places.get(subject)?;
+        let value = *self.latest.get(*place)?.get(&signal)?.value()?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the cast saturates, and states are small"
+        )]
+        Some(value as u32)
+    }
+
+    pub(super) fn recovery_state(&self) -> RecoveryState {
+        let loaded = self.whole_number(&Subject::Node, Signal::NodeDriverLoaded);
+        let mut actions = ByGpu::new();
+        for subject in &self.subjects {
+            if let Subject::Gpu(gpu) = subject
+                && let Some(action) = self.whole_number(subject, Signal::GpuRecoveryAction)
+            {
+                actions.insert(gpu.clone(), action);
+            }
+        }
+        RecoveryState { driver_loaded: loaded.map(|it| it != 0), actions }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Subject, Signal, &Reading<f64>)> {
+        self.subjects.iter().zip(&self.latest).flat_map(|(subject, values)| {
+            values.iter().map(move |(signal, reading)| (subject, *signal, reading))
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! Rules over values: newest ones, rates, trends, peers.
+
+use std::collections::BTreeSet;
+
+use farrier_facts::node::Reading;
+
+use super::super::observation::{Batch, Moment, Subject};
+use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
+use super::super::signal::{Scope, Signal};
+use super::Engine;
+use super::ledger::{Key, Verdict};
+use super::watch::{self, Measured, Step, Truth, Watch};
+
+/// What the clauses of a rule come to for one subject.
+struct Tried {
+    place: usize,
+    truth: Truth,
+    measured: Vec<Measured>,
+}
+
+impl Engine {
+    /// Takes the batch's values. The rules that it touches.
+    pub(super) fn take(&mut self, now: Moment, batch: &Batch) -> BTreeSet<usize> {
+        let mut touched = BTreeSet::new();
+        for blind in &batch.blind {
+            self.table.forget(blind.scope, &blind.why);
+            let of_scope = |rule: &Rule| rule.scope() == Some(blind.scope);
+            touched.extend(self.rules.iter().enumerate().filter(|(_, it)| of_scope(it)).map(|(at, _)| at));
+        }
+        if let Some(inventory) = &batch.inventory {
+            self.table.set_inventory(inventory);
+        }
+        let mut gpus = BTreeSet::new();
+        for sample in &batch.samples {
+            let Some(place) = self.table.place(&sample.subject) else { continue };
+            self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
+            if sample.signal.scope() == Scope::Gpu {
+                gpus.insert(place);
+            }
+        }
+        for place in gpus {
+            self.derive(place, now, &mut touched);
+        }
+        touched
+    }
+
+    fn set(
+        &mut self,
+        place: usize,
+        signal: Signal,
+        reading: Reading<f64>,
+        now: Moment,
+        touched: &mut BTreeSet<usize>,
+    ) {
+        let value = reading.value().copied();
+        self.table.set(place, signal, reading);
+        for (at, rule) in self.rules.iter().enumerate() {
+            for (clause_at, clause) in rule.when.iter().enumerate() {
+                if clause.signal != signal {
+                    continue;
+                }
+                let subject = self.table.subject(place);
+                let fits = rule.models.is_empty() && rule.except_models.is_empty()
+                    || self.table.model(subject).is_some_and(|name| rule.is_for_model(name));
+                if !fits {
+                    continue;
+                }
+                touched.insert(at);
+                let watch = self.watches.entry((at, place)).or_insert_with(|| Watch::new(rule));
+                if let (Some(value), true) = (value, clause.measure != Measure::Last) {
+                    watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
+                }
+            }
+        }
+    }
+
+    /// Signals that follow from others.
+    fn derive(&mut self, place: usize, now: Moment, touched: &mut BTreeSet<usize>) {
+        let latest = |signal| self.table.latest(place, signal);
+        let busy = match latest(Signal::GpuSmActive) {
+            Some(Reading::Absent) | None => latest(Signal::GpuUtilisation),
+            measured => measured,
+        };
+        let pages = match (latest(Signal::GpuPagesSingle), latest(Signal::GpuPagesDouble)) {
+            (Some(single), Some(double)) => {
+                Some(single.and_then(|single| double.map(|double| single + double)))
+            }
+            _ => None,
+        };
+        for (signal, reading) in [(Signal::GpuBusy, busy), (Signal::GpuPages, pages)] {
+            if let Some(reading) = reading {
+                self.set(place, signal, reading, now, touched);
+            }
+        }
+    }
+
+    /// Asks the rules that were touched.
+    pub(super) fn evaluate(&mut self, touched: &BTreeSet<usize>, now: Moment) {
+        for at in touched {
+            let tried = self.try_all(*at, now);
+            for it in tried {
+                self.settle(*at, it, now);
+            }
+        }
+    }
+
+    /// The rule over all of its subjects: peers are compared once the rest is known.
+    fn try_all(&self, at: usize, now: Moment) -> Vec<Tried> {
+        let rule = self.rules.at(at);
+        let places = self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
+        let mut tried: Vec<Tried> =
+            places.map(|(place, watch)| self.try_one(rule, place, watch, now)).collect();
+        for (clause_at, clause) in rule.when.iter().enumerate() {
+            let Limit::Peers { times } = clause.limit else { continue };
+            let values: Vec<(usize, f64)> = tried
+                .iter()
+                .filter(|it| it.truth == Truth::Holds)
+                .map(|it| (it.place, it.measured[clause_at].value))
+                .collect();
+            for it in tried.iter_mut().filter(|it| it.truth == Truth::Holds) {
+                let others: Vec<f64> =
+                    values.iter().filter(|(place, _)| *place != it.place).map(|(_, value)| *value).collect();
+                if others.len() < PEERS_MIN {
+                    it.truth = Truth::HoldsNot;
+                    continue;
+                }
+                let limit = median(others) * times;
+                it.measured[clause_at].limit = limit;
+                if !clause.comparison.holds(it.measured[clause_at].value, limit) {
+                    it.truth = Truth::HoldsNot;
+                }
+            }
+        }
+        tried
+    }
+
+    /// All clauses but those about peers.
+    fn try_one(&self, rule: &Rule, place: usize, watch: &Watch, now: Moment) -> Tried {
+        let subject = self.table.subject(place);
+        let is_open = self.ledger.is_open(&key(rule, subject));
+        let latest = |signal| self.table.latest(place, signal);
+        let mut measured = Vec::with_capacity(rule.when.len());
+        // A part without the signal is told before a signal that is only not known now, and a clause that
+        // does not hold settles it whatever the others are.
+        let mut lacking = None;
+        let mut unknown = None;
+        let mut fails = false;
+        for (clause_at, clause) in rule.when.iter().enumerate() {
+            let value = watch::value_of(clause.signal, latest(clause.signal)).and_then(|newest| {
+                watch.measure(clause_at, clause, newest, now.steady_ms).ok_or_else(|| {
+                    Truth::Unknown(format!("{}: its past is too short yet", clause.signal))
+                })
+            });
+            let limit = match clause.limit {
+                Limit::Peers { .. } => Ok(0.0),
+                _ => watch::limit_of(clause, is_open, latest),
+            };
+            match value.and_then(|value| Ok(Measured { value, limit: limit? })) {
+                Ok(it) => {
+                    let by_peers = matches!(clause.limit, Limit::Peers { .. });
+                    fails |= !by_peers && !clause.comparison.holds(it.value, it.limit);
+                    measured.push(it);
+                }
+                Err(Truth::Unsupported(signal)) => lacking = Some(Truth::Unsupported(signal)),
+                Err(truth) => unknown = Some(truth),
+            }
+        }
+        let truth = lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
+        Tried { place, truth, measured }
+    }
+
+    fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
+        let rule = self.rules.at(at);
+        let key = key(rule, self.table.subject(tried.place));
+        let is_open = self.ledger.is_open(&key);
+        let Some(watch) = self.watches.get_mut(&(at, tried.place)) else { return };
+        match watch.step(rule, tried.truth, is_open, now.steady_ms) {
+            Step::Wait => {}
+            Step::Clear => self.ledger.clear(&key, "it no longer holds", now),
+            Step::Found => {
+                let (Some(severity), Some(action), Some(text)) = (rule.severity, rule.action, &rule.text)
+                else {
+                    return;
+                };
+                let (text, clears) = (text.clone(), watch::clears(rule));
+                let verdict = Verdict { kind: rule.kind, severity, action, text, clears };
+                let evidence = watch::evidence(rule, &tried.measured, now);
+                self.ledger.found(key, verdict, evidence, now, false);
+            }
+        }
+    }
+}
+
+fn key(rule: &Rule, subject: &Subject) -> Key {
+    Key { code: rule.code.clone(), detail: String::new(), subject: subject.clone() }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[middle - 1], values[middle])
+    } else {
+        values[middle]
+    }
+}

@@ -1,0 +1,181 @@
+//! One rule over one subject: whether its clauses hold, and for how long.
+
+use super::super::finding::Evidence;
+use super::super::observation::Moment;
+use super::super::rule::{Clause, Limit, Measure, Rule};
+use super::super::series::Series;
+use super::super::signal::Signal;
+use farrier_facts::node::Reading;
+
+/// Whether something holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Truth {
+    Holds,
+    HoldsNot,
+    /// Nobody knows now, and why.
+    Unknown(String),
+    /// The part does not have this signal.
+    Unsupported(Signal),
+}
+
+/// What a rule remembers of a subject.
+#[derive(Debug, Clone)]
+pub(super) struct Watch {
+    /// For each clause that looks back.
+    series: Vec<Option<Series>>,
+    /// Since when it holds, or does not, without a break.
+    since_ms: Option<i64>,
+    holding: bool,
+    pub(super) truth: Truth,
+}
+
+/// What a turn comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It has held for long enough.
+    Found,
+    /// It has not held for long enough.
+    Clear,
+    /// Neither.
+    Wait,
+}
+
+/// What a clause came to: the measure and what it was held against.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) value: f64,
+    pub(super) limit: f64,
+}
+
+impl Watch {
+    pub(super) fn new(rule: &Rule) -> Self {
+        let series = |clause: &Clause| {
+            (clause.measure != Measure::Last).then(|| Series::new(clause.measure))
+        };
+        Self {
+            series: rule.when.iter().map(series).collect(),
+            since_ms: None,
+            holding: false,
+            truth: Truth::Unknown("not read yet".to_owned()),
+        }
+    }
+
+    /// Takes a value for one of its clauses.
+    pub(super) fn push(&mut self, clause: usize, at_ms: i64, value: f64) {
+        if let Some(Some(series)) = self.series.get_mut(clause) {
+            series.push(at_ms, value);
+        }
+    }
+
+    /// The measure of a clause, from the newest value or the past.
+    pub(super) fn measure(&self, place: usize, clause: &Clause, newest: f64, now_ms: i64) -> Option<f64> {
+        match self.series.get(place) {
+            Some(Some(series)) => series.measure(now_ms),
+            _ => Some(flag(clause, newest)),
+        }
+    }
+
+    /// Takes the truth of this turn.
+    pub(super) fn step(&mut self, rule: &Rule, truth: Truth, is_open: bool, now_ms: i64) -> Step {
+        let holds = match &truth {
+            Truth::Holds => true,
+            Truth::HoldsNot => false,
+            Truth::Unknown(_) | Truth::Unsupported(_) => {
+                // What is not known neither opens nor clears; a stretch that it interrupts begins anew.
+                self.since_ms = None;
+                self.truth = truth;
+                return Step::Wait;
+            }
+        };
+        if self.since_ms.is_none() || self.holding != holds {
+            self.since_ms = Some(now_ms);
+            self.holding = holds;
+        }
+        self.truth = truth;
+        let held_ms = now_ms - self.since_ms.unwrap_or(now_ms);
+        let enough = |wanted_s: u32| held_ms >= i64::from(wanted_s) * 1000;
+        match (holds, is_open) {
+            (true, true) => Step::Found,
+            (true, false) if enough(rule.for_s) => Step::Found,
+            (false, true) if enough(rule.clear_for_s) && !rule.until_recovery => Step::Clear,
+            _ => Step::Wait,
+        }
+    }
+}
+
+/// A mask as 1 or 0; anything else as it is.
+pub(super) fn flag(clause: &Clause, value: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "masks are whole, positive and below 2^53"
+    )]
+    clause.bits.map_or(value, |bits| f64::from(u8::from(value as u64 & bits != 0)))
+}
+
+/// A number of the clause's own, or that of another signal. Peers are for the caller to ask.
+pub(super) fn limit_of(
+    clause: &Clause,
+    is_open: bool,
+    latest: impl Fn(Signal) -> Option<Reading<f64>>,
+) -> Result<f64, Truth> {
+    if let (true, Some(clear)) = (is_open, clause.clear) {
+        return Ok(clear);
+    }
+    match clause.limit {
+        Limit::Number(number) => Ok(number),
+        Limit::Signal { signal, times } => value_of(signal, latest(signal)).map(|value| value * times),
+        Limit::Peers { .. } => Err(Truth::Unknown("its peers were not asked".to_owned())),
+    }
+}
+
+/// The newest value, or what its lack means.
+pub(super) fn value_of(signal: Signal, latest: Option<Reading<f64>>) -> Result<f64, Truth> {
+    match latest {
+        Some(Reading::Value(value)) => Ok(value),
+        Some(Reading::Absent) => Err(Truth::Unsupported(signal)),
+        Some(Reading::Unreadable(why)) => Err(Truth::Unknown(format!("{signal}: {why}"))),
+        None => Err(Truth::Unknown(format!("{signal}: not read yet"))),
+    }
+}
+
+/// What stands in the finding.
+pub(super) fn evidence(rule: &Rule, measured: &[Measured], now: Moment) -> Vec<Evidence> {
+    let of = |(clause, measured): (&Clause, &Measured)| Evidence::Signal {
+        signal: clause.signal,
+        measure: clause.measure.words(),
+        value: Reading::Value(measured.value),
+        limit: measured.limit,
+        at: now.wall,
+    };
+    rule.when.iter().zip(measured).map(of).collect()
+}
+
+/// What would clear a finding of this rule, in words.
+pub(super) fn clears(rule: &Rule) -> String {
+    if rule.until_recovery {
+        return "the node is rebooted, the driver is loaded anew, or the driver takes back the recovery action that it asked for"
+            .to_owned();
+    }
+    if let Some(pattern) = &rule.on {
+        return format!("{} s without another", pattern.quiet_s);
+    }
+    let clauses: Vec<String> = rule.when.iter().map(clause_words).collect();
+    format!("{} s without: {}", rule.clear_for_s, clauses.join(" and "))
+}
+
+fn clause_words(clause: &Clause) -> String {
+    let measure = clause.measure.words();
+    let what = match clause.bits {
+        Some(bits) => format!("{} & {bits:#x}", clause.signal),
+        None => clause.signal.to_string(),
+    };
+    let what = if measure.is_empty() { what } else { format!("{what} ({measure})") };
+    let limit = match (clause.clear, clause.limit) {
+        (Some(clear), _) => clear.to_string(),
+        (None, Limit::Number(number)) => number.to_string(),
+        (None, Limit::Signal { signal, times }) => format!("{times} x {signal}"),
+        (None, Limit::Peers { times }) => format!("{times} x the median of its peers"),
+    };
+    format!("{what} {} {limit}", clause.comparison.words())
+}

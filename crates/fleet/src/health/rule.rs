@@ -1,0 +1,433 @@
+//! A rule: what is watched, when it is wrong, how bad that is and what to do. Rules are data in `rules/`.
+
+use farrier_facts::origin::Origin;
+use farrier_facts::decode;
+use serde::Deserialize;
+
+use super::finding::{Action, FindingKind, Severity};
+use super::signal::{Scope, Signal};
+
+/// A rule. It has clauses over signals (`when`), or a pattern of kernel events (`on`), or neither: then it is
+/// what a check of the node becomes.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Stable; findings carry it.
+    pub code: String,
+    /// A fault unless it says otherwise.
+    #[serde(default = "fault")]
+    pub kind: FindingKind,
+    /// How bad. Absent: as bad as the event or check says.
+    pub severity: Option<Severity>,
+    /// What to do. Absent: what the event or check says.
+    pub action: Option<Action>,
+    /// What it means and what to do, in words. Absent: what the event or check says.
+    pub text: Option<String>,
+    /// All must hold.
+    #[serde(default)]
+    pub when: Vec<Clause>,
+    /// For so long without a break before it is a finding.
+    #[serde(default)]
+    pub for_s: u32,
+    /// For so long without a break not, before the finding is cleared.
+    #[serde(default = "clear_for_s")]
+    pub clear_for_s: u32,
+    /// The kernel events that count.
+    pub on: Option<EventPattern>,
+    /// The finding stays until the node is rebooted, the driver is loaded anew, or the driver takes back the
+    /// recovery action that it asked for.
+    #[serde(default)]
+    pub until_recovery: bool,
+    /// Only on GPUs whose name holds one of these; empty is all.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// Not on GPUs whose name holds one of these.
+    #[serde(default)]
+    pub except_models: Vec<String>,
+    /// Who says so.
+    pub origin: Origin,
+    /// How to see it fire on a simulated node.
+    pub case: Case,
+}
+
+fn fault() -> FindingKind {
+    FindingKind::Fault
+}
+
+/// A minute: six readings of the ten-second tier.
+fn clear_for_s() -> u32 {
+    60
+}
+
+impl Rule {
+    /// What its findings are about.
+    pub fn scope(&self) -> Option<Scope> {
+        self.when.first().map(|clause| clause.signal.scope())
+    }
+
+    /// Whether it applies to a GPU of this name.
+    pub fn is_for_model(&self, name: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
+        (self.models.is_empty() || named(&self.models)) && !named(&self.except_models)
+    }
+}
+
+/// What a signal must be for the rule to hold.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, try_from = "ClauseForm")]
+pub struct Clause {
+    /// Which.
+    pub signal: Signal,
+    /// Made of it before it is compared.
+    pub measure: Measure,
+    /// Counts as 1 while it has one of these bits, else as 0.
+    pub bits: Option<u64>,
+    /// How it is compared.
+    pub comparison: Comparison,
+    /// With what.
+    pub limit: Limit,
+    /// With what while the finding is open, so that it does not come and go.
+    pub clear: Option<f64>,
+}
+
+/// What is made of a signal before it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// The newest value.
+    Last,
+    /// The mean of the last seconds.
+    Mean {
+        /// So many.
+        over_s: u32,
+    },
+    /// By how much a counter grew in the last seconds.
+    Increase {
+        /// So many.
+        over_s: u32,
+    },
+    /// By how much a counter grew each second, in the last seconds.
+    Rate {
+        /// So many.
+        over_s: u32,
+    },
+    /// In how many windows of the last seconds a counter grew by more than `each_above`.
+    Windows {
+        /// Last seconds.
+        over_s: u32,
+        /// Length of a window.
+        window_s: u32,
+        /// More than so much.
+        each_above: u32,
+    },
+    /// How often a flag fell from 1 to 0 in the last seconds.
+    Falls {
+        /// So many.
+        over_s: u32,
+    },
+    /// The rate of a counter in the last seconds as a multiple of its rate in the seconds before.
+    Growth {
+        /// Last seconds.
+        over_s: u32,
+        /// Seconds before them.
+        base_s: u32,
+    },
+}
+
+impl Measure {
+    /// How far back it looks.
+    pub fn reach_s(self) -> u32 {
+        match self {
+            Self::Last => 0,
+            Self::Mean { over_s }
+            | Self::Increase { over_s }
+            | Self::Rate { over_s }
+            | Self::Windows { over_s, .. }
+            | Self::Falls { over_s } => over_s,
+            Self::Growth { over_s, base_s } => over_s.saturating_add(base_s),
+        }
+    }
+
+    /// In words, such as `rate over 60 s`; empty for the value itself.
+    pub fn words(self) -> String {
+        match self {
+            Self::Last => String::new(),
+            Self::Mean { over_s } => format!("mean over {over_s} s"),
+            Self::Increase { over_s } => format!("increase over {over_s} s"),
+            Self::Rate { over_s } => format!("rate per second over {over_s} s"),
+            Self::Windows { over_s, window_s, each_above } => {
+                format!("windows of {window_s} s in {over_s} s that grew by more than {each_above}")
+            }
+            Self::Falls { over_s } => format!("times it fell in {over_s} s"),
+            Self::Growth { over_s, base_s } => {
+                format!("rate over {over_s} s as a multiple of that over the {base_s} s before")
+            }
+        }
+    }
+}
+
+/// How a measure and its limit are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// More.
+    Above,
+    /// As much or more.
+    AtLeast,
+    /// Less.
+    Below,
+    /// The same.
+    Equals,
+    /// Not the same.
+    Differs,
+}
+
+impl Comparison {
+    /// Whether it holds.
+    pub fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Self::Above => value > limit,
+            Self::AtLeast => value >= limit,
+            Self::Below => value < limit,
+            Self::Equals => same(value, limit),
+            Self::Differs => !same(value, limit),
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Above => "above",
+            Self::AtLeast => "at least",
+            Self::Below => "below",
+            Self::Equals => "equal to",
+            Self::Differs => "other than",
+        }
+    }
+}
+
+/// States are whole numbers and come from whole numbers: no tolerance is due.
+fn same(value: f64, limit: f64) -> bool {
+    (value - limit).abs() < f64::EPSILON
+}
+
+/// What a measure is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, try_from = "LimitForm")]
+pub enum Limit {
+    /// A number.
+    Number(f64),
+    /// Another signal of the same subject.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// So many times it.
+        times: f64,
+    },
+    /// The median of the same measure over the other subjects for which the rule's other clauses hold.
+    Peers {
+        /// So many times it.
+        times: f64,
+    },
+}
+
+/// As few peers as make a median mean something.
+pub const PEERS_MIN: usize = 3;
+
+/// The kernel events that count.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventPattern {
+    /// Of these kinds; empty is all.
+    #[serde(default)]
+    pub kinds: Vec<decode::Kind>,
+    /// With these codes, such as `xid.79`; empty is all.
+    #[serde(default)]
+    pub codes: Vec<String>,
+    /// As bad as this or worse.
+    pub severity: Option<Severity>,
+    /// So often.
+    #[serde(default = "once")]
+    pub times: u32,
+    /// Within so long. Needed where `times` is more than one.
+    #[serde(default)]
+    pub within_s: u32,
+    /// Events of one burst, with no more than this between them, count as one.
+    #[serde(default)]
+    pub merge_s: u32,
+    /// What must be the same for events to count together.
+    #[serde(default)]
+    pub same: Same,
+    /// On so many different subjects.
+    #[serde(default)]
+    pub distinct_subjects: u32,
+    /// In so many different boots.
+    #[serde(default)]
+    pub distinct_boots: u32,
+    /// A finding is cleared after so long without another.
+    #[serde(default = "quiet_s")]
+    pub quiet_s: u32,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// An hour: the longest that jobs commonly take to come back and meet the fault again.
+fn quiet_s() -> u32 {
+    3600
+}
+
+/// What must be the same for events to count together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Same {
+    /// The subject and the event's code.
+    #[default]
+    Code,
+    /// The subject.
+    Subject,
+    /// The subject, the code and the unit of the GPU that the line names. An event without a unit does not count.
+    Unit,
+    /// The node and the code.
+    NodeCode,
+}
+
+/// How to see a rule fire on a simulated node.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// The GPU model of the node; H100s otherwise.
+    pub sku: Option<String>,
+    /// Steps, in order: `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, or `set SIGNAL
+    /// VALUE` for what the agent observes of itself.
+    pub steps: Vec<String>,
+}
+
+/// A clause as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClauseForm {
+    signal: Signal,
+    #[serde(default)]
+    stat: Stat,
+    over_s: Option<u32>,
+    window_s: Option<u32>,
+    #[serde(default)]
+    each_above: u32,
+    base_s: Option<u32>,
+    bits: Option<u64>,
+    above: Option<Limit>,
+    at_least: Option<Limit>,
+    below: Option<Limit>,
+    equals: Option<Limit>,
+    differs: Option<Limit>,
+    clear: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Stat {
+    #[default]
+    Last,
+    Mean,
+    Increase,
+    Rate,
+    Windows,
+    Falls,
+    Growth,
+}
+
+impl TryFrom<ClauseForm> for Clause {
+    type Error = String;
+
+    fn try_from(form: ClauseForm) -> Result<Self, String> {
+        use Comparison::{Above, AtLeast, Below, Differs, Equals};
+        let over_s = || form.over_s.filter(|over| *over > 0).ok_or("`over_s` is missing");
+        let measure = match form.stat {
+            Stat::Last => Measure::Last,
+            Stat::Mean => Measure::Mean { over_s: over_s()? },
+            Stat::Increase => Measure::Increase { over_s: over_s()? },
+            Stat::Rate => Measure::Rate { over_s: over_s()? },
+            Stat::Falls => Measure::Falls { over_s: over_s()? },
+            Stat::Windows => Measure::Windows {
+                over_s: over_s()?,
+                window_s: form.window_s.filter(|window| *window > 0).ok_or("`window_s` is missing")?,
+                each_above: form.each_above,
+            },
+            Stat::Growth => Measure::Growth {
+                over_s: over_s()?,
+                base_s: form.base_s.filter(|base| *base > 0).ok_or("`base_s` is missing")?,
+            },
+        };
+        let given = [
+            (Above, form.above),
+            (AtLeast, form.at_least),
+            (Below, form.below),
+            (Equals, form.equals),
+            (Differs, form.differs),
+        ];
+        let mut given = given.into_iter().filter_map(|(how, limit)| Some((how, limit?)));
+        let (Some((comparison, limit)), None) = (given.next(), given.next()) else {
+            return Err("one of above, at_least, below, equals, differs is needed".to_owned());
+        };
+        Ok(Self { signal: form.signal, measure, bits: form.bits, comparison, limit, clear: form.clear })
+    }
+}
+
+/// A limit as it is written: a number, or a table.
+struct LimitForm {
+    number: Option<f64>,
+    signal: Option<Signal>,
+    peers: bool,
+    times: f64,
+}
+
+impl<'de> Deserialize<'de> for LimitForm {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LimitVisitor)
+    }
+}
+
+struct LimitVisitor;
+
+impl<'de> serde::de::Visitor<'de> for LimitVisitor {
+    type Value = LimitForm;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a number, { signal = .., times = .. } or { peers = true, times = .. }")
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<LimitForm, E> {
+        Ok(LimitForm { number: Some(number), signal: None, peers: false, times: 1.0 })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
+    fn visit_i64<E>(self, number: i64) -> Result<LimitForm, E> {
+        Ok(LimitForm { number: Some(number as f64), signal: None, peers: false, times: 1.0 })
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<LimitForm, A::Error> {
+        let mut form = LimitForm { number: None, signal: None, peers: false, times: 1.0 };
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "signal" => form.signal = Some(map.next_value()?),
+                "peers" => form.peers = map.next_value()?,
+                "times" => form.times = map.next_value()?,
+                other => return Err(serde::de::Error::unknown_field(other, &["signal", "peers", "times"])),
+            }
+        }
+        Ok(form)
+    }
+}
+
+impl TryFrom<LimitForm> for Limit {
+    type Error = &'static str;
+
+    fn try_from(form: LimitForm) -> Result<Self, &'static str> {
+        match (form.number, form.signal, form.peers) {
+            (Some(number), None, false) => Ok(Self::Number(number)),
+            (None, Some(signal), false) => Ok(Self::Signal { signal, times: form.times }),
+            (None, None, true) => Ok(Self::Peers { times: form.times }),
+            _ => Err("a limit is a number, a signal or the peers"),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The set of rules in force: those of this build, with what the configuration changes.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use serde::{Deserialize, Serialize};
+
+use super::finding::Severity;
+use super::rule::{Limit, Measure, Rule, Same};
+use super::signal::{Behaviour, Signal};
+
+/// The rules of this build, one file a subject.
+const FILES: [(&str, &str); 7] = [
+    ("driver.toml", include_str!("../../rules/driver.toml")),
+    ("memory.toml", include_str!("../../rules/memory.toml")),
+    ("clocks.toml", include_str!("../../rules/clocks.toml")),
+    ("links.toml", include_str!("../../rules/links.toml")),
+    ("network.toml", include_str!("../../rules/network.toml")),
+    ("host.toml", include_str!("../../rules/host.toml")),
+    ("advice.toml", include_str!("../../rules/advice.toml")),
+];
+
+/// The rules in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+/// What a configuration changes in a rule.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleOverride {
+    /// Turns it off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// How bad it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
+    /// The number that the first clause is compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// For how long it must hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<u32>,
+}
+
+/// Why rules cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// A file does not read.
+    #[error("rules `{file}` do not read: {why}")]
+    Form {
+        /// Which.
+        file: String,
+        /// Why.
+        why: String,
+    },
+    /// A rule is no rule.
+    #[error("rule `{code}` is wrong: {why}")]
+    Wrong {
+        /// Which.
+        code: String,
+        /// Why.
+        why: String,
+    },
+    /// The configuration names a rule that does not exist.
+    #[error("there is no rule `{code}`{}", suggestion(.similar))]
+    Unknown {
+        /// Named.
+        code: String,
+        /// One that it may mean.
+        similar: Option<String>,
+    },
+    /// The configuration changes what the rule does not have.
+    #[error("rule `{code}` has no number to set `limit` to: its limit is another signal, its peers, or an event")]
+    NoLimit {
+        /// Which.
+        code: String,
+    },
+}
+
+fn suggestion(similar: &Option<String>) -> String {
+    similar.as_ref().map_or_else(String::new, |similar| format!(", did you mean `{similar}`?"))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    rule: Vec<Rule>,
+}
+
+impl Rules {
+    /// The rules of this build.
+    pub fn embedded() -> Result<Self, RulesError> {
+        let mut rules = Vec::new();
+        for (file, text) in FILES {
+            rules.extend(read(file, text)?);
+        }
+        Self::of(rules)
+    }
+
+    /// These rules, if each is one and no two have the same code.
+    pub fn of(rules: Vec<Rule>) -> Result<Self, RulesError> {
+        let mut codes = BTreeMap::new();
+        for rule in &rules {
+            let wrong = |why: String| RulesError::Wrong { code: rule.code.clone(), why };
+            problem(rule).map_or(Ok(()), |why| Err(wrong(why)))?;
+            match codes.entry(rule.code.as_str()) {
+                Entry::Vacant(free) => free.insert(()),
+                Entry::Occupied(_) => return Err(wrong("its code is taken".to_owned())),
+            };
+        }
+        Ok(Self { rules })
+    }
+
+    /// The rules of this build as a configuration wants them. All that is wrong is said.
+    pub fn configured(changes: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
+        let mut rules = Self::embedded().map_err(|err| vec![err])?;
+        let errors: Vec<RulesError> = changes
+            .iter()
+            .filter_map(|(code, change)| rules.change(code, change).err())
+            .collect();
+        if errors.is_empty() { Ok(rules) } else { Err(errors) }
+    }
+
+    fn change(&mut self, code: &str, change: &RuleOverride) -> Result<(), RulesError> {
+        let Some(place) = self.rules.iter().position(|rule| rule.code == code) else {
+            let similar = self.rules.iter().map(|rule| &rule.code).min_by_key(|it| distance(it, code));
+            let similar = similar.filter(|it| distance(it, code) <= 4).cloned();
+            return Err(RulesError::Unknown { code: code.to_owned(), similar });
+        };
+        if change.enabled == Some(false) {
+            self.rules.remove(place);
+            return Ok(());
+        }
+        let rule = &mut self.rules[place];
+        rule.severity = change.severity.or(rule.severity);
+        rule.for_s = change.for_s.unwrap_or(rule.for_s);
+        let Some(limit) = change.limit else { return Ok(()) };
+        match rule.when.first_mut() {
+            Some(clause) if matches!(clause.limit, Limit::Number(_)) => {
+                clause.limit = Limit::Number(limit);
+                // A distance that was chosen for another limit may turn hysteresis upside down.
+                clause.clear = None;
+                Ok(())
+            }
+            _ => Err(RulesError::NoLimit { code: code.to_owned() }),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
+    }
+
+    /// By code.
+    pub fn get(&self, code: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.code == code)
+    }
+
+    /// By place, as [`Self::iter`] counts.
+    pub(super) fn at(&self, place: usize) -> &Rule {
+        &self.rules[place]
+    }
+}
+
+fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
+    let form = |err: toml::de::Error| RulesError::Form { file: file.to_owned(), why: err.to_string() };
+    Ok(toml::from_str::<File>(text).map_err(form)?.rule)
+}
+
+/// What keeps a rule from being one.
+fn problem(rule: &Rule) -> Option<String> {
+    if rule.origin.source.is_empty() {
+        return Some("it names no source".to_owned());
+    }
+    if rule.case.steps.is_empty() {
+        return Some("it has no case: nothing shows that it fires".to_owned());
+    }
+    if rule.when.is_empty() == rule.on.is_none() && !rule.code.starts_with("check") {
+        return Some("it needs clauses (`when`) or events (`on`), not both".to_owned());
+    }
+    if !rule.when.is_empty() && (rule.severity.is_none() || rule.action.is_none() || rule.text.is_none())
+    {
+        return Some("severity, action and text are needed: signals say none of them".to_owned());
+    }
+    let scope = rule.scope();
+    if rule.when.iter().any(|clause| Some(clause.signal.scope()) != scope) {
+        return Some("its signals are about different things".to_owned());
+    }
+    rule.when.iter().find_map(clause_problem).or_else(|| rule.on.as_ref().and_then(pattern_problem))
+}
+
+fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
+    let (signal, behaviour) = (clause.signal, clause.signal.behaviour());
+    let counts = matches!(
+        clause.measure,
+        Measure::Increase { .. } | Measure::Rate { .. } | Measure::Windows { .. } | Measure::Growth { .. }
+    );
+    if counts && behaviour != Behaviour::Counter {
+        return Some(format!("`{signal}` is no counter"));
+    }
+    if matches!(clause.measure, Measure::Falls { .. }) && behaviour != Behaviour::Flag {
+        return Some(format!("`{signal}` is no flag"));
+    }
+    if clause.bits.is_some() != (behaviour == Behaviour::Mask) {
+        return Some(format!("`bits` goes with a mask, and `{signal}` is {behaviour:?}"));
+    }
+    if let Limit::Signal { signal: other, .. } = clause.limit
+        && other.scope() != signal.scope()
+    {
+        return Some(format!("`{signal}` and `{other}` are about different things"));
+    }
+    None
+}
+
+fn pattern_problem(pattern: &super::rule::EventPattern) -> Option<String> {
+    let several = pattern.times > 1 || pattern.distinct_subjects > 1 || pattern.distinct_boots > 1;
+    if several && pattern.within_s == 0 {
+        return Some("`within_s` is missing".to_owned());
+    }
+    if pattern.distinct_subjects > 1 && pattern.same != Same::NodeCode {
+        return Some("different subjects cannot be the same subject".to_owned());
+    }
+    (pattern.times == 0).then(|| "`times` is nought".to_owned())
+}
+
+/// How many letters differ, at least: enough to find what was mistyped.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (line, letter) in left.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = line + 1;
+        for (column, other) in right.iter().enumerate() {
+            let replaced = corner + usize::from(letter != *other);
+            corner = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(corner + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Signals that no rule looks at are shown and kept as metrics; this says which do.
+pub fn watched(rules: &Rules) -> Vec<Signal> {
+    let mut signals: Vec<Signal> =
+        rules.iter().flat_map(|rule| rule.when.iter().map(|clause| clause.signal)).collect();
+    signals.sort_unstable();
+    signals.dedup();
+    signals
+}

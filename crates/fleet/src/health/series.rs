@@ -1,0 +1,189 @@
+//! The recent past of a signal, in buckets: its size does not grow with time.
+
+use std::collections::VecDeque;
+
+use super::rule::Measure;
+
+/// Buckets in a window, where the rule does not say. A window is then off by a thirtieth at most.
+const BUCKETS: u32 = 30;
+
+/// Growth from nothing. Infinity does not go through JSON.
+const GROWTH_MAX: f64 = 1e9;
+
+/// What one clause remembers of one signal.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Series {
+    measure: Measure,
+    bucket_ms: i64,
+    buckets: VecDeque<Bucket>,
+    /// The newest value, and when the first one came.
+    last: Option<f64>,
+    first_ms: i64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Bucket {
+    /// Steady time divided by the bucket's length.
+    number: i64,
+    sum: f64,
+    count: u32,
+    grown: f64,
+    falls: u32,
+}
+
+impl Series {
+    pub(super) fn new(measure: Measure) -> Self {
+        let length_s = match measure {
+            Measure::Windows { window_s, .. } => window_s,
+            Measure::Growth { over_s, .. } => over_s / 6,
+            other => other.reach_s() / BUCKETS,
+        };
+        Self {
+            measure,
+            bucket_ms: i64::from(length_s.max(1)) * 1000,
+            buckets: VecDeque::new(),
+            last: None,
+            first_ms: 0,
+        }
+    }
+
+    /// Takes a value. A counter that fell began anew, so that all of it is growth.
+    pub(super) fn push(&mut self, at_ms: i64, value: f64) {
+        let before = self.last.replace(value);
+        if before.is_none() {
+            self.first_ms = at_ms;
+        }
+        let number = at_ms.div_euclid(self.bucket_ms);
+        let oldest = number - self.reach_ms() / self.bucket_ms;
+        while self.buckets.front().is_some_and(|bucket| bucket.number < oldest) {
+            self.buckets.pop_front();
+        }
+        if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
+            self.buckets.push_back(Bucket { number, sum: 0.0, count: 0, grown: 0.0, falls: 0 });
+        }
+        // A value that is older than the newest bucket counts in that one.
+        let Some(bucket) = self.buckets.back_mut() else { return };
+        bucket.sum += value;
+        bucket.count += 1;
+        if let Some(before) = before {
+            bucket.grown += if value >= before { value - before } else { value };
+            bucket.falls += u32::from(before >= 1.0 && value < 1.0);
+        }
+    }
+
+    /// The measure at `now`; nothing while the past is too short to say.
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
+    pub(super) fn measure(&self, now_ms: i64) -> Option<f64> {
+        let newest = self.last?;
+        let covered_s = (now_ms - self.first_ms) as f64 / 1000.0;
+        let grown = |from_s: u32, to_s: u32| self.within(now_ms, from_s, to_s).map(|it| it.grown).sum::<f64>();
+        // Half a window is enough to begin with: waiting for all of it would hide a fault at the start.
+        let enough = |over_s: u32| covered_s >= f64::from(over_s) / 2.0;
+        let span = |over_s: u32| f64::from(over_s).min(covered_s.max(1.0));
+        match self.measure {
+            Measure::Last => Some(newest),
+            Measure::Mean { over_s } => {
+                let (sum, count) = self
+                    .within(now_ms, over_s, 0)
+                    .fold((0.0, 0_u32), |(sum, count), it| (sum + it.sum, count + it.count));
+                (enough(over_s) && count > 0).then(|| sum / f64::from(count))
+            }
+            Measure::Increase { over_s } => Some(grown(over_s, 0)),
+            Measure::Rate { over_s } => enough(over_s).then(|| grown(over_s, 0) / span(over_s)),
+            Measure::Windows { over_s, each_above, .. } => {
+                let each_above = f64::from(each_above);
+                let count = self.within(now_ms, over_s, 0).filter(|it| it.grown > each_above).count();
+                Some(count as f64)
+            }
+            Measure::Falls { over_s } => {
+                let falls: u32 = self.within(now_ms, over_s, 0).map(|it| it.falls).sum();
+                Some(f64::from(falls))
+            }
+            Measure::Growth { over_s, base_s } => {
+                let base = grown(over_s + base_s, over_s) / f64::from(base_s);
+                let rate = grown(over_s, 0) / f64::from(over_s);
+                let told = covered_s >= f64::from(over_s) + f64::from(base_s) / 2.0;
+                told.then(|| if base > 0.0 { rate / base } else if rate > 0.0 { GROWTH_MAX } else { 0.0 })
+            }
+        }
+    }
+
+    fn reach_ms(&self) -> i64 {
+        i64::from(self.measure.reach_s()) * 1000
+    }
+
+    /// Buckets that began in the last `from_s` seconds, but not in the last `to_s`.
+    fn within(&self, now_ms: i64, from_s: u32, to_s: u32) -> impl Iterator<Item = &Bucket> {
+        let number = |ago_s: u32| (now_ms - i64::from(ago_s) * 1000).div_euclid(self.bucket_ms);
+        let (from, to) = (number(from_s), number(to_s));
+        self.buckets.iter().filter(move |bucket| bucket.number > from && (to_s == 0 || bucket.number <= to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fed(measure: Measure, values: &[(i64, f64)]) -> Series {
+        let mut series = Series::new(measure);
+        for (at_s, value) in values {
+            series.push(at_s * 1000, *value);
+        }
+        series
+    }
+
+    #[test]
+    fn a_counter_that_starts_anew_counts_from_nought() {
+        let measure = Measure::Increase { over_s: 60 };
+        let series = fed(measure, &[(0, 900.0), (10, 910.0), (20, 5.0), (30, 7.0)]);
+        assert_eq!(series.measure(30_000), Some(17.0), "what was there at the start is no growth");
+    }
+
+    #[test]
+    fn a_rate_needs_half_its_window() {
+        let series = fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 1000.0)]);
+        assert_eq!(series.measure(10_000), None);
+        let series = fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 300.0), (20, 600.0), (30, 900.0)]);
+        assert_eq!(series.measure(30_000), Some(30.0));
+    }
+
+    #[test]
+    fn old_growth_is_forgotten() {
+        let series = fed(Measure::Increase { over_s: 60 }, &[(0, 0.0), (10, 5.0), (200, 5.0)]);
+        assert_eq!(series.measure(200_000), Some(0.0));
+    }
+
+    #[test]
+    fn windows_falls_and_growth() {
+        let windows = Measure::Windows { over_s: 300, window_s: 60, each_above: 0 };
+        let series = fed(windows, &[(0, 0.0), (30, 1.0), (90, 2.0), (150, 2.0), (210, 3.0)]);
+        assert_eq!(series.measure(210_000), Some(3.0));
+        let series = fed(Measure::Falls { over_s: 300 }, &[(0, 1.0), (10, 0.0), (20, 1.0), (30, 0.0)]);
+        assert_eq!(series.measure(30_000), Some(2.0));
+        let growth = Measure::Growth { over_s: 60, base_s: 600 };
+        let steady: Vec<(i64, f64)> = (0..=66).map(|turn| (turn * 10, f64::from(turn as u32))).collect();
+        let ratio = fed(growth, &steady).measure(660_000).unwrap();
+        assert!((0.7..1.3).contains(&ratio), "{ratio}");
+        let mut sudden = steady;
+        sudden.push((661, 6000.0));
+        assert!(fed(growth, &sudden).measure(661_000).unwrap() > 100.0);
+    }
+
+    proptest! {
+        #[test]
+        fn memory_is_bounded_and_nothing_is_negative(
+            steps in proptest::collection::vec((0_i64..5000, 0_u32..1000), 1..500),
+        ) {
+            let mut series = Series::new(Measure::Increase { over_s: 120 });
+            let mut now_ms = 0;
+            for (wait_ms, value) in steps {
+                now_ms += wait_ms;
+                series.push(now_ms, f64::from(value));
+                prop_assert!(series.buckets.len() <= 33);
+                prop_assert!(series.measure(now_ms).unwrap() >= 0.0);
+            }
+        }
+    }
+}
