@@ -8,7 +8,7 @@ use farrier_fleet::health::{Finding, GpuIdentity, GpuUuid, Moment, Signal, Subje
 use jiff::Timestamp;
 
 use crate::brain::{Blindness, CollectorState, Held, Unseen};
-use crate::engine::Coverage;
+use farrier_fleet::health::Coverage;
 
 /// A finding, and whether it is on disk.
 #[derive(Debug, Clone, PartialEq)]

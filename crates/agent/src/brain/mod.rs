@@ -24,7 +24,7 @@ use jiff::Timestamp;
 
 use crate::config::Config;
 use crate::crash::{Crash, Point};
-use crate::engine::{Coverage, Engine, Rules};
+use farrier_fleet::health::{Coverage, Engine, Rules};
 use crate::jobs::Board;
 use crate::journal::{Journal, Sink};
 use crate::state::{Cost, JournalState, Published, Shown, State, Values};

@@ -6,7 +6,7 @@
 
 use farrier_fleet::health::{Change, Finding, Moment};
 
-use crate::engine::Remembered;
+use farrier_fleet::health::Remembered;
 use crate::journal::Fold;
 
 /// How long a mere count may wait, and how often a disk that refused is tried again.

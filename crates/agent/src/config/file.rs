@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::engine::{RuleOverride, Rules};
-use toml::{Table, Value};
+use farrier_fleet::health::{RuleOverride, Rules};
+use toml::Table;
 
 use super::section::{Problem, Section};
 use super::{Config, LISTEN};
@@ -155,24 +155,6 @@ fn rules(top: &mut Section<'_>, config: &mut Config) {
             }
         }
     }
-}
-
-/// A change of a rule as the file would have it.
-pub(super) fn written(changed: &RuleOverride) -> Value {
-    let mut table = Table::new();
-    if let Some(enabled) = changed.enabled {
-        table.insert("enabled".to_owned(), enabled.into());
-    }
-    if let Some(severity) = changed.severity {
-        table.insert("severity".to_owned(), severity.to_string().into());
-    }
-    if let Some(limit) = changed.limit {
-        table.insert("limit".to_owned(), limit.into());
-    }
-    if let Some(for_s) = changed.for_s {
-        table.insert("for_s".to_owned(), i64::from(for_s).into());
-    }
-    Value::Table(table)
 }
 
 #[cfg(test)]

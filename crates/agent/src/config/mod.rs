@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::engine::RuleOverride;
+use farrier_fleet::health::RuleOverride;
 use serde::Serialize;
 
 pub use file::{ConfigError, read};
@@ -56,7 +56,6 @@ pub struct Config {
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// Changes to the rules, by their code.
-    #[serde(serialize_with = "rules")]
     pub rules: BTreeMap<String, RuleOverride>,
 }
 
@@ -236,11 +235,4 @@ pub(crate) fn duration(seconds: f64) -> Duration {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
 fn octal<S: serde::Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&format!("{mode:04o}"))
-}
-
-fn rules<S: serde::Serializer>(
-    rules: &BTreeMap<String, RuleOverride>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(rules.iter().map(|(code, changed)| (code, file::written(changed))))
 }

@@ -6,7 +6,7 @@ use farrier_fleet::health::{Change, Finding};
 use jiff::Timestamp;
 
 use super::record::{Record, Snapshot};
-use crate::engine::{Remembered, Saved};
+use farrier_fleet::health::{Remembered, Saved};
 
 /// Kernel events that are kept for rules which look back; far more than any rule counts to.
 const REMEMBERED_MAX: usize = 4096;

@@ -28,7 +28,7 @@ pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
-use crate::engine::Remembered;
+use farrier_fleet::health::Remembered;
 use segment::Segment;
 use waiting::Waiting;
 

@@ -4,7 +4,7 @@ use farrier_fleet::health::{Change, Finding};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Remembered;
+use farrier_fleet::health::Remembered;
 
 /// The version of the form in which records are written.
 pub const VERSION: u32 = 1;
