@@ -22,6 +22,7 @@ pub mod clock;
 mod containers;
 mod dkms;
 mod driver;
+pub mod host;
 mod kernels;
 pub mod kmsg;
 mod modules;
@@ -33,5 +34,7 @@ pub mod python;
 mod root;
 mod secure_boot;
 mod services;
+mod tier;
 
 pub use root::Root;
+pub use tier::Tier;

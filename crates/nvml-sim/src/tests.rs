@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farrier_facts::FactSet;
+use farrier_sim::NodeDir;
+use farrier_sim::host::{Adapters, Host};
 use farrier_sim::make::{self, Spec};
-use farrier_sim::{NodeDir, tree};
 use proptest::prelude::*;
 
 use crate::abi::{Buffer, Device, Out, OutArray, Text, Token};
@@ -30,7 +31,7 @@ impl Opened {
         let spec = Spec { driver: driver.to_owned(), ..Spec::of(sku, gpus) };
         let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
         NodeDir::at(folder.path())
-            .create(&node, &gpus, &tree::files(&node, &gpus, 0), false)
+            .create(&node, &Host::of(&node, Adapters::default()), &gpus, false)
             .unwrap();
         initialise_at("nvmlInit_v2", folder.path().to_owned()).unwrap();
         Self { folder, _turn: turn }

@@ -5,9 +5,9 @@ use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
-    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Fabric, Gpu, Held, Link, Memory, Mig,
-    MigMemory, Modes, NvLink, Pci, Pcie, PcieErrors, Power, Rates, Reason, Remap, Remote,
-    RetiredPages, Temperature, Utilisation,
+    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Fabric, FifthGeneration, Gpu, Held, Link,
+    Memory, Mig, MigMemory, Modes, NvLink, Pci, Pcie, PcieErrors, Power, Rates, Reason, Remap,
+    Remote, RetiredPages, Temperature, Utilisation,
 };
 use crate::node::Node;
 use crate::random::Random;
@@ -19,6 +19,11 @@ pub(crate) const IDLE_GPU_C: i32 = 35;
 pub(crate) const IDLE_MEMORY_C: i32 = 39;
 /// An idle card draws about a tenth of its limit (a real H200: 79 W of 700 W).
 pub(crate) const IDLE_POWER_SHARE: u32 = 9;
+
+/// What an idle H200 sends to the host and receives.
+pub(crate) const IDLE_PCIE_KB_PER_S: (u32, u32) = (1087, 608);
+/// Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
+pub(crate) const HEALTHY_FABRIC: u32 = 0x1aa;
 
 /// How long a new node has been up: a day, so that its kernel log has a past.
 pub(crate) const UPTIME_MS: u64 = 86_400_000;
@@ -125,6 +130,9 @@ pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError>
         booted_unix_ms: spec.now_unix_ms.saturating_sub(UPTIME_MS),
         cuda: [branch.native_cuda.major, branch.native_cuda.minor],
         as_root: None,
+        clock_unix_ms: None,
+        driver_loaded: true,
+        replaced_by: None,
         virtual_machine,
         faults: Vec::new(),
     };
@@ -146,6 +154,7 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
         board: board(facts, &sku, number, random.next()),
         pci: pci(facts, &sku, number, virtual_machine),
         lost: false,
+        gone: false,
         recovery_action: 0,
         memory: Memory {
             total_bytes: sku.memory_mib << 20,
@@ -187,6 +196,9 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
             tensor_percent: 0.0,
             dram_percent: 0.0,
             fp32_percent: 0.0,
+            fp64_percent: 0.0,
+            fp16_percent: 0.0,
+            integer_percent: 0.0,
         },
         ecc: Ecc {
             enabled: true,
@@ -207,8 +219,8 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
             banks: Banks { max: if remap { sku.remap_banks } else { 0 }, ..Banks::default() },
         },
         retired_pages: (!remap).then(RetiredPages::default),
-        pcie: pcie(facts),
-        nvlink: nvlink(facts, &sku, virtual_machine),
+        pcie: pcie(facts, spec.now_unix_ms),
+        nvlink: nvlink(facts, &sku, virtual_machine, spec.now_unix_ms),
         fabric: fabric(facts, &sku, virtual_machine),
         modes: Modes { persistence: true, compute: 0, accounting: false },
         mig: mig(facts, &sku),
@@ -315,7 +327,7 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
     }
 }
 
-fn pcie(facts: &GpuFacts) -> Pcie {
+fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {
     let generation = facts.links.as_ref().and_then(|links| links.pcie_generation).unwrap_or(4);
     Pcie {
         generation,
@@ -324,16 +336,26 @@ fn pcie(facts: &GpuFacts) -> Pcie {
         max_width: 16,
         replays: 0,
         replay_rollovers: 0,
-        transmit_kb_per_s: 1087,
-        receive_kb_per_s: 608,
+        transmit_kb_per_s: IDLE_PCIE_KB_PER_S.0,
+        receive_kb_per_s: IDLE_PCIE_KB_PER_S.1,
+        transmitted_bytes: 0,
+        received_bytes: 0,
+        traffic_at_unix_ms: now_unix_ms,
         errors: PcieErrors::default(),
     }
 }
 
-fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> NvLink {
+fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool, now_unix_ms: u64) -> NvLink {
     let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
     if virtual_machine || sku.links == 0 {
-        return NvLink { generation: 0, link_mb_per_s: 0, links: Vec::new() };
+        return NvLink {
+            generation: 0,
+            link_mb_per_s: 0,
+            transmit_bytes_per_s: 0,
+            receive_bytes_per_s: 0,
+            traffic_at_unix_ms: now_unix_ms,
+            links: Vec::new(),
+        };
     }
     let link = |number: u32| {
         if sku.switches == 0 {
@@ -347,6 +369,8 @@ fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> NvLink {
                 crc_data_errors: 0,
                 transmitted_kib: 0,
                 received_kib: 0,
+                speed_mb_per_s: None,
+                fifth: FifthGeneration::default(),
             };
         }
         let bus = SWITCH_BUSES[(number % sku.switches) as usize % SWITCH_BUSES.len()];
@@ -360,11 +384,16 @@ fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> NvLink {
             crc_data_errors: 0,
             transmitted_kib: 0,
             received_kib: 0,
+            speed_mb_per_s: None,
+            fifth: FifthGeneration::default(),
         }
     };
     NvLink {
         generation,
         link_mb_per_s: sku.link_mb_per_s,
+        transmit_bytes_per_s: 0,
+        receive_bytes_per_s: 0,
+        traffic_at_unix_ms: now_unix_ms,
         links: (0..sku.links).map(link).collect(),
     }
 }
@@ -377,8 +406,7 @@ fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> 
         status: 0,
         clique: 0,
         cluster_uuid: "00000000-0000-0000-0000-000000000000".to_owned(),
-        // Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
-        health_mask: 0x1aa,
+        health_mask: HEALTHY_FABRIC,
     })
 }
 

@@ -1,7 +1,7 @@
 //! A rule: what is watched, when it is wrong, how bad that is and what to do. Rules are data in `rules/`.
 
-use farrier_facts::origin::Origin;
 use farrier_facts::decode;
+use farrier_facts::origin::Origin;
 use serde::Deserialize;
 
 use super::finding::{Action, FindingKind, Severity};
@@ -350,7 +350,10 @@ impl TryFrom<ClauseForm> for Clause {
             Stat::Falls => Measure::Falls { over_s: over_s()? },
             Stat::Windows => Measure::Windows {
                 over_s: over_s()?,
-                window_s: form.window_s.filter(|window| *window > 0).ok_or("`window_s` is missing")?,
+                window_s: form
+                    .window_s
+                    .filter(|window| *window > 0)
+                    .ok_or("`window_s` is missing")?,
                 each_above: form.each_above,
             },
             Stat::Growth => Measure::Growth {
@@ -369,7 +372,14 @@ impl TryFrom<ClauseForm> for Clause {
         let (Some((comparison, limit)), None) = (given.next(), given.next()) else {
             return Err("one of above, at_least, below, equals, differs is needed".to_owned());
         };
-        Ok(Self { signal: form.signal, measure, bits: form.bits, comparison, limit, clear: form.clear })
+        Ok(Self {
+            signal: form.signal,
+            measure,
+            bits: form.bits,
+            comparison,
+            limit,
+            clear: form.clear,
+        })
     }
 }
 
@@ -412,7 +422,12 @@ impl<'de> serde::de::Visitor<'de> for LimitVisitor {
                 "signal" => form.signal = Some(map.next_value()?),
                 "peers" => form.peers = map.next_value()?,
                 "times" => form.times = map.next_value()?,
-                other => return Err(serde::de::Error::unknown_field(other, &["signal", "peers", "times"])),
+                other => {
+                    return Err(serde::de::Error::unknown_field(
+                        other,
+                        &["signal", "peers", "times"],
+                    ));
+                }
             }
         }
         Ok(form)

@@ -1,7 +1,6 @@
 //! The set of rules in force: those of this build, with what the configuration changes.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +8,8 @@ use super::finding::Severity;
 use super::rule::{Limit, Measure, Rule, Same};
 use super::signal::{Behaviour, Signal};
 
-/// The rules of this build, one file a subject.
-const FILES: [(&str, &str); 7] = [
-    ("driver.toml", include_str!("../../rules/driver.toml")),
-    ("memory.toml", include_str!("../../rules/memory.toml")),
-    ("clocks.toml", include_str!("../../rules/clocks.toml")),
-    ("links.toml", include_str!("../../rules/links.toml")),
-    ("network.toml", include_str!("../../rules/network.toml")),
-    ("host.toml", include_str!("../../rules/host.toml")),
-    ("advice.toml", include_str!("../../rules/advice.toml")),
-];
+/// The rules of this build, one file a subject; `build.rs` lists them.
+const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rule_files.rs"));
 
 /// The rules in force.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +55,7 @@ pub enum RulesError {
         why: String,
     },
     /// The configuration names a rule that does not exist.
-    #[error("there is no rule `{code}`{}", suggestion(.similar))]
+    #[error("there is no rule `{code}`{}", suggestion(.similar.as_deref()))]
     Unknown {
         /// Named.
         code: String,
@@ -72,15 +63,17 @@ pub enum RulesError {
         similar: Option<String>,
     },
     /// The configuration changes what the rule does not have.
-    #[error("rule `{code}` has no number to set `limit` to: its limit is another signal, its peers, or an event")]
+    #[error(
+        "rule `{code}` has no number to set `limit` to: its limit is another signal, its peers, or an event"
+    )]
     NoLimit {
         /// Which.
         code: String,
     },
 }
 
-fn suggestion(similar: &Option<String>) -> String {
-    similar.as_ref().map_or_else(String::new, |similar| format!(", did you mean `{similar}`?"))
+fn suggestion(similar: Option<&str>) -> String {
+    similar.map_or_else(String::new, |similar| format!(", did you mean `{similar}`?"))
 }
 
 #[derive(Deserialize)]
@@ -93,7 +86,7 @@ impl Rules {
     /// The rules of this build.
     pub fn embedded() -> Result<Self, RulesError> {
         let mut rules = Vec::new();
-        for (file, text) in FILES {
+        for (file, text) in FILES.iter().copied() {
             rules.extend(read(file, text)?);
         }
         Self::of(rules)
@@ -101,14 +94,13 @@ impl Rules {
 
     /// These rules, if each is one and no two have the same code.
     pub fn of(rules: Vec<Rule>) -> Result<Self, RulesError> {
-        let mut codes = BTreeMap::new();
+        let mut codes = BTreeSet::new();
         for rule in &rules {
             let wrong = |why: String| RulesError::Wrong { code: rule.code.clone(), why };
             problem(rule).map_or(Ok(()), |why| Err(wrong(why)))?;
-            match codes.entry(rule.code.as_str()) {
-                Entry::Vacant(free) => free.insert(()),
-                Entry::Occupied(_) => return Err(wrong("its code is taken".to_owned())),
-            };
+            if !codes.insert(rule.code.as_str()) {
+                return Err(wrong("its code is taken".to_owned()));
+            }
         }
         Ok(Self { rules })
     }
@@ -116,16 +108,15 @@ impl Rules {
     /// The rules of this build as a configuration wants them. All that is wrong is said.
     pub fn configured(changes: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         let mut rules = Self::embedded().map_err(|err| vec![err])?;
-        let errors: Vec<RulesError> = changes
-            .iter()
-            .filter_map(|(code, change)| rules.change(code, change).err())
-            .collect();
+        let errors: Vec<RulesError> =
+            changes.iter().filter_map(|(code, change)| rules.change(code, change).err()).collect();
         if errors.is_empty() { Ok(rules) } else { Err(errors) }
     }
 
     fn change(&mut self, code: &str, change: &RuleOverride) -> Result<(), RulesError> {
         let Some(place) = self.rules.iter().position(|rule| rule.code == code) else {
-            let similar = self.rules.iter().map(|rule| &rule.code).min_by_key(|it| distance(it, code));
+            let similar =
+                self.rules.iter().map(|rule| &rule.code).min_by_key(|it| distance(it, code));
             let similar = similar.filter(|it| distance(it, code) <= 4).cloned();
             return Err(RulesError::Unknown { code: code.to_owned(), similar });
         };
@@ -165,7 +156,8 @@ impl Rules {
 }
 
 fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
-    let form = |err: toml::de::Error| RulesError::Form { file: file.to_owned(), why: err.to_string() };
+    let form =
+        |err: toml::de::Error| RulesError::Form { file: file.to_owned(), why: err.to_string() };
     Ok(toml::from_str::<File>(text).map_err(form)?.rule)
 }
 
@@ -180,7 +172,8 @@ fn problem(rule: &Rule) -> Option<String> {
     if rule.when.is_empty() == rule.on.is_none() && !rule.code.starts_with("check") {
         return Some("it needs clauses (`when`) or events (`on`), not both".to_owned());
     }
-    if !rule.when.is_empty() && (rule.severity.is_none() || rule.action.is_none() || rule.text.is_none())
+    if !rule.when.is_empty()
+        && (rule.severity.is_none() || rule.action.is_none() || rule.text.is_none())
     {
         return Some("severity, action and text are needed: signals say none of them".to_owned());
     }
@@ -195,7 +188,10 @@ fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
     let (signal, behaviour) = (clause.signal, clause.signal.behaviour());
     let counts = matches!(
         clause.measure,
-        Measure::Increase { .. } | Measure::Rate { .. } | Measure::Windows { .. } | Measure::Growth { .. }
+        Measure::Increase { .. }
+            | Measure::Rate { .. }
+            | Measure::Windows { .. }
+            | Measure::Growth { .. }
     );
     if counts && behaviour != Behaviour::Counter {
         return Some(format!("`{signal}` is no counter"));

@@ -76,7 +76,9 @@ impl Series {
     pub(super) fn measure(&self, now_ms: i64) -> Option<f64> {
         let newest = self.last?;
         let covered_s = (now_ms - self.first_ms) as f64 / 1000.0;
-        let grown = |from_s: u32, to_s: u32| self.within(now_ms, from_s, to_s).map(|it| it.grown).sum::<f64>();
+        let grown = |from_s: u32, to_s: u32| {
+            self.within(now_ms, from_s, to_s).map(|it| it.grown).sum::<f64>()
+        };
         // Half a window is enough to begin with: waiting for all of it would hide a fault at the start.
         let enough = |over_s: u32| covered_s >= f64::from(over_s) / 2.0;
         let span = |over_s: u32| f64::from(over_s).min(covered_s.max(1.0));
@@ -92,7 +94,8 @@ impl Series {
             Measure::Rate { over_s } => enough(over_s).then(|| grown(over_s, 0) / span(over_s)),
             Measure::Windows { over_s, each_above, .. } => {
                 let each_above = f64::from(each_above);
-                let count = self.within(now_ms, over_s, 0).filter(|it| it.grown > each_above).count();
+                let count =
+                    self.within(now_ms, over_s, 0).filter(|it| it.grown > each_above).count();
                 Some(count as f64)
             }
             Measure::Falls { over_s } => {
@@ -103,7 +106,15 @@ impl Series {
                 let base = grown(over_s + base_s, over_s) / f64::from(base_s);
                 let rate = grown(over_s, 0) / f64::from(over_s);
                 let told = covered_s >= f64::from(over_s) + f64::from(base_s) / 2.0;
-                told.then(|| if base > 0.0 { rate / base } else if rate > 0.0 { GROWTH_MAX } else { 0.0 })
+                told.then(|| {
+                    if base > 0.0 {
+                        rate / base
+                    } else if rate > 0.0 {
+                        GROWTH_MAX
+                    } else {
+                        0.0
+                    }
+                })
             }
         }
     }
@@ -116,7 +127,9 @@ impl Series {
     fn within(&self, now_ms: i64, from_s: u32, to_s: u32) -> impl Iterator<Item = &Bucket> {
         let number = |ago_s: u32| (now_ms - i64::from(ago_s) * 1000).div_euclid(self.bucket_ms);
         let (from, to) = (number(from_s), number(to_s));
-        self.buckets.iter().filter(move |bucket| bucket.number > from && (to_s == 0 || bucket.number <= to))
+        self.buckets
+            .iter()
+            .filter(move |bucket| bucket.number > from && (to_s == 0 || bucket.number <= to))
     }
 }
 
@@ -145,7 +158,8 @@ mod tests {
     fn a_rate_needs_half_its_window() {
         let series = fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 1000.0)]);
         assert_eq!(series.measure(10_000), None);
-        let series = fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 300.0), (20, 600.0), (30, 900.0)]);
+        let series =
+            fed(Measure::Rate { over_s: 60 }, &[(0, 0.0), (10, 300.0), (20, 600.0), (30, 900.0)]);
         assert_eq!(series.measure(30_000), Some(30.0));
     }
 
@@ -160,10 +174,12 @@ mod tests {
         let windows = Measure::Windows { over_s: 300, window_s: 60, each_above: 0 };
         let series = fed(windows, &[(0, 0.0), (30, 1.0), (90, 2.0), (150, 2.0), (210, 3.0)]);
         assert_eq!(series.measure(210_000), Some(3.0));
-        let series = fed(Measure::Falls { over_s: 300 }, &[(0, 1.0), (10, 0.0), (20, 1.0), (30, 0.0)]);
+        let series =
+            fed(Measure::Falls { over_s: 300 }, &[(0, 1.0), (10, 0.0), (20, 1.0), (30, 0.0)]);
         assert_eq!(series.measure(30_000), Some(2.0));
         let growth = Measure::Growth { over_s: 60, base_s: 600 };
-        let steady: Vec<(i64, f64)> = (0..=66).map(|turn| (turn * 10, f64::from(turn as u32))).collect();
+        let steady: Vec<(i64, f64)> =
+            (0..=66_u32).map(|turn| (i64::from(turn) * 10, f64::from(turn))).collect();
         let ratio = fed(growth, &steady).measure(660_000).unwrap();
         assert!((0.7..1.3).contains(&ratio), "{ratio}");
         let mut sudden = steady;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farrier_sim::fault::{CallFault, Effect};
 use farrier_sim::gpu::Reason;
-use farrier_sim::{Gpu, Node};
+use farrier_sim::{Gpu, Host, Node};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -23,19 +23,20 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Shown {
     node: Node,
+    host: Host,
     gpus: Vec<Gpu>,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let directory = super::existing(&args.dir)?;
-    let node = directory.node()?;
+    let (node, host) = (directory.node()?, directory.host()?);
     let gpus = directory
         .gpu_numbers()?
         .into_iter()
         .map(|number| directory.gpu(number))
         .collect::<Result<Vec<_>, _>>()?;
     if args.output == Output::Json {
-        printer.json(&Shown { node, gpus })?;
+        printer.json(&Shown { node, host, gpus })?;
         return Ok(());
     }
     let [major, minor] = node.cuda;
@@ -43,14 +44,32 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         "{}: {}, driver {} (CUDA {major}.{minor}), kernel {}",
         node.hostname, node.sku, node.driver, node.kernel
     ))?;
-    for fault in &node.faults {
-        printer.line(&printer.toned(Tone::Bad, &call_words(fault)))?;
+    let nics: Vec<&str> = host.nics.iter().map(|nic| nic.name.as_str()).collect();
+    if !nics.is_empty() {
+        printer.line(&format!("adapters: {}", nics.join(", ")))?;
+    }
+    if let Some(now) = node.clock_unix_ms {
+        printer.line(&format!("the clock stands at {now} ms"))?;
+    }
+    for words in wrong_with_node(&node).into_iter().chain(host.wrong()) {
+        printer.line(&printer.toned(Tone::Bad, &words))?;
     }
     printer.line("")?;
     let rows: Vec<Vec<String>> =
         gpus.iter().enumerate().map(|(number, gpu)| row(number, gpu, printer)).collect();
     printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory", "wrong"], &rows)?;
     Ok(())
+}
+
+fn wrong_with_node(node: &Node) -> Vec<String> {
+    let mut wrong: Vec<String> = node.faults.iter().map(call_words).collect();
+    if !node.driver_loaded {
+        wrong.push("the driver is not loaded".to_owned());
+    }
+    if let Some(version) = &node.replaced_by {
+        wrong.push(format!("the driver on disk is {version}"));
+    }
+    wrong
 }
 
 fn row(number: usize, gpu: &Gpu, printer: &Printer) -> Vec<String> {
@@ -72,8 +91,18 @@ fn row(number: usize, gpu: &Gpu, printer: &Printer) -> Vec<String> {
 /// What is wrong with a GPU, in words.
 fn wrong(gpu: &Gpu) -> Vec<String> {
     let mut wrong = Vec::new();
-    if gpu.lost {
-        wrong.push("lost".to_owned());
+    for (holds, words) in [
+        (gpu.lost && !gpu.gone, "lost"),
+        (gpu.gone, "gone from the bus"),
+        (!gpu.board.inforom_valid, "InfoROM is not valid"),
+        (gpu.ecc.unrepairable_memory, "memory that cannot be repaired"),
+        (gpu.ecc.sram_threshold_exceeded, "SRAM errors above the threshold"),
+        (gpu.remap.pending, "remap pending"),
+        (gpu.remap.failed, "remap failed"),
+    ] {
+        if holds {
+            wrong.push(words.to_owned());
+        }
     }
     if gpu.recovery_action != 0 {
         wrong.push(format!("recovery action {}", gpu.recovery_action));
@@ -86,16 +115,22 @@ fn wrong(gpu: &Gpu) -> Vec<String> {
         (volatile.corrected(), "corrected memory errors"),
         (volatile.uncorrected(), "uncorrected memory errors"),
         (u64::from(remap.corrected_rows) + u64::from(remap.uncorrected_rows), "rows remapped"),
+        (u64::from(remap.banks.low), "banks with few spare rows"),
+        (u64::from(remap.banks.none), "banks without spare rows"),
+        (
+            gpu.retired_pages
+                .as_ref()
+                .map_or(0, |pages| (pages.single_bit.len() + pages.double_bit.len()) as u64),
+            "pages retired",
+        ),
+        (u64::from(gpu.pcie.replays), "PCIe replays"),
+        (u64::from(gpu.pcie.errors.correctable), "correctable PCIe errors"),
+        (u64::from(gpu.pcie.errors.non_fatal), "non-fatal PCIe errors"),
+        (u64::from(gpu.pcie.errors.fatal), "fatal PCIe errors"),
     ] {
         if count > 0 {
             wrong.push(format!("{count} {words}"));
         }
-    }
-    if remap.pending {
-        wrong.push("remap pending".to_owned());
-    }
-    if remap.failed {
-        wrong.push("remap failed".to_owned());
     }
     let held = gpu.clock_events.reasons.iter().filter(|reason| **reason != Reason::GpuIdle);
     wrong.extend(held.map(|reason| format!("clocks held: {reason:?}")));

@@ -51,7 +51,8 @@ impl Engine {
     pub(super) fn count(&mut self, event: &Remembered, at: Moment) -> Vec<usize> {
         let mut complete = Vec::new();
         for (place, rule) in self.rules.iter().enumerate() {
-            let Some(pattern) = rule.on.as_ref().filter(|pattern| event.is_meant_by(pattern)) else {
+            let Some(pattern) = rule.on.as_ref().filter(|pattern| event.is_meant_by(pattern))
+            else {
                 continue;
             };
             let several = pattern.within_s > 0;
@@ -85,7 +86,9 @@ impl Engine {
     fn keep(&mut self, event: Remembered, at: Moment) -> Option<Remembered> {
         let key = (event.code.clone(), event.subject.clone(), event.unit.clone());
         let kept = self.kept_ms.get(&key);
-        if kept.is_some_and(|kept| at.steady_ms - *kept < KEEP_EVERY_MS) || self.kept_ms.len() >= KEPT_MAX {
+        if kept.is_some_and(|kept| at.steady_ms - *kept < KEEP_EVERY_MS)
+            || self.kept_ms.len() >= KEPT_MAX
+        {
             return None;
         }
         self.kept_ms.insert(key, at.steady_ms);

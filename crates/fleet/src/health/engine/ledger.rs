@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::xid::XidFacts;
 
-use super::super::finding::{Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, Severity};
+use super::super::finding::{
+    Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, Severity,
+};
 use super::super::observation::{Moment, Subject};
 
 /// More open findings than this are not kept: one node has some hundred subjects, so that more come from
@@ -24,7 +26,11 @@ pub(super) struct Key {
 
 impl Key {
     fn of(finding: &Finding) -> Self {
-        Self { code: finding.code.clone(), detail: finding.detail.clone(), subject: finding.subject.clone() }
+        Self {
+            code: finding.code.clone(),
+            detail: finding.detail.clone(),
+            subject: finding.subject.clone(),
+        }
     }
 }
 
@@ -92,7 +98,8 @@ impl Ledger {
             let finding = &mut open.finding;
             finding.last_seen = finding.last_seen.max(at.wall);
             open.last_ms = open.last_ms.max(at.steady_ms);
-            let worse = finding.severity != verdict.severity || finding.rule_action != verdict.action;
+            let worse =
+                finding.severity != verdict.severity || finding.rule_action != verdict.action;
             if anew || worse {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
@@ -163,7 +170,11 @@ impl Ledger {
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for finding in std::mem::take(&mut self.cleared) {
-            changes.push(if finding.is_open() { Change::Opened(finding) } else { Change::Cleared(finding) });
+            changes.push(if finding.is_open() {
+                Change::Opened(finding)
+            } else {
+                Change::Cleared(finding)
+            });
         }
         let opened = std::mem::take(&mut self.opened);
         let updated = std::mem::take(&mut self.updated);

@@ -69,6 +69,8 @@ pub struct Coverage {
 #[derive(Debug)]
 pub struct Engine {
     rules: Rules,
+    /// By signal: the rules and clauses that look at it.
+    looks: BTreeMap<Signal, Vec<(usize, usize)>>,
     facts: XidFacts,
     table: Table,
     watches: BTreeMap<(usize, usize), Watch>,
@@ -76,12 +78,19 @@ pub struct Engine {
     /// When an event was last kept, so that a storm is kept once a minute.
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
+    /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
+    unseen: Option<(i64, Vec<Key>)>,
 }
+
+/// What has not been seen for so long after a reboot is no longer in the node. Every collector has
+/// spoken many times by then.
+const GONE_AFTER_MS: i64 = 600_000;
 
 impl Engine {
     /// Nothing seen yet.
     pub fn new(rules: Rules, facts: XidFacts) -> Self {
         Self {
+            looks: looks(&rules),
             rules,
             facts,
             table: Table::default(),
@@ -89,6 +98,7 @@ impl Engine {
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
+            unseen: None,
         }
     }
 
@@ -103,6 +113,10 @@ impl Engine {
         }
         if saved.boot != boot {
             self.recovered(|_| true, "the node was rebooted", now);
+            let of_values =
+                |key: &&Key| self.rules.get(&key.code).is_some_and(|it| !it.when.is_empty());
+            let keys = self.ledger.iter().map(|(key, _)| key).filter(of_values).cloned().collect();
+            self.unseen = Some((now.steady_ms, keys));
         }
         self.drop_orphans(now);
         self.ledger.take_changes()
@@ -118,6 +132,7 @@ impl Engine {
             self.checks(items, now);
         }
         self.quiet(now);
+        self.notice_gone(now);
         self.notice_recovery(&before, now);
         let asked = |subject: &Subject| {
             let gpu = Subject::Gpu(subject.gpu()?.clone());
@@ -133,6 +148,7 @@ impl Engine {
             return Vec::new();
         }
         // Windows begin anew: their places and lengths may be others.
+        self.looks = looks(&rules);
         self.rules = rules;
         self.watches.clear();
         self.counted.clear();
@@ -156,7 +172,9 @@ impl Engine {
     }
 
     /// The newest values, by subject and signal.
-    pub fn latest(&self) -> impl Iterator<Item = (&Subject, Signal, &farrier_facts::node::Reading<f64>)> {
+    pub fn latest(
+        &self,
+    ) -> impl Iterator<Item = (&Subject, Signal, &farrier_facts::node::Reading<f64>)> {
         self.table.iter()
     }
 
@@ -181,7 +199,8 @@ impl Engine {
         let (kind, clears) = (rule.kind, "a check of the node that no longer finds it".to_owned());
         let mut found = Vec::new();
         for item in items {
-            let key = Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
+            let key =
+                Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
             let verdict = Verdict {
                 kind,
                 severity: rule.severity.unwrap_or(item.severity),
@@ -189,7 +208,8 @@ impl Engine {
                 text: item.text.clone(),
                 clears: clears.clone(),
             };
-            let evidence = vec![super::finding::Evidence::Check { text: item.text.clone(), at: now.wall }];
+            let evidence =
+                vec![super::finding::Evidence::Check { text: item.text.clone(), at: now.wall }];
             found.push(key.clone());
             self.ledger.found(key, verdict, evidence, now, false);
         }
@@ -202,6 +222,15 @@ impl Engine {
             .collect();
         for key in gone {
             self.ledger.clear(&key, "the check no longer finds it", now);
+        }
+    }
+
+    /// A part that was replaced while the node was down does not come back to clear its findings.
+    fn notice_gone(&mut self, now: Moment) {
+        let due = |since: i64| now.steady_ms - since >= GONE_AFTER_MS;
+        let Some((_, keys)) = self.unseen.take_if(|(since, _)| due(*since)) else { return };
+        for key in keys.iter().filter(|key| !self.table.has(&key.subject)) {
+            self.ledger.clear(key, "it has not been in the node since the reboot", now);
         }
     }
 
@@ -246,6 +275,16 @@ impl Engine {
             self.ledger.clear(&key, "its rule is not in force any more", now);
         }
     }
+}
+
+fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, usize)>> {
+    let mut looks: BTreeMap<Signal, Vec<(usize, usize)>> = BTreeMap::new();
+    for (rule_at, rule) in rules.iter().enumerate() {
+        for (clause_at, clause) in rule.when.iter().enumerate() {
+            looks.entry(clause.signal).or_default().push((rule_at, clause_at));
+        }
+    }
+    looks
 }
 
 /// By GPU.

@@ -44,9 +44,10 @@ impl Remembered {
         match same {
             Same::Code => (self.subject.clone(), self.code.clone()),
             Same::Subject => (self.subject.clone(), String::new()),
-            Same::Unit => {
-                (self.subject.clone(), format!("{} {}", self.code, self.unit.as_deref().unwrap_or_default()))
-            }
+            Same::Unit => (
+                self.subject.clone(),
+                format!("{} {}", self.code, self.unit.as_deref().unwrap_or_default()),
+            ),
             Same::NodeCode => (Subject::Node, self.code.clone()),
         }
     }
@@ -83,7 +84,9 @@ impl Counted {
         let seen = self.groups.entry(event.group(pattern.same)).or_default();
         let merge_ms = i64::from(pattern.merge_s) * 1000;
         let burst = seen.iter_mut().rev().find(|it| {
-            it.subject == event.subject && it.boot == event.boot && at.steady_ms - it.at_ms <= merge_ms
+            it.subject == event.subject
+                && it.boot == event.boot
+                && at.steady_ms - it.at_ms <= merge_ms
         });
         let continues = match burst {
             Some(burst) if merge_ms > 0 => {

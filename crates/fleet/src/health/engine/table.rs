@@ -62,6 +62,11 @@ impl Table {
         Some(place)
     }
 
+    /// Whether it was ever seen.
+    pub(super) fn has(&self, subject: &Subject) -> bool {
+        self.places.contains_key(subject)
+    }
+
     pub(super) fn subject(&self, place: usize) -> &Subject {
         &self.subjects[place]
     }

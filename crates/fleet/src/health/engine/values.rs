@@ -25,7 +25,9 @@ impl Engine {
         for blind in &batch.blind {
             self.table.forget(blind.scope, &blind.why);
             let of_scope = |rule: &Rule| rule.scope() == Some(blind.scope);
-            touched.extend(self.rules.iter().enumerate().filter(|(_, it)| of_scope(it)).map(|(at, _)| at));
+            touched.extend(
+                self.rules.iter().enumerate().filter(|(_, it)| of_scope(it)).map(|(at, _)| at),
+            );
         }
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
@@ -54,22 +56,19 @@ impl Engine {
     ) {
         let value = reading.value().copied();
         self.table.set(place, signal, reading);
-        for (at, rule) in self.rules.iter().enumerate() {
-            for (clause_at, clause) in rule.when.iter().enumerate() {
-                if clause.signal != signal {
-                    continue;
-                }
-                let subject = self.table.subject(place);
-                let fits = rule.models.is_empty() && rule.except_models.is_empty()
-                    || self.table.model(subject).is_some_and(|name| rule.is_for_model(name));
-                if !fits {
-                    continue;
-                }
-                touched.insert(at);
-                let watch = self.watches.entry((at, place)).or_insert_with(|| Watch::new(rule));
-                if let (Some(value), true) = (value, clause.measure != Measure::Last) {
-                    watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
-                }
+        for (at, clause_at) in self.looks.get(&signal).into_iter().flatten().copied() {
+            let rule = self.rules.at(at);
+            let subject = self.table.subject(place);
+            let fits = rule.models.is_empty() && rule.except_models.is_empty()
+                || self.table.model(subject).is_some_and(|name| rule.is_for_model(name));
+            if !fits {
+                continue;
+            }
+            touched.insert(at);
+            let watch = self.watches.entry((at, place)).or_insert_with(|| Watch::new(rule));
+            let clause = &rule.when[clause_at];
+            if let (Some(value), true) = (value, clause.measure != Measure::Last) {
+                watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
             }
         }
     }
@@ -107,7 +106,8 @@ impl Engine {
     /// The rule over all of its subjects: peers are compared once the rest is known.
     fn try_all(&self, at: usize, now: Moment) -> Vec<Tried> {
         let rule = self.rules.at(at);
-        let places = self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
+        let places =
+            self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
         let mut tried: Vec<Tried> =
             places.map(|(place, watch)| self.try_one(rule, place, watch, now)).collect();
         for (clause_at, clause) in rule.when.iter().enumerate() {
@@ -118,8 +118,11 @@ impl Engine {
                 .map(|it| (it.place, it.measured[clause_at].value))
                 .collect();
             for it in tried.iter_mut().filter(|it| it.truth == Truth::Holds) {
-                let others: Vec<f64> =
-                    values.iter().filter(|(place, _)| *place != it.place).map(|(_, value)| *value).collect();
+                let others: Vec<f64> = values
+                    .iter()
+                    .filter(|(place, _)| *place != it.place)
+                    .map(|(_, value)| *value)
+                    .collect();
                 if others.len() < PEERS_MIN {
                     it.truth = Truth::HoldsNot;
                     continue;
@@ -165,7 +168,8 @@ impl Engine {
                 Err(truth) => unknown = Some(truth),
             }
         }
-        let truth = lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
+        let truth =
+            lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
         Tried { place, truth, measured }
     }
 
@@ -178,7 +182,8 @@ impl Engine {
             Step::Wait => {}
             Step::Clear => self.ledger.clear(&key, "it no longer holds", now),
             Step::Found => {
-                let (Some(severity), Some(action), Some(text)) = (rule.severity, rule.action, &rule.text)
+                let (Some(severity), Some(action), Some(text)) =
+                    (rule.severity, rule.action, &rule.text)
                 else {
                     return;
                 };

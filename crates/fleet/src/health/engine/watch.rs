@@ -68,7 +68,13 @@ impl Watch {
     }
 
     /// The measure of a clause, from the newest value or the past.
-    pub(super) fn measure(&self, place: usize, clause: &Clause, newest: f64, now_ms: i64) -> Option<f64> {
+    pub(super) fn measure(
+        &self,
+        place: usize,
+        clause: &Clause,
+        newest: f64,
+        now_ms: i64,
+    ) -> Option<f64> {
         match self.series.get(place) {
             Some(Some(series)) => series.measure(now_ms),
             _ => Some(flag(clause, newest)),
@@ -124,7 +130,9 @@ pub(super) fn limit_of(
     }
     match clause.limit {
         Limit::Number(number) => Ok(number),
-        Limit::Signal { signal, times } => value_of(signal, latest(signal)).map(|value| value * times),
+        Limit::Signal { signal, times } => {
+            value_of(signal, latest(signal)).map(|value| value * times)
+        }
         Limit::Peers { .. } => Err(Truth::Unknown("its peers were not asked".to_owned())),
     }
 }

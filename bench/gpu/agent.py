@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""The agent on a machine with a real GPU: its cost, its speed from kernel line to finding, and what a training step loses by it.
+
+    agent.py watch FARRIER OUT --seconds 600     cost of agent and probe, idle and under load; latency; status, metrics
+    agent.py step  FARRIER OUT --pairs 30        a training step with and without the agent, by turns
+
+Needs root (it writes lines to /dev/kmsg, which the agent must find), torch and a GPU. It changes no setting of the card.
+"""
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+TICKS = os.sysconf("SC_CLK_TCK")
+LISTEN = "127.0.0.1:19402"
+
+
+def processes_of(pid):
+    """The agent and its children."""
+    found = [pid]
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    if int(file.read().rsplit(")", 1)[1].split()[1]) == pid:
+                        found.append(int(name))
+            except (OSError, IndexError):
+                pass
+    return found
+
+
+def cpu_s(pid):
+    """Processor time from the scheduler's own count (nanoseconds), which is finer than ticks."""
+    total = 0
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+                total += int(file.read().split()[0])
+    except OSError:
+        pass
+    return total / 1e9
+
+
+def rss_kib(pid):
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("VmRSS"):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
+
+
+class Agent:
+    """A running agent in a folder of its own."""
+
+    def __init__(self, farrier):
+        self.folder = tempfile.mkdtemp(prefix="farrier-bench-")
+        self.sink = os.path.join(self.folder, "sink.jsonl")
+        self.socket = os.path.join(self.folder, "agent.sock")
+        config = os.path.join(self.folder, "agent.toml")
+        with open(config, "w") as file:
+            file.write(f'state_dir = "{self.folder}/state"\nlisten = "{LISTEN}"\nsocket = "{self.socket}"\n[sink]\nfile = "{self.sink}"\n')
+        self.log = open(os.path.join(self.folder, "log"), "wb")
+        self.process = subprocess.Popen([farrier, "agent", "--config", config], stdout=self.log, stderr=self.log)
+        for _ in range(100):
+            if os.path.exists(self.socket):
+                break
+            time.sleep(0.1)
+        time.sleep(3)
+
+    def pids(self):
+        return processes_of(self.process.pid)
+
+    def cost(self):
+        return {pid: cpu_s(pid) for pid in self.pids()}
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def load(seconds):
+    """Keeps the GPU busy as a training step does."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "import time, torch\n"
+         "a = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16)\n"
+         f"end = time.time() + {seconds}\n"
+         "while time.time() < end:\n    for _ in range(100): b = a @ a\n    torch.cuda.synchronize()\n"])
+
+
+def measure(agent, seconds):
+    """Milliseconds of processor time a second, of the agent and of its probe."""
+    before, start = agent.cost(), time.monotonic()
+    time.sleep(seconds)
+    after, elapsed = agent.cost(), time.monotonic() - start
+    main = agent.process.pid
+    of = lambda pids: 1000 * sum(after.get(pid, 0) - before.get(pid, 0) for pid in pids) / elapsed
+    children = [pid for pid in after if pid != main]
+    return {"seconds": round(elapsed, 1), "agent_ms_per_s": of([main]), "probe_ms_per_s": of(children),
+            "agent_rss_kib": rss_kib(main), "probe_rss_kib": sum(rss_kib(pid) for pid in children)}
+
+
+def latency(agent, trials, address):
+    """From the write of a kernel line to the finding in the sink, which comes after the journal's fsync."""
+    times = []
+    for trial in range(trials):
+        size = os.path.getsize(agent.sink) if os.path.exists(agent.sink) else 0
+        # Xids that mean nothing by themselves, each time another, so that each opens a finding of its own.
+        line = f"NVRM: Xid (PCI:{address}): {900 + trial}, pid=1, name=bench, written by bench/gpu/agent.py\n"
+        start = time.monotonic()
+        with open("/dev/kmsg", "w") as file:
+            file.write(line)
+        while time.monotonic() < start + 5:
+            if os.path.exists(agent.sink) and os.path.getsize(agent.sink) > size:
+                times.append(1000 * (time.monotonic() - start))
+                break
+            time.sleep(0.0005)
+        time.sleep(0.05)
+    times.sort()
+    if not times:
+        return {"trials": trials, "found": 0}
+    return {"trials": trials, "found": len(times), "p50_ms": times[len(times) // 2],
+            "p99_ms": times[min(len(times) - 1, int(len(times) * 0.99))], "max_ms": times[-1]}
+
+
+def gpu_address():
+    text = subprocess.run(["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"], capture_output=True, text=True).stdout
+    return text.splitlines()[0].strip()[4:].lower().split(".")[0]
+
+
+def watch(args):
+    agent = Agent(args.farrier)
+    result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": os.uname().release}
+    third = args.seconds / 3
+    time.sleep(5)
+    result["idle"] = measure(agent, third)
+    worker = load(third + 40)
+    time.sleep(20)
+    result["loaded"] = measure(agent, third)
+    for name, path in (("metrics.txt", "/metrics"), ("healthz.txt", "/healthz")):
+        try:
+            with urllib.request.urlopen(f"http://{LISTEN}{path}", timeout=5) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as err:
+            text = f"{err.code}\n".encode() + err.read()
+        with open(os.path.join(args.out, name), "wb") as file:
+            file.write(text)
+    for name, words in (("status.txt", []), ("status.json", ["--output", "json"])):
+        shown = subprocess.run([args.farrier, "status", "--socket", agent.socket, *words], capture_output=True)
+        with open(os.path.join(args.out, name), "wb") as file:
+            file.write(shown.stdout + shown.stderr)
+    worker.wait()
+    result["latency"] = latency(agent, 200, gpu_address())
+    left = args.seconds - third * 2 - 90
+    if left > 0:
+        time.sleep(left)
+    result["end"] = measure(agent, 10)
+    result["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    agent.stop()
+    for name in ("log", "sink.jsonl"):
+        path = os.path.join(agent.folder, name)
+        if os.path.exists(path):
+            with open(path, "rb") as source, open(os.path.join(args.out, name), "wb") as copy:
+                copy.write(source.read())
+    with open(os.path.join(args.out, "watch.json"), "w") as file:
+        json.dump(result, file, indent=1)
+    print(json.dumps(result, indent=1))
+
+
+def step(args):
+    """Blocks of steps with the agent stopped (SIGSTOP, probe and all) and running, by turns, in both orders."""
+    import torch
+
+    torch.manual_seed(0)
+    width, layers, batch = 2048, 8, 8
+    layer = torch.nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).cuda().to(torch.bfloat16)
+    optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+    data = torch.randn(batch, 1024, width, device="cuda", dtype=torch.bfloat16)
+
+    def steps(seconds):
+        times, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            start = time.perf_counter()
+            for _ in range(4):
+                optimiser.zero_grad(set_to_none=True)
+                model(data).float().square().mean().backward()
+                optimiser.step()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - start) / 4)
+        return statistics.fmean(times)
+
+    steps(20)
+    agent = Agent(args.farrier)
+    steps(5)
+    send = lambda what: [os.kill(pid, what) for pid in agent.pids()]
+    ratios, with_agent, without = [], [], []
+    for pair in range(args.pairs):
+        took = {}
+        for running in ((True, False) if pair % 2 else (False, True)):
+            send(signal.SIGCONT if running else signal.SIGSTOP)
+            time.sleep(0.2)
+            took[running] = steps(args.block_s)
+        send(signal.SIGCONT)
+        ratios.append(took[True] / took[False])
+        with_agent.append(took[True])
+        without.append(took[False])
+    agent.stop()
+    ratios.sort()
+    spread = statistics.stdev(ratios) / len(ratios) ** 0.5
+    result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "pairs": args.pairs, "block_s": args.block_s,
+              "step_ms_with": 1000 * statistics.median(with_agent), "step_ms_without": 1000 * statistics.median(without),
+              "ratio_median": statistics.median(ratios), "ratio_mean": statistics.fmean(ratios), "standard_error": spread,
+              "ratios": ratios}
+    with open(os.path.join(args.out, "step.json"), "w") as file:
+        json.dump(result, file, indent=1)
+    print(json.dumps({key: value for key, value in result.items() if key != "ratios"}, indent=1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("watch", "step"))
+    parser.add_argument("farrier")
+    parser.add_argument("out")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--block-s", type=float, default=4)
+    args = parser.parse_args()
+    os.makedirs(args.out, exist_ok=True)
+    {"watch": watch, "step": step}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+use farrier_facts::FactSet;
+use farrier_facts::node::Reading;
+use jiff::Timestamp;
+
+use super::super::finding::{Action, Severity};
+use super::super::observation::{Blind, Sample};
+use super::super::signal::Scope;
+use super::*;
+
+fn engine() -> Engine {
+    let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
+    Engine::new(rules, XidFacts::clone(&FactSet::embedded().xids))
+}
+
+fn at(seconds: i64) -> Moment {
+    Moment {
+        steady_ms: seconds * 1000,
+        wall: Timestamp::from_second(1_790_000_000 + seconds).unwrap_or_default(),
+    }
+}
+
+fn gpu(number: u32) -> Subject {
+    Subject::Gpu(GpuUuid(format!("GPU-{number}")))
+}
+
+fn inventory() -> Vec<GpuIdentity> {
+    (0..8)
+        .map(|index| GpuIdentity {
+            uuid: GpuUuid(format!("GPU-{index}")),
+            index,
+            minor: Some(index),
+            pci: format!("0000:{:02x}:00.0", 0x1b + index),
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+        })
+        .collect()
+}
+
+fn sample(subject: Subject, signal: Signal, value: f64) -> Batch {
+    let samples = vec![Sample { subject, signal, reading: Reading::Value(value) }];
+    Batch { inventory: Some(inventory()), samples, ..Batch::default() }
+}
+
+fn codes(changes: &[Change]) -> Vec<(&'static str, String)> {
+    changes
+        .iter()
+        .map(|change| match change {
+            Change::Opened(it) => ("opened", it.code.clone()),
+            Change::Updated(it) => ("updated", it.code.clone()),
+            Change::Cleared(it) => ("cleared", it.code.clone()),
+        })
+        .collect()
+}
+
+#[test]
+fn a_threshold_opens_once_and_clears_after_its_time() {
+    let mut engine = engine();
+    let pending = |value| sample(gpu(0), Signal::GpuRowsPending, value);
+    assert!(engine.observe(at(0), &pending(0.0)).changes.is_empty());
+    let opened = engine.observe(at(10), &pending(1.0)).changes;
+    assert_eq!(codes(&opened), [("opened", "gpu.rows-pending".to_owned())]);
+    let finding = opened[0].finding();
+    assert_eq!((finding.severity, finding.action), (Severity::Critical, Action::ResetGpu));
+    assert!(finding.clears.contains("gpu.rows_pending"), "{}", finding.clears);
+    assert!(engine.observe(at(20), &pending(1.0)).changes.is_empty(), "it does not happen again");
+    assert!(engine.observe(at(30), &pending(0.0)).changes.is_empty(), "it waits");
+    let cleared = engine.observe(at(50), &pending(0.0)).changes;
+    assert_eq!(codes(&cleared), [("cleared", "gpu.rows-pending".to_owned())]);
+    assert_eq!(engine.findings().count(), 0);
+}
+
+#[test]
+fn blindness_neither_opens_nor_clears() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    let blind = Batch {
+        blind: vec![Blind { scope: Scope::Gpu, why: "the driver hangs".to_owned() }],
+        ..Batch::default()
+    };
+    for second in 1..600 {
+        assert!(engine.observe(at(second), &blind).changes.is_empty());
+    }
+    assert_eq!(engine.findings().count(), 1);
+    let coverage = engine.coverage();
+    assert!(
+        coverage
+            .blind
+            .iter()
+            .any(|(code, _, why)| code == "gpu.rows-failed" && why.contains("hangs"))
+    );
+}
+
+#[test]
+fn the_drivers_action_outranks_the_rules_until_it_is_taken_back() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuEccUncorrected, 1.0));
+    engine.observe(at(1), &sample(gpu(1), Signal::GpuRowsPending, 1.0));
+    let changes = engine.observe(at(2), &sample(gpu(0), Signal::GpuRecoveryAction, 2.0)).changes;
+    let ecc =
+        changes.iter().map(Change::finding).find(|it| it.code == "gpu.ecc-uncorrected").unwrap();
+    assert_eq!(ecc.action, Action::RebootNode);
+    assert_eq!(ecc.action_by, super::super::finding::ActionBy::Driver);
+    assert_eq!(ecc.rule_action, Action::ResetGpu);
+    let other = engine.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
+    assert_eq!(other.action, Action::ResetGpu, "another GPU's finding is not touched");
+    let changes = engine.observe(at(3), &sample(gpu(0), Signal::GpuRecoveryAction, 0.0)).changes;
+    let cleared: Vec<_> =
+        codes(&changes).into_iter().filter(|(what, _)| *what == "cleared").collect();
+    assert_eq!(cleared, [("cleared", "gpu.ecc-uncorrected".to_owned())]);
+}
+
+#[test]
+fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
+    let mut engine = engine();
+    let samples =
+        vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading: Reading::Absent }];
+    let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+    assert!(engine.observe(at(0), &batch).changes.is_empty());
+    let coverage = engine.coverage();
+    assert!(coverage.unsupported.iter().any(|(code, ..)| code == "gpu.rows-failed"));
+    assert!(!coverage.watched.contains_key("gpu.rows-failed"));
+}
+
+#[test]
+fn the_slow_one_among_peers_is_found() {
+    let mut engine = engine();
+    let mut opened = Vec::new();
+    for second in 0..200 {
+        let mut samples = Vec::new();
+        for index in 0..8 {
+            let clock = if index == 5 { 1500.0 } else { 1980.0 };
+            let reading = |value| Reading::Value(value);
+            samples.push(Sample {
+                subject: gpu(index),
+                signal: Signal::GpuClockSm,
+                reading: reading(clock),
+            });
+            samples.push(Sample {
+                subject: gpu(index),
+                signal: Signal::GpuSmActive,
+                reading: reading(0.9),
+            });
+        }
+        let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+        opened.extend(engine.observe(at(second), &batch).changes);
+    }
+    let opened: Vec<_> =
+        opened.iter().map(Change::finding).map(|it| (&it.code, &it.subject)).collect();
+    assert_eq!(opened, [(&"gpu.clock-below-peers".to_owned(), &gpu(5))]);
+}
+
+fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
+    let line = format!("NVRM: Xid (PCI:{address}): {number}, pid=7, name=python, something\n");
+    let facts = XidFacts::clone(&FactSet::embedded().xids);
+    let kernel = farrier_facts::decode::decode(&facts, line.as_bytes())
+        .into_iter()
+        .map(|event| super::super::observation::KernelEvent {
+            event,
+            boot: boot.to_owned(),
+            at: when,
+        })
+        .collect();
+    Batch { inventory: Some(inventory()), kernel, ..Batch::default() }
+}
+
+#[test]
+fn an_xid_is_counted_and_a_burst_is_no_repeat() {
+    let mut engine = engine();
+    let opened = engine.observe(at(0), &xid(31, "0000:1c:00", at(0), "a"));
+    assert_eq!(codes(&opened.changes), [("opened", "gpu.xid".to_owned())]);
+    assert_eq!(opened.changes[0].finding().subject, gpu(1));
+    assert_eq!(opened.changes[0].finding().detail, "Xid 31");
+    assert_eq!(opened.remembered.len(), 1);
+    for second in 1..100 {
+        let decision = engine.observe(at(second), &xid(31, "0000:1c:00", at(second), "a"));
+        assert_eq!(codes(&decision.changes), [("updated", "gpu.xid".to_owned())]);
+    }
+    assert_eq!(engine.findings().next().unwrap().count, 100);
+    let decision = engine.observe(at(900), &xid(31, "0000:1c:00", at(900), "a"));
+    assert!(codes(&decision.changes).contains(&("opened", "gpu.xid-app-repeated".to_owned())));
+    let over = engine.observe(at(900 + 3600), &Batch::default());
+    assert!(codes(&over.changes).contains(&("cleared", "gpu.xid".to_owned())));
+}
+
+#[test]
+fn repeats_are_known_after_a_restart_and_a_reboot() {
+    let mut remembered = Vec::new();
+    let mut saved = Saved::default();
+    for (turn, boot) in ["a", "b", "c"].into_iter().enumerate() {
+        let mut engine = engine();
+        let now = at(i64::try_from(turn).unwrap() * 4000);
+        let restored = engine.restore(saved.clone(), boot, now);
+        assert_eq!(restored.len(), 0, "an Xid waits for quiet, not for a reboot");
+        let decision = engine.observe(now, &xid(95, "0000:1c:00", now, boot));
+        remembered.extend(decision.remembered);
+        let open: Vec<Finding> = engine.findings().cloned().collect();
+        let after = open.iter().any(|it| it.code == "gpu.xid-after-reboots");
+        assert_eq!(after, turn == 2, "{boot}");
+        assert!(open.iter().filter(|it| it.code == "gpu.xid").count() == 1);
+        saved = Saved {
+            findings: open,
+            next_id: engine.next_id(),
+            remembered: remembered.clone(),
+            boot: boot.to_owned(),
+        };
+    }
+}
+
+#[test]
+fn a_reboot_clears_what_it_mends() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuEccUncorrected, 1.0));
+    let findings: Vec<Finding> = engine.findings().cloned().collect();
+    let saved = Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() };
+    let mut same = super::tests::engine();
+    assert!(same.restore(saved.clone(), "a", at(5)).is_empty());
+    assert_eq!(same.findings().count(), 1);
+    let mut other = super::tests::engine();
+    let changes = other.restore(saved, "b", at(5));
+    assert_eq!(codes(&changes), [("cleared", "gpu.ecc-uncorrected".to_owned())]);
+    assert_eq!(changes[0].finding().cleared.as_ref().unwrap().why, "the node was rebooted");
+}
+
+#[test]
+fn a_part_that_was_replaced_takes_its_findings_along() {
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    first.observe(at(0), &sample(gpu(1), Signal::GpuRowsFailed, 1.0));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let saved = Saved { findings, next_id: 2, remembered: Vec::new(), boot: "a".to_owned() };
+    let mut second = engine();
+    assert!(second.restore(saved, "b", at(100)).is_empty());
+    for second_of_boot in 100..700 {
+        let batch = sample(gpu(1), Signal::GpuRowsFailed, 1.0);
+        assert!(second.observe(at(second_of_boot), &batch).changes.is_empty());
+    }
+    let changes = second.observe(at(700), &sample(gpu(1), Signal::GpuRowsFailed, 1.0)).changes;
+    assert_eq!(codes(&changes), [("cleared", "gpu.rows-failed".to_owned())]);
+    assert_eq!(changes[0].finding().subject, gpu(0));
+}
+
+#[test]
+fn a_check_is_open_until_it_finds_nothing() {
+    let mut engine = engine();
+    let item = CheckItem {
+        code: "module-differs-from-disk".to_owned(),
+        severity: Severity::Critical,
+        action: Action::RebootNode,
+        text: "loaded 1, on disk 2".to_owned(),
+    };
+    let wrong = Batch { checks: Some(vec![item]), ..Batch::default() };
+    assert_eq!(codes(&engine.observe(at(0), &wrong).changes), [("opened", "check".to_owned())]);
+    assert!(engine.observe(at(60), &wrong).changes.is_empty());
+    assert!(engine.observe(at(61), &Batch::default()).changes.is_empty(), "no check was made");
+    let right = Batch { checks: Some(Vec::new()), ..Batch::default() };
+    assert_eq!(codes(&engine.observe(at(120), &right).changes), [("cleared", "check".to_owned())]);
+}
+
+#[test]
+fn rules_can_be_changed_while_findings_are_open() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    let off = BTreeMap::from([(
+        "gpu.rows-failed".to_owned(),
+        super::super::rules::RuleOverride { enabled: Some(false), ..Default::default() },
+    )]);
+    let changes = engine.reconfigure(Rules::configured(&off).unwrap(), at(1));
+    assert_eq!(codes(&changes), [("cleared", "gpu.rows-failed".to_owned())]);
+    let wrong = BTreeMap::from([
+        ("gpu.rows-faild".to_owned(), super::super::rules::RuleOverride::default()),
+        (
+            "gpu.xid".to_owned(),
+            super::super::rules::RuleOverride { limit: Some(3.0), ..Default::default() },
+        ),
+    ]);
+    let errors = Rules::configured(&wrong).unwrap_err();
+    assert_eq!(errors.len(), 2, "both are said");
+    assert!(errors.iter().any(|err| err.to_string().contains("did you mean `gpu.rows-failed`?")));
+}

@@ -1,0 +1,19 @@
+//! Whether the NVIDIA kernel module is loaded, without entering it.
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Sample, Signal};
+
+use super::{flag, of_node, required};
+use crate::root::Root;
+
+const MODULES: &str = "/sys/module";
+
+pub(super) fn read(root: &Root, samples: &mut Vec<Sample>) {
+    let loaded = match root.word("/sys/module/nvidia/initstate") {
+        // `coming` and `going` are states in which nobody can use it.
+        Reading::Value(state) => Reading::Value(state == "live"),
+        Reading::Absent => required(root.list(MODULES), MODULES).map(|_| false),
+        Reading::Unreadable(why) => Reading::Unreadable(why),
+    };
+    of_node(samples, Signal::NodeDriverLoaded, loaded.map(flag));
+}

@@ -1,0 +1,131 @@
+//! What the host's files say of the node, again and again: network ports, the PCI bus, stuck threads, the kernel,
+//! mounts and the driver's module.
+//!
+//! Nothing here enters the NVIDIA driver or opens its devices, so that it goes on when the driver hangs. A read of
+//! a network port's files does enter that adapter's driver and firmware, and may wait there for as long as a
+//! firmware command may take: the collector has a thread of its own.
+//!
+//! Each subject is a file. What must be remembered between two reads is in its struct; memory is bounded by what
+//! the node has.
+
+mod driver;
+mod kernel;
+mod mounts;
+mod nics;
+mod pci;
+mod threads;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
+
+use crate::root::Root;
+use crate::tier::Tier;
+
+/// What the node ought to have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Expectations {
+    /// GPUs. None: the most that were seen since the collector started.
+    pub gpus: Option<u32>,
+    /// Active network ports. None: the most that were active since the collector started.
+    pub nics: Option<u32>,
+    /// Adapters that are left alone, such as those whose firmware answers each read with an error in the kernel log.
+    pub nics_ignored: Vec<String>,
+}
+
+/// Reads the host, tier by tier.
+#[derive(Debug)]
+pub struct Collector {
+    root: Root,
+    nics: nics::Nics,
+    pci: pci::Pci,
+    threads: threads::Threads,
+    mounts: mounts::Mounts,
+}
+
+impl Collector {
+    /// A collector that has seen nothing yet. The root should record nothing: [`Root::unrecorded`].
+    pub fn new(root: Root, expectations: Expectations) -> Self {
+        Self {
+            root,
+            pci: pci::Pci::new(expectations.gpus),
+            nics: nics::Nics::new(expectations.nics, expectations.nics_ignored),
+            threads: threads::Threads::default(),
+            mounts: mounts::Mounts::default(),
+        }
+    }
+
+    /// Which GPU stands at which address of the PCI bus. GPUs that are no longer named are still looked for.
+    pub fn set_inventory(&mut self, gpus: &[GpuIdentity]) {
+        self.pci.set_inventory(gpus);
+    }
+
+    /// The processes that have a context on a GPU: of these, and only of these, all threads are looked at.
+    pub fn set_gpu_processes(&mut self, pids: &[u32]) {
+        self.threads.set_gpu_processes(pids);
+    }
+
+    /// Reads a tier.
+    pub fn read(&mut self, tier: Tier) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        let root = &self.root;
+        match tier {
+            Tier::Fast => self.nics.read_states(root, &mut samples),
+            Tier::Medium => {
+                self.nics.read(root, &mut samples);
+                self.pci.read(root, &mut samples);
+                self.mounts.read(root, &mut samples);
+                kernel::read_oom_kills(root, &mut samples);
+                driver::read(root, &mut samples);
+            }
+            Tier::Slow => {
+                self.threads.read(root, &mut samples);
+                kernel::read(root, &mut samples);
+            }
+            Tier::Rare => {
+                self.pci.forget_devices();
+                self.pci.read_acs(root, &mut samples);
+            }
+        }
+        samples
+    }
+}
+
+fn of_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
+    samples.push(Sample { subject: Subject::Node, signal, reading });
+}
+
+/// A count as a value of a signal.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counters stay below 2^53, and near it the last digit does not matter"
+)]
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+fn flag(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+/// A file that holds one whole number.
+fn number(root: &Root, path: &str) -> Reading<u64> {
+    root.word(path).and_then(|word| match word.parse() {
+        Ok(number) => Reading::Value(number),
+        Err(_) => no_number(path),
+    })
+}
+
+fn no_number<T>(path: &str) -> Reading<T> {
+    Reading::Unreadable(format!("`{path}` does not hold what is expected there"))
+}
+
+/// What every Linux has must not be taken for something that this node lacks.
+fn required<T>(reading: Reading<T>, path: &str) -> Reading<T> {
+    match reading {
+        Reading::Absent => Reading::Unreadable(format!("there is no `{path}`")),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Ports of network adapters for jobs: `InfiniBand`, `RoCE` and EFA.
+//!
+//! A read of `state` or of a counter is a command to the adapter's firmware. Only what is judged is read; what
+//! failed is left alone for an hour, because on some adapters each read of a counter that the firmware keeps to
+//! itself prints `ACCESS_REG ... failed` into the kernel log (leptonai/gpud#1164).
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Sample, Signal, Subject};
+
+use super::{count, flag, no_number, of_node};
+use crate::root::Root;
+
+const ADAPTERS: &str = "/sys/class/infiniband";
+
+/// A driver that is loaded anew takes its ports away for a moment.
+const MISSED_READS: u32 = 3;
+
+/// An hour of reads, one every ten seconds.
+const LEFT_ALONE_READS: u32 = 360;
+
+/// A node has at most some tens; an adapter that is renamed again and again must not fill the memory.
+const PORTS_MAX: usize = 512;
+
+/// Counters of a port, with the folders in which they may stand. Linux `Documentation/ABI/stable/sysfs-class-infiniband`,
+/// `drivers/infiniband/hw/mlx5/counters.c`, `drivers/infiniband/hw/efa/efa_verbs.c`; the efa driver moved the counters
+/// of commands from the port to the device in 5.14.
+const COUNTERS: [(Signal, Place, &str); 14] = [
+    (Signal::NicLinkDowned, Place::Port, "link_downed"),
+    (Signal::NicLinkErrorRecovery, Place::Port, "link_error_recovery"),
+    (Signal::NicSymbolError, Place::Port, "symbol_error"),
+    (Signal::NicBufferOverrun, Place::Port, "excessive_buffer_overrun_errors"),
+    (Signal::NicLinkIntegrity, Place::Port, "local_link_integrity_errors"),
+    (Signal::NicReceiveErrors, Place::Port, "port_rcv_errors"),
+    (Signal::NicTransmitDiscards, Place::Port, "port_xmit_discards"),
+    (Signal::NicRnrNakRetry, Place::Hardware, "rnr_nak_retry_err"),
+    (Signal::NicRoceSlowRestart, Place::Hardware, "roce_slow_restart"),
+    (Signal::NicEfaReceiveDrops, Place::Hardware, "rx_drops"),
+    (Signal::NicEfaUnresponsiveRemote, Place::Hardware, "unresponsive_remote_events"),
+    (Signal::NicEfaImpairedRemote, Place::Hardware, "impaired_remote_conn_events"),
+    (Signal::NicEfaNoCompletion, Place::Device, "no_completion_cmds"),
+    (Signal::NicEfaCommandErrors, Place::Device, "cmds_err"),
+];
+
+/// Where a counter stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// `ports/1/counters`.
+    Port,
+    /// `ports/1/hw_counters`.
+    Hardware,
+    /// `hw_counters`, or `ports/1/hw_counters` of an older driver.
+    Device,
+}
+
+/// A port by its device and number.
+type PortName = (String, u32);
+
+/// The ports that were seen.
+#[derive(Debug)]
+pub(super) struct Nics {
+    expected: Option<u32>,
+    ignored: Vec<String>,
+    ports: BTreeMap<PortName, Port>,
+    most_active: u32,
+}
+
+#[derive(Debug, Default)]
+struct Port {
+    /// Reads in a row in which it was not there.
+    missed: u32,
+    /// Whether the physical link was up when it was last looked at; none where that could not be read.
+    link_up: Option<bool>,
+    active: Option<bool>,
+    counters: BTreeMap<Signal, Counter>,
+}
+
+/// A counter that is not read each time.
+#[derive(Debug)]
+struct Counter {
+    reading: Reading<f64>,
+    reads_left: u32,
+}
+
+impl Nics {
+    pub(super) fn new(expected: Option<u32>, ignored: Vec<String>) -> Self {
+        Self { expected, ignored, ports: BTreeMap::new(), most_active: 0 }
+    }
+
+    /// Only whether the known ports are active: one file each.
+    pub(super) fn read_states(&mut self, root: &Root, samples: &mut Vec<Sample>) {
+        for (name, port) in &mut self.ports {
+            let active = state(root, name).map(|active| active && port.link_up != Some(false));
+            port.give_state(name, active, samples);
+        }
+        self.give_counts(samples);
+    }
+
+    /// Everything, with adapters that are new.
+    pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
+        // Without the class there are no adapters: none of those that were known is found below.
+        if let Reading::Unreadable(why) = self.find(root) {
+            return self.give_unreadable(&why, samples);
+        }
+        for (name, port) in &mut self.ports {
+            let active = state(root, name).and_then(|active| {
+                let link = link_up(root, name);
+                port.link_up = link.value().copied();
+                link.map(|up| active && up)
+            });
+            // Where the firmware does not answer, each further read would wait for it again.
+            let answers = matches!(active, Reading::Value(_));
+            port.give_state(name, active, samples);
+            if answers {
+                port.give_rest(root, name, samples);
+            }
+        }
+        self.give_counts(samples);
+    }
+
+    /// Looks for ports that are not known yet.
+    fn find(&mut self, root: &Root) -> Reading<()> {
+        let devices = match root.list(ADAPTERS) {
+            Reading::Value(devices) => devices,
+            Reading::Absent => return Reading::Absent,
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        };
+        for device in devices.into_iter().filter(|device| !self.ignored.contains(device)) {
+            let ports = match root.list(&format!("{ADAPTERS}/{device}/ports")) {
+                Reading::Value(ports) => ports,
+                // It went away while we looked.
+                Reading::Absent => continue,
+                Reading::Unreadable(why) => return Reading::Unreadable(why),
+            };
+            for port in ports.iter().filter_map(|port| port.parse().ok()) {
+                if self.ports.len() < PORTS_MAX {
+                    self.ports.entry((device.clone(), port)).or_default();
+                }
+            }
+        }
+        Reading::Value(())
+    }
+
+    fn give_counts(&mut self, samples: &mut Vec<Sample>) {
+        if self.ports.is_empty() && self.expected.unwrap_or(0) == 0 {
+            // A node without such a network has nothing to compare.
+            of_node(samples, Signal::NodeNicsActive, Reading::Absent);
+            of_node(samples, Signal::NodeNicsExpected, Reading::Absent);
+            return;
+        }
+        let active = self.ports.values().filter(|port| port.active == Some(true)).count();
+        let active = u32::try_from(active).unwrap_or(u32::MAX);
+        let unknown = self.ports.iter().find(|(_, port)| port.active.is_none());
+        self.most_active = self.most_active.max(active);
+        let reading = match unknown {
+            None => Reading::Value(f64::from(active)),
+            Some(((device, port), _)) => Reading::Unreadable(format!(
+                "the state of port {port} of `{device}` cannot be read"
+            )),
+        };
+        of_node(samples, Signal::NodeNicsActive, reading);
+        let expected = f64::from(self.expected.unwrap_or(self.most_active));
+        of_node(samples, Signal::NodeNicsExpected, Reading::Value(expected));
+    }
+
+    fn give_unreadable(&mut self, why: &str, samples: &mut Vec<Sample>) {
+        for (name, port) in &mut self.ports {
+            port.active = None;
+            let reading = Reading::Unreadable(why.to_owned());
+            samples.push(sample(name, Signal::NicActive, reading));
+        }
+        of_node(samples, Signal::NodeNicsActive, Reading::Unreadable(why.to_owned()));
+    }
+}
+
+impl Port {
+    /// Whether it is there, and active. Absent: its folder is gone.
+    fn give_state(&mut self, name: &PortName, active: Reading<bool>, samples: &mut Vec<Sample>) {
+        if active == Reading::Absent {
+            self.active = Some(false);
+            self.missed = self.missed.saturating_add(1);
+            if self.missed >= MISSED_READS {
+                samples.push(sample(name, Signal::NicPresent, Reading::Value(0.0)));
+                let why = "the adapter is no longer there".to_owned();
+                samples.push(sample(name, Signal::NicActive, Reading::Unreadable(why)));
+            }
+            return;
+        }
+        self.missed = 0;
+        self.active = active.value().copied();
+        samples.push(sample(name, Signal::NicPresent, Reading::Value(1.0)));
+        samples.push(sample(name, Signal::NicActive, active.map(flag)));
+    }
+
+    fn give_rest(&mut self, root: &Root, name: &PortName, samples: &mut Vec<Sample>) {
+        samples.push(sample(name, Signal::NicRate, rate(root, name)));
+        for (signal, place, file) in COUNTERS {
+            if let Some(counter) = self.counters.get_mut(&signal).filter(|left| left.reads_left > 0)
+            {
+                counter.reads_left -= 1;
+                samples.push(sample(name, signal, counter.reading.clone()));
+                continue;
+            }
+            let reading = counter(root, name, place, file);
+            if matches!(reading, Reading::Value(_)) {
+                self.counters.remove(&signal);
+            } else {
+                let left = Counter { reading: reading.clone(), reads_left: LEFT_ALONE_READS };
+                self.counters.insert(signal, left);
+            }
+            samples.push(sample(name, signal, reading));
+        }
+    }
+}
+
+fn sample((device, port): &PortName, signal: Signal, reading: Reading<f64>) -> Sample {
+    let subject = Subject::Nic { device: device.clone(), port: *port };
+    Sample { subject, signal, reading }
+}
+
+fn folder((device, port): &PortName) -> String {
+    format!("{ADAPTERS}/{device}/ports/{port}")
+}
+
+/// `4: ACTIVE`.
+fn state(root: &Root, name: &PortName) -> Reading<bool> {
+    numbered(root, &format!("{}/state", folder(name))).map(|state| state == 4)
+}
+
+/// `5: LinkUp`.
+fn link_up(root: &Root, name: &PortName) -> Reading<bool> {
+    match numbered(root, &format!("{}/phys_state", folder(name))) {
+        // Every driver has both files; one without the other went away between the two.
+        Reading::Absent => Reading::Unreadable("the port went away while it was read".to_owned()),
+        other => other.map(|state| state == 5),
+    }
+}
+
+/// A state of sysfs: a number, a colon and a word.
+fn numbered(root: &Root, path: &str) -> Reading<u32> {
+    root.word(path).and_then(|word| {
+        let number = word.split(':').next().and_then(|number| number.trim().parse().ok());
+        number.map_or_else(|| no_number(path), Reading::Value)
+    })
+}
+
+/// `400 Gb/sec (4X NDR)`.
+fn rate(root: &Root, name: &PortName) -> Reading<f64> {
+    let path = format!("{}/rate", folder(name));
+    root.word(&path).and_then(|word| {
+        let rate = word.split(' ').next().and_then(|rate| rate.parse().ok());
+        rate.map_or_else(|| no_number(&path), Reading::Value)
+    })
+}
+
+fn counter(root: &Root, name: &PortName, place: Place, file: &str) -> Reading<f64> {
+    let hardware = || format!("{}/hw_counters/{file}", folder(name));
+    let path = match place {
+        Place::Port => format!("{}/counters/{file}", folder(name)),
+        Place::Hardware => hardware(),
+        Place::Device => format!("{ADAPTERS}/{}/hw_counters/{file}", name.0),
+    };
+    match value(root, &path) {
+        Reading::Absent if place == Place::Device => value(root, &hardware()),
+        reading => reading,
+    }
+}
+
+fn value(root: &Root, path: &str) -> Reading<f64> {
+    root.word(path).and_then(|word| match word.parse() {
+        Ok(number) => Reading::Value(count(number)),
+        // `N/A (no PMA)`: the adapter does not count this.
+        Err(_) if word.starts_with("N/A") => Reading::Absent,
+        Err(_) => no_number(path),
+    })
+}

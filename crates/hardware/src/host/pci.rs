@@ -1,0 +1,218 @@
+//! The PCI bus: which GPUs stand on it, their bus errors, and bridges that send peers' traffic the long way.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
+
+use super::{count, flag, of_node, required};
+use crate::root::Root;
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+const NVIDIA: &str = "0x10de";
+
+/// PCI Express Base Specification, Access Control Services Extended Capability.
+const ACS_CAPABILITY: u32 = 0x000d;
+/// Bits of its control register: P2P request redirect and P2P completion redirect.
+const ACS_REDIRECT: u16 = 1 << 2 | 1 << 3;
+/// Extended capabilities begin behind the 256 bytes of the old configuration space.
+const EXTENDED: usize = 0x100;
+/// Without `CAP_SYS_ADMIN` the kernel shows the header only.
+const HEADER_BYTES: usize = 64;
+/// As many capabilities of 8 bytes as there is room for: a loop ends.
+const CAPABILITIES_MAX: usize = (4096 - EXTENDED) / 8;
+
+/// What a device is, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Device {
+    Gpu,
+    Bridge,
+    Other,
+}
+
+/// The devices that were seen.
+#[derive(Debug)]
+pub(super) struct Pci {
+    expected: Option<u32>,
+    most: u32,
+    /// What stands at an address does not change while it stands there: some hundred devices are asked once.
+    devices: BTreeMap<String, Device>,
+    /// GPUs by address, kept when NVML no longer lists them: that is when it matters.
+    gpus: BTreeMap<String, GpuIdentity>,
+}
+
+impl Pci {
+    pub(super) fn new(expected: Option<u32>) -> Self {
+        Self { expected, most: 0, devices: BTreeMap::new(), gpus: BTreeMap::new() }
+    }
+
+    pub(super) fn set_inventory(&mut self, gpus: &[GpuIdentity]) {
+        for gpu in gpus {
+            // A GPU that was moved or replaced is not looked for where it was.
+            self.gpus.retain(|_, known| known.uuid != gpu.uuid);
+            self.gpus.insert(gpu.pci.to_ascii_lowercase(), gpu.clone());
+        }
+    }
+
+    /// Asks each device anew what it is, next time.
+    pub(super) fn forget_devices(&mut self) {
+        self.devices.clear();
+    }
+
+    pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
+        let found = self.find(root);
+        let gpus = found.as_ref().map(|()| {
+            let count = self.devices.values().filter(|device| **device == Device::Gpu).count();
+            u32::try_from(count).unwrap_or(u32::MAX)
+        });
+        self.most = self.most.max(gpus.value().copied().unwrap_or(0));
+        let seen = self.most.max(u32::try_from(self.gpus.len()).unwrap_or(u32::MAX));
+        let expected = match self.expected {
+            Some(expected) => Reading::Value(expected),
+            // Where nothing could ever be counted, none is no expectation.
+            None if seen == 0 => gpus.clone(),
+            None => Reading::Value(seen),
+        };
+        of_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
+        of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
+        for (address, gpu) in &self.gpus {
+            let subject = Subject::Gpu(gpu.uuid.clone());
+            let mut give = |signal, reading| {
+                samples.push(Sample { subject: subject.clone(), signal, reading });
+            };
+            let there = found.as_ref().map(|()| self.devices.contains_key(address));
+            give(Signal::GpuOnBus, there.clone().map(flag));
+            if there == Reading::Value(true) {
+                for (signal, file, total) in ERRORS {
+                    give(signal, errors(root, &format!("{DEVICES}/{address}/{file}"), total));
+                }
+            }
+        }
+    }
+
+    /// Bridges that send peer-to-peer traffic up to the root.
+    pub(super) fn read_acs(&mut self, root: &Root, samples: &mut Vec<Sample>) {
+        let bridges = self.find(root).and_then(|()| {
+            let mut redirecting = 0;
+            for (address, _) in self.devices.iter().filter(|(_, device)| **device == Device::Bridge)
+            {
+                let path = format!("{DEVICES}/{address}/config");
+                match root.bytes(&path).and_then(|config| redirects(&config)) {
+                    Reading::Value(true) => redirecting += 1,
+                    Reading::Value(false) | Reading::Absent => {}
+                    Reading::Unreadable(why) => return Reading::Unreadable(why),
+                }
+            }
+            Reading::Value(count(redirecting))
+        });
+        of_node(samples, Signal::NodeAcsBridges, bridges);
+    }
+
+    /// Brings the list of devices up to date.
+    fn find(&mut self, root: &Root) -> Reading<()> {
+        let addresses = match required(root.list(DEVICES), DEVICES) {
+            Reading::Value(addresses) => addresses,
+            other => return other.map(|_| ()),
+        };
+        let mut devices = BTreeMap::new();
+        for address in addresses {
+            let known = self.devices.get(&address).copied();
+            let device = match known.map_or_else(|| device(root, &address), Reading::Value) {
+                Reading::Value(device) => device,
+                // It went away while we looked.
+                Reading::Absent => continue,
+                Reading::Unreadable(why) => return Reading::Unreadable(why),
+            };
+            devices.insert(address.to_ascii_lowercase(), device);
+        }
+        self.devices = devices;
+        Reading::Value(())
+    }
+}
+
+/// The kernel's counts of bus errors, Linux `Documentation/ABI/testing/sysfs-bus-pci-devices-aer`.
+const ERRORS: [(Signal, &str, &str); 3] = [
+    (Signal::GpuAerCorrectable, "aer_dev_correctable", "TOTAL_ERR_COR"),
+    (Signal::GpuAerNonFatal, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+    (Signal::GpuAerFatal, "aer_dev_fatal", "TOTAL_ERR_FATAL"),
+];
+
+fn errors(root: &Root, path: &str, total: &str) -> Reading<f64> {
+    root.text(path).and_then(|text| {
+        let found = text.lines().find_map(|line| line.strip_prefix(total)?.trim().parse().ok());
+        found.map_or_else(|| super::no_number(path), |number| Reading::Value(count(number)))
+    })
+}
+
+fn device(root: &Root, address: &str) -> Reading<Device> {
+    root.word(&format!("{DEVICES}/{address}/class")).and_then(|class| {
+        if class.starts_with("0x0604") {
+            return Reading::Value(Device::Bridge);
+        }
+        if !class.starts_with("0x0302") && !class.starts_with("0x0300") {
+            return Reading::Value(Device::Other);
+        }
+        root.word(&format!("{DEVICES}/{address}/vendor"))
+            .map(|vendor| if vendor == NVIDIA { Device::Gpu } else { Device::Other })
+    })
+}
+
+/// Whether a bridge's configuration space says that it redirects requests or completions of peers.
+fn redirects(config: &[u8]) -> Reading<bool> {
+    if config.len() <= HEADER_BYTES {
+        let why = "only root may read the configuration of PCI bridges";
+        return Reading::Unreadable(why.to_owned());
+    }
+    let word = |at: usize| {
+        let bytes = config.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_le_bytes(bytes))
+    };
+    let mut at = EXTENDED;
+    for _ in 0..CAPABILITIES_MAX {
+        // A bridge without extended configuration space has no such control; one that is gone reads as ones.
+        let Some(head) = word(at).filter(|head| *head != 0 && *head != u32::MAX) else { break };
+        if head & 0xffff == ACS_CAPABILITY {
+            let control = word(at + 4).map_or(0, |word| (word >> 16) as u16);
+            return Reading::Value(control & ACS_REDIRECT != 0);
+        }
+        at = (head >> 20) as usize;
+        if at < EXTENDED {
+            break;
+        }
+    }
+    Reading::Value(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(capabilities: &[(usize, u32, u32)]) -> Vec<u8> {
+        let mut config = vec![0; 4096];
+        for (at, head, next_word) in capabilities {
+            config[*at..at + 4].copy_from_slice(&head.to_le_bytes());
+            config[at + 4..at + 8].copy_from_slice(&next_word.to_le_bytes());
+        }
+        config
+    }
+
+    #[test]
+    fn redirection_is_found_in_the_configuration_space() {
+        // AER first, ACS behind it, with all that a bridge can do in the capability register.
+        let chain = |control: u32| {
+            space(&[(0x100, 0x1482_0001, 0), (0x148, 0x0001_000d, control << 16 | 0x5f)])
+        };
+        for (control, expected) in
+            [(0, false), (0x1d, true), (0x4, true), (0x8, true), (0x11, false)]
+        {
+            assert_eq!(redirects(&chain(control)), Reading::Value(expected), "{control:#x}");
+        }
+        assert_eq!(redirects(&space(&[])), Reading::Value(false));
+        assert_eq!(redirects(&[0xff; 4096]), Reading::Value(false));
+        assert_eq!(redirects(&[0; 256]), Reading::Value(false));
+        assert!(matches!(redirects(&[0; 64]), Reading::Unreadable(_)));
+        // Capabilities in a ring end.
+        let ring = space(&[(0x100, 0x2001_0001, 0), (0x200, 0x1001_0001, 0)]);
+        assert_eq!(redirects(&ring), Reading::Value(false));
+    }
+}

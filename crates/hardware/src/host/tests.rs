@@ -1,0 +1,326 @@
+//! The collector on synthetic roots, and on this machine.
+
+use std::fs;
+use std::path::Path;
+
+use farrier_fleet::health::GpuUuid;
+
+use super::*;
+
+struct Node {
+    folder: tempfile::TempDir,
+    collector: Collector,
+}
+
+impl Node {
+    fn new(expectations: Expectations) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let collector = Collector::new(Root::unrecorded(folder.path()), expectations);
+        Self { folder, collector }
+    }
+
+    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        let path = self.folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        let path = self.folder.path().join(path);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+    }
+
+    fn port(&self, device: &str, state: &str) {
+        let folder = format!("sys/class/infiniband/{device}/ports/1");
+        self.write(&format!("{folder}/state"), format!("{state}\n"));
+        self.write(&format!("{folder}/phys_state"), "5: LinkUp\n");
+        self.write(&format!("{folder}/rate"), "400 Gb/sec (4X NDR)\n");
+        self.write(&format!("{folder}/counters/link_downed"), "3\n");
+        self.write(&format!("{folder}/counters/symbol_error"), "N/A (no PMA)\n");
+        self.write(&format!("{folder}/counters/port_rcv_errors"), "rubbish\n");
+    }
+
+    fn task(&self, pid: u32, name: &str, state: char, switches: u32) {
+        self.write(
+            &format!("proc/{pid}/stat"),
+            format!(
+                "{pid} ({name}) {state} 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n",
+                pid * 3
+            ),
+        );
+        self.write(&format!("proc/{pid}/wchan"), "0");
+        self.write(
+            &format!("proc/{pid}/status"),
+            format!("Name:\t{name}\nvoluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t1\n"),
+        );
+    }
+}
+
+fn reading(samples: &[Sample], subject: &Subject, signal: Signal) -> Option<Reading<f64>> {
+    let mut found = samples
+        .iter()
+        .filter(|sample| sample.signal == signal && sample.subject == *subject)
+        .map(|sample| sample.reading.clone());
+    let first = found.next();
+    assert!(found.next().is_none(), "{signal} is there twice");
+    first
+}
+
+fn of_the_node(samples: &[Sample], signal: Signal) -> Reading<f64> {
+    reading(samples, &Subject::Node, signal).unwrap_or_else(|| panic!("{signal} is not there"))
+}
+
+fn nic(device: &str) -> Subject {
+    Subject::Nic { device: device.to_owned(), port: 1 }
+}
+
+fn is_unreadable(reading: Option<&Reading<f64>>) -> bool {
+    matches!(reading, Some(Reading::Unreadable(_)))
+}
+
+#[test]
+fn ports_are_read_and_a_port_that_goes_down_is_seen_at_once() {
+    let mut node = Node::new(Expectations::default());
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_1", "4: ACTIVE");
+    let samples = node.collector.read(Tier::Medium);
+    let of = |signal| reading(&samples, &nic("mlx5_0"), signal);
+    assert_eq!(of(Signal::NicPresent), Some(Reading::Value(1.0)));
+    assert_eq!(of(Signal::NicActive), Some(Reading::Value(1.0)));
+    assert_eq!(of(Signal::NicRate), Some(Reading::Value(400.0)));
+    assert_eq!(of(Signal::NicLinkDowned), Some(Reading::Value(3.0)));
+    assert_eq!(of(Signal::NicSymbolError), Some(Reading::Absent));
+    assert_eq!(of(Signal::NicEfaReceiveDrops), Some(Reading::Absent));
+    assert!(is_unreadable(of(Signal::NicReceiveErrors).as_ref()));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(2.0));
+
+    node.port("mlx5_1", "1: DOWN");
+    let samples = node.collector.read(Tier::Fast);
+    assert_eq!(reading(&samples, &nic("mlx5_1"), Signal::NicActive), Some(Reading::Value(0.0)));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+
+    node.write("sys/class/infiniband/mlx5_0/ports/1/phys_state", "3: Disabled\n");
+    for tier in [Tier::Medium, Tier::Fast] {
+        let samples = node.collector.read(tier);
+        let active = reading(&samples, &nic("mlx5_0"), Signal::NicActive);
+        assert_eq!(active, Some(Reading::Value(0.0)), "{tier}");
+    }
+}
+
+#[test]
+fn a_counter_that_fails_is_left_alone() {
+    let mut node = Node::new(Expectations::default());
+    node.port("mlx5_0", "4: ACTIVE");
+    node.collector.read(Tier::Medium);
+    node.write("sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_errors", "5\n");
+    let samples = node.collector.read(Tier::Medium);
+    assert!(is_unreadable(reading(&samples, &nic("mlx5_0"), Signal::NicReceiveErrors).as_ref()));
+    let mut last = None;
+    for _ in 0..400 {
+        last =
+            reading(&node.collector.read(Tier::Medium), &nic("mlx5_0"), Signal::NicReceiveErrors);
+    }
+    assert_eq!(last, Some(Reading::Value(5.0)));
+}
+
+#[test]
+fn an_adapter_is_gone_after_three_reads() {
+    let expectations = Expectations {
+        nics: Some(8),
+        nics_ignored: vec!["mlx5_9".to_owned()],
+        ..Expectations::default()
+    };
+    let mut node = Node::new(expectations);
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_9", "4: ACTIVE");
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(8.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(reading(&samples, &nic("mlx5_9"), Signal::NicPresent), None);
+    node.remove("sys/class/infiniband/mlx5_0");
+    for (tier, expected) in [(Tier::Medium, None), (Tier::Fast, None), (Tier::Fast, Some(0.0))] {
+        let samples = node.collector.read(tier);
+        let present = reading(&samples, &nic("mlx5_0"), Signal::NicPresent);
+        assert_eq!(present, expected.map(Reading::Value));
+        assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
+    }
+    node.port("mlx5_0", "4: ACTIVE");
+    let samples = node.collector.read(Tier::Fast);
+    assert_eq!(reading(&samples, &nic("mlx5_0"), Signal::NicPresent), Some(Reading::Value(1.0)));
+}
+
+#[test]
+fn efa_counts_at_the_device_or_at_the_port() {
+    let mut node = Node::new(Expectations::default());
+    for device in ["rdmap0s6", "efa_0"] {
+        let folder = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{folder}/state"), "4: ACTIVE\n");
+        node.write(&format!("{folder}/phys_state"), "5: LinkUp\n");
+        node.write(&format!("{folder}/hw_counters/rx_drops"), "11\n");
+    }
+    node.write("sys/class/infiniband/rdmap0s6/hw_counters/no_completion_cmds", "7\n");
+    node.write("sys/class/infiniband/efa_0/ports/1/hw_counters/no_completion_cmds", "8\n");
+    let samples = node.collector.read(Tier::Medium);
+    for (device, commands) in [("rdmap0s6", 7.0), ("efa_0", 8.0)] {
+        let of = |signal| reading(&samples, &nic(device), signal);
+        assert_eq!(of(Signal::NicEfaNoCompletion), Some(Reading::Value(commands)));
+        assert_eq!(of(Signal::NicEfaReceiveDrops), Some(Reading::Value(11.0)));
+        assert_eq!(of(Signal::NicLinkDowned), Some(Reading::Absent));
+    }
+}
+
+#[test]
+fn gpus_are_counted_on_the_bus_and_missed_when_they_leave_it() {
+    let mut node = Node::new(Expectations::default());
+    let device = |address: &str, vendor: &str, class: &str| {
+        node.write(&format!("sys/bus/pci/devices/{address}/vendor"), format!("{vendor}\n"));
+        node.write(&format!("sys/bus/pci/devices/{address}/class"), format!("{class}\n"));
+    };
+    for address in ["0000:1b:00.0", "0000:43:00.0"] {
+        device(address, "0x10de", "0x030200");
+        for (kind, total) in [("correctable", "COR"), ("nonfatal", "NONFATAL"), ("fatal", "FATAL")]
+        {
+            let file = format!("sys/bus/pci/devices/{address}/aer_dev_{kind}");
+            node.write(&file, format!("RxErr 4\nBadTLP 1\nTOTAL_ERR_{total} 5\n"));
+        }
+    }
+    device("0000:07:00.0", "0x10de", "0x068000");
+    device("0000:02:00.0", "0x1a03", "0x030000");
+    device("0000:1a:00.0", "0x8086", "0x060400");
+    node.write("sys/bus/pci/devices/0000:1a:00.0/config", [0; 64]);
+    let gpu = |number: u32, pci: &str| GpuIdentity {
+        uuid: GpuUuid(format!("GPU-{number}")),
+        index: number,
+        minor: Some(number),
+        pci: pci.to_owned(),
+        name: "NVIDIA H200".to_owned(),
+    };
+    node.collector.set_inventory(&[gpu(0, "0000:1B:00.0"), gpu(1, "0000:43:00.0")]);
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusPci), Reading::Value(2.0));
+    let first = Subject::Gpu(GpuUuid("GPU-0".to_owned()));
+    for signal in [Signal::GpuAerCorrectable, Signal::GpuAerNonFatal, Signal::GpuAerFatal] {
+        assert_eq!(reading(&samples, &first, signal), Some(Reading::Value(5.0)));
+    }
+    assert_eq!(reading(&samples, &first, Signal::GpuOnBus), Some(Reading::Value(1.0)));
+    let acs = of_the_node(&node.collector.read(Tier::Rare), Signal::NodeAcsBridges);
+    assert_eq!(acs.why_unreadable(), Some("only root may read the configuration of PCI bridges"));
+
+    node.remove("sys/bus/pci/devices/0000:1b:00.0");
+    // NVML no longer lists it either.
+    node.collector.set_inventory(&[gpu(1, "0000:43:00.0")]);
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusPci), Reading::Value(1.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(reading(&samples, &first, Signal::GpuOnBus), Some(Reading::Value(0.0)));
+    node.remove("sys/bus");
+    let samples = node.collector.read(Tier::Medium);
+    assert!(is_unreadable(Some(&of_the_node(&samples, Signal::NodeGpusPci))));
+    assert!(is_unreadable(reading(&samples, &first, Signal::GpuOnBus).as_ref()));
+}
+
+#[test]
+fn threads_count_when_they_are_stuck_in_two_passes() {
+    let mut node = Node::new(Expectations::default());
+    node.task(1, "systemd", 'S', 5);
+    node.task(100, "nv_queue", 'D', 5);
+    node.task(200, "writer", 'D', 5);
+    node.task(300, "stuck", 'D', 5);
+    node.task(400, "df", 'D', 5);
+    node.write("proc/400/wchan", "rpc_wait_bit_killable");
+    node.task(500, "python3", 'S', 9);
+    fs::create_dir_all(node.folder.path().join("proc/500/task")).unwrap();
+    node.task(501, "pt_nccl", 'D', 1);
+    node.write("proc/501/wchan", "os_acquire_rwlock_write");
+    fs::rename(node.folder.path().join("proc/501"), node.folder.path().join("proc/500/task/501"))
+        .unwrap();
+    node.collector.set_gpu_processes(&[500]);
+    let mut counts = || {
+        let samples = node.collector.read(Tier::Slow);
+        [
+            Signal::NodeDriverThreadsBlocked,
+            Signal::NodeNfsThreadsBlocked,
+            Signal::NodeThreadsBlocked,
+        ]
+        .map(|signal| of_the_node(&samples, signal))
+    };
+    assert_eq!(counts(), [0.0, 0.0, 0.0].map(Reading::Value));
+    assert_eq!(counts(), [2.0, 1.0, 2.0].map(Reading::Value));
+    // It writes, and the driver's waits in short sleeps.
+    node.task(200, "writer", 'D', 900);
+    node.task(100, "nv_queue", 'D', 900);
+    let samples = node.collector.read(Tier::Slow);
+    assert_eq!(of_the_node(&samples, Signal::NodeThreadsBlocked), Reading::Value(1.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeDriverThreadsBlocked), Reading::Value(2.0));
+    node.remove("proc");
+    let samples = node.collector.read(Tier::Slow);
+    assert!(is_unreadable(Some(&of_the_node(&samples, Signal::NodeThreadsBlocked))));
+}
+
+#[test]
+fn the_kernels_own_figures_are_read() {
+    let mut node = Node::new(Expectations::default());
+    node.write("proc/vmstat", "nr_free_pages 9\noom_kill 4\n");
+    node.write("proc/sys/fs/file-nr", "1500\t500\t10000\n");
+    node.write("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable:  250 kB\n");
+    node.write("proc/1/mountinfo", "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 ro\n");
+    node.write("sys/module/nvidia/initstate", "live\n");
+    node.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+    for (cpu, governor) in [(0, "performance"), (1, "powersave"), (2, "schedutil")] {
+        node.write(
+            &format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"),
+            format!("{governor}\n"),
+        );
+    }
+    node.write("sys/devices/system/cpu/cpufreq/boost", "1\n");
+    for controller in ["mc0", "mc1"] {
+        node.write(&format!("sys/devices/system/edac/mc/{controller}/ue_count"), "1\n");
+        node.write(&format!("sys/devices/system/edac/mc/{controller}/ce_count"), "20\n");
+    }
+    let mut samples = node.collector.read(Tier::Medium);
+    samples.extend(node.collector.read(Tier::Slow));
+    for (signal, expected) in [
+        (Signal::NodeOomKills, 4.0),
+        (Signal::NodeReadOnly, 1.0),
+        (Signal::NodeDriverLoaded, 1.0),
+        (Signal::NodeClockSourceGood, 0.0),
+        (Signal::NodeGovernorsSlow, 2.0),
+        (Signal::NodeFileHandles, 0.1),
+        (Signal::NodeMemoryAvailable, 0.25),
+        (Signal::NodeEdacUncorrected, 2.0),
+        (Signal::NodeEdacCorrected, 40.0),
+    ] {
+        assert_eq!(of_the_node(&samples, signal), Reading::Value(expected), "{signal}");
+    }
+    node.remove("sys/module/nvidia");
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(of_the_node(&samples, Signal::NodeDriverLoaded), Reading::Value(0.0));
+}
+
+#[test]
+fn on_an_empty_root_nothing_looks_healthy() {
+    let mut node = Node::new(Expectations::default());
+    for tier in Tier::ALL {
+        for sample in node.collector.read(tier) {
+            assert!(sample.reading.value().is_none(), "{sample:?}");
+        }
+    }
+}
+
+#[test]
+fn this_machine_is_read_without_fail() {
+    let mut collector = Collector::new(Root::unrecorded("/"), Expectations::default());
+    for tier in Tier::ALL {
+        for sample in collector.read(tier) {
+            if let Reading::Value(value) = sample.reading {
+                assert!(value.is_finite() && value >= 0.0, "{sample:?}");
+            }
+        }
+    }
+    let samples = collector.read(Tier::Slow);
+    if Path::new("/proc/meminfo").exists() {
+        let available = of_the_node(&samples, Signal::NodeMemoryAvailable);
+        assert!(available.value().is_some_and(|ratio| *ratio > 0.0 && *ratio <= 1.0));
+    }
+}

@@ -1,0 +1,215 @@
+//! Threads that are stuck in the kernel (state D), told apart by what they wait for.
+//!
+//! One pass over `/proc/*/stat`; only of a thread in D is more read. A thread counts when it was in D in two passes
+//! in a row. Others than the driver's must also not have been switched to in between: whoever writes much to a
+//! disk is in D most of the time, and moves. The driver waits in short sleeps, so that its stuck threads do switch.
+
+use std::collections::HashMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Sample, Signal};
+
+use super::{of_node, required};
+use crate::root::Root;
+
+const PROCESSES: &str = "/proc";
+
+/// More are stuck only when the node is lost, and then the number says nothing more.
+const STUCK_MAX: usize = 4096;
+
+/// A thread, told from a later one with the same number by when it started.
+type ThreadKey = (u32, u64);
+
+/// What a thread waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Driver,
+    Nfs,
+    Other,
+}
+
+/// A thread that was in D in the last pass.
+#[derive(Debug, Clone, Copy)]
+struct Stuck {
+    waits: Waits,
+    /// How often it was switched to; none where that could not be read.
+    switches: Option<u64>,
+}
+
+/// What was seen in the last pass.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    last: HashMap<ThreadKey, Stuck>,
+    gpu_processes: Vec<u32>,
+}
+
+impl Threads {
+    pub(super) fn set_gpu_processes(&mut self, pids: &[u32]) {
+        pids.clone_into(&mut self.gpu_processes);
+    }
+
+    pub(super) fn read(&mut self, root: &Root, samples: &mut Vec<Sample>) {
+        let counts = self.pass(root);
+        for (signal, waits) in [
+            (Signal::NodeDriverThreadsBlocked, Waits::Driver),
+            (Signal::NodeNfsThreadsBlocked, Waits::Nfs),
+            (Signal::NodeThreadsBlocked, Waits::Other),
+        ] {
+            let count =
+                counts.as_ref().map(|counts| counts.iter().filter(|w| **w == waits).count());
+            let count = count.map(|count| f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+            of_node(samples, signal, count);
+        }
+    }
+
+    /// What each thread waits for that is stuck since the last pass.
+    fn pass(&mut self, root: &Root) -> Reading<Vec<Waits>> {
+        let names = match required(root.list(PROCESSES), PROCESSES) {
+            Reading::Value(names) => names,
+            other => {
+                self.last.clear();
+                return other.map(|_| Vec::new());
+            }
+        };
+        let mut now = HashMap::new();
+        for pid in names.iter().filter_map(|name| name.parse::<u32>().ok()) {
+            look(root, &format!("{PROCESSES}/{pid}"), &mut now);
+            if self.gpu_processes.contains(&pid) {
+                let folder = format!("{PROCESSES}/{pid}/task");
+                let tasks = root.list(&folder);
+                for task in
+                    tasks.value().into_iter().flatten().filter(|task| **task != pid.to_string())
+                {
+                    look(root, &format!("{folder}/{task}"), &mut now);
+                }
+            }
+        }
+        let stuck = now.iter().filter(|(key, stuck)| {
+            self.last.get(*key).is_some_and(|before| match stuck.waits {
+                Waits::Driver => true,
+                Waits::Nfs | Waits::Other => stuck.switches == before.switches,
+            })
+        });
+        let counts = stuck.map(|(_, stuck)| stuck.waits).collect();
+        self.last = now;
+        Reading::Value(counts)
+    }
+}
+
+/// Notes a thread if it is in D. One that ended meanwhile is none.
+fn look(root: &Root, folder: &str, now: &mut HashMap<ThreadKey, Stuck>) {
+    let Reading::Value(line) = root.bytes(&format!("{folder}/stat")) else { return };
+    let line = String::from_utf8_lossy(&line);
+    let Some(stat) = Stat::parse(&line).filter(|stat| stat.state == "D") else { return };
+    if now.len() >= STUCK_MAX {
+        return;
+    }
+    let wait_channel = root.word(&format!("{folder}/wchan"));
+    // Only root may read it; without it the name of the function must do.
+    let stack = root.text(&format!("{folder}/stack"));
+    let text = |reading: &Reading<String>| reading.value().cloned().unwrap_or_default();
+    let waits = waits_for(stat.name, &text(&wait_channel), &text(&stack));
+    let seen = Stuck { waits, switches: switches(root, folder) };
+    now.insert((stat.number, stat.started), seen);
+}
+
+/// What `/proc/PID/stat` says: `1234 (name) D ...`, Linux `Documentation/filesystems/proc.rst`.
+struct Stat<'a> {
+    number: u32,
+    name: &'a str,
+    state: &'a str,
+    started: u64,
+}
+
+impl<'a> Stat<'a> {
+    /// The name may hold blanks and parentheses: its end is the last one.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (number, rest) = line.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        let state = fields.next()?;
+        // The start is field 22; the state was field 3.
+        let started = fields.nth(18)?.parse().ok()?;
+        Some(Self { number: number.trim().parse().ok()?, name, state, started })
+    }
+}
+
+fn switches(root: &Root, folder: &str) -> Option<u64> {
+    let status = root.text(&format!("{folder}/status"));
+    let lines = status.value()?.lines();
+    lines
+        .filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+        .find_map(|number| number.trim().parse().ok())
+}
+
+/// Names are of NVIDIA/open-gpu-kernel-modules (`kernel-open/nvidia`, `nvidia-uvm`) and of Linux `net/sunrpc`, `fs/nfs`.
+fn waits_for(name: &str, wait_channel: &str, stack: &str) -> Waits {
+    let thread = ["nv_", "nv-", "nvidia", "UVM "].iter().any(|start| name.starts_with(start))
+        || name.starts_with("irq/") && name.contains("nvidia");
+    let function = |name: &str| {
+        ["nv_", "nvidia", "_nv0", "uvm_", "os_acquire_", "nvkms_", "nvlink_"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
+    // `[<0>] os_acquire_rwlock_write+0x35/0x50 [nvidia]`
+    let functions = || stack.lines().filter_map(|line| line.split_whitespace().nth(1));
+    if thread || function(wait_channel) || stack.contains(" [nvidia") || functions().any(function) {
+        return Waits::Driver;
+    }
+    let nfs = |name: &str| name.starts_with("rpc_") || name.starts_with("nfs");
+    if nfs(wait_channel)
+        || stack.contains(" [nfs")
+        || stack.contains(" [sunrpc]")
+        || functions().any(nfs)
+    {
+        return Waits::Nfs;
+    }
+    Waits::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_stat_is_read_whatever_the_name() {
+        let rest = "S 1 7 7 0 -1 4194560 0 0 0 0 12 8 0 0 20 0 1 0 4321 0 0";
+        for name in ["bash", "tmux: server", "a) D 1 (b", "(sd-pam)", ""] {
+            let line = format!("77 ({name}) {rest}");
+            let stat = Stat::parse(&line).unwrap();
+            assert_eq!((stat.number, stat.name, stat.state, stat.started), (77, name, "S", 4321));
+        }
+        for line in ["", "77", "77 (bash)", "77 (bash) D 1", "x (bash) D"] {
+            assert!(Stat::parse(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_what_they_wait_for() {
+        for (name, wait_channel, stack, expected) in [
+            ("nv_queue", "0", "", Waits::Driver),
+            ("irq/152-nvidia", "", "", Waits::Driver),
+            ("UVM global queu", "", "", Waits::Driver),
+            ("nvidia-smi", "", "", Waits::Driver),
+            ("python3", "os_acquire_mutex", "", Waits::Driver),
+            (
+                "python3",
+                "0",
+                "[<0>] rwsem_down_write+0x1/0x2\n[<0>] foo+0x35/0x50 [nvidia_uvm]\n",
+                Waits::Driver,
+            ),
+            ("nvme-wq", "blk_mq_get_tag", "", Waits::Other),
+            ("irq/33-nvme0q1", "0", "", Waits::Other),
+            ("python3", "rpc_wait_bit_killable", "", Waits::Nfs),
+            (
+                "df",
+                "0",
+                "[<0>] __wait_on_bit+0x1/0x2\n[<0>] nfs_wait_client_init_complete+0x3/0x4 [nfs]\n",
+                Waits::Nfs,
+            ),
+            ("jbd2/nvme0n1p1-", "jbd2_journal_commit_transaction", "", Waits::Other),
+        ] {
+            assert_eq!(waits_for(name, wait_channel, stack), expected, "{name} {wait_channel}");
+        }
+    }
+}
