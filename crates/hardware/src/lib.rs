@@ -22,6 +22,7 @@ pub mod clock;
 mod containers;
 mod dkms;
 mod driver;
+pub mod holder;
 pub mod host;
 mod kernels;
 pub mod kmsg;

@@ -1,0 +1,213 @@
+//! What a control group's path says about who a process belongs to.
+//!
+//! ```text
+//! 0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0                                    Slurm, version 2
+//! 9:memory:/slurm/uid_1000/job_42/step_batch/task_0                                              Slurm, version 1
+//! 0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+//! 0::/system.slice/docker-ID.scope, /machine.slice/libpod-ID.scope                               a container
+//! 0::/system.slice/ollama.service, /user.slice/user-1000.slice/session-3.scope                   a unit
+//! ```
+
+use super::HolderKind;
+
+/// A container's number is a SHA-256 in hexadecimal; shorter ones are read where they stand in a pod.
+const CONTAINER_DIGITS: usize = 64;
+const CONTAINER_DIGITS_MIN: usize = 12;
+
+/// What the lines of `/proc/PID/cgroup` say, and the path that says it. With version 1 the hierarchies may
+/// differ: a scheduler's word goes before a container's, and that before systemd's.
+pub(super) fn judge(text: &str) -> (HolderKind, Option<String>) {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let judged = paths.map(|path| (of_path(path), path)).min_by_key(|(kind, _)| rank(kind));
+    match judged {
+        Some((kind, path)) => (kind, Some(path.to_owned())),
+        None => (unknown("the process is in no control group"), None),
+    }
+}
+
+fn unknown(why: &str) -> HolderKind {
+    HolderKind::Unknown { why: why.to_owned() }
+}
+
+fn rank(kind: &HolderKind) -> u8 {
+    match kind {
+        HolderKind::SlurmJob { .. } => 0,
+        HolderKind::Pod { .. } => 1,
+        HolderKind::Container { .. } => 2,
+        HolderKind::Unit { .. } => 3,
+        HolderKind::Unknown { .. } => 4,
+    }
+}
+
+fn of_path(path: &str) -> HolderKind {
+    // containerd without systemd's help: `kubepods-podUID.slice:cri-containerd:ID`.
+    let parts: Vec<&str> = path.split(['/', ':']).filter(|part| !part.is_empty()).collect();
+    slurm(&parts)
+        .or_else(|| pod(&parts))
+        .or_else(|| container(&parts))
+        .or_else(|| unit(&parts))
+        .unwrap_or_else(|| unknown("its control group belongs to no job, container or unit"))
+}
+
+fn slurm(parts: &[&str]) -> Option<HolderKind> {
+    // `slurm` or `slurm_NODE`; `slurmstepd.scope` or `NODE_slurmstepd.scope`.
+    let own = |part: &&str| part.starts_with("slurm") || part.ends_with("slurmstepd.scope");
+    let below = &parts[parts.iter().position(own)? + 1..];
+    let id = below.iter().find_map(|part| part.strip_prefix("job_")?.parse().ok())?;
+    let step = below.iter().find_map(|part| part.strip_prefix("step_")).map(str::to_owned);
+    Some(HolderKind::SlurmJob { id, step })
+}
+
+fn pod(parts: &[&str]) -> Option<HolderKind> {
+    let (place, uid) =
+        parts.iter().enumerate().rev().find_map(|(place, part)| Some((place, pod_uid(part)?)))?;
+    // With colons the runtime's name stands between the two.
+    let mut below = parts.iter().skip(place + 1).take(2);
+    let container = below.find_map(|part| container_id(part, CONTAINER_DIGITS_MIN));
+    Some(HolderKind::Pod { uid, container })
+}
+
+/// `podUID` or `kubepods-burstable-podUID.slice`, where systemd has `_` for `-`. The pods that a node starts by
+/// itself have a plain hash for a UID.
+fn pod_uid(part: &str) -> Option<String> {
+    let part = part.strip_suffix(".slice").unwrap_or(part);
+    let (_, uid) = part.rsplit_once("pod")?;
+    let uid = uid.replace('_', "-").to_ascii_lowercase();
+    let hash = uid.len() == 32 && is_hex(&uid);
+    let lengths: Vec<usize> = uid.split('-').map(str::len).collect();
+    let proper = lengths == [8, 4, 4, 4, 12] && uid.split('-').all(is_hex);
+    (hash || proper).then_some(uid)
+}
+
+fn container(parts: &[&str]) -> Option<HolderKind> {
+    let id = parts.iter().rev().find_map(|part| container_id(part, CONTAINER_DIGITS))?;
+    Some(HolderKind::Container { id })
+}
+
+/// `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope`.
+fn container_id(part: &str, digits_min: usize) -> Option<String> {
+    let part = part.strip_suffix(".scope").unwrap_or(part);
+    let id = part.rsplit('-').next()?;
+    ((digits_min..=CONTAINER_DIGITS).contains(&id.len()) && is_hex(id)).then(|| id.to_owned())
+}
+
+fn unit(parts: &[&str]) -> Option<HolderKind> {
+    let is_unit = |part: &&&str| matches!(part.rsplit_once('.'), Some((_, "service" | "scope")));
+    let name = parts.iter().rev().find(is_unit)?;
+    Some(HolderKind::Unit { name: (*name).to_owned() })
+}
+
+fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ID: &str = "d6d725b909f37c3e232aadfbafa950a58bfe7baa579ba8c47a12be88bb921607";
+    const UID: &str = "8ca306fa-3c03-47fa-97dd-19979c345572";
+
+    fn slurm(id: u64, step: &str) -> HolderKind {
+        HolderKind::SlurmJob { id, step: Some(step.to_owned()) }
+    }
+
+    fn pod(uid: &str, container: Option<&str>) -> HolderKind {
+        HolderKind::Pod { uid: uid.to_owned(), container: container.map(str::to_owned) }
+    }
+
+    fn unit(name: &str) -> HolderKind {
+        HolderKind::Unit { name: name.to_owned() }
+    }
+
+    /// Forms that nodes were seen to have; `ID` and `UID` stand for the numbers above, `U_ID` for systemd's writing.
+    #[test]
+    fn paths_of_real_nodes_are_understood() {
+        let container = || HolderKind::Container { id: ID.to_owned() };
+        for (line, expected) in [
+            (
+                "0::/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0",
+                slurm(1_392_969, "0"),
+            ),
+            (
+                "0::/system.slice/gx10-ac12_slurmstepd.scope/job_12/step_batch/user/task_0",
+                slurm(12, "batch"),
+            ),
+            ("0::/system.slice/slurmstepd.scope/job_42/step_extern/user", slurm(42, "extern")),
+            (
+                "10:devices:/slurm/uid_2101171/job_280678/step_interactive/task_0",
+                slurm(280_678, "interactive"),
+            ),
+            ("9:memory:/slurm_gpu-17/uid_1000/job_5/step_3", slurm(5, "3")),
+            ("5:cpuacct:/slurm/uid_1/job_1", HolderKind::SlurmJob { id: 1, step: None }),
+            ("0::/system.slice/slurmstepd.scope/system", unit("slurmstepd.scope")),
+            (
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope",
+                pod(UID, Some(ID)),
+            ),
+            ("0::/kubepods.slice/kubepods-podU_ID.slice/crio-ID.scope", pod(UID, Some(ID))),
+            (
+                "12:devices:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podU_ID.slice/crio-ID.scope/container",
+                pod(UID, Some(ID)),
+            ),
+            (
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/docker-ID.scope",
+                pod(UID, Some(ID)),
+            ),
+            ("11:pids:/kubepods/burstable/podUID/ID", pod(UID, Some(ID))),
+            ("4:cpu,cpuacct:/kubepods/podUID", pod(UID, None)),
+            (
+                "12:cpu,cpuacct:/system.slice/containerd.service/kubepods-besteffort-podU_ID.slice:cri-containerd:ID",
+                pod(UID, Some(ID)),
+            ),
+            ("0::/../../podUID/ID", pod(UID, Some(ID))),
+            (
+                "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podU_ID.slice/cri-containerd-ID.scope",
+                pod(UID, Some(ID)),
+            ),
+            (
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pode4e6004e827fdf45941cf777618f60ce.slice/crio-ID.scope",
+                pod("e4e6004e827fdf45941cf777618f60ce", Some(ID)),
+            ),
+            ("0::/docker/ID", container()),
+            ("0::/system.slice/docker-ID.scope", container()),
+            ("0::/machine.slice/libpod-ID.scope/container", container()),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope/container",
+                container(),
+            ),
+            ("0::/../cri-containerd-ID.scope", container()),
+            ("0::/system.slice/ollama.service", unit("ollama.service")),
+            ("0::/user.slice/user-1000.slice/session-3.scope", unit("session-3.scope")),
+            (
+                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.kde.konsole-1234.scope",
+                unit("app-org.kde.konsole-1234.scope"),
+            ),
+            ("0::/", unknown("its control group belongs to no job, container or unit")),
+            ("", unknown("the process is in no control group")),
+        ] {
+            let line = line.replace("U_ID", &UID.replace('-', "_")).replace("UID", UID);
+            let line = line.replace("ID", ID);
+            assert_eq!(judge(&line).0, expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn of_several_hierarchies_the_scheduler_is_believed() {
+        let text = "12:pids:/system.slice/slurmd.service\n\
+                    9:memory:/slurm/uid_1000/job_77/step_0/task_0\n\
+                    1:name=systemd:/system.slice/slurmd.service\n0::/\n";
+        let (kind, path) = judge(text);
+        assert_eq!(kind, slurm(77, "0"));
+        assert_eq!(path.as_deref(), Some("/slurm/uid_1000/job_77/step_0/task_0"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "\\PC{0,120}") {
+            judge(&text);
+        }
+    }
+}
