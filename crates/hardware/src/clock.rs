@@ -11,9 +11,14 @@ pub fn process_cpu_us() -> u64 {
     u64::try_from(read_ns(libc::CLOCK_PROCESS_CPUTIME_ID) / 1000).unwrap_or(0)
 }
 
+/// Processor time that this thread has used, in microseconds.
+pub fn thread_cpu_us() -> u64 {
+    u64::try_from(read_ns(libc::CLOCK_THREAD_CPUTIME_ID) / 1000).unwrap_or(0)
+}
+
 fn read_ns(clock: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for one `timespec`, which the call fills; both clocks exist since
+    // SAFETY: `time` is a valid place for one `timespec`, which the call fills; all of these clocks exist since
     // Linux 2.6.39, so that it does not fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec

@@ -18,13 +18,14 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_facts::decode;
-use farrier_fleet::health::{Batch, Change, GpuUuid, KernelEvent, Moment, Subject};
+use farrier_fleet::health::{
+    Batch, Blind, Change, Coverage, Engine, KernelEvent, Moment, Rules, Scope, Subject,
+};
 use farrier_hardware::kmsg::KernelLog;
 use jiff::Timestamp;
 
 use crate::config::Config;
 use crate::crash::{Crash, Point};
-use farrier_fleet::health::{Coverage, Engine, Rules};
 use crate::jobs::Board;
 use crate::journal::{Journal, Sink};
 use crate::state::{Cost, JournalState, Published, Shown, State, Values};
@@ -219,6 +220,9 @@ impl Brain {
                     tracing::warn!(%why, "NVML is blind");
                 }
                 self.values.processes = None;
+                for scope in [Scope::Gpu, Scope::Link] {
+                    batch.blind.push(Blind { scope, why: why.clone() });
+                }
                 self.own.nvml_blind = Some(why);
                 batch.samples.extend(samples);
             }
@@ -314,13 +318,14 @@ impl Brain {
     fn write(&mut self, now: Moment) -> bool {
         let due = self.pending.is_due(now, self.journal.durable());
         if due {
-            let (changes, remembered) = self.pending.take(now);
+            let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
             self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
             return false;
         }
+        self.pending.tried(now);
         match self.journal.flush(now.wall, &self.crash) {
             Ok(records) => {
                 if self.own.writable.is_err() {
@@ -357,8 +362,10 @@ impl Brain {
             Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
             Change::Updated(_) => tracing::debug!(id, %code, %subject, count = finding.count, "updated"),
         }
-        if !matches!(change, Change::Cleared(_)) {
-            self.board.finding(finding, &self.values.processes);
+        if matches!(change, Change::Cleared(_)) {
+            self.board.cleared(finding);
+        } else {
+            self.board.finding(finding, self.values.processes.as_deref());
         }
     }
 
@@ -476,12 +483,6 @@ impl std::fmt::Display for Chain<'_> {
 
 fn decode_facts(facts: &'static FactSet) -> &'static farrier_facts::xid::XidFacts {
     &facts.xids
-}
-
-/// The GPU of a process, for those who hold it.
-pub(crate) fn gpus_of(processes: &Option<Vec<Held>>, pid: u32) -> Vec<GpuUuid> {
-    let held = processes.iter().flatten().filter(|held| held.pid == pid);
-    held.map(|held| held.gpu.clone()).collect()
 }
 
 #[cfg(test)]

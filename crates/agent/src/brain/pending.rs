@@ -57,9 +57,13 @@ impl Pending {
         self.written_ms.is_none_or(|written| now.steady_ms - written >= WAIT_MS)
     }
 
-    /// Everything that waits, to be written now.
-    pub(super) fn take(&mut self, now: Moment) -> (Vec<Change>, Vec<Remembered>) {
+    /// The disk is asked now.
+    pub(super) fn tried(&mut self, now: Moment) {
         self.written_ms = Some(now.steady_ms);
+    }
+
+    /// Everything that waits, to be written now.
+    pub(super) fn take(&mut self) -> (Vec<Change>, Vec<Remembered>) {
         (std::mem::take(&mut self.changes), std::mem::take(&mut self.remembered))
     }
 }
