@@ -5,15 +5,16 @@
 //!   │                                                                            ├─> Capture on disk
 //!   └─> pci, driver, kernels, packages, ... ─> NodeObservation                   │
 //! probe child (`farrier probe nvml`) ─ JSON lines, a deadline ─> NvmlReading ────┘
+//! probe child (`farrier probe watch`) ─ a line for a line ─> ProbeSaid, for as long as the agent runs
 //! ```
 //!
 //! Nothing here judges: `farrier_facts::node` does. Entry points: [`observe::observe`] for the files,
-//! [`nvml::ask`] for NVML, [`capture`] for keeping both. No read of a file enters the NVIDIA driver
-//! except `/proc/driver/nvidia/{version,params}`, which answer without touching the GPU; everything
-//! that can hang in a wedged driver is in the probe child.
+//! [`nvml::ask`] for NVML once, [`nvml::watch::run`] for NVML all the time, [`capture`] for keeping both. No
+//! read of a file enters the NVIDIA driver except `/proc/driver/nvidia/{version,params}`, which answer
+//! without touching the GPU; everything that can hang in a wedged driver is in the probe child.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library that is loaded at run time; its calls are in `nvml::library`"
+    reason = "NVML is a C library that is loaded at run time; its calls are in `nvml`"
 )]
 
 mod apt_conf;
