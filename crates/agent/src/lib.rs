@@ -12,10 +12,13 @@
 //! them together and survives. See `docs/adr/0007-the-agent.md`.
 
 pub mod brain;
+mod collect;
 pub mod config;
 pub mod crash;
 pub mod http;
 pub mod jobs;
 pub mod journal;
+mod notify;
+pub mod run;
 pub mod state;
 pub mod status;

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use farrier_facts::decode::Kind;
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Finding, GpuIdentity, GpuUuid, Moment, Signal, Subject};
+use farrier_fleet::health::{
+    Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Moment, Signal, Subject,
+};
 use jiff::Timestamp;
 
 use crate::brain::{Blindness, CollectorState, Held, Unseen};
-use farrier_fleet::health::Coverage;
 
 /// A finding, and whether it is on disk.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +66,25 @@ pub struct Values {
     pub last_xid: BTreeMap<GpuUuid, u32>,
 }
 
+/// Xids that are counted apart, per node: labels are bounded.
+const XIDS_MAX: usize = 512;
+
 impl Values {
+    /// Counts an event that is an Xid.
+    pub(crate) fn count_xid(&mut self, gpus: &[GpuIdentity], seen: &KernelEvent) {
+        let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return };
+        let pci = seen.event.pci.as_deref();
+        let gpu = pci.and_then(|pci| gpus.iter().find(|gpu| gpu.stands_at(pci)));
+        let gpu = gpu.map(|gpu| gpu.uuid.clone());
+        if let Some(gpu) = &gpu {
+            self.last_xid.insert(gpu.clone(), xid);
+        }
+        let key = (gpu, xid);
+        if self.xids.len() < XIDS_MAX || self.xids.contains_key(&key) {
+            *self.xids.entry(key).or_default() += 1;
+        }
+    }
+
     /// The newest value of a signal.
     pub fn reading(&self, subject: &Subject, signal: Signal) -> Option<&Reading<f64>> {
         let values = self.latest.get(subject)?;

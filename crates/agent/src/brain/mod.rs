@@ -19,7 +19,7 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_facts::decode;
 use farrier_fleet::health::{
-    Batch, Blind, Change, Coverage, Engine, KernelEvent, Moment, Rules, Scope, Subject,
+    Batch, Change, Coverage, Engine, KernelEvent, Moment, Rules, Subject,
 };
 use farrier_hardware::kmsg::KernelLog;
 use jiff::Timestamp;
@@ -44,9 +44,6 @@ const BATCH_MAX: usize = 8192;
 
 /// Ticks between two looks at what rules see; it changes seldom and is costly to gather.
 const COVERAGE_TICKS: u64 = 10;
-
-/// Xids that are counted apart, per node: labels are bounded.
-const XIDS_MAX: usize = 512;
 
 /// The time, and what the process has used.
 pub trait Clock: Send {
@@ -215,16 +212,12 @@ impl Brain {
     fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
         match seen {
             Seen::Report(report) => self.take_report(now, report, batch),
-            Seen::NvmlBlind { why, samples } => {
+            Seen::NvmlBlind { why } => {
                 if self.own.nvml_blind.as_ref() != Some(&why) {
                     tracing::warn!(%why, "NVML is blind");
                 }
                 self.values.processes = None;
-                for scope in [Scope::Gpu, Scope::Link] {
-                    batch.blind.push(Blind { scope, why: why.clone() });
-                }
                 self.own.nvml_blind = Some(why);
-                batch.samples.extend(samples);
             }
             Seen::Kernel(said) => self.take_kernel(now, said, batch),
             Seen::Checked { items, unseen } => {
@@ -258,7 +251,7 @@ impl Brain {
                 let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
                 for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
                     let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
-                    self.count_xid(&event);
+                    self.values.count_xid(inventory, &event);
                     batch.kernel.push(event);
                 }
             }
@@ -282,23 +275,9 @@ impl Brain {
             }
             KernelLog::CaughtUp => self.own.kernel_log = Some(Ok(())),
         }
-        for at in from..batch.kernel.len() {
-            self.count_xid(&batch.kernel[at].clone());
-        }
-    }
-
-    fn count_xid(&mut self, event: &KernelEvent) {
-        let (Some(xid), decode::Kind::Xid) = (event.event.xid, event.event.kind) else { return };
-        let gpu = event.event.pci.as_deref().and_then(|pci| {
-            let found = self.engine.inventory().iter().find(|it| it.stands_at(pci));
-            found.map(|it| it.uuid.clone())
-        });
-        if let Some(gpu) = &gpu {
-            self.values.last_xid.insert(gpu.clone(), xid);
-        }
-        let key = (gpu, xid);
-        if self.values.xids.len() < XIDS_MAX || self.values.xids.contains_key(&key) {
-            *self.values.xids.entry(key).or_default() += 1;
+        let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+        for event in &batch.kernel[from..] {
+            self.values.count_xid(inventory, event);
         }
     }
 

@@ -126,8 +126,6 @@ pub enum Seen {
     NvmlBlind {
         /// In words.
         why: String,
-        /// Values that say so.
-        samples: Vec<Sample>,
     },
     /// The kernel log.
     Kernel(KernelLog),
@@ -142,6 +140,6 @@ pub enum Seen {
     Reloaded(Box<Config>),
     /// The configuration on disk is wrong, and the old one stays.
     ConfigBad,
-    /// Look at the files of sinks again: somebody may have moved them.
+    /// It is time to end.
     Stop,
 }

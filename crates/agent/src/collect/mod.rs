@@ -20,7 +20,7 @@ use crate::config::Config;
 
 /// Word that it is time to end, which wakes those who wait.
 #[derive(Debug, Default)]
-pub struct Stop {
+pub(crate) struct Stop {
     /// For those who look at it between two reads.
     pub flag: AtomicBool,
     lock: Mutex<()>,
@@ -29,7 +29,7 @@ pub struct Stop {
 
 impl Stop {
     /// It is time.
-    pub fn now(&self) {
+    pub(crate) fn now(&self) {
         self.flag.store(true, Ordering::Relaxed);
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.wake.notify_all();
@@ -78,7 +78,7 @@ impl Known {
 
 /// What collectors need.
 #[derive(Clone)]
-pub struct Surroundings {
+pub(crate) struct Surroundings {
     /// Where what they see goes.
     pub inbox: SyncSender<Seen>,
     /// When to end.
@@ -94,7 +94,7 @@ pub struct Surroundings {
 }
 
 /// Starts them all.
-pub fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
+pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
     let known = Arc::new(Known::default());
     let mut threads = Vec::new();
     let mut start = |name: &str, run: fn(&Surroundings, &Known)| -> std::io::Result<()> {

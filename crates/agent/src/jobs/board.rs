@@ -14,7 +14,7 @@ use crate::brain::Held;
 /// Connections in all.
 pub const CLIENTS_MAX: usize = 1024;
 /// Connections of one user who is not root: the rest stays free for others and for `farrier status`.
-pub const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
+pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
 /// Jobs that are shown and have metrics: labels are bounded.
 pub const JOBS_MAX: usize = 64;
 /// A job's name and phase are cut to this.
@@ -64,7 +64,7 @@ struct Standing {
 
 /// Why a client is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(super) enum Refusal {
     /// Everybody together.
     #[error("the agent serves {CLIENTS_MAX} connections and no more")]
     Full,

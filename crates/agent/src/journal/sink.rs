@@ -95,6 +95,12 @@ impl Sink {
         Ok(sink)
     }
 
+    /// The last record that a file at this path has something of; none where there is no such file.
+    pub fn reached(path: &Path) -> Option<u64> {
+        let mut file = File::open(path).ok()?;
+        tail(&mut file).ok()?.1.map(|place| place.seq)
+    }
+
     /// Whether the file at the path is still the one that is open.
     pub fn was_moved(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
