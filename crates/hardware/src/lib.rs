@@ -19,6 +19,7 @@
 
 mod apt_conf;
 pub mod capture;
+pub mod clock;
 mod containers;
 mod dkms;
 mod driver;
