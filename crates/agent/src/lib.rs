@@ -12,7 +12,7 @@
 //! them together and survives. See `docs/adr/0007-the-agent.md`.
 
 pub mod brain;
-mod collect;
+pub mod collect;
 pub mod config;
 pub mod crash;
 pub mod http;

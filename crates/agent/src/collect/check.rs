@@ -1,7 +1,9 @@
 //! The whole node's coherence (V0), all the time: an upgrade is found before the reboot that breaks the node.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
 use farrier_facts::node::{self, Item, NvmlReading};
 use farrier_fleet::health::{Action, CheckItem, Severity};
@@ -50,7 +52,7 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
         if due || now_stamps != stamps {
             stamps = now_stamps;
             let before = clock::thread_cpu_us();
-            let seen = look(surroundings);
+            let seen = look(root, surroundings.facts);
             let cost_us = clock::thread_cpu_us() - before;
             tracing::debug!(cost_us, "the node was checked");
             let period = if cost_us < CHEAP_US { OFTEN } else { SELDOM };
@@ -65,11 +67,12 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
     }
 }
 
-fn look(surroundings: &Surroundings) -> Seen {
-    let root = Root::unrecorded(&surroundings.config.root);
+/// Judges the node whose files are below `root`, by its files alone.
+pub fn look(root: &Path, facts: &FactSet) -> Seen {
+    let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
     let observation = observe::observe(&root, nvml, &PythonChoice::of_root(None));
-    let report = node::judge(surroundings.facts, &observation, today(), false);
+    let report = node::judge(facts, &observation, today(), false);
     let mut items = Vec::new();
     let mut unseen = Vec::new();
     for item in report.items.into_iter().filter(is_ours) {

@@ -1,6 +1,6 @@
 //! Those who look: one thread each, so that one that waits makes no other wait.
 
-mod check;
+pub mod check;
 mod host;
 mod kernel;
 mod nvml;

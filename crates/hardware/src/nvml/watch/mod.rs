@@ -190,6 +190,42 @@ impl WatchSettings {
 /// How long a stop or a quiesce may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(500);
 
+/// Watches in the time that it is told, for those who make the time: a rehearsal of hours takes seconds.
+pub struct Watcher {
+    supervisor: supervisor::Supervisor<child::Processes>,
+    stop: AtomicBool,
+}
+
+impl Watcher {
+    /// Nothing is started yet.
+    pub fn new(settings: WatchSettings) -> Self {
+        let deadlines =
+            supervisor::Deadlines { answer: settings.deadline, start: settings.start_deadline };
+        let children = child::Processes { command: settings.command };
+        Self {
+            supervisor: supervisor::Supervisor::new(children, deadlines),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Does all that is due `elapsed` after the beginning.
+    pub fn until(&mut self, elapsed: Duration) -> Vec<ProbeSaid> {
+        let mut said = Vec::new();
+        loop {
+            let turn = self.supervisor.turn(elapsed, false, &self.stop);
+            said.extend(turn.said);
+            if turn.again_at > elapsed {
+                return said;
+            }
+        }
+    }
+
+    /// Ends the child.
+    pub fn end(self) {
+        self.supervisor.end();
+    }
+}
+
 /// Watches until `stop`. Blocks: it wants a thread of its own.
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();

@@ -1,0 +1,102 @@
+//! Every rule fires on its case, which stands in its data, and none fires in a quiet hour.
+//!
+//! A case runs on a simulated node in a time that the test makes: real NVML calls by the probe's child, real reads of
+//! the host's files and of the kernel log, faults by `farrier simulate inject`.
+
+mod rehearsal;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../simulate/world.rs"]
+#[expect(dead_code, reason = "made for the tests of the simulator; a node and its faults are what is used here")]
+mod world;
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use farrier_fleet::health::{Change, Rule, Rules};
+
+use rehearsal::Rehearsal;
+
+/// Cases that run at a time. Each waits for its child most of the time.
+const AT_A_TIME: usize = 4;
+
+#[test]
+fn every_rule_fires_on_its_case() {
+    world::build_library();
+    let rules = Rules::embedded().unwrap();
+    let rules: Vec<&Rule> = rules.iter().collect();
+    let wanted = std::env::var("FARRIER_RULE").ok();
+    let failures = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                while let Some(rule) = rules.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if wanted.as_ref().is_some_and(|code| *code != rule.code) {
+                        continue;
+                    }
+                    let fired = std::panic::catch_unwind(|| fires(rule));
+                    let fired = fired.unwrap_or_else(|_| Err("it panicked".to_owned()));
+                    if let Err(why) = fired {
+                        failures.lock().unwrap().push(format!("{}: {why}", rule.code));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), rules.len(), failures.join("\n"));
+}
+
+fn fires(rule: &Rule) -> Result<(), String> {
+    let sku = rule.case.sku.as_deref().unwrap_or("H100-SXM5-80GB");
+    let efa = rule.case.steps.iter().any(|step| step == "efa");
+    let mut rehearsal = Rehearsal::on(sku, efa);
+    let opened = rehearsal.perform(&rule.case.steps)?;
+    rehearsal.end();
+    let opened: BTreeSet<&str> = opened.iter().filter_map(opened_code).collect();
+    if opened.contains(rule.code.as_str()) {
+        return Ok(());
+    }
+    Err(format!("it did not fire; these did: {opened:?}"))
+}
+
+fn opened_code(change: &Change) -> Option<&str> {
+    match change {
+        Change::Opened(finding) => Some(&finding.code),
+        Change::Updated(_) | Change::Cleared(_) => None,
+    }
+}
+
+#[test]
+fn an_idle_hour_is_quiet() {
+    for sku in ["H100-SXM5-80GB", "B200-SXM6-180GB", "A100-SXM4-80GB"] {
+        quiet_hour(sku, &[]);
+    }
+}
+
+#[test]
+fn an_hour_of_training_is_quiet() {
+    let load = [
+        "inject --gpu all process 4242 --name python --memory-mib 60000",
+        "inject --gpu all utilisation 98 --memory 40",
+        "inject --gpu all power 640",
+        "inject --gpu all temperature 66",
+        "inject --gpu all activity --sm 0.85 --tensor 0.45 --dram 0.4 --nvlink-tx 60000000000 --nvlink-rx 60000000000",
+    ];
+    quiet_hour("H100-SXM5-80GB", &load);
+}
+
+fn quiet_hour(sku: &str, load: &[&str]) {
+    world::build_library();
+    let mut rehearsal = Rehearsal::on(sku, false);
+    let mut steps: Vec<String> = load.iter().map(|step| (*step).to_owned()).collect();
+    steps.push("run 600".to_owned());
+    steps.push("check".to_owned());
+    steps.push("slow 3000".to_owned());
+    let changes = rehearsal.perform(&steps).unwrap();
+    rehearsal.end();
+    let opened: Vec<_> = changes.iter().map(Change::finding).map(|it| (&it.code, &it.subject, &it.evidence)).collect();
+    assert!(opened.is_empty(), "{sku}: {opened:#?}");
+}
