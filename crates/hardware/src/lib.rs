@@ -5,15 +5,18 @@
 //!   │                                                                            ├─> Capture on disk
 //!   └─> pci, driver, kernels, packages, ... ─> NodeObservation                   │
 //! probe child (`farrier probe nvml`) ─ JSON lines, a deadline ─> NvmlReading ────┘
+//!
+//! kmsg (the kernel log), host (signals of the host, in tiers), holder (who holds a GPU) ─> the agent
 //! ```
 //!
 //! Nothing here judges: `farrier_facts::node` does. Entry points: [`observe::observe`] for the files,
-//! [`nvml::ask`] for NVML, [`capture`] for keeping both. No read of a file enters the NVIDIA driver
+//! [`nvml::ask`] for NVML, [`capture`] for keeping both; [`kmsg::run`], [`host::Collector`] and [`holder::holder`] for
+//! what is watched. No read of a file enters the NVIDIA driver
 //! except `/proc/driver/nvidia/{version,params}`, which answer without touching the GPU; everything
 //! that can hang in a wedged driver is in the probe child.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library that is loaded at run time; its calls are in `nvml::library`"
+    reason = "NVML is a C library that is loaded at run time, with its calls in `nvml::library`; `poll` and `sysconf` have no safe form"
 )]
 
 mod apt_conf;
