@@ -15,6 +15,8 @@ pub(crate) struct Cli {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// The node daemon: watches the GPUs and everything around them
+    Agent(commands::agent::Args),
     /// Is this node right? Or: will this GPU, driver, CUDA and framework work together?
     Check(Box<commands::check::Args>),
     /// What a kernel log says happened to the GPUs, and what to do
@@ -27,6 +29,8 @@ pub(crate) enum Command {
     /// Simulated nodes: real NVML clients run against them unchanged
     #[command(subcommand)]
     Simulate(commands::simulate::SimulateCommand),
+    /// What the agent of this node knows: GPUs, findings, what to do, what is not seen
+    Status(commands::status::Args),
     /// Makes calls that may never return, for a parent that does not wait
     #[command(subcommand, hide = true)]
     Probe(commands::probe::ProbeCommand),

@@ -1,11 +1,13 @@
 //! One file a verb. A command reads its input, asks a pure crate, and prints.
 
+pub(crate) mod agent;
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod facts;
 pub(crate) mod lint;
 pub(crate) mod probe;
 pub(crate) mod simulate;
+pub(crate) mod status;
 
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
@@ -29,11 +31,13 @@ impl Outcome {
 /// Runs the command that the flags name.
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match cli.command {
+        Command::Agent(args) => agent::run(&args, printer),
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),
+        Command::Status(args) => status::run(&args, printer),
     }
 }

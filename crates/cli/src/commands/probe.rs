@@ -1,6 +1,7 @@
 //! `farrier probe`: the child that makes calls which may never return. Not for people.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
 
 use farrier_hardware::nvml::{self, Line};
 
@@ -16,10 +17,26 @@ pub(crate) enum ProbeCommand {
         #[arg(long, value_name = "PATH", default_value = nvml::LIBRARY)]
         library: OsString,
     },
+    /// Answers the agent: a line of JSON on stdout for each request on stdin
+    Watch {
+        /// The library to load
+        #[arg(long, value_name = "PATH", default_value = nvml::LIBRARY)]
+        library: OsString,
+    },
 }
 
 pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let ProbeCommand::Nvml { library } = command;
+    match command {
+        ProbeCommand::Nvml { library } => once(library, printer),
+        ProbeCommand::Watch { library } => {
+            // An answer goes out at once and whole: nothing is gained from the printer's buffer.
+            nvml::watch::serve(library, &mut io::stdin().lock(), &mut io::stdout().lock())?;
+            Ok(Outcome::Fine)
+        }
+    }
+}
+
+fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut failed = None;
     let answer = nvml::read(library, &mut |call: &str| {
         // Written out before the call: if it never returns, this is the last that is heard.

@@ -67,6 +67,11 @@ impl<'f> Decoder<'f> {
         self.reader.finish(&mut emit);
     }
 
+    /// The line of a message that waits for its end. Nothing after it was given out.
+    pub fn waits_since(&self) -> Option<u64> {
+        self.reader.waits_since()
+    }
+
     /// How many lines have ended so far.
     pub fn lines(&self) -> u64 {
         self.stream.ended()

@@ -67,6 +67,11 @@ impl Pending {
         Step::Waits(Self { event, waits_for: WaitsFor::Driver { error, known } })
     }
 
+    /// The line that it began with.
+    pub(super) fn line(&self) -> u64 {
+        self.event.line
+    }
+
     /// The event as far as it is known, when nothing more comes.
     pub(super) fn into_event(self) -> Option<Event> {
         let foreign = matches!(self.waits_for, WaitsFor::Driver { known: false, .. });

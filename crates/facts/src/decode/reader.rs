@@ -62,6 +62,11 @@ impl<'f> Reader<'f> {
         self.part(number, rest, emit);
     }
 
+    /// The line of the message that waits.
+    pub(super) fn waits_since(&self) -> Option<u64> {
+        self.pending.as_ref().map(Pending::line)
+    }
+
     /// Gives out what still waits.
     pub(super) fn finish(&mut self, emit: &mut impl FnMut(Event)) {
         if let Some(event) = self.pending.take().and_then(Pending::into_event) {

@@ -8,9 +8,11 @@
 //! A call into a wedged driver never returns and its process cannot be killed, so the caller neither
 //! makes the calls nor waits for the one who does.
 
+mod caller;
 mod ffi;
 mod library;
 mod probe;
+pub mod watch;
 
 pub use library::read;
 pub use probe::{Line, ask};

@@ -1,0 +1,181 @@
+//! The kernel log: records in, events out, and a place to go on from that loses none and doubles none.
+
+use std::collections::VecDeque;
+
+use farrier_facts::decode::{self, Decoder};
+use farrier_facts::xid::XidFacts;
+use farrier_fleet::health::{KernelEvent, Moment};
+use jiff::{SignedDuration, Timestamp};
+
+/// A message has at most nine lines (`farrier_facts::decode`), so that its first one is among these.
+const LINES_KEPT: usize = 32;
+
+/// How long the rest of a message may take: lines of one message are printed within milliseconds.
+const WAIT_MS: i64 = 1000;
+
+/// Follows the log.
+#[derive(Debug)]
+pub(super) struct KernelReader {
+    decoder: Decoder<'static>,
+    boot: String,
+    /// When the node started, where the log's clock is not the agent's own.
+    started: Option<Timestamp>,
+    /// Number, sequence and time of the last lines.
+    lines: VecDeque<Line>,
+    /// The last record before the first that is kept.
+    before: Option<u64>,
+    fed_ms: i64,
+    /// Records so far.
+    pub(super) records: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    number: u64,
+    seq: u64,
+    since_boot_us: u64,
+}
+
+impl KernelReader {
+    pub(super) fn new(
+        facts: &'static XidFacts,
+        boot: &str,
+        started: Option<Timestamp>,
+        after: Option<u64>,
+    ) -> Self {
+        Self {
+            decoder: Decoder::new(facts),
+            boot: boot.to_owned(),
+            started,
+            lines: VecDeque::with_capacity(LINES_KEPT + 1),
+            before: after,
+            fed_ms: 0,
+            records: 0,
+        }
+    }
+
+    /// Takes a record.
+    pub(super) fn record(
+        &mut self,
+        now: Moment,
+        seq: u64,
+        since_boot_us: u64,
+        text: &[u8],
+        events: &mut Vec<KernelEvent>,
+    ) {
+        self.records += 1;
+        self.fed_ms = now.steady_ms;
+        self.lines.push_back(Line { number: self.decoder.lines() + 1, seq, since_boot_us });
+        if self.lines.len() > LINES_KEPT {
+            self.before = self.lines.pop_front().map(|line| line.seq);
+        }
+        let mut line = Vec::with_capacity(text.len() + 1);
+        for byte in text {
+            // One record is one line: a newline in it is written as syslog does.
+            match byte {
+                b'\n' => line.extend_from_slice(b"\\n"),
+                byte => line.push(*byte),
+            }
+        }
+        line.push(b'\n');
+        let mut found = Vec::new();
+        self.decoder.feed(&line, |event| found.push(event));
+        events.extend(found.into_iter().map(|event| self.event(now, event)));
+    }
+
+    /// Gives out a message whose end does not come.
+    pub(super) fn settle(&mut self, now: Moment, events: &mut Vec<KernelEvent>) {
+        if self.decoder.waits_since().is_some() && now.steady_ms - self.fed_ms >= WAIT_MS {
+            let mut found = Vec::new();
+            self.decoder.finish(|event| found.push(event));
+            events.extend(found.into_iter().map(|event| self.event(now, event)));
+        }
+    }
+
+    /// The last record of which everything was given out.
+    pub(super) fn cursor(&self) -> Option<u64> {
+        let Some(waits) = self.decoder.waits_since() else {
+            return self.lines.back().map(|line| line.seq).or(self.before);
+        };
+        let before = self.lines.iter().rev().find(|line| line.number < waits);
+        before.map(|line| line.seq).or(self.before)
+    }
+
+    fn event(&self, now: Moment, event: decode::Event) -> KernelEvent {
+        let line = self.lines.iter().find(|line| line.number == event.line);
+        let at = line.map_or(now, |line| self.moment(now, line.since_boot_us));
+        KernelEvent { event, boot: self.boot.clone(), at }
+    }
+
+    /// When it was printed. The log's clock may be ahead of ours by a little; nothing is in the future.
+    fn moment(&self, now: Moment, since_boot_us: u64) -> Moment {
+        let printed_ms = i64::try_from(since_boot_us / 1000).unwrap_or(i64::MAX);
+        let ago_ms = match self.started {
+            None => now.steady_ms.saturating_sub(printed_ms),
+            Some(started) => {
+                let up = now.wall.duration_since(started).as_millis();
+                i64::try_from(up).unwrap_or(i64::MAX).saturating_sub(printed_ms)
+            }
+        };
+        let ago_ms = ago_ms.max(0);
+        let wall = now.wall.checked_sub(SignedDuration::from_millis(ago_ms)).unwrap_or(now.wall);
+        Moment { steady_ms: now.steady_ms - ago_ms, wall }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_facts::FactSet;
+
+    use super::*;
+
+    fn at(steady_ms: i64) -> Moment {
+        let wall = Timestamp::from_millisecond(1_800_000_000_000 + steady_ms).unwrap();
+        Moment { steady_ms, wall }
+    }
+
+    fn reader() -> KernelReader {
+        KernelReader::new(&FactSet::embedded().xids, "boot", None, Some(6))
+    }
+
+    #[test]
+    fn an_event_is_of_the_moment_at_which_it_was_printed() {
+        let mut reader = reader();
+        assert_eq!(reader.cursor(), Some(6));
+        let mut events = Vec::new();
+        let line = b"NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.";
+        reader.record(at(60_000), 7, 20_000_000, line, &mut events);
+        reader.record(at(60_000), 8, 90_000_000, line, &mut events);
+        assert_eq!(events.len(), 2);
+        assert_eq!(events[0].at, at(20_000));
+        assert_eq!(events[1].at, at(60_000), "nothing is in the future");
+        assert_eq!(events[0].event.xid, Some(79));
+        assert_eq!(reader.cursor(), Some(8));
+    }
+
+    #[test]
+    fn the_place_stays_before_a_message_that_waits_for_its_end() {
+        let mut reader = reader();
+        let mut events = Vec::new();
+        reader.record(at(1000), 7, 1_000_000, b"something else", &mut events);
+        let first = b"NVRM: API mismatch: the client has the version 580.105.08, but";
+        reader.record(at(1000), 8, 1_000_000, first, &mut events);
+        assert!(events.is_empty());
+        assert_eq!(reader.cursor(), Some(7));
+        reader.settle(at(1500), &mut events);
+        assert!(events.is_empty());
+        reader.settle(at(2000), &mut events);
+        assert_eq!(events.len(), 1);
+        assert_eq!(reader.cursor(), Some(8));
+    }
+
+    #[test]
+    fn a_record_of_several_lines_is_one_line() {
+        let mut reader = reader();
+        let mut events = Vec::new();
+        let text = b"first\nNVRM: Xid (PCI:0000:17:00): 48, pid=1, x\nthird";
+        reader.record(at(1000), 7, 1_000_000, text, &mut events);
+        assert_eq!(events.len(), 1);
+        assert_eq!(reader.decoder.lines(), 1);
+    }
+}

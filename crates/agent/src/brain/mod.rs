@@ -1,0 +1,471 @@
+//! The brain's loop: one thread takes what collectors saw, asks the engine, writes, and only then shows.
+//!
+//! ```text
+//! channel ─ drain ─> Batch ─ Engine::observe ─> changes ─ hold (counts: once a second) ─> Journal ─ fsync ─┐
+//!    ^ bounded: the kernel keeps what does not fit                                  sink <─ Published <────┘
+//! ```
+
+mod kernel;
+mod own;
+mod pending;
+mod seen;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use farrier_facts::FactSet;
+use farrier_facts::decode;
+use farrier_fleet::health::{Batch, Change, Coverage, Engine, KernelEvent, Moment, Rules, Subject};
+use farrier_hardware::kmsg::KernelLog;
+use jiff::Timestamp;
+
+use crate::config::Config;
+use crate::crash::{Crash, Point};
+use crate::jobs::Board;
+use crate::journal::{Journal, Sink};
+use crate::state::{Cost, JournalState, Published, Shown, State, Values};
+use kernel::KernelReader;
+use own::Own;
+use pending::Pending;
+
+pub use own::{Blindness, CollectorState};
+pub use seen::{Collector, Held, Report, Seen, Unseen};
+
+/// The agent looks at itself this often.
+const TICK_MS: i64 = 1000;
+
+/// Messages that are taken into one batch at most: a flood must not keep the tick waiting.
+const BATCH_MAX: usize = 8192;
+
+/// Ticks between two looks at what rules see; it changes seldom and is costly to gather.
+const COVERAGE_TICKS: u64 = 10;
+
+/// The time, and what the process has used.
+pub trait Clock: Send {
+    /// Now.
+    fn now(&self) -> Moment;
+    /// Processor time and memory of this process.
+    fn cost(&self) -> (u64, Option<u64>);
+}
+
+/// What does not change while the agent runs.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The node's name.
+    pub hostname: String,
+    /// The boot.
+    pub boot: String,
+    /// When the node started, where its log does not go by this machine's clock.
+    pub node_started: Option<Timestamp>,
+}
+
+/// The brain and all that only it touches.
+pub struct Brain {
+    clock: Box<dyn Clock>,
+    engine: Engine,
+    journal: Journal,
+    sink: Option<Sink>,
+    /// Records on disk that the sink has not taken yet.
+    unsunk: Vec<crate::journal::Record>,
+    kernel: KernelReader,
+    own: Own,
+    pending: Pending,
+    published: Published,
+    board: Arc<Board>,
+    crash: Crash,
+    place: Place,
+    config: Config,
+    started: Timestamp,
+    values: Values,
+    shown_values: Arc<Values>,
+    coverage: Arc<Coverage>,
+    unseen: Option<Arc<Vec<Unseen>>>,
+    cost: Cost,
+    ticks: u64,
+    facts: &'static FactSet,
+}
+
+/// What a brain is made of.
+pub struct Parts {
+    /// The time.
+    pub clock: Box<dyn Clock>,
+    /// The rules in force.
+    pub rules: Rules,
+    /// The journal.
+    pub journal: Journal,
+    /// The sink, with what it lacks of the journal.
+    pub sink: Option<(Sink, Vec<crate::journal::Record>)>,
+    /// Where snapshots go.
+    pub published: Published,
+    /// Jobs.
+    pub board: Arc<Board>,
+    /// Where to die.
+    pub crash: Crash,
+    /// The node.
+    pub place: Place,
+    /// The configuration.
+    pub config: Config,
+    /// The facts.
+    pub facts: &'static FactSet,
+}
+
+impl Brain {
+    /// A brain that goes on where the journal ends.
+    pub fn new(parts: Parts) -> Self {
+        let Parts { clock, rules, journal, sink, published, board, crash, place, config, facts } =
+            parts;
+        let now = clock.now();
+        let mut engine = Engine::new(rules, decode_facts(facts).clone());
+        let fold = journal.durable();
+        let changes = engine.restore(fold.saved(), &place.boot, now);
+        let after = fold.kernel_cursor(&place.boot);
+        let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
+        let mut pending = Pending::default();
+        pending.add(changes, Vec::new());
+        let (sink, unsunk) = sink.map_or((None, Vec::new()), |(sink, lacks)| (Some(sink), lacks));
+        Self {
+            own: Own::new(config.tiers, now),
+            engine,
+            journal,
+            sink,
+            unsunk,
+            kernel,
+            pending,
+            published,
+            board,
+            crash,
+            place,
+            config,
+            started: now.wall,
+            values: Values::default(),
+            shown_values: Arc::default(),
+            coverage: Arc::default(),
+            unseen: None,
+            cost: Cost::default(),
+            ticks: 0,
+            clock,
+            facts,
+        }
+    }
+
+    /// Runs until it is told to stop or everybody has gone.
+    pub fn run(mut self, inbox: &Receiver<Seen>) {
+        let mut next_ms = self.clock.now().steady_ms;
+        let mut messages = Vec::new();
+        let mut going = true;
+        while going {
+            let left_ms = next_ms - self.clock.now().steady_ms;
+            let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
+            match inbox.recv_timeout(left) {
+                Ok(first) => {
+                    messages.push(first);
+                    messages.extend(inbox.try_iter().take(BATCH_MAX - 1));
+                }
+                Err(RecvTimeoutError::Timeout) => (),
+                Err(RecvTimeoutError::Disconnected) => going = false,
+            }
+            going &= !messages.iter().any(|seen| matches!(seen, Seen::Stop));
+            let now = self.clock.now();
+            let tick = now.steady_ms >= next_ms || !going;
+            if tick {
+                next_ms = now.steady_ms + TICK_MS;
+            }
+            self.turn(now, messages.drain(..), tick);
+        }
+        tracing::info!(seq = self.journal.durable().seq, "stopped");
+    }
+
+    /// One turn: everything between an observation and its sinks, in this order.
+    pub(crate) fn turn(&mut self, now: Moment, messages: impl Iterator<Item = Seen>, tick: bool) {
+        let mut batch = Batch::default();
+        for seen in messages {
+            self.take(now, seen, &mut batch);
+        }
+        if tick {
+            self.look_at_itself(now, &mut batch);
+        }
+        if batch != Batch::default() {
+            self.crash.reach(Point::Observed);
+            let decision = self.engine.observe(now, &batch);
+            self.crash.reach(Point::Decided);
+            self.pending.add(decision.changes, decision.remembered);
+        }
+        let changed = self.write(now);
+        if tick || changed {
+            self.publish(now, tick);
+            if changed {
+                self.crash.reach(Point::Published);
+            }
+        }
+        self.pass_on();
+        if changed {
+            self.crash.reach(Point::Sunk);
+        }
+    }
+
+    fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
+        match seen {
+            Seen::Report(report) => self.take_report(now, report, batch),
+            Seen::NvmlBlind { why } => {
+                if self.own.nvml_blind.as_ref() != Some(&why) {
+                    tracing::warn!(%why, "NVML is blind");
+                }
+                self.values.processes = None;
+                self.own.nvml_blind = Some(why);
+            }
+            Seen::Kernel(said) => self.take_kernel(now, said, batch),
+            Seen::Checked { items, unseen } => {
+                batch.checks = Some(items);
+                self.unseen = Some(Arc::new(unseen));
+            }
+            Seen::Reloaded(config) => self.reload(now, &config),
+            Seen::ConfigBad => self.own.config_good = false,
+            Seen::Stop => (),
+        }
+    }
+
+    fn take_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
+        if let Some(collector) = report.collector {
+            self.own.heard(collector, now);
+            if collector.is_nvml() && self.own.nvml_blind.take().is_some() {
+                tracing::info!("NVML answers");
+            }
+        }
+        self.cost.child_cpu_us += report.child_cpu_us;
+        self.cost.child_rss_bytes = report.child_rss_bytes.or(self.cost.child_rss_bytes);
+        self.values.driver = report.driver.or(self.values.driver.take());
+        self.values.processes = report.processes.or(self.values.processes.take());
+        batch.inventory = report.inventory.or(batch.inventory.take());
+        batch.samples.extend(report.samples);
+        // Where the kernel log is not read NVML is the only one who tells of an Xid.
+        if !matches!(self.own.kernel_log, Some(Ok(()))) {
+            for (gpu, xid) in report.xids {
+                let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+                let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
+                let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
+                for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
+                    let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
+                    self.values.count_xid(inventory, &event);
+                    batch.kernel.push(event);
+                }
+            }
+        }
+    }
+
+    fn take_kernel(&mut self, now: Moment, said: KernelLog, batch: &mut Batch) {
+        let from = batch.kernel.len();
+        match said {
+            KernelLog::Record { seq, since_boot_us, text, .. } => {
+                self.own.kernel_log = Some(Ok(()));
+                self.kernel.record(now, seq, since_boot_us, &text, &mut batch.kernel);
+            }
+            KernelLog::Lost { lines } => {
+                tracing::warn!(
+                    lines,
+                    "lines of the kernel log were overwritten before they were read"
+                );
+                self.own.lines_lost += lines;
+            }
+            KernelLog::Unreadable { why } => {
+                tracing::warn!(%why, "the kernel log is not read");
+                self.own.kernel_log = Some(Err(why));
+            }
+            KernelLog::CaughtUp => self.own.kernel_log = Some(Ok(())),
+        }
+        let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+        for event in &batch.kernel[from..] {
+            self.values.count_xid(inventory, event);
+        }
+    }
+
+    fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
+        self.kernel.settle(now, &mut batch.kernel);
+        if let Some(step_s) = self.own.compare_clocks(now) {
+            tracing::warn!(step_s, "the wall clock was set");
+        }
+        self.own.messages_dropped = self.board.dropped();
+        let (cpu_us, rss_bytes) = self.clock.cost();
+        self.cost.cpu_us = cpu_us;
+        self.cost.rss_bytes = rss_bytes;
+        batch.samples.extend(self.own.samples(now));
+    }
+
+    /// Brings to disk what is due. Says whether something new is there.
+    fn write(&mut self, now: Moment) -> bool {
+        let due = self.pending.is_due(now, self.journal.durable());
+        if due {
+            let (changes, remembered) = self.pending.take();
+            let cursor = self.kernel.cursor();
+            self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
+        }
+        if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
+            return false;
+        }
+        self.pending.tried(now);
+        match self.journal.flush(now.wall, &self.crash) {
+            Ok(records) => {
+                if self.own.writable.is_err() {
+                    tracing::info!("findings can be written again");
+                }
+                self.own.writable = Ok(());
+                for change in records.iter().flat_map(|record| &record.changes) {
+                    self.tell(change);
+                }
+                if self.sink.is_some() {
+                    self.unsunk.extend(records);
+                }
+            }
+            Err(err) => {
+                let why = err.to_string();
+                if self.own.writable.is_ok() {
+                    tracing::error!(%why, "findings cannot be written to disk");
+                }
+                self.own.writable = Err(why);
+            }
+        }
+        due
+    }
+
+    /// One line in the log for each change that people care about, and word to the jobs.
+    fn tell(&self, change: &Change) {
+        let finding = change.finding();
+        let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);
+        let id = finding.id;
+        match change {
+            Change::Opened(_) => {
+                tracing::warn!(id, %code, %subject, %severity, action = %finding.action, detail = %finding.detail, "opened");
+            }
+            Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
+            Change::Updated(_) => {
+                tracing::debug!(id, %code, %subject, count = finding.count, "updated")
+            }
+        }
+        if matches!(change, Change::Cleared(_)) {
+            self.board.cleared(finding);
+        } else {
+            self.board.finding(finding, self.values.processes.as_deref());
+        }
+    }
+
+    fn publish(&mut self, now: Moment, tick: bool) {
+        if tick {
+            self.refresh();
+        }
+        let fold = self.journal.durable();
+        let is_durable = |finding: &farrier_fleet::health::Finding| {
+            fold.open.get(&finding.id).is_some_and(|kept| pending::says_the_same(kept, finding))
+        };
+        let findings = self.engine.findings();
+        let findings = findings
+            .map(|finding| Shown { finding: finding.clone(), durable: is_durable(finding) })
+            .collect();
+        let recovery = self.journal.recovery();
+        self.published.set(State {
+            at: now,
+            hostname: self.place.hostname.clone(),
+            boot: self.place.boot.clone(),
+            started: self.started,
+            findings,
+            opened: fold.opened.clone(),
+            values: Arc::clone(&self.shown_values),
+            coverage: Arc::clone(&self.coverage),
+            collectors: self.own.collectors(now),
+            blind: self.own.blindness(now),
+            unseen: self.unseen.clone(),
+            journal: JournalState {
+                seq: fold.seq,
+                bytes: self.journal.bytes(),
+                waiting: self.journal.waiting(),
+                damaged_lines: recovery.damaged_lines,
+                torn_bytes: recovery.torn_bytes,
+            },
+            kernel_records: self.kernel.records,
+            cost: self.cost,
+        });
+    }
+
+    /// Gathers what is large: once a tick, not with every finding.
+    fn refresh(&mut self) {
+        let mut latest: BTreeMap<Subject, Vec<_>> = BTreeMap::new();
+        for (subject, signal, reading) in self.engine.latest() {
+            match latest.get_mut(subject) {
+                Some(values) => values.push((signal, reading.clone())),
+                None => drop(latest.insert(subject.clone(), vec![(signal, reading.clone())])),
+            }
+        }
+        self.values.gpus = self.engine.inventory().to_vec();
+        self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
+        if self.ticks % COVERAGE_TICKS == 0 {
+            self.coverage = Arc::new(self.engine.coverage());
+        }
+        self.ticks += 1;
+    }
+
+    /// Gives the sink what is on disk. What it does not take is offered again.
+    fn pass_on(&mut self) {
+        let Some(sink) = &mut self.sink else { return };
+        let mut passed = 0;
+        for record in &self.unsunk {
+            if let Err(err) = sink.pass(record) {
+                if passed == 0 && self.ticks % 60 == 1 {
+                    tracing::error!(err = %Chain(&err), "the sink takes nothing");
+                }
+                break;
+            }
+            passed += 1;
+        }
+        self.unsunk.drain(..passed);
+    }
+
+    fn reload(&mut self, now: Moment, config: &Config) {
+        let rules = match Rules::configured(&config.rules) {
+            Ok(rules) => rules,
+            // The file was checked when it was read.
+            Err(_) => return,
+        };
+        self.own.config_good = true;
+        let changes = self.engine.reconfigure(rules, now);
+        self.pending.add(changes, Vec::new());
+        self.journal.retain(config.retention);
+        let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
+        if moved || self.config.sink != config.sink {
+            self.pass_on();
+            let from =
+                self.unsunk.first().map_or(self.journal.durable().seq, |first| first.seq - 1);
+            self.sink = config.sink.file.as_deref().and_then(|path| open_sink(path, from));
+        }
+        self.config = config.clone();
+    }
+}
+
+/// Opens the sink, or says why not.
+pub(crate) fn open_sink(path: &Path, seq: u64) -> Option<Sink> {
+    Sink::open(path, seq)
+        .inspect_err(|err| tracing::error!(err = %Chain(err), "there is no sink"))
+        .ok()
+}
+
+/// An error with its causes, once, at the edge.
+pub(crate) struct Chain<'e>(pub(crate) &'e dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(err) = cause {
+            write!(formatter, ": {err}")?;
+            cause = err.source();
+        }
+        Ok(())
+    }
+}
+
+fn decode_facts(facts: &'static FactSet) -> &'static farrier_facts::xid::XidFacts {
+    &facts.xids
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What the agent knows of itself: clocks, collectors, the log, the disk. All of it are signals like others.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Moment, Sample, Signal, Subject};
+use serde::{Deserialize, Serialize};
+
+use super::seen::Collector;
+use crate::config::Tiers;
+
+/// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
+const STEP_S: f64 = 2.0;
+
+/// A collector is overdue after so many periods, and after this at the least: a busy node is late at times.
+const PERIODS: i64 = 3;
+const OVERDUE_MS_MIN: i64 = 3000;
+
+/// A collector as status shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectorState {
+    /// Which.
+    pub name: String,
+    /// How often it looks.
+    pub period_s: f64,
+    /// When it last said something, in seconds before now; none: never.
+    pub age_s: Option<f64>,
+    /// Whether it has said nothing for too long.
+    pub stalled: bool,
+}
+
+/// Why something is not seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blindness {
+    /// `nvml`, `kernel-log`, `journal`, `collectors`.
+    pub what: String,
+    /// In words.
+    pub why: String,
+}
+
+/// What is known.
+#[derive(Debug)]
+pub(super) struct Own {
+    tiers: Tiers,
+    started_ms: i64,
+    last: Option<Moment>,
+    stepped_s: f64,
+    heard_ms: BTreeMap<Collector, i64>,
+    /// Why NVML says nothing; while that is known its collectors are not also stalled.
+    pub(super) nvml_blind: Option<String>,
+    /// None: it has not been tried yet.
+    pub(super) kernel_log: Option<Result<(), String>>,
+    pub(super) lines_lost: u64,
+    pub(super) writable: Result<(), String>,
+    pub(super) config_good: bool,
+    pub(super) messages_dropped: u64,
+}
+
+impl Own {
+    pub(super) fn new(tiers: Tiers, now: Moment) -> Self {
+        Self {
+            tiers,
+            started_ms: now.steady_ms,
+            last: None,
+            stepped_s: 0.0,
+            heard_ms: BTreeMap::new(),
+            nvml_blind: Some("it has not answered yet".to_owned()),
+            kernel_log: None,
+            lines_lost: 0,
+            writable: Ok(()),
+            config_good: true,
+            messages_dropped: 0,
+        }
+    }
+
+    pub(super) fn heard(&mut self, collector: Collector, now: Moment) {
+        self.heard_ms.insert(collector, now.steady_ms);
+    }
+
+    /// Compares the clocks. Gives a step in seconds, where there was one.
+    pub(super) fn compare_clocks(&mut self, now: Moment) -> Option<f64> {
+        let last = self.last.replace(now)?;
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds between two ticks")]
+        let steady_s = (now.steady_ms - last.steady_ms) as f64 / 1000.0;
+        let step_s = now.wall.duration_since(last.wall).as_secs_f64() - steady_s;
+        if step_s.abs() <= STEP_S {
+            return None;
+        }
+        self.stepped_s += step_s.abs();
+        Some(step_s)
+    }
+
+    /// The signals about the agent.
+    pub(super) fn samples(&self, now: Moment) -> Vec<Sample> {
+        let flag = |flag: bool| Reading::Value(f64::from(u8::from(flag)));
+        #[expect(clippy::cast_precision_loss, reason = "counters far below 2^52")]
+        let count = |count: u64| Reading::Value(count as f64);
+        let stalled = self.collectors(now).iter().filter(|state| state.stalled).count();
+        let mut values = vec![
+            (Signal::AgentKernelLinesLost, count(self.lines_lost)),
+            (Signal::AgentLogWritable, flag(self.writable.is_ok())),
+            (Signal::AgentClockSteps, Reading::Value(self.stepped_s)),
+            (Signal::AgentJobMessagesDropped, count(self.messages_dropped)),
+            (Signal::AgentCollectorsStalled, count(stalled as u64)),
+            (Signal::AgentConfigGood, flag(self.config_good)),
+        ];
+        if let Some(log) = &self.kernel_log {
+            values.push((Signal::AgentKernelLog, flag(log.is_ok())));
+        }
+        let sample = |(signal, reading)| Sample { subject: Subject::Agent, signal, reading };
+        values.into_iter().map(sample).collect()
+    }
+
+    /// Every collector and how long it has said nothing.
+    pub(super) fn collectors(&self, now: Moment) -> Vec<CollectorState> {
+        Collector::ALL.iter().map(|collector| self.collector(*collector, now)).collect()
+    }
+
+    fn collector(&self, collector: Collector, now: Moment) -> CollectorState {
+        let period = collector.period(&self.tiers);
+        let period_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / PERIODS);
+        let heard = self.heard_ms.get(&collector).copied();
+        let silent_ms = now.steady_ms - heard.unwrap_or(self.started_ms);
+        let overdue = silent_ms > (PERIODS * period_ms).max(OVERDUE_MS_MIN);
+        let explained = collector.is_nvml() && self.nvml_blind.is_some();
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
+        let age_s = heard.map(|heard| (now.steady_ms - heard) as f64 / 1000.0);
+        CollectorState {
+            name: collector.to_string(),
+            period_s: period.as_secs_f64(),
+            age_s,
+            stalled: overdue && !explained,
+        }
+    }
+
+    /// What the agent does not see now.
+    pub(super) fn blindness(&self, now: Moment) -> Vec<Blindness> {
+        let mut blind = Vec::new();
+        let mut add =
+            |what: &str, why: String| blind.push(Blindness { what: what.to_owned(), why });
+        if let Some(why) = &self.nvml_blind {
+            add("nvml", format!("NVML: {why}"));
+        }
+        match &self.kernel_log {
+            None => add("kernel-log", "the kernel log has not been read yet".to_owned()),
+            Some(Err(why)) => add("kernel-log", why.clone()),
+            Some(Ok(())) => (),
+        }
+        if let Err(why) = &self.writable {
+            add("journal", format!("findings cannot be written to disk: {why}"));
+        }
+        let stalled: Vec<String> = self
+            .collectors(now)
+            .into_iter()
+            .filter(|state| state.stalled)
+            .map(|state| state.name)
+            .collect();
+        if !stalled.is_empty() {
+            add("collectors", format!("nothing is heard from {}", stalled.join(", ")));
+        }
+        blind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn at(steady_ms: i64, wall_ms: i64) -> Moment {
+        let wall = Timestamp::from_millisecond(1_800_000_000_000 + wall_ms).unwrap();
+        Moment { steady_ms, wall }
+    }
+
+    fn own() -> Own {
+        Own::new(Config::default().tiers, at(0, 0))
+    }
+
+    #[test]
+    fn a_step_of_the_clock_is_seen_either_way_and_drift_is_not() {
+        let mut own = own();
+        assert_eq!(own.compare_clocks(at(0, 0)), None);
+        assert_eq!(own.compare_clocks(at(1000, 1500)), None);
+        assert_eq!(own.compare_clocks(at(2000, 3_602_500)), Some(3600.0));
+        assert_eq!(own.compare_clocks(at(3000, 3500)), Some(-3600.0));
+        let steps = own.samples(at(3000, 3500)).into_iter();
+        let steps = steps.filter(|sample| sample.signal == Signal::AgentClockSteps);
+        assert_eq!(steps.last().unwrap().reading, Reading::Value(7200.0));
+    }
+
+    #[test]
+    fn a_collector_is_stalled_after_three_periods_unless_it_is_known_why() {
+        let mut own = own();
+        let stalled = |own: &Own, now: Moment| -> Vec<String> {
+            let states = own.collectors(now).into_iter();
+            states.filter(|state| state.stalled).map(|state| state.name).collect()
+        };
+        own.heard(Collector::HostFast, at(5000, 0));
+        assert!(stalled(&own, at(3000, 0)).is_empty());
+        assert!(stalled(&own, at(8000, 0)).is_empty());
+        assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
+        assert_eq!(own.blindness(at(8001, 0)).len(), 3);
+        own.nvml_blind = None;
+        assert_eq!(stalled(&own, at(8001, 0)), ["nvml-fast", "host-fast"]);
+    }
+}

@@ -1,0 +1,145 @@
+//! What reaches the brain.
+
+use std::fmt;
+use std::time::Duration;
+
+use farrier_fleet::health::{CheckItem, GpuIdentity, GpuUuid, Sample};
+use farrier_hardware::kmsg::KernelLog;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, Tiers, duration};
+
+/// One of those who look. Each tier is one: a tier that stands still is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collector {
+    /// NVML, what is cheap and changes quickly.
+    NvmlFast,
+    /// NVML, most signals.
+    NvmlMedium,
+    /// NVML, what is costly or changes seldom.
+    NvmlSlow,
+    /// The host's files, as for NVML.
+    HostFast,
+    /// The host's files.
+    HostMedium,
+    /// The host's files.
+    HostSlow,
+}
+
+impl Collector {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::NvmlFast,
+        Self::NvmlMedium,
+        Self::NvmlSlow,
+        Self::HostFast,
+        Self::HostMedium,
+        Self::HostSlow,
+    ];
+
+    /// How often it looks.
+    pub fn period(self, tiers: &Tiers) -> Duration {
+        duration(match self {
+            Self::NvmlFast | Self::HostFast => tiers.fast_s,
+            Self::NvmlMedium | Self::HostMedium => tiers.medium_s,
+            Self::NvmlSlow | Self::HostSlow => tiers.slow_s,
+        })
+    }
+
+    /// Whether it goes by NVML.
+    pub fn is_nvml(self) -> bool {
+        matches!(self, Self::NvmlFast | Self::NvmlMedium | Self::NvmlSlow)
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::NvmlFast => "nvml-fast",
+            Self::NvmlMedium => "nvml-medium",
+            Self::NvmlSlow => "nvml-slow",
+            Self::HostFast => "host-fast",
+            Self::HostMedium => "host-medium",
+            Self::HostSlow => "host-slow",
+        })
+    }
+}
+
+/// A process on a GPU and to whom it belongs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The process.
+    pub pid: u32,
+    /// Its command, where it can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Memory that it uses there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// `pod`, `slurm-job`, `unit`, or none where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The pod's UID, the job's number, the unit's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// What one look gave.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// Who looked.
+    pub collector: Option<Collector>,
+    /// The GPUs, where they were counted.
+    pub inventory: Option<Vec<GpuIdentity>>,
+    /// Values.
+    pub samples: Vec<Sample>,
+    /// All processes on GPUs, where they were listed.
+    pub processes: Option<Vec<Held>>,
+    /// Xids that NVML told of.
+    pub xids: Vec<(GpuUuid, u64)>,
+    /// The driver's version.
+    pub driver: Option<String>,
+    /// Processor time of a child for this look.
+    pub child_cpu_us: u64,
+    /// Memory of a child.
+    pub child_rss_bytes: Option<u64>,
+}
+
+/// An item of the node's check that could not be judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unseen {
+    /// The item's code.
+    pub code: String,
+    /// What could not be read.
+    pub why: String,
+}
+
+/// What a message says.
+#[derive(Debug)]
+pub enum Seen {
+    /// A collector looked.
+    Report(Report),
+    /// NVML does not answer, and why; it is blind until the next report.
+    NvmlBlind {
+        /// In words.
+        why: String,
+    },
+    /// The kernel log.
+    Kernel(KernelLog),
+    /// The node was checked.
+    Checked {
+        /// What is wrong.
+        items: Vec<CheckItem>,
+        /// What could not be judged.
+        unseen: Vec<Unseen>,
+    },
+    /// A new configuration is in force.
+    Reloaded(Box<Config>),
+    /// The configuration on disk is wrong, and the old one stays.
+    ConfigBad,
+    /// It is time to end.
+    Stop,
+}

@@ -1,0 +1,52 @@
+//! The host's files, tier by tier.
+
+use std::time::{Duration, Instant};
+
+use farrier_hardware::host::{Collector as Reader, Expectations};
+use farrier_hardware::{Root, Tier};
+
+use super::{Known, Surroundings};
+use crate::brain::{Collector, Report, Seen};
+use crate::config::duration;
+
+pub(super) fn run(surroundings: &Surroundings, known: &Known) {
+    let config = &surroundings.config;
+    let expectations = Expectations {
+        gpus: config.expect.gpus,
+        nics: config.expect.nics,
+        ..Expectations::default()
+    };
+    let mut reader = Reader::new(Root::unrecorded(&config.root), expectations);
+    let tiers = [
+        (Tier::Fast, Some(Collector::HostFast), duration(config.tiers.fast_s)),
+        (Tier::Medium, Some(Collector::HostMedium), duration(config.tiers.medium_s)),
+        (Tier::Slow, Some(Collector::HostSlow), duration(config.tiers.slow_s)),
+        (Tier::Rare, None, Tier::Rare.period()),
+    ];
+    // The GPUs are looked for on the bus by their addresses; a hanging NVML does not keep the host from being seen.
+    known.wait_settled(Duration::from_secs(2));
+    let start = Instant::now();
+    let mut due = tiers.map(|_| start);
+    loop {
+        let gpus = known.get();
+        reader.set_inventory(&gpus.gpus);
+        reader.set_gpu_processes(&gpus.pids);
+        for ((tier, collector, period), due) in tiers.iter().zip(&mut due) {
+            let now = Instant::now();
+            if now < *due {
+                continue;
+            }
+            let samples = reader.read(*tier);
+            let report = Report { collector: *collector, samples, ..Report::default() };
+            if surroundings.inbox.send(Seen::Report(report)).is_err() {
+                return;
+            }
+            // Late once is not late for ever: missed turns are not made up for.
+            *due = (*due + *period).max(now);
+        }
+        let next = due.iter().min().copied().unwrap_or(start);
+        if surroundings.stop.wait(next.saturating_duration_since(Instant::now())) {
+            return;
+        }
+    }
+}

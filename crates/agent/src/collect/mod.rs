@@ -1,0 +1,114 @@
+//! Those who look: one thread each, so that one that waits makes no other wait.
+
+mod check;
+mod host;
+mod kernel;
+mod nvml;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farrier_facts::FactSet;
+use farrier_fleet::health::GpuIdentity;
+
+use crate::brain::Seen;
+use crate::config::Config;
+
+/// Word that it is time to end, which wakes those who wait.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    /// For those who look at it between two reads.
+    pub flag: AtomicBool,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Stop {
+    /// It is time.
+    pub(crate) fn now(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_all();
+    }
+
+    /// Waits for so long; true: it is time to end.
+    fn wait(&self, time: Duration) -> bool {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = |(): &mut ()| !self.flag.load(Ordering::Relaxed);
+        drop(self.wake.wait_timeout_while(guard, time, still));
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+/// What NVML's collector tells the others.
+#[derive(Debug, Default)]
+struct Known {
+    inner: Mutex<KnownGpus>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default, Clone)]
+struct KnownGpus {
+    /// NVML has answered, or is known not to.
+    settled: bool,
+    gpus: Vec<GpuIdentity>,
+    pids: Vec<u32>,
+}
+
+impl Known {
+    fn change(&self, change: impl FnOnce(&mut KnownGpus)) {
+        change(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    fn get(&self) -> KnownGpus {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until NVML has answered or is known not to.
+    fn wait_settled(&self, time: Duration) {
+        let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(guard, time, |known| !known.settled));
+    }
+}
+
+/// What collectors need.
+#[derive(Clone)]
+pub(crate) struct Surroundings {
+    /// Where what they see goes.
+    pub inbox: SyncSender<Seen>,
+    /// When to end.
+    pub stop: Arc<Stop>,
+    /// The configuration at the start.
+    pub config: Config,
+    /// The program that asks NVML: this one.
+    pub program: PathBuf,
+    /// The facts that the node is judged by.
+    pub facts: &'static FactSet,
+    /// Where to go on in the kernel log.
+    pub kernel_after: Option<u64>,
+}
+
+/// Starts them all.
+pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let known = Arc::new(Known::default());
+    let mut threads = Vec::new();
+    let mut start = |name: &str, run: fn(&Surroundings, &Known)| -> std::io::Result<()> {
+        let (surroundings, known) = (surroundings.clone(), Arc::clone(&known));
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        threads.push(thread.spawn(move || run(&surroundings, &known))?);
+        Ok(())
+    };
+    start("nvml", nvml::run)?;
+    start("kernel", kernel::run)?;
+    start("host", host::run)?;
+    start("check", check::run)?;
+    Ok(threads)
+}
+
+/// Nothing here recurses deeply; the check reads the largest files, on the heap.
+const STACK_BYTES: usize = 512 << 10;

@@ -1,0 +1,161 @@
+//! NVML, through the child that may hang in its stead.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::Signal;
+use farrier_hardware::Root;
+use farrier_hardware::holder::{self, HolderKind};
+use farrier_hardware::nvml::LIBRARY;
+use farrier_hardware::nvml::watch::{
+    self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings,
+};
+
+use super::{Known, Surroundings};
+use crate::brain::{Collector, Held, Report, Seen};
+use crate::config::duration;
+
+/// To whom a process belongs does not change while it lives; numbers are given again, though.
+const HOLDERS_FRESH: Duration = Duration::from_secs(60);
+
+pub(super) fn run(surroundings: &Surroundings, known: &Known) {
+    let config = &surroundings.config;
+    let library = match &config.nvml {
+        Some(path) => path.clone().into_os_string(),
+        None if config.is_live() => LIBRARY.into(),
+        None => {
+            // This machine's own library would speak of other GPUs.
+            let why = "another root is watched and no NVML library was named".to_owned();
+            let _ = surroundings.inbox.send(Seen::NvmlBlind { why });
+            known.change(|known| known.settled = true);
+            return;
+        }
+    };
+    let program = surroundings.program.clone();
+    let mut settings = WatchSettings::new(move || {
+        let mut command = Command::new(&program);
+        command.args(["probe", "watch", "--library"]).arg(&library);
+        command
+    });
+    settings.deadline = duration(config.probe.deadline_s);
+    let mut holders = Holders::new(Root::unrecorded(&config.root));
+    watch::run(settings, &surroundings.stop.flag, &mut |said| {
+        let settled = match &said {
+            ProbeSaid::Report(report) => report.inventory.is_some(),
+            _ => true,
+        };
+        let Some(seen) = translate(said, known, &mut holders) else { return };
+        if surroundings.inbox.send(seen).is_err() {
+            surroundings.stop.now();
+        }
+        // Only now: what is sent after this finds the GPUs known.
+        if settled {
+            known.change(|known| known.settled = true);
+        }
+    });
+}
+
+fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Option<Seen> {
+    let why = match said {
+        ProbeSaid::Report(report) => return Some(Seen::Report(take(report, known, holders))),
+        ProbeSaid::Back => return None,
+        ProbeSaid::Hung { during, after, stuck } => {
+            let after_s = after.as_secs_f64();
+            format!("a call has not returned for {after_s:.0} s: {during} ({stuck} stuck)")
+        }
+        ProbeSaid::Died { why } => format!("the child that asks it died: {why}"),
+        ProbeSaid::NoLibrary { why } => format!("there is no library: {why}"),
+        ProbeSaid::Refused { error } => format!("it refused to start: {error}"),
+        ProbeSaid::Quiet { .. } => "it is not asked, as was ordered".to_owned(),
+    };
+    Some(Seen::NvmlBlind { why })
+}
+
+fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
+    if let Some(gpus) = &report.inventory {
+        known.change(|known| known.gpus.clone_from(gpus));
+    }
+    if let Some(processes) = &report.processes {
+        let pids = processes.iter().map(|process| process.pid).collect();
+        known.change(|known| known.pids = pids);
+    }
+    // The parent speaks of a child that does not answer in the form of a report, too.
+    let silent = |signal, reading: &Reading<f64>| {
+        signal == Signal::NodeNvmlAnswers && *reading == Reading::Value(0.0)
+    };
+    let answered = !report.samples.iter().any(|sample| silent(sample.signal, &sample.reading));
+    let collector = match report.tier {
+        Tier::Fast => Some(Collector::NvmlFast),
+        Tier::Medium => Some(Collector::NvmlMedium),
+        Tier::Slow => Some(Collector::NvmlSlow),
+        Tier::Rare => None,
+    };
+    Report {
+        collector: collector.filter(|_| answered),
+        inventory: report.inventory,
+        samples: report.samples,
+        processes: report.processes.map(|processes| holders.of(&processes)),
+        xids: report.xids,
+        driver: report.driver,
+        child_cpu_us: report.cpu_us,
+        child_rss_bytes: None,
+    }
+}
+
+/// Who holds what, read once for each process.
+struct Holders {
+    root: Root,
+    known: BTreeMap<u32, Owner>,
+    read_at: Instant,
+}
+
+#[derive(Clone, Default)]
+struct Owner {
+    command: Option<String>,
+    kind: Option<String>,
+    name: Option<String>,
+}
+
+impl Holders {
+    fn new(root: Root) -> Self {
+        Self { root, known: BTreeMap::new(), read_at: Instant::now() }
+    }
+
+    fn of(&mut self, processes: &[GpuProcess]) -> Vec<Held> {
+        if self.read_at.elapsed() > HOLDERS_FRESH {
+            self.known.clear();
+            self.read_at = Instant::now();
+        }
+        let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        self.known.retain(|pid, _| pids.contains(pid));
+        processes.iter().map(|process| self.held(process)).collect()
+    }
+
+    fn held(&mut self, process: &GpuProcess) -> Held {
+        let root = &self.root;
+        let owner =
+            self.known.entry(process.pid).or_insert_with(|| owner(root, process.pid)).clone();
+        Held {
+            gpu: process.gpu.clone(),
+            pid: process.pid,
+            command: owner.command,
+            memory_bytes: process.used_bytes.value().copied(),
+            kind: owner.kind,
+            name: owner.name,
+        }
+    }
+}
+
+fn owner(root: &Root, pid: u32) -> Owner {
+    let holder = holder::holder(root, pid);
+    let (kind, name) = match holder.kind {
+        HolderKind::SlurmJob { id, .. } => (Some("slurm-job"), Some(id.to_string())),
+        HolderKind::Pod { uid, .. } => (Some("pod"), Some(uid)),
+        HolderKind::Container { id } => (Some("container"), Some(id)),
+        HolderKind::Unit { name } => (Some("unit"), Some(name)),
+        HolderKind::Unknown { .. } => (None, None),
+    };
+    Owner { command: holder.command.or(holder.name), kind: kind.map(str::to_owned), name }
+}

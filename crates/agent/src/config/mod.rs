@@ -1,0 +1,238 @@
+//! The configuration: one TOML file in which every key is optional.
+//!
+//! ```text
+//! text ─ toml ─> Section (takes keys one by one, keeps every problem) ─> Config, or all that is wrong with it
+//! ```
+//!
+//! The file is judged whole: somebody who repairs it should not have to run the agent once for each mistake.
+
+mod file;
+mod section;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use farrier_fleet::health::RuleOverride;
+use serde::Serialize;
+
+pub use file::{ConfigError, read};
+pub use section::Problem;
+
+/// Where the file is unless a flag says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
+
+/// Where jobs and `farrier status` find the agent unless the configuration says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/farrier/agent.sock";
+
+/// Where the journal is unless the configuration says otherwise.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/farrier";
+
+/// Everything that can be set. The defaults are those of a node that nobody has configured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Config {
+    /// Where the journal is.
+    pub state_dir: PathBuf,
+    /// Where `/metrics` and `/healthz` are served; none: nowhere.
+    pub listen: Listen,
+    /// The root of the node's files.
+    pub root: PathBuf,
+    /// The NVML library; none: the one that the loader finds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvml: Option<PathBuf>,
+    /// The socket for jobs and for `farrier status`.
+    pub socket: Socket,
+    /// The child that asks NVML.
+    pub probe: Probe,
+    /// How often is looked.
+    pub tiers: Tiers,
+    /// What the node ought to have.
+    pub expect: Expect,
+    /// How much history is kept.
+    pub retention: Retention,
+    /// A file for shippers.
+    pub sink: Sink,
+    /// What `/metrics` shows.
+    pub metrics: Metrics,
+    /// Changes to the rules, by their code.
+    pub rules: BTreeMap<String, RuleOverride>,
+}
+
+/// An address, or nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    /// Nothing is served over TCP.
+    Off,
+    /// Here.
+    At(SocketAddr),
+}
+
+impl Serialize for Listen {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_str("off"),
+            Self::At(address) => serializer.collect_str(address),
+        }
+    }
+}
+
+impl std::str::FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|_| LISTEN.to_owned())
+    }
+}
+
+/// What `listen` takes.
+pub(crate) const LISTEN: &str = "an address and a port such as 127.0.0.1:9402, or `off`";
+
+/// The socket for jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Socket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Who may open it.
+    #[serde(serialize_with = "octal")]
+    pub mode: u32,
+    /// The group that it is given to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// The child that asks NVML.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Probe {
+    /// How long a call may take before it counts as stuck.
+    pub deadline_s: f64,
+}
+
+/// How often is looked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Tiers {
+    /// Cheap signals that change quickly.
+    pub fast_s: f64,
+    /// Most signals.
+    pub medium_s: f64,
+    /// Costly signals and those that change seldom.
+    pub slow_s: f64,
+}
+
+/// What the node ought to have. None: the most that was seen since it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Expect {
+    /// GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    /// Active network ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nics: Option<u32>,
+}
+
+/// How much history is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Retention {
+    /// For how long.
+    pub days: u32,
+    /// In how many bytes at most.
+    pub bytes: u64,
+}
+
+/// A file for shippers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Sink {
+    /// Every change of a finding, once, as a line of JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+}
+
+/// What `/metrics` shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    /// Also under the names that dcgm-exporter uses.
+    pub dcgm: bool,
+    /// The label `Hostname`; none: the node's own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: DEFAULT_STATE_DIR.into(),
+            // 9400 is dcgm-exporter's own port, 9401 its remote engine's neighbour in many charts.
+            listen: Listen::At(SocketAddr::from(([127, 0, 0, 1], 9402))),
+            root: "/".into(),
+            nvml: None,
+            socket: Socket { path: DEFAULT_SOCKET.into(), mode: 0o660, group: None },
+            probe: Probe { deadline_s: 5.0 },
+            tiers: Tiers { fast_s: 1.0, medium_s: 10.0, slow_s: 60.0 },
+            expect: Expect::default(),
+            retention: Retention { days: 90, bytes: 64 << 20 },
+            sink: Sink::default(),
+            metrics: Metrics { dcgm: true, hostname: None },
+            rules: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The file's text that would give this configuration.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_else(|err| format!("# cannot be written as TOML: {err}\n"))
+    }
+
+    /// Keys that differ from `new` and take effect only when the agent starts again.
+    pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let mut keys = Vec::new();
+        let mut note = |differs: bool, key: &'static str| {
+            if differs {
+                keys.push(key);
+            }
+        };
+        note(self.state_dir != new.state_dir, "state_dir");
+        note(self.listen != new.listen, "listen");
+        note(self.root != new.root, "root");
+        note(self.nvml != new.nvml, "nvml");
+        note(self.socket != new.socket, "socket");
+        note(self.probe != new.probe, "probe");
+        note(self.tiers != new.tiers, "tiers");
+        note(self.expect != new.expect, "expect");
+        keys
+    }
+
+    /// The new configuration with what can not change while the agent runs as it was.
+    #[must_use]
+    pub fn reloaded(&self, new: &Self) -> Self {
+        Self {
+            state_dir: self.state_dir.clone(),
+            listen: self.listen,
+            root: self.root.clone(),
+            nvml: self.nvml.clone(),
+            socket: self.socket.clone(),
+            probe: self.probe,
+            tiers: self.tiers,
+            expect: self.expect,
+            ..new.clone()
+        }
+    }
+
+    /// Whether the node that is watched is the machine that the agent runs on.
+    pub fn is_live(&self) -> bool {
+        self.root == Path::new("/")
+    }
+}
+
+/// Seconds of the configuration, which were checked when it was read.
+pub(crate) fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+fn octal<S: serde::Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{mode:04o}"))
+}

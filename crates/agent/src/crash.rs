@@ -1,0 +1,105 @@
+//! Named points between an observation and its sinks at which a test lets the process die.
+//!
+//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time. The variable is read
+//! once, when the agent starts; where it is not set a point costs one comparison.
+
+use std::cell::Cell;
+
+/// Where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// Collectors' messages are taken, nothing is decided.
+    Observed,
+    /// The engine has decided, nothing is written.
+    Decided,
+    /// Half of a record is in the file.
+    HalfWritten,
+    /// The record is in the file and not on disk.
+    Written,
+    /// The record is on disk.
+    Synced,
+    /// The new state can be seen.
+    Published,
+    /// The changes are in the sink.
+    Sunk,
+}
+
+impl Point {
+    /// All of them, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Observed,
+        Self::Decided,
+        Self::HalfWritten,
+        Self::Written,
+        Self::Synced,
+        Self::Published,
+        Self::Sunk,
+    ];
+
+    /// Its name in the variable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Observed => "observed",
+            Self::Decided => "decided",
+            Self::HalfWritten => "half-written",
+            Self::Written => "written",
+            Self::Synced => "synced",
+            Self::Published => "published",
+            Self::Sunk => "sunk",
+        }
+    }
+}
+
+/// Whether, where and when to die.
+#[derive(Debug, Default)]
+pub struct Crash {
+    at: Option<(Point, Cell<u32>)>,
+}
+
+impl Crash {
+    /// As `FARRIER_CRASH_AT` says.
+    pub fn from_environment() -> Self {
+        std::env::var("FARRIER_CRASH_AT").map_or_else(|_| Self::default(), |text| Self::of(&text))
+    }
+
+    fn of(text: &str) -> Self {
+        let (name, times) = text.split_once(':').unwrap_or((text, "1"));
+        let point = Point::ALL.into_iter().find(|point| point.name() == name);
+        let times = times.parse().unwrap_or(1);
+        Self { at: point.map(|point| (point, Cell::new(times))) }
+    }
+
+    /// Whether this is the moment.
+    pub(crate) fn is_due(&self, point: Point) -> bool {
+        let Some((wanted, left)) = &self.at else { return false };
+        if *wanted != point {
+            return false;
+        }
+        left.set(left.get().saturating_sub(1));
+        left.get() == 0
+    }
+
+    /// Dies here if this is the moment.
+    pub(crate) fn reach(&self, point: Point) {
+        if self.is_due(point) {
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_is_due_at_its_turn_and_only_then() {
+        let crash = Crash::of("written:2");
+        assert!(!crash.is_due(Point::Synced));
+        assert!(!crash.is_due(Point::Written));
+        assert!(crash.is_due(Point::Written));
+        for point in Point::ALL {
+            assert!(Crash::of(point.name()).is_due(point));
+            assert!(!Crash::default().is_due(point));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `/metrics`: every signal under our own name, findings, Xids, jobs, and what the agent costs.
+//!
+//! A value that is not known is not there: a zero would be a lie. Labels are bounded by the node's parts, the
+//! rules, and the limits of `jobs` and `brain`.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Behaviour, GpuIdentity, GpuUuid, Signal, Subject};
+
+use super::dcgm;
+use super::text::{Family, Text};
+use crate::config::Metrics;
+use crate::jobs::JobState;
+use crate::state::State;
+
+/// The whole page.
+pub fn render(state: &State, jobs: &[JobState], config: &Metrics) -> String {
+    let mut text = Text::default();
+    if config.dcgm {
+        let hostname = config.hostname.as_deref().unwrap_or(&state.hostname);
+        dcgm::write(state, hostname, &mut text);
+    }
+    signals(state, &mut text);
+    findings(state, &mut text);
+    xids(state, &mut text);
+    holders(state, &mut text);
+    job_states(jobs, &mut text);
+    itself(state, &mut text);
+    text.finish()
+}
+
+/// `farrier_gpu_temperature_c` for `gpu.temperature_c`.
+fn metric_name(signal: Signal) -> String {
+    let name = signal.name().replace('.', "_");
+    let total = matches!(signal.behaviour(), Behaviour::Counter);
+    format!("farrier_{name}{}", if total { "_total" } else { "" })
+}
+
+fn signals(state: &State, text: &mut Text) {
+    let mut by_signal: BTreeMap<Signal, Vec<(&Subject, f64)>> = BTreeMap::new();
+    for (subject, values) in &state.values.latest {
+        for (signal, reading) in values {
+            if let Reading::Value(value) = reading {
+                by_signal.entry(*signal).or_default().push((subject, *value));
+            }
+        }
+    }
+    let indices: BTreeMap<&GpuUuid, String> =
+        state.values.gpus.iter().map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect();
+    for (signal, values) in by_signal {
+        let name = metric_name(signal);
+        let kind = if signal.behaviour() == Behaviour::Counter { "counter" } else { "gauge" };
+        let mut family = text.family(&name, kind, signal.meaning());
+        for (subject, value) in values {
+            one(&mut family, subject, &indices, value);
+        }
+    }
+}
+
+fn one(
+    family: &mut Family<'_>,
+    subject: &Subject,
+    indices: &BTreeMap<&GpuUuid, String>,
+    value: f64,
+) {
+    let index = |gpu: &GpuUuid| indices.get(gpu).map_or("", String::as_str);
+    match subject {
+        Subject::Node | Subject::Agent => family.value(&[], value),
+        Subject::Gpu(gpu) => family.value(&[("gpu", index(gpu)), ("UUID", &gpu.0)], value),
+        Subject::Link { gpu, link } => {
+            let link = link.to_string();
+            family.value(&[("gpu", index(gpu)), ("UUID", &gpu.0), ("link", &link)], value);
+        }
+        Subject::Nic { device, port } => {
+            family.value(&[("device", device), ("port", &port.to_string())], value);
+        }
+        Subject::Pci(address) => family.value(&[("pci", address)], value),
+    }
+}
+
+fn findings(state: &State, text: &mut Text) {
+    let mut open: BTreeMap<(&str, String, &str), u32> = BTreeMap::new();
+    for shown in &state.findings {
+        let finding = &shown.finding;
+        let kind = match finding.kind {
+            farrier_fleet::health::FindingKind::Fault => "fault",
+            farrier_fleet::health::FindingKind::Advice => "advice",
+        };
+        *open.entry((&finding.code, finding.severity.to_string(), kind)).or_default() += 1;
+    }
+    let mut family = text.family("farrier_findings", "gauge", "Open findings.");
+    for ((code, severity, kind), count) in open {
+        family.value(&[("code", code), ("severity", &severity), ("kind", kind)], f64::from(count));
+    }
+    let help = "Findings opened since the journal began.";
+    let mut family = text.family("farrier_findings_opened_total", "counter", help);
+    for (code, count) in &state.opened {
+        family.value(&[("code", code)], lossy(*count));
+    }
+}
+
+fn xids(state: &State, text: &mut Text) {
+    let index = |gpu: &GpuUuid| {
+        let found = state.values.gpus.iter().find(|identity| identity.uuid == *gpu);
+        found.map(|identity: &GpuIdentity| identity.index.to_string()).unwrap_or_default()
+    };
+    let help = "Xids since the agent started; a GPU that is not known has an empty label.";
+    let mut family = text.family("farrier_xid_total", "counter", help);
+    for ((gpu, xid), count) in &state.values.xids {
+        let index = gpu.as_ref().map(index).unwrap_or_default();
+        let uuid = gpu.as_ref().map_or("", |gpu| gpu.0.as_str());
+        let labels = [("gpu", index.as_str()), ("UUID", uuid), ("xid", &xid.to_string())];
+        family.value(&labels, lossy(*count));
+    }
+}
+
+/// Who holds each GPU. A GPU has few holders; more than these are processes of one.
+const HOLDERS_MAX: usize = 64;
+
+fn holders(state: &State, text: &mut Text) {
+    let Some(processes) = &state.values.processes else { return };
+    let mut held: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
+    for process in processes {
+        let (Some(kind), Some(name)) = (&process.kind, &process.name) else { continue };
+        if held.len() < HOLDERS_MAX {
+            *held.entry((&process.gpu, kind, name)).or_default() += 1;
+        }
+    }
+    let help = "Processes on a GPU, by the pod, Slurm job or unit that they belong to.";
+    let mut family = text.family("farrier_gpu_holder_processes", "gauge", help);
+    for ((gpu, kind, name), count) in held {
+        let labels = [("UUID", gpu.0.as_str()), ("kind", kind), ("name", name)];
+        family.value(&labels, f64::from(count));
+    }
+}
+
+fn job_states(jobs: &[JobState], text: &mut Text) {
+    let mut each =
+        |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
+            let mut family = text.family(name, kind, help);
+            for job in jobs {
+                if let Some(value) = value(job) {
+                    family.value(&[("job", &job.job)], value);
+                }
+            }
+        };
+    each("farrier_job_ranks", "Ranks of a job that are connected here.", "gauge", &|job| {
+        Some(f64::from(job.ranks))
+    });
+    each("farrier_job_step", "The last step that a job ended.", "gauge", &|job| {
+        job.step.map(lossy)
+    });
+    each("farrier_job_step_seconds", "Time of that step.", "gauge", &|job| job.step_s);
+    each("farrier_job_loss", "Loss of that step.", "gauge", &|job| job.loss);
+    each("farrier_job_tokens_per_s", "Tokens a second of its ranks here.", "gauge", &|job| {
+        job.tokens_per_s
+    });
+    each("farrier_job_ooms_total", "Times that a job ran out of GPU memory.", "counter", &|job| {
+        Some(lossy(job.ooms))
+    });
+}
+
+fn itself(state: &State, text: &mut Text) {
+    let cost = &state.cost;
+    text.counter(
+        "farrier_agent_cpu_seconds_total",
+        "Processor time of the agent.",
+        lossy(cost.cpu_us) / 1e6,
+    );
+    let help = "Processor time of the children that ask NVML.";
+    text.counter("farrier_agent_probe_cpu_seconds_total", help, lossy(cost.child_cpu_us) / 1e6);
+    if let Some(rss) = cost.rss_bytes {
+        text.gauge("farrier_agent_rss_bytes", "Memory of the agent.", lossy(rss));
+    }
+    if let Some(rss) = cost.child_rss_bytes {
+        text.gauge(
+            "farrier_agent_probe_rss_bytes",
+            "Memory of the child that asks NVML.",
+            lossy(rss),
+        );
+    }
+    text.gauge("farrier_agent_journal_bytes", "Bytes of the journal.", lossy(state.journal.bytes));
+    let help = "Lines of the journal that were no records when the agent started.";
+    text.gauge("farrier_agent_journal_damaged_lines", help, lossy(state.journal.damaged_lines));
+    let help = "Records of the kernel log that were read.";
+    text.counter("farrier_agent_kernel_records_total", help, lossy(state.kernel_records));
+    let help = "1 while something is not seen, by what.";
+    let mut family = text.family("farrier_agent_blind", "gauge", help);
+    for what in ["nvml", "kernel-log", "journal", "collectors"] {
+        let blind = state.blind.iter().any(|it| it.what == what);
+        family.value(&[("what", what)], f64::from(u8::from(blind)));
+    }
+    let help = "Seconds since a collector last said something.";
+    let mut family = text.family("farrier_agent_collector_age_seconds", "gauge", help);
+    for collector in &state.collectors {
+        if let Some(age_s) = collector.age_s {
+            family.value(&[("collector", &collector.name)], age_s);
+        }
+    }
+    let mut family = text.family("farrier_build_info", "gauge", "The agent's version.");
+    family.value(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+}
+
+/// Counters as Prometheus has them.
+#[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are 64-bit floats")]
+fn lossy(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,98 @@
+//! `/metrics`, `/healthz` and an index, over HTTP/1.1.
+//!
+//! ```text
+//! TcpListener ─ guard (connections, bytes of a request, time) ─> axum ─> Published snapshot ─> text
+//! ```
+//!
+//! A request reads the newest snapshot and never waits for the brain. A snapshot that is old says that the
+//! brain itself stands still, and that is not healthy.
+
+mod dcgm;
+mod guard;
+mod metrics;
+mod text;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::Router;
+use axum::extract::State as Shared;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use farrier_hardware::clock;
+use tokio::net::TcpListener;
+
+pub use metrics::render;
+
+use crate::config::Metrics;
+use crate::jobs::Board;
+use crate::state::Published;
+
+/// A snapshot is made every second; one that is older than this was not.
+pub const SNAPSHOT_AGE_MAX_MS: i64 = 10_000;
+
+/// What handlers need.
+#[derive(Debug, Clone)]
+pub struct Pages {
+    /// The newest snapshot.
+    pub published: Published,
+    /// Jobs.
+    pub board: Arc<Board>,
+    /// What `/metrics` shows; changes with the configuration.
+    pub metrics: Arc<RwLock<Metrics>>,
+}
+
+/// Serves until it is dropped.
+pub async fn run(listener: TcpListener, pages: Pages) {
+    let router = Router::new()
+        .route("/", get(index))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .with_state(pages);
+    if let Err(err) = axum::serve(guard::Guard::new(listener), router).await {
+        tracing::error!(%err, "HTTP has ended");
+    }
+}
+
+async fn index() -> &'static str {
+    "farrier agent: /metrics for Prometheus, /healthz for whether it sees\n"
+}
+
+async fn metrics(Shared(pages): Shared<Pages>) -> Response {
+    let Some(state) = pages.published.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "nothing is known yet\n").into_response();
+    };
+    let config = pages.metrics.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let text = metrics::render(&state, &pages.board.jobs(), &config);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn healthz(Shared(pages): Shared<Pages>) -> Response {
+    let reasons = blind(&pages.published, clock::since_boot_ms());
+    if reasons.is_empty() {
+        return "ok\n".into_response();
+    }
+    let mut text = String::from("blind\n");
+    for reason in reasons {
+        text.push_str(&reason);
+        text.push('\n');
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+/// Why the agent does not see; empty: it does.
+pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
+    let Some(state) = published.get() else {
+        return vec!["the agent has only just started".to_owned()];
+    };
+    let mut reasons: Vec<String> =
+        state.blind.iter().map(|it| format!("{}: {}", it.what, it.why)).collect();
+    let age_ms = now_ms - state.at.steady_ms;
+    if age_ms > SNAPSHOT_AGE_MAX_MS {
+        reasons.push(format!("brain: it has stood still for {} s", age_ms / 1000));
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! Prometheus' text form, version 0.0.4.
+
+use std::fmt::Write;
+
+/// Writes families of metrics. A family without values is not written at all.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    out: String,
+}
+
+/// One family.
+pub(super) struct Family<'t> {
+    text: &'t mut Text,
+    name: &'t str,
+    kind: &'static str,
+    help: &'t str,
+    begun: bool,
+}
+
+impl Text {
+    pub(super) fn family<'t>(
+        &'t mut self,
+        name: &'t str,
+        kind: &'static str,
+        help: &'t str,
+    ) -> Family<'t> {
+        Family { text: self, name, kind, help, begun: false }
+    }
+
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help).value(&[], value);
+    }
+
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "counter", help).value(&[], value);
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.out
+    }
+}
+
+impl Family<'_> {
+    /// A value with its labels.
+    pub(super) fn value(&mut self, labels: &[(&str, &str)], value: f64) {
+        let (name, kind) = (self.name, self.kind);
+        let out = &mut self.text.out;
+        if !self.begun {
+            self.begun = true;
+            out.push_str(&format!("# HELP {name} "));
+            escape(out, self.help, false);
+            out.push_str(&format!("\n# TYPE {name} {kind}\n"));
+        }
+        out.push_str(name);
+        for (at, (label, content)) in labels.iter().enumerate() {
+            out.push(if at == 0 { '{' } else { ',' });
+            out.push_str(label);
+            out.push_str("=\"");
+            escape(out, content, true);
+            out.push('"');
+        }
+        if !labels.is_empty() {
+            out.push('}');
+        }
+        // Rust writes the shortest form that reads back the same.
+        let _ = writeln!(out, " {value}");
+    }
+}
+
+fn escape(out: &mut String, text: &str, quotes: bool) {
+    for letter in text.chars() {
+        match letter {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if quotes => out.push_str("\\\""),
+            letter => out.push(letter),
+        }
+    }
+}

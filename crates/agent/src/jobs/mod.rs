@@ -1,0 +1,20 @@
+//! The socket for jobs: steps, phases, lost memory; and word to them that a checkpoint is wanted.
+//!
+//! ```text
+//! job ─ line-JSON ─> connection (bounded line, rate, errors) ─> Board ─> status, metrics
+//!     <─ checkpoint_wanted ─ outbox (bounded) <─ Board <─ finding that ends work (brain)
+//! ```
+//!
+//! Nothing that a client does or leaves undone makes another wait, or lets memory grow.
+
+mod board;
+mod connection;
+pub mod protocol;
+mod server;
+
+pub use board::{Board, CLIENTS_MAX, JOBS_MAX};
+pub use protocol::JobState;
+pub use server::{Answers, SocketError, bind, remove, run};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! The socket: takes connections, reads lines promptly, and lets nobody stand in the way of others.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+
+use super::board::Board;
+use super::connection;
+use crate::config::Socket;
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The path cannot be used.
+    #[error("failed to open the socket `{}`", path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// Somebody answers there.
+    #[error("another agent answers on the socket `{}`", path.display())]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The group is not known.
+    #[error("there is no group `{group}` for the socket `{}`", path.display())]
+    NoGroup {
+        /// Which socket.
+        path: PathBuf,
+        /// Which group.
+        group: String,
+    },
+}
+
+/// Opens the socket. One that nobody answers on was left behind and is replaced.
+pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
+    let path = &socket.path;
+    let failed = |err| SocketError::Open { path: path.clone(), err };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(SocketError::InUse { path: path.clone() });
+        }
+        fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    if let Some(group) = &socket.group {
+        let id = group_id(group)
+            .ok_or_else(|| SocketError::NoGroup { path: path.clone(), group: group.clone() })?;
+        std::os::unix::fs::chown(path, None, Some(id)).map_err(failed)?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(socket.mode)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// The number of a group, from `/etc/group`.
+fn group_id(name: &str) -> Option<u32> {
+    if let Ok(id) = name.parse() {
+        return Some(id);
+    }
+    let text = fs::read_to_string("/etc/group").ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+/// What a connection may ask for besides its job.
+pub trait Answers: Send + Sync {
+    /// The line that answers `status`. Shared: a thousand that ask hold one text.
+    fn status(&self) -> Arc<str>;
+}
+
+/// Serves until it is dropped.
+pub async fn run(listener: UnixListener, board: Arc<Board>, answers: Arc<dyn Answers>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => take(stream, &board, &answers),
+            Err(err) => {
+                // Out of file handles, mostly: others have to go first.
+                tracing::warn!(%err, "a connection of a job was not taken");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn take(stream: UnixStream, board: &Arc<Board>, answers: &Arc<dyn Answers>) {
+    let peer = stream.peer_cred();
+    let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
+    let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
+    let (outbox, lines) = tokio::sync::mpsc::channel(connection::OUTBOX);
+    match board.join(uid, pid, outbox) {
+        Ok(id) => {
+            let (board, answers) = (Arc::clone(board), Arc::clone(answers));
+            tokio::spawn(async move {
+                connection::serve(stream, id, lines, &board, &*answers).await;
+                board.leave(id);
+            });
+        }
+        Err(refusal) => {
+            board.drop_messages(1);
+            connection::refuse(&stream, &refusal.to_string());
+        }
+    }
+}
+
+/// Removes the socket when the agent ends.
+pub fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+}

@@ -1,0 +1,97 @@
+//! The state that the records lead to.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use farrier_fleet::health::{Change, Finding};
+use jiff::Timestamp;
+
+use super::record::{Record, Snapshot};
+use farrier_fleet::health::{Remembered, Saved};
+
+/// Kernel events that are kept for rules which look back; far more than any rule counts to.
+const REMEMBERED_MAX: usize = 4096;
+
+/// What a fold of all records gives.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Fold {
+    /// The open findings, by number.
+    pub open: BTreeMap<u64, Finding>,
+    /// The number of the next finding.
+    pub next_id: u64,
+    /// What rules remember.
+    pub remembered: VecDeque<Remembered>,
+    /// The last record.
+    pub seq: u64,
+    /// When it was written.
+    pub at: Option<Timestamp>,
+    /// The boot in which it was written.
+    pub boot: String,
+    /// How far the kernel log of that boot was read.
+    pub kernel_seq: Option<u64>,
+    /// Findings opened so far, by code.
+    pub opened: BTreeMap<String, u64>,
+}
+
+impl Fold {
+    /// Takes the next record.
+    pub fn apply(&mut self, record: &Record) {
+        if let Some(snapshot) = &record.snapshot {
+            self.open = snapshot.findings.iter().map(|it| (it.id, it.clone())).collect();
+            self.next_id = snapshot.next_id;
+            self.remembered = snapshot.remembered.iter().cloned().collect();
+            self.opened.clone_from(&snapshot.opened);
+        }
+        for change in &record.changes {
+            self.change(change);
+        }
+        self.remembered.extend(record.remembered.iter().cloned());
+        while self.remembered.len() > REMEMBERED_MAX {
+            self.remembered.pop_front();
+        }
+        if record.boot != self.boot {
+            self.kernel_seq = None;
+            self.boot.clone_from(&record.boot);
+        }
+        self.kernel_seq = record.kernel_seq.or(self.kernel_seq);
+        self.seq = record.seq;
+        self.at = Some(record.at);
+    }
+
+    fn change(&mut self, change: &Change) {
+        let finding = change.finding();
+        self.next_id = self.next_id.max(finding.id + 1);
+        match change {
+            Change::Opened(_) => {
+                *self.opened.entry(finding.code.clone()).or_default() += 1;
+                self.open.insert(finding.id, finding.clone());
+            }
+            Change::Updated(_) => drop(self.open.insert(finding.id, finding.clone())),
+            Change::Cleared(_) => drop(self.open.remove(&finding.id)),
+        }
+    }
+
+    /// The record that stands for all that came before it.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            findings: self.open.values().cloned().collect(),
+            next_id: self.next_id,
+            remembered: self.remembered.iter().cloned().collect(),
+            opened: self.opened.clone(),
+        }
+    }
+
+    /// What the engine starts with.
+    pub fn saved(&self) -> Saved {
+        Saved {
+            findings: self.open.values().cloned().collect(),
+            next_id: self.next_id,
+            remembered: self.remembered.iter().cloned().collect(),
+            boot: self.boot.clone(),
+        }
+    }
+
+    /// How far the kernel log of this boot was read.
+    pub fn kernel_cursor(&self, boot: &str) -> Option<u64> {
+        self.kernel_seq.filter(|_| self.boot == boot)
+    }
+}

@@ -1,0 +1,353 @@
+//! The journal: what was decided, on disk before anybody is told.
+//!
+//! ```text
+//! Decision ─ note ─> waiting records ─ flush ─> write ─ fsync ─> durable Fold ─> published state, sink
+//!                        │ disk full: they wait (bounded: the oldest are merged), retried each second
+//! open ─ fold of all segments ─> Fold ─> Engine::restore, kernel log cursor
+//! ```
+//!
+//! Segments are append-only JSON lines. Each begins with a snapshot, so that the ones before it can be
+//! deleted when they are too old or too many. A torn last line is cut; a damaged one is skipped and counted.
+
+mod fold;
+mod record;
+mod segment;
+mod sink;
+mod waiting;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use farrier_fleet::health::Change;
+use jiff::{SignedDuration, Timestamp};
+
+pub use fold::Fold;
+pub use record::{Record, Snapshot, VERSION};
+pub use sink::{Sink, SinkError};
+
+use crate::config::Retention;
+use crate::crash::{Crash, Point};
+use farrier_fleet::health::Remembered;
+use segment::Segment;
+use waiting::Waiting;
+
+/// Segments that the bound in bytes is cut into: retention goes by whole ones.
+const SEGMENTS: u64 = 8;
+/// However small the bound is, a segment holds a snapshot and some changes.
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// Segments end at least this often, so that retention in days has something to go by.
+const SEGMENT_AGE_MAX: SignedDuration = SignedDuration::from_hours(24);
+
+/// Why there is no journal.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The folder cannot be used.
+    #[error("failed to use the state folder `{}`", dir.display())]
+    Folder {
+        /// Which.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// Somebody else has it.
+    #[error("another agent uses the state folder `{}`", dir.display())]
+    InUse {
+        /// Which.
+        dir: PathBuf,
+    },
+    /// A newer farrier wrote it.
+    #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
+    Newer {
+        /// Which.
+        path: PathBuf,
+        /// Of the form.
+        version: u32,
+    },
+}
+
+/// What was found when the journal was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Lines that are no records and were skipped.
+    pub damaged_lines: u64,
+    /// Bytes of a torn last line that were cut.
+    pub torn_bytes: u64,
+}
+
+/// The journal of one agent.
+#[derive(Debug)]
+pub struct Journal {
+    dir: PathBuf,
+    /// Held as long as the journal is.
+    _lock: File,
+    file: File,
+    /// The last one is written to.
+    segments: Vec<Segment>,
+    retention: Retention,
+    durable: Fold,
+    /// The state with what waits.
+    next: Fold,
+    waiting: Waiting,
+    /// A write failed half way: what is after the last good byte has to go first.
+    dirty: bool,
+    recovery: Recovery,
+}
+
+impl Journal {
+    /// Opens the journal and folds what it holds. Every record is shown to `each` on the way.
+    pub fn open(
+        dir: &Path,
+        retention: Retention,
+        each: impl FnMut(&Record),
+    ) -> Result<Self, JournalError> {
+        let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
+        fs::create_dir_all(dir).map_err(folder)?;
+        let lock = File::create(dir.join("lock")).map_err(folder)?;
+        match lock.try_lock() {
+            Ok(()) => (),
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(JournalError::InUse { dir: dir.to_owned() });
+            }
+            Err(fs::TryLockError::Error(err)) => return Err(folder(err)),
+        }
+        let Read { fold, mut segments, recovery } = read(dir, each)?;
+        if segments.is_empty() {
+            let first =
+                Segment { number: 1, bytes: 0, first: None, last: None, has_snapshot: false };
+            segments.push(first);
+        }
+        let last = segments.last().map_or(1, |segment| segment.number);
+        let path = segment::path(dir, last);
+        let file = segment::open(&path).map_err(folder)?;
+        if recovery.torn_bytes > 0 {
+            let whole = segments.last().map_or(0, |segment| segment.bytes);
+            file.set_len(whole).and_then(|()| file.sync_all()).map_err(folder)?;
+        }
+        segment::sync_dir(dir).map_err(folder)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            _lock: lock,
+            file,
+            segments,
+            retention,
+            next: fold.clone(),
+            durable: fold,
+            waiting: Waiting::default(),
+            dirty: false,
+            recovery,
+        })
+    }
+
+    /// The state that is on disk.
+    pub fn durable(&self) -> &Fold {
+        &self.durable
+    }
+
+    /// What was found when it was opened.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Bytes of all segments.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Records that wait for the disk.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// New bounds.
+    pub fn retain(&mut self, retention: Retention) {
+        self.retention = retention;
+    }
+
+    /// Notes a decision. It is on disk only after [`Self::flush`].
+    pub fn note(
+        &mut self,
+        at: Timestamp,
+        boot: &str,
+        kernel_seq: Option<u64>,
+        changes: Vec<Change>,
+        remembered: Vec<Remembered>,
+    ) {
+        let record = Record {
+            v: VERSION,
+            seq: self.next.seq + 1,
+            at,
+            boot: boot.to_owned(),
+            kernel_seq,
+            snapshot: None,
+            changes,
+            remembered,
+        };
+        self.next.apply(&record);
+        self.waiting.push(record);
+    }
+
+    /// Writes what waits and brings it to disk. Gives the records that are on disk now and were not before.
+    pub fn flush(&mut self, now: Timestamp, crash: &Crash) -> io::Result<Vec<Record>> {
+        if self.waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.mend()?;
+        if self.is_segment_full(now) {
+            self.rotate(now)?;
+        }
+        let mut bytes = Vec::new();
+        for record in self.waiting.iter() {
+            serde_json::to_writer(&mut bytes, record)?;
+            bytes.push(b'\n');
+        }
+        self.dirty = true;
+        if crash.is_due(Point::HalfWritten) {
+            self.file.write_all(&bytes[..bytes.len() / 2])?;
+            std::process::abort();
+        }
+        self.file.write_all(&bytes)?;
+        crash.reach(Point::Written);
+        self.file.sync_data()?;
+        self.dirty = false;
+        crash.reach(Point::Synced);
+        let written = self.waiting.take();
+        if let Some(segment) = self.segments.last_mut() {
+            segment.bytes += bytes.len() as u64;
+            segment.first = segment.first.or(written.first().map(|record| record.at));
+            segment.last = written.last().map(|record| record.at).or(segment.last);
+        }
+        for record in &written {
+            self.durable.apply(record);
+        }
+        self.forget(now);
+        Ok(written)
+    }
+
+    /// Cuts off what a write that failed has left behind.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.dirty {
+            let good = self.segments.last().map_or(0, |segment| segment.bytes);
+            self.file.set_len(good)?;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+
+    fn is_segment_full(&self, now: Timestamp) -> bool {
+        let Some(segment) = self.segments.last() else { return true };
+        let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN);
+        let old = segment.first.is_some_and(|first| now.duration_since(first) > SEGMENT_AGE_MAX);
+        // The very first one needs no snapshot: there is nothing before it.
+        let bare = !segment.has_snapshot && segment.number > 1;
+        segment.bytes >= most || old || bare
+    }
+
+    /// Begins a new segment with the whole state.
+    fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
+        let number = self.segments.last().map_or(1, |segment| segment.number + 1);
+        let path = segment::path(&self.dir, number);
+        let record = Record {
+            v: VERSION,
+            seq: self.durable.seq,
+            at: now,
+            boot: self.durable.boot.clone(),
+            kernel_seq: self.durable.kernel_seq,
+            snapshot: Some(self.durable.snapshot()),
+            changes: Vec::new(),
+            remembered: Vec::new(),
+        };
+        let mut line = serde_json::to_vec(&record)?;
+        line.push(b'\n');
+        // Under another name until it is whole, so that no segment ever lacks its snapshot.
+        let part = path.with_extension("part");
+        let mut file = File::create(&part)?;
+        file.write_all(&line)?;
+        file.sync_all()?;
+        fs::rename(&part, &path)?;
+        segment::sync_dir(&self.dir)?;
+        self.file = segment::open(&path)?;
+        self.segments.push(Segment {
+            number,
+            bytes: line.len() as u64,
+            first: Some(now),
+            last: Some(now),
+            has_snapshot: true,
+        });
+        Ok(())
+    }
+
+    /// Deletes closed segments that are too old or too many. What cannot be deleted is tried again
+    /// with the next record.
+    fn forget(&mut self, now: Timestamp) {
+        let most =
+            SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
+        while self.segments.len() > 1 {
+            let [oldest, next, ..] = self.segments.as_slice() else { return };
+            let old = oldest.last.is_some_and(|ended| now.duration_since(ended) > most);
+            if !next.has_snapshot || !(old || self.bytes() > self.retention.bytes) {
+                return;
+            }
+            let path = segment::path(&self.dir, oldest.number);
+            if let Err(err) = fs::remove_file(&path) {
+                if err.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
+                    return;
+                }
+            }
+            self.segments.remove(0);
+        }
+    }
+}
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+struct Read {
+    fold: Fold,
+    segments: Vec<Segment>,
+    recovery: Recovery,
+}
+
+/// Folds a journal without taking it: for somebody who only looks.
+pub fn look(dir: &Path) -> Result<(Fold, Recovery), JournalError> {
+    let Read { fold, recovery, .. } = read(dir, |_| ())?;
+    Ok((fold, recovery))
+}
+
+fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, JournalError> {
+    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    let mut seen = Read::default();
+    for number in segment::list(dir).map_err(folder)? {
+        let path = segment::path(dir, number);
+        let fold = &mut seen.fold;
+        let read = segment::read(&path, |record| {
+            fold.apply(&record);
+            each(&record);
+        });
+        let read = match read {
+            Ok(read) => read,
+            // Deleted since it was listed: a newer snapshot stands for it.
+            Err(err) if err.kind() == io::ErrorKind::NotFound => continue,
+            Err(err) => return Err(folder(err)),
+        };
+        if let Some(version) = read.newer {
+            return Err(JournalError::Newer { path, version });
+        }
+        seen.recovery.damaged_lines += read.damaged;
+        // Only the last segment can end in the middle of a write; elsewhere it is damage.
+        seen.recovery.damaged_lines += u64::from(seen.recovery.torn_bytes > 0);
+        seen.recovery.torn_bytes = read.torn_bytes;
+        seen.segments.push(Segment {
+            number,
+            bytes: read.whole_bytes,
+            first: read.first,
+            last: read.last,
+            has_snapshot: read.has_snapshot,
+        });
+    }
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The files of the journal: `findings-000001.jsonl` and so on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::record::{Record, VERSION};
+
+/// No record comes near: a decision changes hundreds of findings of a few kilobytes at the very most.
+const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// One file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) bytes: u64,
+    /// When its first record was written.
+    pub(super) first: Option<Timestamp>,
+    /// When its last record was written.
+    pub(super) last: Option<Timestamp>,
+    /// Whether it begins with the whole state, so that those before it can go.
+    pub(super) has_snapshot: bool,
+}
+
+/// What reading a segment came to.
+#[derive(Debug, Default)]
+pub(super) struct ReadSegment {
+    /// Bytes up to the end of the last whole line.
+    pub(super) whole_bytes: u64,
+    /// Bytes after it: a line that was being written when the process ended.
+    pub(super) torn_bytes: u64,
+    /// Lines that are no records.
+    pub(super) damaged: u64,
+    /// A record of a newer version was met.
+    pub(super) newer: Option<u32>,
+    pub(super) first: Option<Timestamp>,
+    pub(super) last: Option<Timestamp>,
+    pub(super) has_snapshot: bool,
+}
+
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("findings-{number:06}.jsonl"))
+}
+
+/// The numbers of the segments, in order.
+pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let number: Option<u64> = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("findings-")?.strip_suffix(".jsonl")?.parse().ok());
+        numbers.extend(number);
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Reads a segment record by record.
+pub(super) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<ReadSegment> {
+    #[derive(serde::Deserialize)]
+    struct OnlyVersion {
+        v: u32,
+    }
+    let mut reader = BufReader::with_capacity(64 << 10, File::open(path)?);
+    let mut seen = ReadSegment::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let length = read_line(&mut reader, &mut line)?;
+        if length == 0 {
+            return Ok(seen);
+        }
+        if line.last() != Some(&b'\n') && length <= LINE_BYTES_MAX as u64 {
+            seen.torn_bytes = length;
+            return Ok(seen);
+        }
+        let first = seen.whole_bytes == 0;
+        seen.whole_bytes += length;
+        match serde_json::from_slice::<Record>(&line) {
+            Ok(record) if record.v == VERSION => {
+                if first {
+                    seen.has_snapshot = record.snapshot.is_some();
+                }
+                seen.first = seen.first.or(Some(record.at));
+                seen.last = Some(record.at);
+                take(record);
+            }
+            Ok(record) => seen.newer = Some(record.v),
+            Err(_) => match serde_json::from_slice::<OnlyVersion>(&line) {
+                Ok(OnlyVersion { v }) if v > VERSION => seen.newer = Some(v),
+                _ => seen.damaged += 1,
+            },
+        }
+    }
+}
+
+/// Reads a line, keeping no more of it than a record can have; gives its whole length.
+fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
+    let mut length = 0_u64;
+    loop {
+        let bytes = reader.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(length);
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let used = end.unwrap_or(bytes.len());
+        if line.len() < LINE_BYTES_MAX {
+            line.extend_from_slice(&bytes[..used]);
+        }
+        reader.consume(used);
+        length += used as u64;
+        if end.is_some() {
+            return Ok(length);
+        }
+    }
+}
+
+/// Opens a segment for appending; makes it where there is none.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// A new name in a folder is on disk only when the folder is.
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}

@@ -1,0 +1,188 @@
+//! A file of changes for shippers: every change that is on disk, exactly once.
+//!
+//! ```text
+//! {"v":1,"start":41}                                                the file begins after record 41
+//! {"v":1,"seq":42,"n":1,"of":2,"at":"...","change":{"opened":{...}}}
+//! ```
+//!
+//! The last line says how far the journal was passed on. What the journal has beyond it is written when the
+//! agent starts; a torn last line is cut first. Whoever rotates the file sends SIGHUP afterwards.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use farrier_fleet::health::Change;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::record::Record;
+
+/// The version of the form of its lines.
+const VERSION: u32 = 1;
+
+/// A line is one change; findings have a few kilobytes.
+const TAIL_BYTES: u64 = 1 << 20;
+
+/// Why the sink takes nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// It cannot be opened.
+    #[error("failed to open the sink `{}`", path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// It cannot be written.
+    #[error("failed to write to the sink `{}`", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+}
+
+/// How far the journal was passed on: a record, and changes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Place {
+    seq: u64,
+    n: usize,
+}
+
+#[derive(Serialize)]
+struct Line<'c> {
+    v: u32,
+    seq: u64,
+    n: usize,
+    of: usize,
+    at: Timestamp,
+    change: &'c Change,
+}
+
+/// The sink.
+#[derive(Debug)]
+pub struct Sink {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    place: Place,
+    dirty: bool,
+}
+
+impl Sink {
+    /// Opens the file. One that is new begins after record `seq`.
+    pub fn open(path: &Path, seq: u64) -> Result<Self, SinkError> {
+        let failed = |err| SinkError::Open { path: path.to_owned(), err };
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
+        let (bytes, place) = tail(&mut file).map_err(failed)?;
+        file.set_len(bytes).map_err(failed)?;
+        let mut sink = Self {
+            path: path.to_owned(),
+            file,
+            bytes,
+            place: place.unwrap_or(Place { seq, n: usize::MAX }),
+            dirty: false,
+        };
+        if place.is_none() {
+            sink.write(format!("{{\"v\":{VERSION},\"start\":{seq}}}\n").as_bytes())?;
+        }
+        Ok(sink)
+    }
+
+    /// The last record that a file at this path has something of; none where there is no such file.
+    pub fn reached(path: &Path) -> Option<u64> {
+        let mut file = File::open(path).ok()?;
+        tail(&mut file).ok()?.1.map(|place| place.seq)
+    }
+
+    /// Whether the file at the path is still the one that is open.
+    pub fn was_moved(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
+        let open = self.file.metadata().as_ref().map(id).ok();
+        open != std::fs::metadata(&self.path).as_ref().map(id).ok()
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The last record of which something was passed on.
+    pub fn seq(&self) -> u64 {
+        self.place.seq
+    }
+
+    /// Passes a record on, but for what was passed on before.
+    pub fn pass(&mut self, record: &Record) -> Result<(), SinkError> {
+        let mut bytes = Vec::new();
+        let mut place = self.place;
+        for (at, change) in record.changes.iter().enumerate() {
+            let next = Place { seq: record.seq, n: at + 1 };
+            if next <= self.place {
+                continue;
+            }
+            let line = Line {
+                v: VERSION,
+                seq: record.seq,
+                n: at + 1,
+                of: record.changes.len(),
+                at: record.at,
+                change,
+            };
+            serde_json::to_writer(&mut bytes, &line)
+                .map_err(|err| SinkError::Write { path: self.path.clone(), err: err.into() })?;
+            bytes.push(b'\n');
+            place = next;
+        }
+        if !bytes.is_empty() {
+            self.write(&bytes)?;
+            self.place = place;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
+        let failed = |err| SinkError::Write { path: self.path.clone(), err };
+        if self.dirty {
+            self.file.set_len(self.bytes).map_err(failed)?;
+        }
+        self.dirty = true;
+        self.file.write_all(bytes).map_err(failed)?;
+        self.dirty = false;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Bytes up to the end of the last whole line, and the place that it names.
+fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
+    #[derive(Deserialize)]
+    struct Known {
+        seq: Option<u64>,
+        n: Option<usize>,
+        start: Option<u64>,
+    }
+    let length = file.seek(SeekFrom::End(0))?;
+    let from = length.saturating_sub(TAIL_BYTES);
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    bytes.truncate(end);
+    let place = bytes.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let known: Known = serde_json::from_slice(line).ok()?;
+        match known {
+            Known { seq: Some(seq), n: Some(n), .. } => Some(Place { seq, n }),
+            Known { start: Some(seq), .. } => Some(Place { seq, n: usize::MAX }),
+            Known { .. } => None,
+        }
+    });
+    Ok((from + end as u64, place))
+}

@@ -1,0 +1,267 @@
+//! What survives.
+
+use std::fs::OpenOptions;
+
+use farrier_fleet::health::{Action, Change, Finding, FindingKind, Severity, Subject};
+
+use super::*;
+
+const BOOT: &str = "boot-1";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn retention(bytes: u64) -> Retention {
+    Retention { days: 90, bytes }
+}
+
+pub(crate) fn finding(id: u64, count: u64) -> Finding {
+    Finding {
+        id,
+        code: "gpu.xid".to_owned(),
+        detail: format!("Xid {id}"),
+        subject: Subject::Node,
+        kind: FindingKind::Fault,
+        severity: Severity::Warning,
+        text: "text ".repeat(20),
+        action: Action::Investigate,
+        action_by: farrier_fleet::health::finding::ActionBy::Rule,
+        evidence: Vec::new(),
+        first_seen: at(0),
+        last_seen: at(0),
+        count,
+        clears: "nothing".to_owned(),
+        cleared: None,
+    }
+}
+
+fn open(dir: &Path) -> Journal {
+    Journal::open(dir, retention(64 << 20), |_| ()).unwrap()
+}
+
+fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Change>) {
+    journal.note(at(second), BOOT, Some(kernel_seq), changes, Vec::new());
+    journal.flush(at(second), &Crash::default()).unwrap();
+}
+
+#[test]
+fn what_was_flushed_is_there_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 10, vec![Change::Opened(finding(1, 1)), Change::Opened(finding(2, 1))]);
+    write(
+        &mut journal,
+        2,
+        12,
+        vec![Change::Updated(finding(1, 5)), Change::Cleared(finding(2, 1))],
+    );
+    let durable = journal.durable().clone();
+    drop(journal);
+    let journal = open(folder.path());
+    assert_eq!(journal.durable(), &durable);
+    assert_eq!(durable.open.len(), 1);
+    assert_eq!(durable.open[&1].count, 5);
+    assert_eq!((durable.next_id, durable.seq), (3, 2));
+    assert_eq!(durable.kernel_cursor(BOOT), Some(12));
+    assert_eq!(durable.kernel_cursor("boot-2"), None);
+    assert_eq!(durable.opened["gpu.xid"], 2);
+}
+
+#[test]
+fn a_line_cut_anywhere_costs_only_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 10, vec![Change::Opened(finding(1, 1))]);
+    let good = journal.bytes();
+    write(&mut journal, 2, 11, vec![Change::Opened(finding(2, 1))]);
+    let whole = journal.bytes();
+    drop(journal);
+    let path = segment::path(folder.path(), 1);
+    let bytes = fs::read(&path).unwrap();
+    for cut in (good..whole).step_by(7).chain([whole - 1]) {
+        fs::write(&path, &bytes[..usize::try_from(cut).unwrap()]).unwrap();
+        let mut journal = open(folder.path());
+        assert_eq!(journal.recovery().torn_bytes, cut - good);
+        assert_eq!(journal.durable().seq, 1, "cut at {cut}");
+        assert_eq!(journal.durable().kernel_seq, Some(10));
+        write(&mut journal, 3, 11, vec![Change::Opened(finding(2, 1))]);
+        drop(journal);
+        let journal = open(folder.path());
+        assert_eq!(journal.recovery(), &Recovery::default());
+        assert_eq!(journal.durable().open.len(), 2);
+    }
+}
+
+#[test]
+fn a_damaged_line_is_skipped_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    for id in 1..=3 {
+        write(&mut journal, 1, 10 + id, vec![Change::Opened(finding(id, 1))]);
+    }
+    drop(journal);
+    let path = segment::path(folder.path(), 1);
+    let text = fs::read_to_string(&path).unwrap().replacen("\"seq\":2", "\"sXq\":2", 1);
+    fs::write(&path, text).unwrap();
+    let journal = open(folder.path());
+    assert_eq!(journal.recovery().damaged_lines, 1);
+    assert_eq!(journal.durable().open.keys().copied().collect::<Vec<_>>(), [1, 3]);
+    assert_eq!((journal.durable().seq, journal.durable().next_id), (3, 4));
+}
+
+#[test]
+fn a_newer_form_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = segment::path(folder.path(), 1);
+    fs::write(&path, "{\"v\":2,\"something\":\"else\"}\n").unwrap();
+    let err = Journal::open(folder.path(), retention(1 << 20), |_| ()).unwrap_err();
+    assert!(matches!(err, JournalError::Newer { version: 2, .. }), "{err}");
+}
+
+#[test]
+fn the_form_of_version_1_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = include_str!("testdata/version_1.jsonl");
+    fs::write(segment::path(folder.path(), 1), line).unwrap();
+    let (fold, recovery) = look(folder.path()).unwrap();
+    assert_eq!(recovery, Recovery::default());
+    assert_eq!(fold.open[&7].count, 3);
+    assert_eq!(fold.kernel_cursor("2b4c"), Some(912));
+}
+
+#[test]
+fn one_agent_has_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open(folder.path());
+    let err = Journal::open(folder.path(), retention(1 << 20), |_| ()).unwrap_err();
+    assert!(matches!(err, JournalError::InUse { .. }), "{err}");
+    drop(journal);
+    drop(open(folder.path()));
+}
+
+#[test]
+fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = 1 << 20;
+    let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
+    write(&mut journal, 0, 1, vec![Change::Opened(finding(1, 1))]);
+    for turn in 0..2000 {
+        let changes = (2..=5).map(|id| Change::Updated(finding(id, turn))).collect();
+        write(&mut journal, 1, turn, changes);
+        assert!(journal.bytes() <= bytes + (128 << 10), "{}", journal.bytes());
+    }
+    assert!(journal.segments.len() > 2);
+    assert!(journal.segments[0].number > 1);
+    let durable = journal.durable().clone();
+    drop(journal);
+    let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
+    assert_eq!(journal.durable(), &durable);
+    assert_eq!(durable.open.len(), 5);
+    // Three months later all but the newest are too old.
+    let later = 91 * 86_400;
+    write(&mut journal, later, 1, vec![Change::Updated(finding(2, 1))]);
+    write(&mut journal, later + 100 * 86_400, 1, vec![Change::Updated(finding(2, 2))]);
+    assert_eq!(journal.segments.len(), 1, "{:?}", journal.segments);
+    assert_eq!(segment::list(folder.path()).unwrap().len(), 1);
+    assert_eq!(journal.durable().open.len(), 5);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    // Every write to this device fails as a full disk does.
+    let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+    let good = std::mem::replace(&mut journal.file, full);
+    for turn in 0..5000 {
+        let changes =
+            vec![Change::Updated(finding(1, turn)), Change::Opened(finding(10 + turn, 1))];
+        journal.note(at(2), BOOT, Some(turn), changes, Vec::new());
+        if turn % 500 == 0 {
+            assert!(journal.flush(at(2), &Crash::default()).is_err());
+        }
+    }
+    assert!(journal.waiting() <= 1001);
+    assert_eq!(journal.durable().open.len(), 1);
+    journal.file = good;
+    let written = journal.flush(at(3), &Crash::default()).unwrap();
+    assert!(!written.is_empty());
+    let durable = journal.durable().clone();
+    assert_eq!(durable.open.len(), 5001);
+    assert_eq!(durable.open[&1].count, 4999);
+    drop(journal);
+    assert_eq!(open(folder.path()).durable(), &durable);
+}
+
+#[test]
+fn a_write_that_failed_half_way_leaves_no_half_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    journal.file.write_all(b"{\"v\":1,\"seq\":2,\"at").unwrap();
+    journal.dirty = true;
+    write(&mut journal, 2, 2, vec![Change::Opened(finding(2, 1))]);
+    drop(journal);
+    let journal = open(folder.path());
+    assert_eq!(journal.recovery(), &Recovery::default());
+    assert_eq!(journal.durable().open.len(), 2);
+}
+
+fn sunk(path: &Path) -> Vec<(u64, u64)> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter_map(|line| Some((line.get("seq")?.as_u64()?, line.get("n")?.as_u64()?))).collect()
+}
+
+#[test]
+fn the_sink_gets_each_change_once_wherever_it_was_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sink.jsonl");
+    let mut journal = open(folder.path());
+    let mut sink = Sink::open(&path, journal.durable().seq).unwrap();
+    let mut records = Vec::new();
+    for turn in 1..=4 {
+        let changes =
+            vec![Change::Opened(finding(2 * turn, 1)), Change::Opened(finding(2 * turn + 1, 1))];
+        journal.note(at(1), BOOT, None, changes, Vec::new());
+        records.extend(journal.flush(at(1), &Crash::default()).unwrap());
+    }
+    for record in &records {
+        sink.pass(record).unwrap();
+    }
+    let whole = sunk(&path);
+    assert_eq!(whole.len(), 8);
+    let bytes = fs::read(&path).unwrap();
+    let start = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    for cut in start..bytes.len() {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let mut sink = Sink::open(&path, 99).unwrap();
+        for record in &records {
+            sink.pass(record).unwrap();
+        }
+        assert_eq!(sunk(&path), whole, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_new_sink_begins_where_the_journal_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sink.jsonl");
+    let mut journal = open(folder.path());
+    let mut records = Vec::new();
+    for id in 1..=3 {
+        journal.note(at(1), BOOT, None, vec![Change::Opened(finding(id, 1))], Vec::new());
+        records.extend(journal.flush(at(1), &Crash::default()).unwrap());
+    }
+    drop(Sink::open(&path, 2).unwrap());
+    let mut sink = Sink::open(&path, 3).unwrap();
+    for record in &records {
+        sink.pass(record).unwrap();
+    }
+    assert_eq!(sunk(&path), [(3, 1)]);
+    assert!(!sink.was_moved());
+    fs::rename(&path, folder.path().join("sink.jsonl.1")).unwrap();
+    assert!(sink.was_moved());
+}

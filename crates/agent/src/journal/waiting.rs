@@ -1,0 +1,92 @@
+//! Records that are not on disk yet. While the disk takes none they are merged, so that memory is bounded.
+
+use std::collections::BTreeMap;
+
+use farrier_fleet::health::Change;
+
+use super::record::Record;
+
+/// Records that may wait one by one.
+const RECORDS_MAX: usize = 1000;
+
+/// Changes that may wait in all; beyond it, findings that came and went unseen are forgotten.
+const CHANGES_MAX: usize = 20_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    records: Vec<Record>,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter()
+    }
+
+    pub(super) fn take(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.records)
+    }
+
+    pub(super) fn push(&mut self, record: Record) {
+        self.records.push(record);
+        if self.records.len() > RECORDS_MAX {
+            self.merge();
+        }
+    }
+
+    /// One record for all of them: every opening and clearing stays, of updates the last of each finding.
+    fn merge(&mut self) {
+        let Some(mut merged) = self.records.pop() else { return };
+        let mut changes = Vec::new();
+        let mut remembered = Vec::new();
+        for record in self.records.drain(..) {
+            changes.extend(record.changes);
+            remembered.extend(record.remembered);
+        }
+        changes.append(&mut merged.changes);
+        remembered.append(&mut merged.remembered);
+        merged.changes = bounded(last_updates(changes));
+        merged.remembered = remembered.split_off(remembered.len().saturating_sub(CHANGES_MAX));
+        self.records.push(merged);
+    }
+}
+
+fn last_updates(changes: Vec<Change>) -> Vec<Change> {
+    let mut last: BTreeMap<u64, usize> = BTreeMap::new();
+    for (at, change) in changes.iter().enumerate() {
+        last.insert(change.finding().id, at);
+    }
+    let keep = |at: usize, change: &Change| !matches!(change, Change::Updated(finding) if last.get(&finding.id) != Some(&at));
+    let numbered = changes.into_iter().enumerate();
+    numbered.filter(|(at, change)| keep(*at, change)).map(|(_, change)| change).collect()
+}
+
+/// Drops findings that both opened and cleared while nothing could be written, oldest first.
+fn bounded(changes: Vec<Change>) -> Vec<Change> {
+    let mut excess = changes.len().saturating_sub(CHANGES_MAX);
+    if excess == 0 {
+        return changes;
+    }
+    let mut opened = std::collections::BTreeSet::new();
+    let mut gone = std::collections::BTreeSet::new();
+    for change in &changes {
+        match change {
+            Change::Opened(finding) => drop(opened.insert(finding.id)),
+            Change::Cleared(finding) if excess > 0 && opened.contains(&finding.id) => {
+                gone.insert(finding.id);
+                excess = excess.saturating_sub(2);
+            }
+            Change::Cleared(_) | Change::Updated(_) => (),
+        }
+    }
+    let lost = gone.len();
+    tracing::error!(lost, "findings that came and went while the disk took nothing are lost");
+    changes.into_iter().filter(|change| !gone.contains(&change.finding().id)).collect()
+}

@@ -1,0 +1,24 @@
+//! The node daemon: sees what is wrong with the node, keeps it, and tells it.
+//!
+//! ```text
+//! thread nvml     child that asks NVML, under a deadline ─┐
+//! thread kernel   /dev/kmsg ──────────────────────────────┤ bounded channel
+//! thread host     /proc, /sys ────────────────────────────┼─> brain ─ Engine ─> Journal (fsync) ─> Published ─┐
+//! thread check    files of the whole node, judged ────────┘                                        sink file  │
+//! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <───────────────────────────────────────┘
+//! ```
+//!
+//! Entry point: [`run::run`]. Decisions are farrier-fleet's, reads are farrier-hardware's; here is what holds
+//! them together and survives. See `docs/adr/0007-the-agent.md`.
+
+pub mod brain;
+mod collect;
+pub mod config;
+pub mod crash;
+pub mod http;
+pub mod jobs;
+pub mod journal;
+mod notify;
+pub mod run;
+pub mod state;
+pub mod status;

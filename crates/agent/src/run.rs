@@ -1,0 +1,347 @@
+//! Starts the agent, keeps it running, and ends it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use farrier_facts::FactSet;
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Moment, Rules};
+use farrier_hardware::{Root, clock};
+use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::brain::{Brain, Chain, Clock, Parts, Place, Seen};
+use crate::collect::{self, Stop, Surroundings};
+use crate::config::{self, Config, ConfigError, Listen};
+use crate::crash::Crash;
+use crate::http::{self, Pages};
+use crate::jobs::{self, Answers, Board, SocketError};
+use crate::journal::{Journal, JournalError, Record, Sink};
+use crate::notify;
+use crate::state::{Published, State};
+use crate::status::Status;
+
+/// Messages that may wait for the brain. A record of the kernel log has some hundred bytes.
+const INBOX: usize = 4096;
+
+/// How long the brain is given to write what it has when the agent ends.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// Why the agent does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Its configuration is wrong.
+    #[error("the configuration is wrong")]
+    Config(#[from] ConfigError),
+    /// It has no journal.
+    #[error("there is no journal")]
+    Journal(#[from] JournalError),
+    /// It has no socket.
+    #[error("there is no socket for jobs")]
+    Socket(#[from] SocketError),
+    /// The address is taken, or not ours.
+    #[error("failed to listen on {address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// The system gives no threads, signals or timers.
+    #[error("failed to start")]
+    Start(#[source] io::Error),
+}
+
+/// What the command line says beside the file; it outranks the file.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--root`
+    pub root: Option<PathBuf>,
+    /// `--nvml`
+    pub nvml: Option<PathBuf>,
+    /// `--state-dir`
+    pub state_dir: Option<PathBuf>,
+    /// `--listen`
+    pub listen: Option<Listen>,
+    /// `--socket`
+    pub socket: Option<PathBuf>,
+}
+
+/// How the agent is started.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The file.
+    pub config: PathBuf,
+    /// Whether somebody named it, so that it has to be there.
+    pub config_named: bool,
+    /// What outranks it.
+    pub overrides: Overrides,
+    /// The program whose `probe watch` asks NVML.
+    pub program: PathBuf,
+    /// The facts.
+    pub facts: &'static FactSet,
+}
+
+impl Options {
+    /// The configuration in force.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let mut config = config::read(&self.config, self.config_named)?;
+        let Overrides { root, nvml, state_dir, listen, socket } = self.overrides.clone();
+        config.root = root.unwrap_or(config.root);
+        config.nvml = nvml.or(config.nvml);
+        config.state_dir = state_dir.unwrap_or(config.state_dir);
+        config.listen = listen.unwrap_or(config.listen);
+        config.socket.path = socket.unwrap_or(config.socket.path);
+        Ok(config)
+    }
+}
+
+/// Runs until it is told to stop.
+pub fn run(options: &Options) -> Result<(), AgentError> {
+    let config = options.load()?;
+    let place = place(&config);
+    tracing::info!(node = %place.hostname, boot = %place.boot, root = %config.root.display(), "the agent starts");
+    let (journal, sink) = open_journal(&config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AgentError::Start)?;
+    let guard = runtime.enter();
+    let socket = jobs::bind(&config.socket)?;
+    let http = listen(&runtime, config.listen)?;
+    drop(guard);
+    let published = Published::default();
+    let board = Arc::new(Board::default());
+    let metrics = Arc::new(RwLock::new(config.metrics.clone()));
+    let (inbox, messages) = sync_channel(INBOX);
+    let surroundings = Surroundings {
+        inbox,
+        stop: Arc::new(Stop::default()),
+        config: config.clone(),
+        program: options.program.clone(),
+        facts: options.facts,
+        kernel_after: journal.durable().kernel_cursor(&place.boot),
+    };
+    let rules = Rules::configured(&config.rules).map_err(rules_changed)?;
+    let parts = Parts {
+        clock: Box::new(SystemClock),
+        rules,
+        journal,
+        sink,
+        published: published.clone(),
+        board: Arc::clone(&board),
+        crash: Crash::from_environment(),
+        place,
+        config: config.clone(),
+        facts: options.facts,
+    };
+    let brain = std::thread::Builder::new()
+        .name("brain".to_owned())
+        .spawn(move || Brain::new(parts).run(&messages))
+        .map_err(AgentError::Start)?;
+    collect::spawn(&surroundings).map_err(AgentError::Start)?;
+    runtime.block_on(async {
+        let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
+        let answers = StatusLine::new(published.clone(), Arc::clone(&board));
+        tokio::spawn(jobs::run(socket, board, Arc::new(answers)));
+        if let Some(listener) = http {
+            tokio::spawn(http::run(listener, pages.clone()));
+        }
+        tokio::spawn(notify::run(published));
+        signals(options, config.clone(), &surroundings, &pages).await
+    })?;
+    notify::say("STOPPING=1");
+    surroundings.stop.now();
+    let _ = surroundings.inbox.send(Seen::Stop);
+    wait_for(&brain);
+    jobs::remove(&config.socket.path);
+    Ok(())
+}
+
+/// The brain ends at once unless the disk hangs; then nothing is gained by waiting for it.
+fn wait_for(brain: &std::thread::JoinHandle<()>) {
+    let start = std::time::Instant::now();
+    while !brain.is_finished() && start.elapsed() < END_WAIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The journal, and the sink with what it lacks of it.
+fn open_journal(config: &Config) -> Result<(Journal, Option<(Sink, Vec<Record>)>), AgentError> {
+    let reached = config.sink.file.as_deref().and_then(Sink::reached);
+    let mut lacks = Vec::new();
+    let journal = Journal::open(&config.state_dir, config.retention, |record| {
+        if reached.is_some_and(|reached| record.seq >= reached) && !record.changes.is_empty() {
+            lacks.push(record.clone());
+        }
+    })?;
+    let recovery = journal.recovery();
+    if recovery.torn_bytes > 0 {
+        let torn_bytes = recovery.torn_bytes;
+        tracing::warn!(torn_bytes, "the journal ended in the middle of a record, which was cut");
+    }
+    if recovery.damaged_lines > 0 {
+        let damaged_lines = recovery.damaged_lines;
+        tracing::error!(damaged_lines, "the journal has damaged lines, which were skipped");
+    }
+    let fold = journal.durable();
+    tracing::info!(seq = fold.seq, open = fold.open.len(), "the journal was read");
+    let path = config.sink.file.as_deref();
+    let sink = path.and_then(|path| crate::brain::open_sink(path, fold.seq));
+    Ok((journal, sink.map(|sink| (sink, lacks))))
+}
+
+fn listen(
+    runtime: &tokio::runtime::Runtime,
+    listen: Listen,
+) -> Result<Option<tokio::net::TcpListener>, AgentError> {
+    let Listen::At(address) = listen else { return Ok(None) };
+    let listener = runtime.block_on(tokio::net::TcpListener::bind(address));
+    let listener = listener.map_err(|err| AgentError::Listen { address, err })?;
+    // With port 0 the system chooses; whoever asked for it wants to know.
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(%address, "metrics are served");
+    }
+    Ok(Some(listener))
+}
+
+/// The file was checked rule by rule when it was read.
+fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
+    let problems = errors.into_iter().map(|err| config::Problem {
+        key: "rules".to_owned(),
+        value: String::new(),
+        expected: err.to_string(),
+    });
+    AgentError::Config(ConfigError::Content { path: PathBuf::new(), problems: problems.collect() })
+}
+
+/// Waits for signals: ends by SIGTERM and SIGINT, reads the configuration again by SIGHUP.
+async fn signals(
+    options: &Options,
+    mut config: Config,
+    surroundings: &Surroundings,
+    pages: &Pages,
+) -> Result<(), AgentError> {
+    let on = |kind| signal(kind).map_err(AgentError::Start);
+    let mut terminate = on(SignalKind::terminate())?;
+    let mut interrupt = on(SignalKind::interrupt())?;
+    let mut reload = on(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = reload.recv() => {}
+        }
+        let seen = match options.load() {
+            Ok(new) => {
+                let later = config.needs_restart(&new);
+                if later.is_empty() {
+                    tracing::info!("the configuration was read again and is in force");
+                } else {
+                    let keys = later.join(", ");
+                    tracing::warn!(%keys, "the configuration was read again; these keys wait for a restart");
+                }
+                config = config.reloaded(&new);
+                pages
+                    .metrics
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone_from(&config.metrics);
+                Seen::Reloaded(Box::new(config.clone()))
+            }
+            Err(err) => {
+                tracing::error!(err = %Chain(&err), "the new configuration is wrong; the old one stays in force");
+                for problem in err.lines() {
+                    tracing::error!(%problem, "the configuration");
+                }
+                Seen::ConfigBad
+            }
+        };
+        // The channel may be full for a moment; the brain empties it.
+        let inbox = surroundings.inbox.clone();
+        let _ = tokio::task::spawn_blocking(move || inbox.send(seen).is_ok()).await;
+    }
+}
+
+/// The node that is watched.
+fn place(config: &Config) -> Place {
+    let root = Root::unrecorded(&config.root);
+    let word = |path: &str| match root.word(path) {
+        Reading::Value(word) if !word.is_empty() => Some(word),
+        _ => None,
+    };
+    let started = boot_time(&root);
+    let boot = word("/proc/sys/kernel/random/boot_id")
+        .or_else(|| started.map(|started| started.to_string()))
+        .unwrap_or_else(|| "unknown".to_owned());
+    let hostname = word("/proc/sys/kernel/hostname")
+        .or_else(|| word("/etc/hostname"))
+        .unwrap_or_else(|| "unknown".to_owned());
+    // The kernel's log goes by its own clock, which on another root is not this machine's.
+    let node_started = started.filter(|_| !config.is_live());
+    Place { hostname, boot, node_started }
+}
+
+/// When the node started, as `/proc/stat` says.
+fn boot_time(root: &Root) -> Option<Timestamp> {
+    let text = root.text("/proc/stat");
+    let line = text.value()?.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Timestamp::from_second(line.trim().parse().ok()?).ok()
+}
+
+/// This machine's clocks.
+#[derive(Debug)]
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        Moment { steady_ms: clock::since_boot_ms(), wall: Timestamp::now() }
+    }
+
+    fn cost(&self) -> (u64, Option<u64>) {
+        (clock::process_cpu_us(), rss_bytes(Path::new("/proc/self/status")))
+    }
+}
+
+fn rss_bytes(path: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// The answer to `status`: made once for each snapshot.
+struct StatusLine {
+    published: Published,
+    board: Arc<Board>,
+    made: Mutex<Option<(Arc<State>, Arc<str>)>>,
+}
+
+impl StatusLine {
+    fn new(published: Published, board: Arc<Board>) -> Self {
+        Self { published, board, made: Mutex::new(None) }
+    }
+}
+
+impl Answers for StatusLine {
+    fn status(&self) -> Arc<str> {
+        let Some(state) = self.published.get() else {
+            return "{\"type\":\"error\",\"message\":\"the agent has only just started\"}\n".into();
+        };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, line)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {
+            return Arc::clone(line);
+        }
+        let status = Status::of(&state, self.board.jobs());
+        let mut line = serde_json::to_string(&status).unwrap_or_default();
+        line.push('\n');
+        let line: Arc<str> = line.into();
+        *made = Some((state, Arc::clone(&line)));
+        line
+    }
+}

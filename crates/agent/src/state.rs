@@ -1,0 +1,144 @@
+//! What the brain shows to everybody else: a snapshot that is replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use farrier_facts::decode::Kind;
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{
+    Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Moment, Signal, Subject,
+};
+use jiff::Timestamp;
+
+use crate::brain::{Blindness, CollectorState, Held, Unseen};
+
+/// A finding, and whether it is on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown {
+    /// The finding.
+    pub finding: Finding,
+    /// Whether it would be there after a crash.
+    pub durable: bool,
+}
+
+/// What the agent costs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Cost {
+    /// Processor time of the agent since it started.
+    pub cpu_us: u64,
+    /// Processor time of its children.
+    pub child_cpu_us: u64,
+    /// Memory of the agent, where it can be read.
+    pub rss_bytes: Option<u64>,
+    /// Memory of its children.
+    pub child_rss_bytes: Option<u64>,
+}
+
+/// The journal as status shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JournalState {
+    /// The last record on disk.
+    pub seq: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Records that wait for the disk.
+    pub waiting: usize,
+    /// Lines that were no records when the agent started.
+    pub damaged_lines: u64,
+    /// Bytes of a torn line that were cut then.
+    pub torn_bytes: u64,
+}
+
+/// Values of signals: what is large is shared between snapshots.
+#[derive(Debug, Clone, Default)]
+pub struct Values {
+    /// The GPUs.
+    pub gpus: Vec<GpuIdentity>,
+    /// The newest value of each signal, by subject.
+    pub latest: BTreeMap<Subject, Vec<(Signal, Reading<f64>)>>,
+    /// Who holds the GPUs; none: not known.
+    pub processes: Option<Vec<Held>>,
+    /// The driver.
+    pub driver: Option<String>,
+    /// Xids so far, by GPU.
+    pub xids: BTreeMap<(Option<GpuUuid>, u32), u64>,
+    /// The last Xid of each GPU.
+    pub last_xid: BTreeMap<GpuUuid, u32>,
+}
+
+/// Xids that are counted apart, per node: labels are bounded.
+const XIDS_MAX: usize = 512;
+
+impl Values {
+    /// Counts an event that is an Xid.
+    pub(crate) fn count_xid(&mut self, gpus: &[GpuIdentity], seen: &KernelEvent) {
+        let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return };
+        let pci = seen.event.pci.as_deref();
+        let gpu = pci.and_then(|pci| gpus.iter().find(|gpu| gpu.stands_at(pci)));
+        let gpu = gpu.map(|gpu| gpu.uuid.clone());
+        if let Some(gpu) = &gpu {
+            self.last_xid.insert(gpu.clone(), xid);
+        }
+        let key = (gpu, xid);
+        if self.xids.len() < XIDS_MAX || self.xids.contains_key(&key) {
+            *self.xids.entry(key).or_default() += 1;
+        }
+    }
+
+    /// The newest value of a signal.
+    pub fn reading(&self, subject: &Subject, signal: Signal) -> Option<&Reading<f64>> {
+        let values = self.latest.get(subject)?;
+        values.iter().find(|(found, _)| *found == signal).map(|(_, reading)| reading)
+    }
+}
+
+/// A snapshot.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// When it was made.
+    pub at: Moment,
+    /// The node's name.
+    pub hostname: String,
+    /// The boot.
+    pub boot: String,
+    /// When the agent started.
+    pub started: Timestamp,
+    /// Open findings.
+    pub findings: Vec<Shown>,
+    /// Findings opened so far, by code.
+    pub opened: BTreeMap<String, u64>,
+    /// Values.
+    pub values: Arc<Values>,
+    /// What rules see and do not see.
+    pub coverage: Arc<Coverage>,
+    /// Who looks.
+    pub collectors: Vec<CollectorState>,
+    /// What is not seen.
+    pub blind: Vec<Blindness>,
+    /// Items of the node's check that could not be judged; none: it was not checked yet.
+    pub unseen: Option<Arc<Vec<Unseen>>>,
+    /// The journal.
+    pub journal: JournalState,
+    /// Records of the kernel log so far.
+    pub kernel_records: u64,
+    /// What the agent costs.
+    pub cost: Cost,
+}
+
+/// Where the newest snapshot is. Readers never wait for the brain.
+#[derive(Debug, Clone, Default)]
+pub struct Published {
+    current: Arc<RwLock<Option<Arc<State>>>>,
+}
+
+impl Published {
+    /// The newest; none before the first.
+    pub fn get(&self) -> Option<Arc<State>> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, state: State) {
+        let state = Some(Arc::new(state));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+}

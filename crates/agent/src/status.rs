@@ -1,0 +1,306 @@
+//! The state of a node as `farrier status` tells it: a versioned document, made from a snapshot or a journal.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{Finding, FindingKind, GpuIdentity, Severity, Signal, Subject};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::brain::{Blindness, CollectorState, Held, Unseen};
+use crate::jobs::JobState;
+use crate::journal::{Fold, Recovery};
+use crate::state::{State, Values};
+
+/// The version of the document.
+pub const VERSION: u32 = 1;
+
+/// What a node comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Everything is seen, and no fault is open.
+    Healthy,
+    /// A fault is open; work goes on.
+    Degraded,
+    /// A fault is open that needs care before new work, or at once.
+    Faulty,
+    /// No fault is known, and not everything is seen.
+    Unknown,
+}
+
+impl Verdict {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::Faulty => "faulty",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn of<'f>(findings: impl Iterator<Item = &'f Finding>, sees_all: bool) -> Self {
+        let faults = findings.filter(|finding| finding.kind == FindingKind::Fault);
+        match faults.map(|finding| finding.severity).max() {
+            Some(Severity::Fatal | Severity::Critical) => Self::Faulty,
+            Some(Severity::Warning) => Self::Degraded,
+            Some(Severity::Info) | None if sees_all => Self::Healthy,
+            Some(Severity::Info) | None => Self::Unknown,
+        }
+    }
+}
+
+/// The document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Status {
+    /// [`VERSION`].
+    pub v: u32,
+    /// The node's name; none where only a journal was read.
+    pub node: Option<String>,
+    /// When this was so.
+    pub at: Option<Timestamp>,
+    /// What it comes to.
+    pub verdict: Verdict,
+    /// The agent; none: it does not run, and this is what its journal says.
+    pub agent: Option<AgentStatus>,
+    /// The driver, where it is known.
+    pub driver: Option<String>,
+    /// The GPUs.
+    pub gpus: Vec<GpuStatus>,
+    /// Open findings, worst first.
+    pub findings: Vec<FindingStatus>,
+    /// What is not seen, and why.
+    pub not_seen: Vec<Blindness>,
+    /// Items of the node's check that could not be judged; none: it was not checked yet.
+    pub not_checked: Option<Vec<Unseen>>,
+    /// Signals that parts of this node do not have: the signal and on how many parts.
+    pub not_supported: BTreeMap<String, usize>,
+    /// Rules of which nothing is known now: the rule, on how many parts, and why on one of them.
+    pub rules_blind: BTreeMap<String, RuleBlind>,
+    /// Who looks.
+    pub collectors: Vec<CollectorState>,
+    /// Jobs.
+    pub jobs: Vec<JobState>,
+    /// The journal.
+    pub journal: JournalStatus,
+}
+
+/// A rule that sees nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleBlind {
+    /// On how many parts.
+    pub parts: usize,
+    /// Why, on one of them.
+    pub why: String,
+}
+
+/// The agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentStatus {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it started.
+    pub started: Timestamp,
+    /// Processor time since then, with its children.
+    pub cpu_s: f64,
+    /// The same as a share of one core.
+    pub cpu_ratio: f64,
+    /// Memory of the agent and its children; none where it cannot be read.
+    pub rss_bytes: Option<u64>,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuStatus {
+    /// Who it is.
+    pub identity: GpuIdentity,
+    /// Degrees.
+    pub temperature_c: Reading<f64>,
+    /// Watts.
+    pub power_w: Reading<f64>,
+    /// Watts.
+    pub power_limit_w: Reading<f64>,
+    /// Share of time.
+    pub utilisation_ratio: Reading<f64>,
+    /// Bytes.
+    pub memory_used_bytes: Reading<f64>,
+    /// Bytes.
+    pub memory_total_bytes: Reading<f64>,
+    /// Who holds it; none: not known.
+    pub processes: Option<Vec<Held>>,
+    /// The worst of its faults.
+    pub worst: Option<Severity>,
+}
+
+/// A finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FindingStatus {
+    /// Whether it would be there after a crash.
+    pub durable: bool,
+    /// The finding.
+    pub finding: Finding,
+}
+
+/// The journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JournalStatus {
+    /// The last record on disk.
+    pub seq: u64,
+    /// Bytes on disk; none where it was only read.
+    pub bytes: Option<u64>,
+    /// Records that wait for the disk.
+    pub waiting: usize,
+    /// Lines that were no records.
+    pub damaged_lines: u64,
+    /// Bytes of a torn last line.
+    pub torn_bytes: u64,
+}
+
+impl Status {
+    /// The state of a running agent.
+    pub fn of(state: &State, jobs: Vec<JobState>) -> Self {
+        let mut findings: Vec<FindingStatus> = state
+            .findings
+            .iter()
+            .map(|shown| FindingStatus { durable: shown.durable, finding: shown.finding.clone() })
+            .collect();
+        worst_first(&mut findings);
+        let faults = findings.iter().map(|it| &it.finding);
+        Self {
+            v: VERSION,
+            node: Some(state.hostname.clone()),
+            at: Some(state.at.wall),
+            verdict: Verdict::of(faults, state.blind.is_empty()),
+            agent: Some(agent(state)),
+            driver: state.values.driver.clone(),
+            gpus: gpus(&state.values, &findings),
+            findings,
+            not_seen: state.blind.clone(),
+            not_checked: state.unseen.as_deref().cloned(),
+            not_supported: not_supported(state),
+            rules_blind: rules_blind(state),
+            collectors: state.collectors.clone(),
+            jobs,
+            journal: JournalStatus {
+                seq: state.journal.seq,
+                bytes: Some(state.journal.bytes),
+                waiting: state.journal.waiting,
+                damaged_lines: state.journal.damaged_lines,
+                torn_bytes: state.journal.torn_bytes,
+            },
+        }
+    }
+
+    /// What a journal says while no agent runs.
+    pub fn of_journal(fold: &Fold, recovery: &Recovery) -> Self {
+        let open = fold.open.values().cloned();
+        let mut findings: Vec<FindingStatus> =
+            open.map(|finding| FindingStatus { durable: true, finding }).collect();
+        worst_first(&mut findings);
+        Self {
+            v: VERSION,
+            node: None,
+            at: fold.at,
+            verdict: Verdict::of(findings.iter().map(|it| &it.finding), false),
+            agent: None,
+            driver: None,
+            gpus: Vec::new(),
+            findings,
+            not_seen: vec![Blindness {
+                what: "agent".to_owned(),
+                why: "the agent is not running: nothing is watched".to_owned(),
+            }],
+            not_checked: None,
+            not_supported: BTreeMap::new(),
+            rules_blind: BTreeMap::new(),
+            collectors: Vec::new(),
+            jobs: Vec::new(),
+            journal: JournalStatus {
+                seq: fold.seq,
+                bytes: None,
+                waiting: 0,
+                damaged_lines: recovery.damaged_lines,
+                torn_bytes: recovery.torn_bytes,
+            },
+        }
+    }
+}
+
+fn worst_first(findings: &mut [FindingStatus]) {
+    findings.sort_by_key(|it| {
+        (std::cmp::Reverse((it.finding.severity, it.finding.action)), it.finding.id)
+    });
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of processor time")]
+fn agent(state: &State) -> AgentStatus {
+    let cpu_s = (state.cost.cpu_us + state.cost.child_cpu_us) as f64 / 1e6;
+    let up_s = state.at.wall.duration_since(state.started).as_secs_f64().max(1.0);
+    let child = state.cost.child_rss_bytes.unwrap_or(0);
+    AgentStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        started: state.started,
+        cpu_s,
+        cpu_ratio: cpu_s / up_s,
+        rss_bytes: state.cost.rss_bytes.map(|own| own + child),
+    }
+}
+
+fn gpus(values: &Values, findings: &[FindingStatus]) -> Vec<GpuStatus> {
+    let mut gpus: Vec<&GpuIdentity> = values.gpus.iter().collect();
+    gpus.sort_by_key(|identity| identity.index);
+    gpus.into_iter().map(|identity| gpu(identity, values, findings)).collect()
+}
+
+fn gpu(identity: &GpuIdentity, values: &Values, findings: &[FindingStatus]) -> GpuStatus {
+    let subject = Subject::Gpu(identity.uuid.clone());
+    let reading = |signal| {
+        let unread = || Reading::Unreadable("not read yet".to_owned());
+        values.reading(&subject, signal).cloned().unwrap_or_else(unread)
+    };
+    let own = findings.iter().map(|it| &it.finding).filter(|finding| {
+        finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
+    });
+    let processes = values.processes.as_ref().map(|all| {
+        let held = all.iter().filter(|held| held.gpu == identity.uuid);
+        held.cloned().collect()
+    });
+    GpuStatus {
+        temperature_c: reading(Signal::GpuTemperature),
+        power_w: reading(Signal::GpuPower),
+        power_limit_w: reading(Signal::GpuPowerLimit),
+        utilisation_ratio: reading(Signal::GpuUtilisation),
+        memory_used_bytes: reading(Signal::GpuMemoryUsed),
+        memory_total_bytes: reading(Signal::GpuMemoryTotal),
+        processes,
+        worst: own.map(|finding| finding.severity).max(),
+        identity: identity.clone(),
+    }
+}
+
+fn not_supported(state: &State) -> BTreeMap<String, usize> {
+    let mut parts: BTreeMap<String, std::collections::BTreeSet<&Subject>> = BTreeMap::new();
+    for (_, subject, signal) in &state.coverage.unsupported {
+        parts.entry(signal.to_string()).or_default().insert(subject);
+    }
+    parts.into_iter().map(|(signal, subjects)| (signal, subjects.len())).collect()
+}
+
+fn rules_blind(state: &State) -> BTreeMap<String, RuleBlind> {
+    let mut blind: BTreeMap<String, RuleBlind> = BTreeMap::new();
+    for (code, _, why) in &state.coverage.blind {
+        let entry = blind.entry(code.clone());
+        entry.or_insert_with(|| RuleBlind { parts: 0, why: why.clone() }).parts += 1;
+    }
+    blind
+}

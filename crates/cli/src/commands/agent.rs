@@ -1,0 +1,136 @@
+//! `farrier agent`: the node daemon.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use farrier_agent::config::{self, ConfigError, Listen};
+use farrier_agent::run::{self, AgentError, Options, Overrides};
+use farrier_facts::FactSet;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+use crate::sets;
+
+/// Watches this node: finds what is wrong with it, keeps it, and tells it.
+///
+/// Runs in the foreground until SIGTERM; SIGHUP reads the configuration again. Logs go to stderr.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The configuration [default: /etc/farrier/agent.toml, where there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Say whether the configuration is right, and what is in force; start nothing
+    #[arg(long)]
+    check_config: bool,
+    /// Watch the node whose files are below this folder
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    root: Option<PathBuf>,
+    /// The NVML library to ask
+    #[arg(long, value_name = "PATH", value_parser = absolute)]
+    nvml: Option<PathBuf>,
+    /// Where the journal is [default: /var/lib/farrier]
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    state_dir: Option<PathBuf>,
+    /// Where /metrics and /healthz are served, or `off` [default: 127.0.0.1:9402]
+    #[arg(long, value_name = "ADDRESS", value_parser = Listen::from_str)]
+    listen: Option<Listen>,
+    /// The socket for jobs and for `farrier status` [default: /run/farrier/agent.sock]
+    #[arg(long, value_name = "PATH", value_parser = absolute)]
+    socket: Option<PathBuf>,
+}
+
+/// A path that means the same wherever the agent stands later.
+pub(crate) fn absolute(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|err| err.to_string())
+}
+
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let options = Options {
+        config: args.config.clone().unwrap_or_else(|| config::DEFAULT_PATH.into()),
+        config_named: args.config.is_some(),
+        overrides: Overrides {
+            root: args.root.clone(),
+            nvml: args.nvml.clone(),
+            state_dir: args.state_dir.clone(),
+            listen: args.listen,
+            socket: args.socket.clone(),
+        },
+        // The very file that runs, whatever an upgrade has put in its place since.
+        program: "/proc/self/exe".into(),
+        facts: facts(),
+    };
+    if args.check_config {
+        let config = options.load().map_err(|err| explained(err.into()))?;
+        for line in config.to_toml().lines() {
+            printer.line(line)?;
+        }
+        return Ok(Outcome::Fine);
+    }
+    log();
+    run::run(&options).map_err(explained)?;
+    Ok(Outcome::Fine)
+}
+
+/// The set that is in force now, for as long as the agent runs.
+fn facts() -> &'static FactSet {
+    match sets::active() {
+        std::borrow::Cow::Borrowed(set) => set,
+        std::borrow::Cow::Owned(set) => Box::leak(Box::new(set)),
+    }
+}
+
+/// Logs on stderr, at the level that `FARRIER_LOG` names.
+fn log() {
+    let level = std::env::var("FARRIER_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .init();
+}
+
+/// An error with what to do about it.
+fn explained(err: AgentError) -> anyhow::Error {
+    use farrier_agent::journal::JournalError;
+
+    let hint = match &err {
+        AgentError::Config(ConfigError::Content { problems, .. }) => {
+            let lines: Vec<String> = problems.iter().map(|it| format!("  {it}")).collect();
+            format!("nothing was started; the problems:\n{}", lines.join("\n"))
+        }
+        AgentError::Config(_) => {
+            "`farrier agent --check-config --config FILE` says what is wrong".to_owned()
+        }
+        AgentError::Journal(JournalError::InUse { .. }) => {
+            "one agent a node; another one for a test takes --state-dir, --socket and --listen"
+                .to_owned()
+        }
+        AgentError::Journal(_) => {
+            "the agent has to be able to write there; --state-dir names another folder".to_owned()
+        }
+        AgentError::Socket(_) => "--socket names another path".to_owned(),
+        AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
+        AgentError::Start(_) => return err.into(),
+    };
+    let message = match &err {
+        AgentError::Config(ConfigError::Content { .. }) => return Hinted::error(chain(&err), hint),
+        _ => err.to_string(),
+    };
+    let cause = std::error::Error::source(&err).map(|source| chain(source));
+    let message = cause.map_or(message.clone(), |cause| format!("{message}: {cause}"));
+    Hinted::error(message, hint)
+}
+
+fn chain(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        text.push_str(&format!(": {err}"));
+        cause = err.source();
+    }
+    text
+}

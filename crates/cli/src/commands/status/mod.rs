@@ -1,0 +1,140 @@
+//! `farrier status`: what the agent of this node knows.
+
+mod print;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use farrier_agent::config;
+use farrier_agent::journal;
+use farrier_agent::status::{Status, VERSION, Verdict};
+
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::commands::agent::absolute;
+use crate::failure::{Hinted, warn};
+use crate::printer::Printer;
+
+/// The agent answers in milliseconds; one that takes this long is stuck.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// More than a node of a thousand findings.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// What the agent of this node knows: GPUs, findings and what to do, and what it does not see.
+///
+/// Exit code 0: healthy; 1: a fault is open, or not everything is seen; 2: an error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The agent's socket [default: as its configuration says]
+    #[arg(long, value_name = "PATH", value_parser = absolute)]
+    socket: Option<PathBuf>,
+    /// The journal to read where no agent answers [default: as its configuration says]
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    state_dir: Option<PathBuf>,
+    /// The agent's configuration
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
+    let config = match config::read(path, args.config.is_some()) {
+        Ok(config) => config,
+        Err(err) if args.config.is_some() => return Err(err.into()),
+        // The agent goes on with its last good one, and so do the usual places.
+        Err(_) => config::Config::default(),
+    };
+    let socket = args.socket.clone().unwrap_or(config.socket.path);
+    let state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
+    let status = match ask(&socket)? {
+        Some(status) => status,
+        None => from_journal(&socket, &state_dir)?,
+    };
+    match args.output {
+        Output::Json => printer.json(&status)?,
+        Output::Table => print::print(&status, printer)?,
+    }
+    Ok(Outcome::finding_if(status.verdict != Verdict::Healthy))
+}
+
+/// Asks the agent; none: nobody answers there.
+fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
+    let what = || format!("failed to ask the agent at `{}`", socket.display());
+    let mut stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(err) => {
+            let hint =
+                "its users are root and the group that `socket.group` of the configuration names";
+            return Err(anyhow::Error::new(err).context(Hinted::plain(what(), hint)));
+        }
+    };
+    stream.set_read_timeout(Some(ANSWER_WAIT)).with_context(what)?;
+    stream.set_write_timeout(Some(ANSWER_WAIT)).with_context(what)?;
+    let mut line = String::new();
+    let asked = stream
+        .write_all(b"{\"type\":\"status\"}\n")
+        .and_then(|()| BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line));
+    match asked {
+        Ok(_) => read(&line).map(Some).with_context(what),
+        Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            let why = format!("the agent at `{}` does not answer", socket.display());
+            warn(&anyhow::Error::msg(why));
+            Ok(None)
+        }
+        Err(err) => Err(err).with_context(what),
+    }
+}
+
+fn read(line: &str) -> anyhow::Result<Status> {
+    #[derive(serde::Deserialize)]
+    struct Known {
+        v: Option<u32>,
+        message: Option<String>,
+    }
+    let known: Known = serde_json::from_str(line).context("the answer is not JSON")?;
+    if let Some(message) = known.message {
+        anyhow::bail!("{message}");
+    }
+    match known.v {
+        Some(VERSION) => Ok(serde_json::from_str(line)?),
+        Some(version) => Err(Hinted::error(
+            format!(
+                "the agent answers in version {version} of the form, and this farrier knows {VERSION}"
+            ),
+            "use the farrier that the agent runs",
+        )),
+        None => anyhow::bail!("the answer has no version"),
+    }
+}
+
+fn from_journal(socket: &Path, state_dir: &Path) -> anyhow::Result<Status> {
+    let nobody = || {
+        let message = format!(
+            "no agent answers at `{}`, and there is no journal in `{}`",
+            socket.display(),
+            state_dir.display()
+        );
+        Hinted::error(
+            message,
+            "start one with `farrier agent`, or name the places: --socket, --state-dir",
+        )
+    };
+    if !state_dir.is_dir() {
+        return Err(nobody());
+    }
+    let (fold, recovery) = journal::look(state_dir)?;
+    if fold.seq == 0 {
+        return Err(nobody());
+    }
+    Ok(Status::of_journal(&fold, &recovery))
+}

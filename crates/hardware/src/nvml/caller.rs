@@ -1,0 +1,165 @@
+//! Calls of NVML. Each is looked up when it is made: an older library lacks some, which is no failure of
+//! the others.
+
+use std::ffi::{CStr, OsStr, c_char, c_uint};
+
+use farrier_facts::node::{NvmlReading, Reading, Setting};
+use libloading::Library;
+
+use super::ffi::{self, Device, Return};
+
+/// Longest text that NVML gives back (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`,
+/// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: 96), with room.
+pub(super) const TEXT_BYTES: usize = 128;
+
+/// A library that was loaded.
+pub(super) struct Caller<'a> {
+    pub(super) library: Library,
+    pub(super) before: &'a mut dyn FnMut(&str),
+}
+
+/// Looks a call up and makes it. The result is its return code, or that the library lacks it.
+macro_rules! call {
+    ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
+        ($caller.before)($name);
+        // SAFETY: the name is NVML's and the type is that of its declaration in nvml.h.
+        match unsafe { $caller.library.get::<$type>(concat!($name, "\0").as_bytes()) } {
+            // SAFETY: NVML is initialised (or this is the initialisation), the handle came from it,
+            // and every pointer is to a live local of the declared size.
+            Ok(function) => Ok(unsafe { function($($argument),*) }),
+            Err(_) => Err(concat!("the library has no ", $name)),
+        }
+    }};
+}
+
+pub(super) use call;
+
+impl<'a> Caller<'a> {
+    /// Loads the library. `before` hears of each call before it is made.
+    pub(super) fn load(
+        path: &OsStr,
+        before: &'a mut dyn FnMut(&str),
+    ) -> Result<Self, libloading::Error> {
+        before("dlopen");
+        // SAFETY: loading runs the library's constructors. It is NVIDIA's library or the one that the
+        // caller named, which is what they ask for; the caller is a process made for nothing else.
+        let library = unsafe { Library::new(path) }?;
+        Ok(Self { library, before })
+    }
+
+    /// Initialises the library; what stands in the way, where something does.
+    pub(super) fn start(&mut self) -> Option<NvmlReading> {
+        match call!(self, ffi::Init, "nvmlInit_v2") {
+            Ok(ffi::SUCCESS) => None,
+            Ok(code) => Some(NvmlReading::Refused { error: ffi::error_name(code) }),
+            Err(why) => Some(NvmlReading::NoLibrary { why: why.to_owned() }),
+        }
+    }
+
+    pub(super) fn system_text(&mut self, name: &'static str) -> Reading<String> {
+        let mut text = [0; TEXT_BYTES];
+        (self.before)(name);
+        // SAFETY: both texts of the system have this type in nvml.h.
+        let called = match unsafe { self.library.get::<ffi::Text>(name.as_bytes()) } {
+            // SAFETY: the buffer is live and its length is passed.
+            Ok(function) => Ok(unsafe { function(text.as_mut_ptr(), length(&text)) }),
+            Err(_) => Err("the library lacks the call"),
+        };
+        outcome(called, || text_of(&text))
+    }
+
+    pub(super) fn device_text(&mut self, device: Device, name: &'static str) -> Reading<String> {
+        let mut text = [0; TEXT_BYTES];
+        (self.before)(name);
+        // SAFETY: every text of a device that is asked for here has this type in nvml.h.
+        let called = match unsafe { self.library.get::<ffi::DeviceText>(name.as_bytes()) } {
+            // SAFETY: the handle came from NVML; the buffer is live and its length is passed.
+            Ok(function) => Ok(unsafe { function(device, text.as_mut_ptr(), length(&text)) }),
+            Err(_) => Err("the library lacks the call"),
+        };
+        outcome(called, || text_of(&text))
+    }
+
+    pub(super) fn number(&mut self, device: Device, name: &'static str) -> Reading<u32> {
+        let mut number: c_uint = 0;
+        (self.before)(name);
+        // SAFETY: every number of a device that is asked for here has this type in nvml.h; its
+        // enumerations are C `unsigned int`s.
+        let called = match unsafe { self.library.get::<ffi::DeviceNumber>(name.as_bytes()) } {
+            // SAFETY: the handle came from NVML and the pointer is to a live local.
+            Ok(function) => Ok(unsafe { function(device, &raw mut number) }),
+            Err(_) => Err("the library lacks the call"),
+        };
+        outcome(called, || number)
+    }
+
+    pub(super) fn setting(&mut self, device: Device, name: &'static str) -> Reading<Setting> {
+        let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
+        (self.before)(name);
+        // SAFETY: ECC and MIG have this type in nvml.h.
+        let called = match unsafe { self.library.get::<ffi::DevicePair>(name.as_bytes()) } {
+            // SAFETY: the handle came from NVML and the pointers are to live locals.
+            Ok(function) => Ok(unsafe { function(device, &raw mut current, &raw mut pending) }),
+            Err(_) => Err("the library lacks the call"),
+        };
+        outcome(called, || Setting { current: current != 0, pending: pending != 0 })
+    }
+
+    pub(super) fn pci(&mut self, device: Device) -> Reading<ffi::PciInfo> {
+        let mut pci = ffi::PciInfo {
+            bus_id_legacy: [0; 16],
+            domain: 0,
+            bus: 0,
+            device: 0,
+            pci_device_id: 0,
+            pci_subsystem_id: 0,
+            bus_id: [0; 32],
+        };
+        let called = call!(self, ffi::DevicePci, "nvmlDeviceGetPciInfo_v3", device, &raw mut pci);
+        outcome(called, || pci)
+    }
+
+    /// A device's place in the fabric, with what the call came to.
+    pub(super) fn fabric_info(
+        &mut self,
+        device: Device,
+    ) -> (Result<Return, &'static str>, ffi::FabricInfoV2) {
+        let mut fabric = ffi::FabricInfoV2 {
+            version: ffi::struct_version::<ffi::FabricInfoV2>(2),
+            cluster_uuid: [0; 16],
+            status: 0,
+            clique_id: 0,
+            state: 0,
+            health_mask: 0,
+        };
+        let called =
+            call!(self, ffi::DeviceFabric, "nvmlDeviceGetGpuFabricInfoV", device, &raw mut fabric);
+        (called, fabric)
+    }
+}
+
+/// What a call came to. What the device does not support is absent.
+pub(super) fn outcome<T>(
+    called: Result<Return, &'static str>,
+    value: impl FnOnce() -> T,
+) -> Reading<T> {
+    match called {
+        Ok(ffi::SUCCESS) => Reading::Value(value()),
+        Ok(ffi::NOT_SUPPORTED) => Reading::Absent,
+        Ok(code) => Reading::Unreadable(ffi::error_name(code)),
+        Err(why) => Reading::Unreadable(why.to_owned()),
+    }
+}
+
+pub(super) fn length(text: &[c_char]) -> c_uint {
+    c_uint::try_from(text.len()).unwrap_or(c_uint::MAX)
+}
+
+/// The text up to its NUL; all of it where a library forgot the NUL.
+pub(super) fn text_of(text: &[c_char]) -> String {
+    let bytes: Vec<u8> = text.iter().map(|letter| letter.to_ne_bytes()[0]).collect();
+    match CStr::from_bytes_until_nul(&bytes) {
+        Ok(text) => text.to_string_lossy().into_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}

@@ -1,0 +1,262 @@
+//! The child as a process: pipes, a deadline, and the file in which it names its calls.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::NOTICE;
+use super::supervisor::{Asked, Children, Prober};
+
+/// The name of the call that is made, padded. The longest name with the longest GPU number has 60 characters.
+pub(super) const NOTE_BYTES: usize = 64;
+
+/// What may follow: a panic's message. The file cannot grow beyond it.
+const COMPLAINT_BYTES: usize = 4096;
+
+/// The answer of 64 GPUs with 36 links each has about 300 kB.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Starts processes.
+pub(super) struct Processes {
+    pub(super) command: Box<dyn FnMut() -> Command + Send>,
+}
+
+/// A running child.
+pub(super) struct Process {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: ChildStdout,
+    note: File,
+    /// What was read beyond the last line.
+    read: Vec<u8>,
+}
+
+impl Children for Processes {
+    type Child = Process;
+
+    fn start(&mut self) -> Result<Process, String> {
+        let failed = |err: io::Error| format!("it did not start: {err}");
+        let note = note_file().map_err(failed)?;
+        let stderr = Stdio::from(note.try_clone().map_err(failed)?);
+        let mut command = (self.command)();
+        // Nothing of ours is inherited: a child that never ends must not keep our reader's pipe open.
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).spawn();
+        let mut child = spawned.map_err(failed)?;
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("it has no pipes".to_owned());
+        };
+        Ok(Process { child, requests: Some(requests), answers, note, read: Vec::new() })
+    }
+}
+
+impl Prober for Process {
+    fn ask(&mut self, line: &str, deadline: Duration, stop: &AtomicBool) -> Asked {
+        let Some(requests) = &mut self.requests else { return Asked::Ended };
+        if requests.write_all(line.as_bytes()).is_err() {
+            return Asked::Ended;
+        }
+        let until = Instant::now() + deadline;
+        let mut searched = 0;
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.read[searched..]) {
+                let rest = self.read.split_off(searched + end + 1);
+                let line = std::mem::replace(&mut self.read, rest);
+                return if self.read.is_empty() { Asked::Line(line) } else { Asked::Babble };
+            }
+            searched = self.read.len();
+            if searched > ANSWER_BYTES_MAX {
+                return Asked::Babble;
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Asked::Stopped;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Asked::Late;
+            }
+            if wait(&self.answers, libc::POLLIN, left.min(NOTICE)) {
+                let mut piece = [0; 16 << 10];
+                match self.answers.read(&mut piece) {
+                    Ok(0) | Err(_) => return Asked::Ended,
+                    Ok(count) => self.read.extend_from_slice(&piece[..count]),
+                }
+            }
+        }
+    }
+
+    fn idle(&mut self, limit: Duration) -> bool {
+        // Without an event to wait for, only the end of the child is told.
+        wait(&self.answers, 0, limit)
+    }
+
+    fn during(&self) -> String {
+        let mut note = [0; NOTE_BYTES];
+        let text = match self.note.read_at(&mut note, 0) {
+            Ok(count) => String::from_utf8_lossy(&note[..count]).trim().to_owned(),
+            Err(err) => format!("a call whose name does not read: {err}"),
+        };
+        if text.is_empty() { "its start".to_owned() } else { text }
+    }
+
+    fn complaint(&self) -> String {
+        let mut text = [0; COMPLAINT_BYTES];
+        let count = self.note.read_at(&mut text, NOTE_BYTES as u64).unwrap_or(0);
+        let text = String::from_utf8_lossy(&text[..count]);
+        text.trim_matches(|letter: char| letter == '\0' || letter.is_whitespace()).to_owned()
+    }
+
+    fn dismiss(&mut self) {
+        self.requests = None;
+    }
+
+    fn kill(&mut self) {
+        self.requests = None;
+        let _ = self.child.kill();
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(Some(status)) => Some(status.to_string()),
+            Ok(None) => None,
+            // Somebody else took it.
+            Err(err) => Some(err.to_string()),
+        }
+    }
+}
+
+/// Waits for `events` or the other end's close. Whether there was any of it.
+fn wait(pipe: &ChildStdout, events: libc::c_short, limit: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: pipe.as_raw_fd(), events, revents: 0 };
+    // Rounded up: a wait of less than a millisecond would be none, over and over.
+    let limit_ms = i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: one live structure is passed, and its number is one; the pipe is open while it is borrowed.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, limit_ms) };
+    ready > 0 && poll.revents != 0
+}
+
+/// A file in memory that has room for a name and a complaint, and no more: whatever the library writes to stderr
+/// in the course of months does not fill the memory.
+fn note_file() -> io::Result<File> {
+    // SAFETY: the name is a literal with its NUL, and the flags are those of the call.
+    let descriptor = unsafe {
+        libc::memfd_create(
+            c"farrier-probe-call".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        )
+    };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and is nobody else's.
+    let mut file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    file.set_len((NOTE_BYTES + COMPLAINT_BYTES) as u64)?;
+    file.write_all_at(&[b' '; NOTE_BYTES], 0)?;
+    file.seek(SeekFrom::Start(NOTE_BYTES as u64))?;
+    // SAFETY: the descriptor is open; the call takes a number.
+    let sealed = unsafe {
+        libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)
+    };
+    if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &'static str) -> Process {
+        let command = move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        Processes { command: Box::new(command) }.start().unwrap()
+    }
+
+    fn ask(child: &mut Process, deadline: Duration) -> Asked {
+        child.ask("fast\n", deadline, &AtomicBool::new(false))
+    }
+
+    /// Waits for the end of a child that is known to end.
+    fn end_of(child: &mut Process) -> String {
+        loop {
+            if let Some(how) = child.ended() {
+                return how;
+            }
+            child.idle(Duration::from_millis(5));
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_line_is_answered_by_a_line() {
+        let mut child = shell("while read -r word; do echo \"said $word\"; done");
+        for _ in 0..3 {
+            assert_eq!(ask(&mut child, LONG), Asked::Line(b"said fast\n".to_vec()));
+        }
+        assert_eq!(child.ended(), None);
+        child.dismiss();
+        assert!(end_of(&mut child).contains("exit status: 0"));
+    }
+
+    #[test]
+    fn a_late_answer_names_the_call_and_leaves_no_zombie() {
+        // A shell cannot write at an offset; it writes the complaint, and the name is the initial one.
+        let mut child = shell("read -r word; echo 'something is odd' >&2; exec sleep 60");
+        assert_eq!(ask(&mut child, Duration::from_millis(300)), Asked::Late);
+        assert_eq!(child.during(), "its start");
+        child.note.write_all_at(b"nvmlDeviceGetName of GPU 3", 0).unwrap();
+        assert_eq!(child.during(), "nvmlDeviceGetName of GPU 3");
+        assert_eq!(child.complaint(), "something is odd");
+        child.kill();
+        assert!(end_of(&mut child).contains("signal: 9"));
+    }
+
+    #[test]
+    fn an_end_is_noticed_while_idle_and_when_asked() {
+        let mut child = shell("exit 3");
+        while !child.idle(LONG) {}
+        assert_eq!(ask(&mut child, LONG), Asked::Ended);
+        assert!(end_of(&mut child).contains("exit status: 3"));
+    }
+
+    #[test]
+    fn more_than_a_line_is_babble() {
+        let mut child = shell("read -r word; printf 'one\\ntwo\\n'; exec sleep 60");
+        // The two lines may come in one piece or in two.
+        let first = ask(&mut child, LONG);
+        if first != Asked::Babble {
+            assert_eq!(first, Asked::Line(b"one\n".to_vec()));
+            assert_eq!(ask(&mut child, LONG), Asked::Line(b"two\n".to_vec()));
+        }
+        child.kill();
+        end_of(&mut child);
+    }
+
+    #[test]
+    fn complaints_are_bounded() {
+        let script = "head -c 1000000 /dev/zero | tr '\\0' x >&2; read -r word; echo done";
+        let mut child = shell(script);
+        assert_eq!(ask(&mut child, LONG), Asked::Line(b"done\n".to_vec()));
+        assert_eq!(child.note.metadata().unwrap().len(), (NOTE_BYTES + COMPLAINT_BYTES) as u64);
+        assert!(child.complaint().starts_with("xxx"));
+    }
+
+    #[test]
+    fn a_stop_ends_the_wait() {
+        let mut child = shell("exec sleep 60");
+        assert_eq!(child.ask("fast\n", LONG, &AtomicBool::new(true)), Asked::Stopped);
+        child.kill();
+        end_of(&mut child);
+    }
+
+    #[test]
+    fn what_does_not_start_is_said_so() {
+        let mut none = Processes { command: Box::new(|| Command::new("/nonexistent/farrier")) };
+        assert!(none.start().err().unwrap().contains("did not start"));
+    }
+}

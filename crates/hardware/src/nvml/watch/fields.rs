@@ -1,0 +1,172 @@
+//! Field values: many numbers in one call.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::nvml::caller::{Caller, call};
+use crate::nvml::ffi::{self, Device, FieldValue};
+
+use super::reader::Called;
+
+/// The most that one call is asked for. 54 at a time cost 60 us on an H200.
+pub(super) const BATCH_MAX: usize = 60;
+
+/// `NVML_FI_DEV_*`
+pub(super) const ECC_CORRECTED_VOLATILE: c_uint = 3;
+pub(super) const ECC_UNCORRECTED_VOLATILE: c_uint = 4;
+pub(super) const ECC_CORRECTED_AGGREGATE: c_uint = 5;
+pub(super) const ECC_UNCORRECTED_AGGREGATE: c_uint = 6;
+pub(super) const RETIRED_SINGLE: c_uint = 29;
+pub(super) const RETIRED_DOUBLE: c_uint = 30;
+pub(super) const RETIRED_PENDING: c_uint = 31;
+pub(super) const HELD_POWER_CAP: c_uint = 74;
+pub(super) const HELD_SYNC_BOOST: c_uint = 76;
+pub(super) const MEMORY_TEMPERATURE: c_uint = 82;
+pub(super) const LINK_COUNT: c_uint = 91;
+pub(super) const ROWS_CORRECTED: c_uint = 142;
+pub(super) const ROWS_UNCORRECTED: c_uint = 143;
+pub(super) const ROWS_PENDING: c_uint = 144;
+pub(super) const ROWS_FAILED: c_uint = 145;
+pub(super) const POWER_LIMIT_DEFAULT: c_uint = 189;
+pub(super) const POWER_LIMIT: c_uint = 190;
+
+/// Fields of the times for which clocks were held down. They got other numbers at driver 580.82
+/// (nvidia-ml-py 12.575 has 251 to 253, 13.580 has 269 to 271); what they replaced means something else now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldFields {
+    pub(super) sw_thermal: c_uint,
+    pub(super) hw_thermal: c_uint,
+    pub(super) power_brake: c_uint,
+}
+
+impl HeldFields {
+    pub(super) fn of_driver(version: &str) -> Self {
+        let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        if version >= (580, 82) {
+            Self { sw_thermal: 269, hw_thermal: 270, power_brake: 271 }
+        } else {
+            Self { sw_thermal: 251, hw_thermal: 252, power_brake: 253 }
+        }
+    }
+}
+
+/// A question about a field, of a link or another part of the device.
+pub(super) fn field(id: c_uint, scope: c_uint) -> FieldValue {
+    FieldValue {
+        field_id: id,
+        scope_id: scope,
+        timestamp_us: 0,
+        latency_us: 0,
+        value_type: 0,
+        nvml_return: ffi::NOT_SUPPORTED,
+        value: [0; 8],
+    }
+}
+
+/// Asks for all of them. The call succeeds also where a field does not.
+pub(super) fn ask(nvml: &mut Caller<'_>, device: Device, fields: &mut [FieldValue]) -> Called {
+    for batch in fields.chunks_mut(BATCH_MAX) {
+        let count = c_int::try_from(batch.len()).unwrap_or(0);
+        let called = call!(
+            nvml,
+            ffi::DeviceFields,
+            "nvmlDeviceGetFieldValues",
+            device,
+            count,
+            batch.as_mut_ptr()
+        );
+        if called != Ok(ffi::SUCCESS) {
+            return called;
+        }
+    }
+    Ok(ffi::SUCCESS)
+}
+
+/// What came of one. A driver that does not know the field's number has no such value.
+pub(super) fn outcome(field: &FieldValue) -> (Called, f64) {
+    let code = match field.nvml_return {
+        ffi::INVALID_ARGUMENT => ffi::NOT_SUPPORTED,
+        code => code,
+    };
+    (Ok(code), value(field))
+}
+
+/// The number, by the type that the driver gives it (`nvmlValueType_t`).
+fn value(field: &FieldValue) -> f64 {
+    let bytes = field.value;
+    let [a, b, c, d, ..] = bytes;
+    match field.value_type {
+        0 => f64::from_ne_bytes(bytes),
+        1 => f64::from(u32::from_ne_bytes([a, b, c, d])),
+        4 => signed(i64::from_ne_bytes(bytes)),
+        5 => f64::from(i32::from_ne_bytes([a, b, c, d])),
+        6 => f64::from(u16::from_ne_bytes([a, b])),
+        // 2 is `unsigned long`, 3 is `unsigned long long`.
+        _ => float(u64::from_ne_bytes(bytes)),
+    }
+}
+
+/// A count as a number of the rules: exact up to 2^53, and no counter of a card's gets there.
+#[expect(clippy::cast_precision_loss, reason = "above 2^53 the last digits do not matter")]
+pub(super) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "above 2^53 the last digits do not matter")]
+fn signed(number: i64) -> f64 {
+    number as f64
+}
+
+/// A share of wrong bits, which the driver gives as a mantissa of four bits and an exponent of eight
+/// (nvml.h `NVML_NVLINK_BER_MANTISSA_SHIFT`, `NVML_NVLINK_BER_EXP_WIDTH`).
+pub(super) fn bit_error_rate(packed: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the driver uses twelve bits"
+    )]
+    let packed = packed as u64;
+    let exponent = i32::try_from(packed & 0xff).unwrap_or(0);
+    float(packed >> 8 & 0xf) * 10_f64.powi(-exponent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_times_have_other_numbers_from_580_82() {
+        assert_eq!(HeldFields::of_driver("580.159.04").hw_thermal, 270);
+        assert_eq!(HeldFields::of_driver("580.82.07").sw_thermal, 269);
+        assert_eq!(HeldFields::of_driver("590.44.01").power_brake, 271);
+        assert_eq!(HeldFields::of_driver("580.65.06").sw_thermal, 251);
+        assert_eq!(HeldFields::of_driver("570.133.20").power_brake, 253);
+        assert_eq!(HeldFields::of_driver("nonsense").hw_thermal, 252);
+    }
+
+    #[test]
+    fn values_are_read_by_their_type() {
+        let with = |value_type, value| FieldValue { value_type, value, ..field(1, 0) };
+        let bytes = |bits: u64| bits.to_ne_bytes();
+        assert!((value(&with(0, 1.5_f64.to_ne_bytes())) - 1.5).abs() < f64::EPSILON);
+        for (value_type, bits, expected) in [
+            (1, 0xffff_ffff_0000_0007, 7.0),
+            (3, 1 << 40, 1_099_511_627_776.0),
+            (4, u64::MAX, -1.0),
+            (5, 0xffff_fffe, -2.0),
+            (6, 0x1_0003, 3.0),
+        ] {
+            // The union's other bytes are not the value's on a little-endian machine.
+            if cfg!(target_endian = "little") {
+                let read = value(&with(value_type, bytes(bits)));
+                assert!((read - expected).abs() < f64::EPSILON, "{value_type}: {read}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rate_is_mantissa_and_exponent() {
+        assert!((bit_error_rate(f64::from(0x50f)) - 5e-15).abs() < 1e-20);
+        assert!(bit_error_rate(0.0).abs() < f64::EPSILON);
+    }
+}

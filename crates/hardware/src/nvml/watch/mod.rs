@@ -1,0 +1,188 @@
+//! NVML, watched for as long as the agent runs.
+//!
+//! ```text
+//! run ─ supervisor ─ one line: `fast` ─────> farrier probe watch ─ serve ─ session ─> libnvidia-ml.so.1
+//!          │     <── one line: JSON ────────        │
+//!          │                                        └ names the call that comes next in a file of 64 bytes
+//!          └─> ProbeSaid: reports, hangs, deaths
+//! ```
+//!
+//! The parent asks and waits for no longer than a deadline. A child that does not answer is killed and left
+//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, and no more than two
+//! are ever alive. The name of the call is read only when something went wrong, so that it costs no wake-up.
+
+mod child;
+mod fields;
+mod gpm;
+mod links;
+mod processes;
+mod reader;
+mod serve;
+mod session;
+mod supervisor;
+mod tiers;
+mod wire;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
+use serde::{Deserialize, Serialize};
+
+pub use crate::tier::Tier;
+pub use serve::serve;
+
+/// What a process holds a context for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessKind {
+    /// CUDA.
+    Compute,
+    /// OpenGL, Vulkan.
+    Graphics,
+    /// CUDA through the multi-process service.
+    Mps,
+}
+
+/// A process with a context on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its number.
+    pub pid: u32,
+    /// What it holds the context for.
+    pub kind: ProcessKind,
+    /// Memory that it uses there; absent where the driver does not say.
+    pub used_bytes: Reading<u64>,
+    /// The instance of a partitioned GPU.
+    pub gpu_instance: Option<u32>,
+}
+
+/// What an answered request came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeReport {
+    /// Which request.
+    pub tier: Tier,
+    /// The GPUs, where they were counted anew.
+    pub inventory: Option<Vec<GpuIdentity>>,
+    /// Values.
+    pub samples: Vec<Sample>,
+    /// What runs on all GPUs, where that was asked. `gpu.processes` says of which GPU it could not be read.
+    pub processes: Option<Vec<GpuProcess>>,
+    /// Xids that NVML told of.
+    pub xids: Vec<(GpuUuid, u64)>,
+    /// Processor time of the child since its last answer.
+    pub cpu_us: u64,
+    /// The driver's version, with an inventory.
+    pub driver: Option<String>,
+}
+
+impl ProbeReport {
+    /// A report of the parent's own.
+    fn of_node(samples: Vec<Sample>) -> Self {
+        Self {
+            tier: Tier::Fast,
+            inventory: None,
+            samples,
+            processes: None,
+            xids: Vec::new(),
+            cpu_us: 0,
+            driver: None,
+        }
+    }
+}
+
+/// What the watching side is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProbeSaid {
+    /// An answer; or, of the parent's own, what is known of the node and no longer known of its GPUs.
+    Report(ProbeReport),
+    /// A call has not returned.
+    Hung {
+        /// In which call, and of which GPU.
+        during: String,
+        /// How long was waited.
+        after: Duration,
+        /// Children that were left behind and still live, with this one.
+        stuck: u32,
+    },
+    /// The child ended, or what it wrote does not read.
+    Died {
+        /// How, and in which call.
+        why: String,
+    },
+    /// There is no library.
+    NoLibrary {
+        /// What the loader says.
+        why: String,
+    },
+    /// The library does not work with this driver, or there is none.
+    Refused {
+        /// NVML's name of the error.
+        error: String,
+    },
+    /// Answers come again and no child is stuck any more.
+    Back,
+    /// The probe is stopped, as was asked. Nothing of ours holds the driver when `alive` is nought.
+    Quiet {
+        /// Children that do not end.
+        alive: u32,
+    },
+}
+
+/// How the probe is watched.
+pub struct WatchSettings {
+    /// Makes the command of a child. It should run the very file that the parent runs: both sides of the wire are
+    /// of one build.
+    pub command: Box<dyn FnMut() -> Command + Send>,
+    /// How long an answer may take.
+    pub deadline: Duration,
+    /// How long loading, initialisation and the first inventory may take.
+    pub start_deadline: Duration,
+    /// While it is set there is no child: a driver cannot be unloaded while somebody holds it.
+    pub quiesce: Arc<AtomicBool>,
+}
+
+impl WatchSettings {
+    /// The usual deadlines.
+    pub fn new(command: impl FnMut() -> Command + Send + 'static) -> Self {
+        Self {
+            command: Box::new(command),
+            deadline: Duration::from_secs(5),
+            start_deadline: Duration::from_secs(30),
+            quiesce: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// How long a stop or a quiesce may go unnoticed.
+const NOTICE: Duration = Duration::from_millis(500);
+
+/// Watches until `stop`. Blocks: it wants a thread of its own.
+pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
+    let begun = Instant::now();
+    let quiesce = Arc::clone(&settings.quiesce);
+    let deadlines =
+        supervisor::Deadlines { answer: settings.deadline, start: settings.start_deadline };
+    let mut supervisor =
+        supervisor::Supervisor::new(child::Processes { command: settings.command }, deadlines);
+    while !stop.load(Ordering::Relaxed) {
+        let turn = supervisor.turn(begun.elapsed(), quiesce.load(Ordering::Relaxed), stop);
+        turn.said.into_iter().for_each(&mut *sink);
+        // A turn asks one thing; the next may be due at once.
+        while !stop.load(Ordering::Relaxed) {
+            let left = turn.again_at.saturating_sub(begun.elapsed());
+            if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
+                break;
+            }
+            if quiesce.load(Ordering::Relaxed) != supervisor.is_quiet() {
+                break;
+            }
+        }
+    }
+    supervisor.end();
+}

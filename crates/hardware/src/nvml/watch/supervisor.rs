@@ -1,0 +1,450 @@
+//! When a child is started, asked, left behind and let go. Time is an argument, and so are the children.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{GpuIdentity, Sample, Subject};
+use farrier_fleet::health::signal::Signal;
+
+use super::wire::{Answer, FORM, Refusal, Request, Seen};
+use super::{ProbeReport, ProbeSaid, Tier};
+
+/// What came of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A line.
+    Line(Vec<u8>),
+    /// None, and the time is over.
+    Late,
+    /// None, and the child is gone or going.
+    Ended,
+    /// More than a line.
+    Babble,
+    /// None, and nobody wants it any more.
+    Stopped,
+}
+
+/// Makes children.
+pub(super) trait Children {
+    type Child: Prober;
+    fn start(&mut self) -> Result<Self::Child, String>;
+}
+
+/// A child.
+pub(super) trait Prober {
+    /// Sends the line and waits for one.
+    fn ask(&mut self, line: &str, deadline: Duration, stop: &AtomicBool) -> Asked;
+    /// Waits for so long; whether the child ended meanwhile.
+    fn idle(&mut self, limit: Duration) -> bool;
+    /// The call that it makes.
+    fn during(&self) -> String;
+    /// What it wrote to stderr.
+    fn complaint(&self) -> String;
+    /// Asks it to end.
+    fn dismiss(&mut self);
+    /// Ends it, as far as the kernel lets it end.
+    fn kill(&mut self);
+    /// How it ended, if it did.
+    fn ended(&mut self) -> Option<String>;
+}
+
+/// How long answers may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadlines {
+    pub(super) answer: Duration,
+    pub(super) start: Duration,
+}
+
+/// At most so many children are alive. A second one shows whether the first has bad luck or the driver hangs.
+const ALIVE_MAX: usize = 2;
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Answers for so long mean that the trouble is over, and that the next one starts with a short pause.
+const WELL: Duration = Duration::from_secs(60);
+/// A child that was told to go and is still there is stuck.
+const GOING: Duration = Duration::from_secs(2);
+/// How often children that should be gone are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What a turn came to.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) said: Vec<ProbeSaid>,
+    /// When the next is due.
+    pub(super) again_at: Duration,
+}
+
+struct Current<C> {
+    child: C,
+    since: Duration,
+    /// Whether it has answered the first request.
+    is_started: bool,
+    due: [Duration; 4],
+}
+
+/// A child that should go.
+struct Leaving<C> {
+    child: C,
+    since: Duration,
+    hung: bool,
+}
+
+/// Keeps a probe running.
+pub(super) struct Supervisor<C: Children> {
+    children: C,
+    deadlines: Deadlines,
+    current: Option<Current<C::Child>>,
+    leaving: Vec<Leaving<C::Child>>,
+    start_at: Duration,
+    backoff: Duration,
+    /// Something was reported that `Back` has to take back.
+    is_ill: bool,
+    answers: bool,
+    stuck_said: Option<u32>,
+    quiet: Option<u32>,
+    inventory: Vec<GpuIdentity>,
+    seen: Seen,
+}
+
+impl<C: Children> Supervisor<C> {
+    pub(super) fn new(children: C, deadlines: Deadlines) -> Self {
+        Self {
+            children,
+            deadlines,
+            current: None,
+            leaving: Vec::new(),
+            start_at: Duration::ZERO,
+            backoff: BACKOFF_MIN,
+            is_ill: false,
+            answers: false,
+            stuck_said: None,
+            quiet: None,
+            inventory: Vec::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    /// Does what is due, at most one request of it.
+    pub(super) fn turn(&mut self, now: Duration, quiesce: bool, stop: &AtomicBool) -> Turn {
+        let mut said = Vec::new();
+        self.leaving.retain_mut(|leaving| leaving.child.ended().is_none());
+        if quiesce {
+            self.be_quiet(now, &mut said);
+            return Turn { said, again_at: now + LOOK };
+        }
+        if self.quiet.take().is_some() {
+            (self.start_at, self.backoff) = (now, BACKOFF_MIN);
+        }
+        let stuck = self.stuck(now);
+        if self.stuck_said.is_some_and(|said| said != stuck) {
+            self.say_node(None, stuck, &mut said);
+        }
+        if self.current.is_none() {
+            self.start(now, &mut said);
+        }
+        if let Some(current) = self.current.take() {
+            self.ask(current, now, stop, &mut said);
+        }
+        let due = match &self.current {
+            Some(current) if current.is_started => current.due.iter().copied().min(),
+            Some(_) => Some(now),
+            None => Some(self.start_at.max(now + BACKOFF_MIN / 2)),
+        };
+        let look = (!self.leaving.is_empty()).then_some(now + LOOK);
+        let again_at = [due, look].into_iter().flatten().min().unwrap_or(now + LOOK).max(now);
+        Turn { said, again_at }
+    }
+
+    /// Waits for so long; whether the child ended meanwhile.
+    pub(super) fn idle(&mut self, limit: Duration) -> bool {
+        if let Some(current) = &mut self.current {
+            current.child.idle(limit)
+        } else {
+            std::thread::sleep(limit);
+            false
+        }
+    }
+
+    /// Whether it is quiet, as was asked.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet.is_some()
+    }
+
+    /// Ends the child. One that is stuck is left.
+    pub(super) fn end(mut self) {
+        if let Some(mut current) = self.current.take() {
+            current.child.dismiss();
+            if !current.child.idle(Duration::from_millis(200)) {
+                current.child.kill();
+                current.child.idle(Duration::from_millis(200));
+            }
+            current.child.ended();
+        }
+    }
+
+    fn be_quiet(&mut self, now: Duration, said: &mut Vec<ProbeSaid>) {
+        if let Some(mut current) = self.current.take() {
+            current.child.dismiss();
+            self.leaving.push(Leaving { child: current.child, since: now, hung: false });
+        }
+        for leaving in &mut self.leaving {
+            if now.saturating_sub(leaving.since) >= GOING {
+                leaving.child.kill();
+            }
+        }
+        let alive = count(self.leaving.len());
+        if self.quiet != Some(alive) {
+            if self.quiet.is_none() {
+                self.answers = false;
+                // Whether NVML would answer is not known either.
+                let why = "the probe is stopped, as was asked";
+                let mut samples = self.seen.blind(why);
+                for signal in [Signal::NodeGpusNvml, Signal::NodeNvmlAnswers] {
+                    let reading = Reading::Unreadable(why.to_owned());
+                    samples.push(Sample { subject: Subject::Node, signal, reading });
+                }
+                said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
+            }
+            self.quiet = Some(alive);
+            said.push(ProbeSaid::Quiet { alive });
+        }
+    }
+
+    /// Children that were left behind and do not go.
+    fn stuck(&self, now: Duration) -> u32 {
+        let stuck = |leaving: &&Leaving<C::Child>| {
+            leaving.hung || now.saturating_sub(leaving.since) >= GOING
+        };
+        count(self.leaving.iter().filter(stuck).count())
+    }
+
+    fn start(&mut self, now: Duration, said: &mut Vec<ProbeSaid>) {
+        if now < self.start_at || self.leaving.len() >= ALIVE_MAX {
+            return;
+        }
+        match self.children.start() {
+            Ok(child) => {
+                let due = [now; 4];
+                self.current = Some(Current { child, since: now, is_started: false, due });
+            }
+            Err(why) => {
+                self.fall_ill(now, &why, said);
+                said.push(ProbeSaid::Died { why });
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        mut current: Current<C::Child>,
+        now: Duration,
+        stop: &AtomicBool,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        let (request, tier, deadline) = if !current.is_started {
+            (Request::Inventory(self.inventory.clone()), Tier::Slow, self.deadlines.start)
+        } else if let Some(tier) = next_due(&current.due, now) {
+            (Request::Values(tier), tier, self.deadlines.answer)
+        } else if current.child.ended().is_some() {
+            return self.died(current.child, now, said);
+        } else {
+            self.current = Some(current);
+            return;
+        };
+        match current.child.ask(&request.line(), deadline, stop) {
+            Asked::Line(line) => self.answered(current, &request, tier, &line, now, said),
+            Asked::Late => self.hung(current.child, deadline, now, said),
+            Asked::Ended => self.died(current.child, now, said),
+            Asked::Babble => self.babbled(current.child, now, said),
+            Asked::Stopped => self.current = Some(current),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        mut current: Current<C::Child>,
+        request: &Request,
+        tier: Tier,
+        line: &[u8],
+        now: Duration,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        let answer = serde_json::from_slice::<Answer>(line).ok().filter(|it| it.form == FORM);
+        let Some(mut answer) = answer else { return self.babbled(current.child, now, said) };
+        if let Some(refusal) = answer.refusal.take() {
+            return self.refused(current.child, refusal, now, said);
+        }
+        if let Some(inventory) = &answer.inventory {
+            self.seen.keep(inventory);
+            self.inventory.clone_from(inventory);
+        }
+        let Some(samples) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
+            return self.babbled(current.child, now, said);
+        };
+        if now.saturating_sub(current.since) >= WELL {
+            self.backoff = BACKOFF_MIN;
+        }
+        let stuck = self.stuck(now);
+        let news = !self.answers;
+        self.answers = true;
+        if self.is_ill && self.leaving.is_empty() {
+            self.is_ill = false;
+            said.push(ProbeSaid::Back);
+        }
+        let mut report = ProbeReport {
+            tier,
+            inventory: answer.inventory,
+            samples,
+            processes: answer.processes,
+            xids: answer.xids,
+            cpu_us: answer.cpu_us,
+            driver: answer.driver,
+        };
+        if let Some(count) = answer.count {
+            let count = count.map(f64::from);
+            self.node_samples(Some(count), stuck, &mut report.samples);
+        } else if news {
+            self.node_samples(None, stuck, &mut report.samples);
+        }
+        said.push(ProbeSaid::Report(report));
+        match request {
+            Request::Inventory(_) => current.is_started = true,
+            Request::Values(tier) => {
+                let due = &mut current.due[*tier as usize];
+                *due += tier.period();
+                // After a pause what was missed is not made up for.
+                if *due <= now {
+                    *due = now + tier.period();
+                }
+            }
+        }
+        self.current = Some(current);
+    }
+
+    fn refused(
+        &mut self,
+        mut child: C::Child,
+        refusal: Refusal,
+        now: Duration,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        // It ends by itself; the next one loads the library anew, which may be another by then.
+        child.dismiss();
+        self.leave(child, false, now);
+        match refusal {
+            Refusal::NoLibrary(why) => {
+                self.fall_ill(now, &why, said);
+                said.push(ProbeSaid::NoLibrary { why });
+            }
+            Refusal::Refused(error) => {
+                self.fall_ill(now, &error, said);
+                said.push(ProbeSaid::Refused { error });
+            }
+        }
+    }
+
+    fn hung(
+        &mut self,
+        mut child: C::Child,
+        after: Duration,
+        now: Duration,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        let during = child.during();
+        child.kill();
+        self.leave(child, true, now);
+        let why = format!("NVML does not answer: it hangs in {during}");
+        self.fall_ill(now, &why, said);
+        said.push(ProbeSaid::Hung { during, after, stuck: self.stuck(now) });
+    }
+
+    fn babbled(&mut self, mut child: C::Child, now: Duration, said: &mut Vec<ProbeSaid>) {
+        let why = format!("it wrote what does not read, in {}", child.during());
+        child.kill();
+        self.leave(child, false, now);
+        self.fall_ill(now, &why, said);
+        said.push(ProbeSaid::Died { why });
+    }
+
+    fn died(&mut self, mut child: C::Child, now: Duration, said: &mut Vec<ProbeSaid>) {
+        let mut how = child.ended();
+        // Its pipe is closed a moment before it is gone.
+        for _ in 0..20 {
+            if how.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            how = child.ended();
+        }
+        let mut why =
+            format!("{}, in {}", how.as_deref().unwrap_or("its output ended"), child.during());
+        let complaint = child.complaint();
+        if !complaint.is_empty() {
+            why = format!("{why}: {complaint}");
+        }
+        if how.is_none() {
+            child.kill();
+            self.leave(child, false, now);
+        }
+        self.fall_ill(now, &why, said);
+        said.push(ProbeSaid::Died { why });
+    }
+
+    fn leave(&mut self, mut child: C::Child, hung: bool, now: Duration) {
+        if child.ended().is_none() {
+            self.leaving.push(Leaving { child, since: now, hung });
+        }
+    }
+
+    /// Nothing answers: what was known no longer is, and the next start waits.
+    fn fall_ill(&mut self, now: Duration, why: &str, said: &mut Vec<ProbeSaid>) {
+        self.start_at = now + self.backoff;
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        self.is_ill = true;
+        self.go_blind(why, self.stuck(now), said);
+    }
+
+    fn go_blind(&mut self, why: &str, stuck: u32, said: &mut Vec<ProbeSaid>) {
+        let known = self.answers || self.stuck_said.is_none();
+        self.answers = false;
+        if known {
+            self.say_node(Some(why), stuck, said);
+        } else if self.stuck_said != Some(stuck) {
+            self.say_node(None, stuck, said);
+        }
+    }
+
+    /// A report of the parent's own; with a reason all that the GPUs said is unreadable.
+    fn say_node(&mut self, why: Option<&str>, stuck: u32, said: &mut Vec<ProbeSaid>) {
+        let mut samples = why.map(|why| self.seen.blind(why)).unwrap_or_default();
+        let count = why.map(|why| Reading::Unreadable(why.to_owned()));
+        self.node_samples(count, stuck, &mut samples);
+        said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
+    }
+
+    fn node_samples(&mut self, count: Option<Reading<f64>>, stuck: u32, samples: &mut Vec<Sample>) {
+        self.stuck_said = Some(stuck);
+        let mut put = |signal, reading| {
+            samples.push(Sample { subject: Subject::Node, signal, reading });
+        };
+        if let Some(count) = count {
+            put(Signal::NodeGpusNvml, count);
+        }
+        put(Signal::NodeNvmlAnswers, Reading::Value(f64::from(u8::from(self.answers))));
+        put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)));
+    }
+}
+
+/// The tier that is due for longest: where the driver is slow, the fastest must not keep the others waiting.
+fn next_due(due: &[Duration; 4], now: Duration) -> Option<Tier> {
+    let tier = Tier::ALL.into_iter().min_by_key(|tier| due[*tier as usize])?;
+    (due[tier as usize] <= now).then_some(tier)
+}
+
+fn count(children: usize) -> u32 {
+    u32::try_from(children).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

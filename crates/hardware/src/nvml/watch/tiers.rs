@@ -1,0 +1,406 @@
+//! Which call gives which signal, and how often.
+//!
+//! The order is by cost: processor time of a call on an H200 with driver 580.159.04, measured 2026-11-14. What costs
+//! 2 to 10 us is read every second, up to 200 us every ten seconds, milliseconds every minute, more every hour. Never
+//! read here: PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
+
+use std::ffi::{c_int, c_uint};
+
+use farrier_fleet::health::signal::Signal;
+
+use crate::nvml::caller::call;
+use crate::nvml::ffi::{self, GpmMetricsGet, ProcessInfo};
+
+use super::GpuProcess;
+use super::fields::{self, HeldFields, float};
+use super::reader::{Reader, Trouble};
+
+/// `NVML_CLOCK_SM`, `NVML_CLOCK_MEM`
+const CLOCK_SM: c_uint = 1;
+const CLOCK_MEMORY: c_uint = 2;
+
+/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml.h, and as seen on an H200).
+const NANOSECONDS: f64 = 1e-9;
+
+/// What a medium request needs besides the GPU.
+pub(super) struct Medium<'m> {
+    pub(super) held: HeldFields,
+    /// Whether the times that cost half a millisecond each are due as well.
+    pub(super) with_dear: bool,
+    pub(super) gpm: &'m mut GpmMetricsGet,
+    pub(super) room: &'m mut Vec<ProcessInfo>,
+    pub(super) processes: &'m mut Vec<GpuProcess>,
+}
+
+/// Makes a call that gives one number of a device, if anybody wants it.
+macro_rules! number {
+    ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
+        if $self.wants(&[$signal]) {
+            let mut number: c_uint = 0;
+            let called =
+                call!($self.caller, ffi::DeviceNumber, $name, $self.device, &raw mut number);
+            $self.put(called, &[($signal, f64::from(number) * $unit)])?;
+        }
+    };
+}
+
+/// The same for a call that is given a choice first.
+macro_rules! choice {
+    ($self:ident, $name:literal, $choice:expr, $signal:expr) => {
+        if $self.wants(&[$signal]) {
+            let mut number: c_uint = 0;
+            let called = call!(
+                $self.caller,
+                ffi::DeviceChoice,
+                $name,
+                $self.device,
+                $choice,
+                &raw mut number
+            );
+            $self.put(called, &[($signal, f64::from(number))])?;
+        }
+    };
+}
+
+/// The same for a call that gives two numbers, of which the first counts.
+macro_rules! first_of_two {
+    ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
+        if $self.wants(&[$signal]) {
+            let (mut number, mut other): (c_uint, c_uint) = (0, 0);
+            let (first, second) = (&raw mut number, &raw mut other);
+            let called = call!($self.caller, ffi::DevicePair, $name, $self.device, first, second);
+            $self.put(called, &[($signal, f64::from(number) * $unit)])?;
+        }
+    };
+}
+
+impl Reader<'_, '_> {
+    pub(super) fn fast(&mut self) -> Result<(), Trouble> {
+        self.fields(&[
+            (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0),
+            (fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0),
+        ])?;
+        choice!(self, "nvmlDeviceGetTemperature", 0, Signal::GpuTemperature);
+        number!(self, "nvmlDeviceGetPowerUsage", Signal::GpuPower, 0.001);
+        choice!(self, "nvmlDeviceGetClockInfo", CLOCK_SM, Signal::GpuClockSm);
+        choice!(self, "nvmlDeviceGetClockInfo", CLOCK_MEMORY, Signal::GpuClockMemory);
+        self.clock_reasons()?;
+        self.utilisation()?;
+        self.memory()
+    }
+
+    pub(super) fn medium(&mut self, medium: &mut Medium<'_>) -> Result<(), Trouble> {
+        self.fields(&[
+            (fields::ECC_CORRECTED_VOLATILE, Signal::GpuEccCorrected, 1.0),
+            (fields::ECC_UNCORRECTED_VOLATILE, Signal::GpuEccUncorrected, 1.0),
+            (fields::ECC_CORRECTED_AGGREGATE, Signal::GpuEccCorrectedLifetime, 1.0),
+            (fields::ECC_UNCORRECTED_AGGREGATE, Signal::GpuEccUncorrectedLifetime, 1.0),
+            (fields::ROWS_CORRECTED, Signal::GpuRowsCorrected, 1.0),
+            (fields::ROWS_UNCORRECTED, Signal::GpuRowsUncorrected, 1.0),
+            (fields::ROWS_PENDING, Signal::GpuRowsPending, 1.0),
+            (fields::ROWS_FAILED, Signal::GpuRowsFailed, 1.0),
+            (fields::POWER_LIMIT, Signal::GpuPowerLimit, 0.001),
+            (fields::POWER_LIMIT_DEFAULT, Signal::GpuPowerLimitDefault, 0.001),
+            (fields::HELD_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
+            (fields::HELD_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
+            (medium.held.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
+        ])?;
+        if medium.with_dear {
+            self.fields(&[
+                (medium.held.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
+                (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
+            ])?;
+        }
+        first_of_two!(self, "nvmlDeviceGetEncoderUtilization", Signal::GpuEncoder, 0.01);
+        first_of_two!(self, "nvmlDeviceGetDecoderUtilization", Signal::GpuDecoder, 0.01);
+        self.pcie()?;
+        self.nvlinks()?;
+        self.gpm(medium.gpm)?;
+        self.processes(medium.room, medium.processes)
+    }
+
+    pub(super) fn slow(&mut self) -> Result<(), Trouble> {
+        self.margin()?;
+        if self.wants(&[Signal::GpuEnergy]) {
+            let mut energy_mj = 0;
+            let called = call!(
+                self.caller,
+                ffi::DeviceLong,
+                "nvmlDeviceGetTotalEnergyConsumption",
+                self.device,
+                &raw mut energy_mj
+            );
+            self.put(called, &[(Signal::GpuEnergy, float(energy_mj) * 0.001)])?;
+        }
+        number!(self, "nvmlDeviceGetPersistenceMode", Signal::GpuPersistence, 1.0);
+        first_of_two!(self, "nvmlDeviceGetEccMode", Signal::GpuEccEnabled, 1.0);
+        self.partitioning()?;
+        self.fields(&[
+            (fields::RETIRED_SINGLE, Signal::GpuPagesSingle, 1.0),
+            (fields::RETIRED_DOUBLE, Signal::GpuPagesDouble, 1.0),
+            (fields::RETIRED_PENDING, Signal::GpuPagesPending, 1.0),
+        ])?;
+        self.histogram()?;
+        self.sram()?;
+        self.unrepairable()?;
+        self.fabric()
+    }
+
+    pub(super) fn rare(&mut self) -> Result<(), Trouble> {
+        choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
+        choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
+        number!(self, "nvmlDeviceGetMaxPcieLinkGeneration", Signal::GpuPcieGenerationMax, 1.0);
+        number!(self, "nvmlDeviceGetMaxPcieLinkWidth", Signal::GpuPcieWidthMax, 1.0);
+        if self.wants(&[Signal::GpuInforomValid]) {
+            let called =
+                call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
+            let valid = called == Ok(ffi::SUCCESS);
+            let called =
+                if called == Ok(ffi::CORRUPTED_INFOROM) { Ok(ffi::SUCCESS) } else { called };
+            self.flag(called, Signal::GpuInforomValid, valid)?;
+        }
+        Ok(())
+    }
+
+    fn clock_reasons(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuClockReasons]) {
+            return Ok(());
+        }
+        let mut reasons = 0;
+        let (device, out) = (self.device, &raw mut reasons);
+        let mut called = call!(
+            self.caller,
+            ffi::DeviceLong,
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            device,
+            out
+        );
+        if called.is_err() {
+            // Before driver 535 it had another name.
+            called = call!(
+                self.caller,
+                ffi::DeviceLong,
+                "nvmlDeviceGetCurrentClocksThrottleReasons",
+                device,
+                out
+            );
+        }
+        self.put(called, &[(Signal::GpuClockReasons, float(reasons))])
+    }
+
+    fn utilisation(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuUtilisation]) {
+            return Ok(());
+        }
+        let mut rates = ffi::Utilization { gpu: 0, memory: 0 };
+        let called = call!(
+            self.caller,
+            ffi::DeviceUtilization,
+            "nvmlDeviceGetUtilizationRates",
+            self.device,
+            &raw mut rates
+        );
+        let share = |percent: c_uint| f64::from(percent) * 0.01;
+        self.put(
+            called,
+            &[
+                (Signal::GpuUtilisation, share(rates.gpu)),
+                (Signal::GpuMemoryCopy, share(rates.memory)),
+            ],
+        )
+    }
+
+    fn memory(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuMemoryTotal]) {
+            return Ok(());
+        }
+        let version = ffi::struct_version::<ffi::MemoryV2>(2);
+        let mut memory = ffi::MemoryV2 { version, total: 0, reserved: 0, free: 0, used: 0 };
+        let called = call!(
+            self.caller,
+            ffi::DeviceMemory,
+            "nvmlDeviceGetMemoryInfo_v2",
+            self.device,
+            &raw mut memory
+        );
+        self.put(
+            called,
+            &[
+                (Signal::GpuMemoryTotal, float(memory.total)),
+                (Signal::GpuMemoryUsed, float(memory.used)),
+                (Signal::GpuMemoryFree, float(memory.free)),
+                (Signal::GpuMemoryReserved, float(memory.reserved)),
+            ],
+        )
+    }
+
+    fn pcie(&mut self) -> Result<(), Trouble> {
+        number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
+        number!(self, "nvmlDeviceGetCurrPcieLinkWidth", Signal::GpuPcieWidth, 1.0);
+        number!(self, "nvmlDeviceGetPcieReplayCounter", Signal::GpuPcieReplays, 1.0);
+        let known = |signal: Signal| {
+            let found = self.own.known.iter().find(|(number, _)| *number == signal as u8);
+            found.map(|(_, value)| *value)
+        };
+        let link = known(Signal::GpuPcieGeneration).zip(known(Signal::GpuPcieWidth));
+        if let Some(limit) = link.and_then(|(generation, width)| replay_limit(generation, width)) {
+            self.value(Signal::GpuPcieReplayLimit, limit);
+        }
+        Ok(())
+    }
+
+    fn margin(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuTemperatureMargin]) {
+            return Ok(());
+        }
+        let version = ffi::struct_version::<ffi::MarginTemperatureV1>(1);
+        let mut margin = ffi::MarginTemperatureV1 { version, margin_c: 0 };
+        let called = call!(
+            self.caller,
+            ffi::DeviceMargin,
+            "nvmlDeviceGetMarginTemperature",
+            self.device,
+            &raw mut margin
+        );
+        let margin_c: c_int = margin.margin_c;
+        self.put(called, &[(Signal::GpuTemperatureMargin, f64::from(margin_c))])
+    }
+
+    fn partitioning(&mut self) -> Result<(), Trouble> {
+        first_of_two!(self, "nvmlDeviceGetMigMode", Signal::GpuMigEnabled, 1.0);
+        let number = Signal::GpuMigEnabled as u8;
+        let found = self.own.known.iter().find(|(known, _)| *known == number);
+        let is_partitioned = found.is_some_and(|(_, value)| *value > 0.0);
+        if found.is_some() && is_partitioned != self.gpu.is_partitioned {
+            // Other calls are supported now.
+            self.gpu.forget();
+            self.gpu.is_partitioned = is_partitioned;
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuBanksLow]) {
+            return Ok(());
+        }
+        let mut banks = ffi::RowRemapperHistogram::default();
+        let called = call!(
+            self.caller,
+            ffi::DeviceHistogram,
+            "nvmlDeviceGetRowRemapperHistogram",
+            self.device,
+            &raw mut banks
+        );
+        let values = [
+            (Signal::GpuBanksLow, f64::from(banks.low)),
+            (Signal::GpuBanksNone, f64::from(banks.none)),
+        ];
+        self.put(called, &values)
+    }
+
+    fn sram(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuEccSramThreshold]) {
+            return Ok(());
+        }
+        let version = ffi::struct_version::<ffi::EccSramErrorStatusV1>(1);
+        let mut status = ffi::EccSramErrorStatusV1 { version, ..Default::default() };
+        let called = call!(
+            self.caller,
+            ffi::DeviceSram,
+            "nvmlDeviceGetSramEccErrorStatus",
+            self.device,
+            &raw mut status
+        );
+        let corrected = float(status.aggregate_corrected);
+        self.put(called, &[(Signal::GpuEccSramCorrectedLifetime, corrected)])?;
+        self.flag(called, Signal::GpuEccSramThreshold, status.threshold_exceeded != 0)
+    }
+
+    fn unrepairable(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuMemoryUnrepairable]) {
+            return Ok(());
+        }
+        let version = ffi::struct_version::<ffi::UnrepairableMemory>(1);
+        let mut memory = ffi::UnrepairableMemory { words: [version, 0] };
+        let called = call!(
+            self.caller,
+            ffi::DeviceUnrepairable,
+            "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+            self.device,
+            &raw mut memory
+        );
+        // An H200's driver writes the flag over the version; bindings have it after.
+        let [first, second] = memory.words;
+        let flag = if first == version { second } else { first };
+        self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)
+    }
+
+    fn fabric(&mut self) -> Result<(), Trouble> {
+        if !self.wants(&[Signal::GpuFabricState]) {
+            return Ok(());
+        }
+        let (called, fabric) = self.caller.fabric_info(self.device);
+        // A part outside of a fabric answers with nought: it has no state.
+        let called = match (called, fabric.state) {
+            (Ok(ffi::SUCCESS), 0) => Ok(ffi::NOT_SUPPORTED),
+            (called, _) => called,
+        };
+        self.put(
+            called,
+            &[
+                (Signal::GpuFabricState, f64::from(fabric.state)),
+                (Signal::GpuFabricStatus, f64::from(fabric.status)),
+            ],
+        )?;
+        self.flag(called, Signal::GpuFabricUnhealthy, is_unhealthy(fabric.health_mask))
+    }
+}
+
+/// Replays a minute that a good link may have: so many a lane at a bit error rate of 1e-12 (NVIDIA/DCGM
+/// `DcgmHealthWatch.cpp`).
+fn replay_limit(generation: f64, lanes: f64) -> Option<f64> {
+    let per_lane = match generation {
+        it if it < 2.0 => return None,
+        it if it < 3.0 => 0.30,
+        it if it < 4.0 => 0.48,
+        it if it < 5.0 => 0.96,
+        it if it < 6.0 => 1.92,
+        it if it < 7.0 => 3.84,
+        _ => return None,
+    };
+    (lanes > 0.0).then(|| (lanes * per_lane).ceil())
+}
+
+/// Whether a health mask names something wrong (nvml.h `NVML_GPU_FABRIC_HEALTH_MASK_*`). Four members of two bits
+/// are 1 when they hold: bandwidth degraded, a route recovers, a route is unhealthy, an access timed out. Then four
+/// bits: 1 is a correct configuration, 0 is one that is not known, everything else is wrong.
+fn is_unhealthy(mask: u32) -> bool {
+    let holds = (0..4).any(|member| mask >> (2 * member) & 0x3 == 1);
+    holds || mask >> 8 & 0xf > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replays_by_generation_and_width() {
+        assert_eq!(replay_limit(5.0, 16.0), Some(31.0));
+        assert_eq!(replay_limit(4.0, 16.0), Some(16.0));
+        assert_eq!(replay_limit(3.0, 8.0), Some(4.0));
+        assert_eq!(replay_limit(1.0, 16.0), None);
+        assert_eq!(replay_limit(5.0, 0.0), None);
+    }
+
+    #[test]
+    fn masks_of_health() {
+        // All not supported; all false and the configuration correct.
+        assert!(!is_unhealthy(0));
+        assert!(!is_unhealthy(0b01_10_10_10_10));
+        for wrong in [0x1, 0x4, 0x10, 0x40, 0x200, 0x500] {
+            assert!(is_unhealthy(wrong), "{wrong:#x}");
+        }
+        // A partition that is assigned is no fault.
+        assert!(!is_unhealthy(0x1000));
+    }
+}

@@ -1,0 +1,366 @@
+//! What goes between parent and child: words one way, a JSON line the other.
+
+use std::collections::BTreeMap;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
+use farrier_fleet::health::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::{GpuProcess, Tier};
+
+/// Both sides number the signals; a child of another build would mean others. FNV-1a over all names.
+pub(super) const FORM: u32 = {
+    let mut hash: u32 = 0x811c_9dc5;
+    let mut signal = 0;
+    while signal < Signal::ALL.len() {
+        let name = Signal::ALL[signal].name().as_bytes();
+        let mut place = 0;
+        while place < name.len() {
+            hash = (hash ^ name[place] as u32).wrapping_mul(0x0100_0193);
+            place += 1;
+        }
+        signal += 1;
+    }
+    hash
+};
+
+/// What the parent asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Which GPUs there are. Those that are known already come with it: a lost one does not say who it was.
+    Inventory(Vec<GpuIdentity>),
+    /// The values of a tier.
+    Values(Tier),
+}
+
+impl Request {
+    /// Its line, with the line's end.
+    pub(super) fn line(&self) -> String {
+        let word = match self {
+            Self::Inventory(known) => {
+                let known = serde_json::to_string(known).unwrap_or_else(|_| "[]".to_owned());
+                return format!("inventory {known}\n");
+            }
+            Self::Values(Tier::Fast) => "fast\n",
+            Self::Values(Tier::Medium) => "medium\n",
+            Self::Values(Tier::Slow) => "slow\n",
+            Self::Values(Tier::Rare) => "rare\n",
+        };
+        word.to_owned()
+    }
+
+    /// What a line asks for.
+    pub(super) fn of(line: &str) -> Option<Self> {
+        let line = line.trim();
+        let (word, rest) = line.split_once(' ').unwrap_or((line, "[]"));
+        Some(match word {
+            "inventory" => Self::Inventory(serde_json::from_str(rest).ok()?),
+            "fast" => Self::Values(Tier::Fast),
+            "medium" => Self::Values(Tier::Medium),
+            "slow" => Self::Values(Tier::Slow),
+            "rare" => Self::Values(Tier::Rare),
+            _ => return None,
+        })
+    }
+}
+
+/// What the child answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// [`FORM`] of the child.
+    pub(super) form: u32,
+    /// Processor time since the last answer.
+    pub(super) cpu_us: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<Refusal>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) driver: Option<String>,
+    /// How many GPUs NVML lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) count: Option<Reading<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) inventory: Option<Vec<GpuIdentity>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) gpus: Vec<GpuValues>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) processes: Option<Vec<GpuProcess>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) xids: Vec<(GpuUuid, u64)>,
+}
+
+impl Answer {
+    pub(super) fn empty() -> Self {
+        Self {
+            form: FORM,
+            cpu_us: 0,
+            refusal: None,
+            driver: None,
+            count: None,
+            inventory: None,
+            gpus: Vec::new(),
+            processes: None,
+            xids: Vec::new(),
+        }
+    }
+}
+
+/// Why the library does not work at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Refusal {
+    /// It cannot be loaded.
+    NoLibrary(String),
+    /// It says no.
+    Refused(String),
+}
+
+/// Values by the number of their signal.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Values {
+    #[serde(rename = "v", default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) known: Vec<(u8, f64)>,
+    #[serde(rename = "a", default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) absent: Vec<u8>,
+    #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) unreadable: Vec<(u8, String)>,
+}
+
+impl Values {
+    pub(super) fn put(&mut self, signal: Signal, reading: Reading<f64>) {
+        let number = signal as u8;
+        match reading {
+            Reading::Value(value) if value.is_finite() => self.known.push((number, value)),
+            // JSON has no such number, and no rule can do anything with it.
+            Reading::Value(_) => self.unreadable.push((number, "it is not a number".to_owned())),
+            Reading::Absent => self.absent.push(number),
+            Reading::Unreadable(why) => self.unreadable.push((number, why)),
+        }
+    }
+
+    /// The samples; `None` where a number is no signal's.
+    fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
+        let mut put = |number: u8, reading: Reading<f64>| {
+            let signal = *Signal::ALL.get(usize::from(number))?;
+            into.push(Sample { subject: subject.clone(), signal, reading });
+            Some(())
+        };
+        for (number, value) in self.known {
+            put(number, Reading::Value(value))?;
+        }
+        for number in self.absent {
+            put(number, Reading::Absent)?;
+        }
+        for (number, why) in self.unreadable {
+            put(number, Reading::Unreadable(why))?;
+        }
+        Some(())
+    }
+}
+
+/// What one GPU answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct GpuValues {
+    pub(super) gpu: GpuUuid,
+    #[serde(default)]
+    pub(super) own: Values,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) links: Vec<(u32, Values)>,
+    /// Nothing of this tier can be read, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trouble: Option<String>,
+}
+
+/// A set of signals.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct SignalSet([u64; 4]);
+
+impl SignalSet {
+    pub(super) fn insert(&mut self, signal: Signal) {
+        self.insert_number(signal as u8);
+    }
+
+    fn insert_number(&mut self, number: u8) {
+        self.0[usize::from(number / 64)] |= 1 << (number % 64);
+    }
+
+    pub(super) fn contains(&self, signal: Signal) -> bool {
+        let number = signal as u8;
+        self.0[usize::from(number / 64)] & 1 << (number % 64) != 0
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
+    }
+
+    fn iter(self) -> impl Iterator<Item = Signal> {
+        Signal::ALL.iter().copied().filter(move |signal| self.contains(*signal))
+    }
+}
+
+/// Which signals of a GPU were ever answered, so that they can be called unreadable when it no longer answers.
+#[derive(Debug, Default)]
+struct Answered {
+    tiers: [SignalSet; 4],
+    links: BTreeMap<u32, SignalSet>,
+}
+
+/// The same of all GPUs.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    gpus: BTreeMap<GpuUuid, Answered>,
+}
+
+impl Seen {
+    /// Forgets GPUs that are no longer there.
+    pub(super) fn keep(&mut self, inventory: &[GpuIdentity]) {
+        self.gpus.retain(|gpu, _| inventory.iter().any(|identity| identity.uuid == *gpu));
+    }
+
+    /// The samples of an answer; `None` where it speaks of what is no signal.
+    pub(super) fn samples(&mut self, tier: Tier, gpus: Vec<GpuValues>) -> Option<Vec<Sample>> {
+        let mut samples = Vec::new();
+        for gpu in gpus {
+            let answered = self.gpus.entry(gpu.gpu.clone()).or_default();
+            for (number, _) in &gpu.own.known {
+                answered.tiers[tier as usize].insert_number(*number);
+            }
+            for (link, values) in &gpu.links {
+                let link = answered.links.entry(*link).or_default();
+                values.known.iter().for_each(|(number, _)| link.insert_number(*number));
+            }
+            let subject = Subject::Gpu(gpu.gpu.clone());
+            let from = samples.len();
+            gpu.own.samples(&subject, &mut samples)?;
+            for (link, values) in gpu.links {
+                values.samples(&Subject::Link { gpu: gpu.gpu.clone(), link }, &mut samples)?;
+            }
+            if let Some(why) = gpu.trouble {
+                let links = (tier == Tier::Medium).then_some(&answered.links);
+                let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
+                unreadable(&gpu.gpu, answered.tiers[tier as usize], &why, &said, &mut samples);
+                for (link, signals) in links.into_iter().flatten() {
+                    let subject = Subject::Link { gpu: gpu.gpu.clone(), link: *link };
+                    samples.extend(signals.iter().map(|signal| Sample {
+                        subject: subject.clone(),
+                        signal,
+                        reading: Reading::Unreadable(why.clone()),
+                    }));
+                }
+            }
+        }
+        Some(samples)
+    }
+
+    /// Everything that was ever answered, as unreadable.
+    pub(super) fn blind(&self, why: &str) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        for (gpu, answered) in &self.gpus {
+            let all = answered.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
+            unreadable(gpu, all, why, &[], &mut samples);
+            for (link, signals) in &answered.links {
+                let subject = Subject::Link { gpu: gpu.clone(), link: *link };
+                samples.extend(signals.iter().map(|signal| Sample {
+                    subject: subject.clone(),
+                    signal,
+                    reading: Reading::Unreadable(why.to_owned()),
+                }));
+            }
+        }
+        samples
+    }
+}
+
+fn unreadable(
+    gpu: &GpuUuid,
+    signals: SignalSet,
+    why: &str,
+    said: &[Signal],
+    into: &mut Vec<Sample>,
+) {
+    for signal in signals.iter().filter(|signal| !said.contains(signal)) {
+        into.push(Sample {
+            subject: Subject::Gpu(gpu.clone()),
+            signal,
+            reading: Reading::Unreadable(why.to_owned()),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_back() {
+        let known = GpuIdentity {
+            uuid: GpuUuid("GPU-1".to_owned()),
+            index: 3,
+            minor: Some(3),
+            pci: "0000:1b:00.0".to_owned(),
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+        };
+        for request in Tier::ALL
+            .map(Request::Values)
+            .into_iter()
+            .chain([Request::Inventory(Vec::new()), Request::Inventory(vec![known])])
+        {
+            assert_eq!(Request::of(&request.line()), Some(request));
+        }
+        assert_eq!(Request::of("inventory\n"), Some(Request::Inventory(Vec::new())));
+        for nonsense in ["", "fastest", "inventory {", "fast "] {
+            let read = Request::of(nonsense);
+            assert_eq!(read, (nonsense == "fast ").then_some(Request::Values(Tier::Fast)));
+        }
+    }
+
+    #[test]
+    fn what_was_answered_is_unreadable_in_trouble_and_when_blind() {
+        let gpu = GpuUuid("GPU-1".to_owned());
+        let mut own = Values::default();
+        own.put(Signal::GpuTemperature, Reading::Value(40.0));
+        own.put(Signal::GpuPower, Reading::Value(f64::NAN));
+        own.put(Signal::GpuMemoryTemperature, Reading::Absent);
+        let values = |own, trouble: Option<&str>| GpuValues {
+            gpu: gpu.clone(),
+            own,
+            links: Vec::new(),
+            trouble: trouble.map(str::to_owned),
+        };
+        let mut seen = Seen::default();
+        let text = serde_json::to_string(&values(own, None)).unwrap();
+        let read: GpuValues = serde_json::from_str(&text).unwrap();
+        let samples = seen.samples(Tier::Fast, vec![read]).unwrap();
+        let readings: Vec<_> = samples.iter().map(|it| (it.signal, it.reading.clone())).collect();
+        assert_eq!(
+            readings,
+            [
+                (Signal::GpuTemperature, Reading::Value(40.0)),
+                (Signal::GpuMemoryTemperature, Reading::Absent),
+                (Signal::GpuPower, Reading::Unreadable("it is not a number".to_owned())),
+            ]
+        );
+        let mut lost = Values::default();
+        lost.put(Signal::GpuLost, Reading::Value(1.0));
+        let samples = seen.samples(Tier::Fast, vec![values(lost, Some("lost"))]).unwrap();
+        let readings: Vec<_> = samples.iter().map(|it| (it.signal, it.reading.clone())).collect();
+        assert_eq!(
+            readings,
+            [
+                (Signal::GpuLost, Reading::Value(1.0)),
+                (Signal::GpuTemperature, Reading::Unreadable("lost".to_owned())),
+            ]
+        );
+        assert_eq!(seen.blind("hung").len(), 2);
+        seen.keep(&[]);
+        assert_eq!(seen.blind("hung"), []);
+    }
+
+    #[test]
+    fn a_number_that_is_no_signal_is_refused() {
+        let own = Values { known: vec![(255, 1.0)], ..Values::default() };
+        let values =
+            GpuValues { gpu: GpuUuid("GPU-1".to_owned()), own, links: Vec::new(), trouble: None };
+        assert!(Seen::default().samples(Tier::Fast, vec![values]).is_none());
+    }
+}
