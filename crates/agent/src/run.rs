@@ -247,7 +247,11 @@ async fn signals(
                     tracing::warn!(%keys, "the configuration was read again; these keys wait for a restart");
                 }
                 config = config.reloaded(&new);
-                pages.metrics.write().unwrap_or_else(PoisonError::into_inner).clone_from(&config.metrics);
+                pages
+                    .metrics
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone_from(&config.metrics);
                 Seen::Reloaded(Box::new(config.clone()))
             }
             Err(err) => {

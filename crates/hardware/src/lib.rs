@@ -5,16 +5,20 @@
 //!   │                                                                            ├─> Capture on disk
 //!   └─> pci, driver, kernels, packages, ... ─> NodeObservation                   │
 //! probe child (`farrier probe nvml`) ─ JSON lines, a deadline ─> NvmlReading ────┘
-//! probe child (`farrier probe watch`) ─ a line for a line ─> ProbeSaid, for as long as the agent runs
+//! probe child (`farrier probe watch`) ─ a line for a line ─> ProbeSaid ───────────┐
+//! kmsg: the kernel log ─> KernelLog ─────────────────────────────────────────────┤ for as long as
+//! host: files of the host, in tiers ─> Sample ───────────────────────────────────┤ the agent runs
+//! holder: a process ─> its job, pod, container or unit ──────────────────────────┘
 //! ```
 //!
 //! Nothing here judges: `farrier_facts::node` does. Entry points: [`observe::observe`] for the files,
-//! [`nvml::ask`] for NVML once, [`nvml::watch::run`] for NVML all the time, [`capture`] for keeping both. No
-//! read of a file enters the NVIDIA driver except `/proc/driver/nvidia/{version,params}`, which answer
-//! without touching the GPU; everything that can hang in a wedged driver is in the probe child.
+//! [`nvml::ask`] for NVML once, [`capture`] for keeping both; [`nvml::watch::run`], [`kmsg::run`],
+//! [`host::Collector`] and [`holder::holder`] for what is watched. No read of a file enters the NVIDIA driver
+//! except `/proc/driver/nvidia/{version,params}`, which answer without touching the GPU; everything that can
+//! hang in a wedged driver is in the probe child.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library that is loaded at run time; its calls are in `nvml`"
+    reason = "NVML is a C library that is loaded at run time, with its calls in `nvml`; `poll` and `sysconf` have no safe form"
 )]
 
 mod apt_conf;

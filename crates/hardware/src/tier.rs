@@ -3,31 +3,34 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A group of signals that are read together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+use serde::{Deserialize, Serialize};
+
+/// How often something is asked: what is dear to ask is asked seldom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// Every second.
+    /// Every second: what moves with the work.
     Fast,
-    /// Every ten seconds.
+    /// Every ten seconds: counters, links, processes.
     Medium,
-    /// Every minute.
+    /// Every minute: what changes seldom or takes milliseconds to ask.
     Slow,
-    /// Every hour.
+    /// Every hour: what takes tens of milliseconds, and what the part does not have, anew.
     Rare,
 }
 
 impl Tier {
-    /// All of them, the most frequent first.
+    /// All of them, in the order in which a new child is asked.
     pub const ALL: [Self; 4] = [Self::Fast, Self::Medium, Self::Slow, Self::Rare];
 
-    /// How often, where nobody configured it otherwise.
+    /// The time between two requests.
     pub const fn period(self) -> Duration {
-        match self {
-            Self::Fast => Duration::from_secs(1),
-            Self::Medium => Duration::from_secs(10),
-            Self::Slow => Duration::from_secs(60),
-            Self::Rare => Duration::from_secs(3600),
-        }
+        Duration::from_secs(match self {
+            Self::Fast => 1,
+            Self::Medium => 10,
+            Self::Slow => 60,
+            Self::Rare => 3600,
+        })
     }
 }
 

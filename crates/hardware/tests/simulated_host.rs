@@ -161,7 +161,8 @@ fn what_is_injected_is_seen() {
         let found = value(&samples, subject, signal);
         assert!((least..=most).contains(&found), "{signal}: {found}");
     }
-    let gone = NicChange { name: "mlx5_1".to_owned(), port: 1, gone: true, ..NicChange::default() };
+    let gone =
+        NicChange { name: "mlx5_1".to_owned(), port: 1, gone: Some(true), ..NicChange::default() };
     node.inject(&HostFault::Nic(gone));
     for _ in 0..3 {
         node.collector.read(Tier::Fast);

@@ -18,9 +18,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_facts::decode;
-use farrier_fleet::health::{
-    Batch, Change, Coverage, Engine, KernelEvent, Moment, Rules, Subject,
-};
+use farrier_fleet::health::{Batch, Change, Coverage, Engine, KernelEvent, Moment, Rules, Subject};
 use farrier_hardware::kmsg::KernelLog;
 use jiff::Timestamp;
 
@@ -124,8 +122,7 @@ impl Brain {
         let fold = journal.durable();
         let changes = engine.restore(fold.saved(), &place.boot, now);
         let after = fold.kernel_cursor(&place.boot);
-        let kernel =
-            KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
+        let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
         let (sink, unsunk) = sink.map_or((None, Vec::new()), |(sink, lacks)| (Some(sink), lacks));
@@ -266,7 +263,10 @@ impl Brain {
                 self.kernel.record(now, seq, since_boot_us, &text, &mut batch.kernel);
             }
             KernelLog::Lost { lines } => {
-                tracing::warn!(lines, "lines of the kernel log were overwritten before they were read");
+                tracing::warn!(
+                    lines,
+                    "lines of the kernel log were overwritten before they were read"
+                );
                 self.own.lines_lost += lines;
             }
             KernelLog::Unreadable { why } => {
@@ -339,7 +339,9 @@ impl Brain {
                 tracing::warn!(id, %code, %subject, %severity, action = %finding.action, detail = %finding.detail, "opened");
             }
             Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
-            Change::Updated(_) => tracing::debug!(id, %code, %subject, count = finding.count, "updated"),
+            Change::Updated(_) => {
+                tracing::debug!(id, %code, %subject, count = finding.count, "updated")
+            }
         }
         if matches!(change, Change::Cleared(_)) {
             self.board.cleared(finding);
@@ -431,7 +433,8 @@ impl Brain {
         let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
         if moved || self.config.sink != config.sink {
             self.pass_on();
-            let from = self.unsunk.first().map_or(self.journal.durable().seq, |first| first.seq - 1);
+            let from =
+                self.unsunk.first().map_or(self.journal.durable().seq, |first| first.seq - 1);
             self.sink = config.sink.file.as_deref().and_then(|path| open_sink(path, from));
         }
         self.config = config.clone();

@@ -138,7 +138,8 @@ impl Own {
     /// What the agent does not see now.
     pub(super) fn blindness(&self, now: Moment) -> Vec<Blindness> {
         let mut blind = Vec::new();
-        let mut add = |what: &str, why: String| blind.push(Blindness { what: what.to_owned(), why });
+        let mut add =
+            |what: &str, why: String| blind.push(Blindness { what: what.to_owned(), why });
         if let Some(why) = &self.nvml_blind {
             add("nvml", format!("NVML: {why}"));
         }

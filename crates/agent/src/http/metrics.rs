@@ -58,7 +58,12 @@ fn signals(state: &State, text: &mut Text) {
     }
 }
 
-fn one(family: &mut Family<'_>, subject: &Subject, indices: &BTreeMap<&GpuUuid, String>, value: f64) {
+fn one(
+    family: &mut Family<'_>,
+    subject: &Subject,
+    indices: &BTreeMap<&GpuUuid, String>,
+    value: f64,
+) {
     let index = |gpu: &GpuUuid| indices.get(gpu).map_or("", String::as_str);
     match subject {
         Subject::Node | Subject::Agent => family.value(&[], value),
@@ -131,21 +136,26 @@ fn holders(state: &State, text: &mut Text) {
 }
 
 fn job_states(jobs: &[JobState], text: &mut Text) {
-    let mut each = |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
-        let mut family = text.family(name, kind, help);
-        for job in jobs {
-            if let Some(value) = value(job) {
-                family.value(&[("job", &job.job)], value);
+    let mut each =
+        |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
+            let mut family = text.family(name, kind, help);
+            for job in jobs {
+                if let Some(value) = value(job) {
+                    family.value(&[("job", &job.job)], value);
+                }
             }
-        }
-    };
+        };
     each("farrier_job_ranks", "Ranks of a job that are connected here.", "gauge", &|job| {
         Some(f64::from(job.ranks))
     });
-    each("farrier_job_step", "The last step that a job ended.", "gauge", &|job| job.step.map(lossy));
+    each("farrier_job_step", "The last step that a job ended.", "gauge", &|job| {
+        job.step.map(lossy)
+    });
     each("farrier_job_step_seconds", "Time of that step.", "gauge", &|job| job.step_s);
     each("farrier_job_loss", "Loss of that step.", "gauge", &|job| job.loss);
-    each("farrier_job_tokens_per_s", "Tokens a second of its ranks here.", "gauge", &|job| job.tokens_per_s);
+    each("farrier_job_tokens_per_s", "Tokens a second of its ranks here.", "gauge", &|job| {
+        job.tokens_per_s
+    });
     each("farrier_job_ooms_total", "Times that a job ran out of GPU memory.", "counter", &|job| {
         Some(lossy(job.ooms))
     });
@@ -153,14 +163,22 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
 
 fn itself(state: &State, text: &mut Text) {
     let cost = &state.cost;
-    text.counter("farrier_agent_cpu_seconds_total", "Processor time of the agent.", lossy(cost.cpu_us) / 1e6);
+    text.counter(
+        "farrier_agent_cpu_seconds_total",
+        "Processor time of the agent.",
+        lossy(cost.cpu_us) / 1e6,
+    );
     let help = "Processor time of the children that ask NVML.";
     text.counter("farrier_agent_probe_cpu_seconds_total", help, lossy(cost.child_cpu_us) / 1e6);
     if let Some(rss) = cost.rss_bytes {
         text.gauge("farrier_agent_rss_bytes", "Memory of the agent.", lossy(rss));
     }
     if let Some(rss) = cost.child_rss_bytes {
-        text.gauge("farrier_agent_probe_rss_bytes", "Memory of the child that asks NVML.", lossy(rss));
+        text.gauge(
+            "farrier_agent_probe_rss_bytes",
+            "Memory of the child that asks NVML.",
+            lossy(rss),
+        );
     }
     text.gauge("farrier_agent_journal_bytes", "Bytes of the journal.", lossy(state.journal.bytes));
     let help = "Lines of the journal that were no records when the agent started.";

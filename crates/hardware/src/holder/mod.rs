@@ -82,7 +82,9 @@ impl fmt::Display for HolderKind {
     }
 }
 
-/// Reads to whom a process belongs.
+/// Reads to whom a process belongs. The command line is read from the process's own memory, behind a lock that a
+/// thread which is stuck in the driver may hold: it is left out where a thread is stuck, and whoever asks does well to
+/// ask once, when the process appears.
 pub fn holder(root: &Root, pid: u32) -> Holder {
     let folder = format!("/proc/{pid}");
     let name = root.word(&format!("{folder}/comm"));
@@ -94,7 +96,7 @@ pub fn holder(root: &Root, pid: u32) -> Holder {
     Holder {
         pid,
         name: name.value().map(|name| command::harmless(name)),
-        command: command::read(root, &folder),
+        command: if may_hang(root, &folder) { None } else { command::read(root, &folder) },
         uid: uid(root, &folder),
         login_uid: root
             .word(&format!("{folder}/loginuid"))
@@ -104,6 +106,20 @@ pub fn holder(root: &Root, pid: u32) -> Holder {
         kind,
         cgroup: cgroup.map(|path| command::harmless(&path)),
     }
+}
+
+/// Whether a thread of the process is in uninterruptible sleep (D).
+fn may_hang(root: &Root, folder: &str) -> bool {
+    let tasks = root.list(&format!("{folder}/task"));
+    let of_tasks = tasks.value().into_iter().flatten().map(|task| format!("{folder}/task/{task}"));
+    of_tasks.chain([folder.to_owned()]).any(|folder| {
+        let stat = root.bytes(&format!("{folder}/stat"));
+        stat.value().is_some_and(|line| {
+            String::from_utf8_lossy(line)
+                .rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('D'))
+        })
+    })
 }
 
 fn unknown(why: String) -> HolderKind {
@@ -154,6 +170,11 @@ mod tests {
         assert_eq!(found.kind.to_string(), "Slurm job 7.0");
         write("loginuid", "4294967295");
         assert_eq!(holder(&root, 42).login_uid, None);
+        // A thread is stuck in the driver: the memory of the process is not touched.
+        write("task/42/stat", "42 (python3) S 1 1\n");
+        write("task/43/stat", "43 (a) S (b) D 1 1\n");
+        let stuck = holder(&root, 42);
+        assert_eq!((stuck.command, stuck.kind), (None, found.kind));
     }
 
     #[test]

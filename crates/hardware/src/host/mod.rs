@@ -5,6 +5,9 @@
 //! a network port's files does enter that adapter's driver and firmware, and may wait there for as long as a
 //! firmware command may take: the collector has a thread of its own.
 //!
+//! What a read costs of a core, measured on two cores of a virtual machine with 8 ports and 8 GPUs: fast 20 µs,
+//! medium 0.35 ms, slow 0.1 ms and 10 ms for each 1,000 processes. What adapters take to answer comes on top.
+//!
 //! Each subject is a file. What must be remembered between two reads is in its struct; memory is bounded by what
 //! the node has.
 

@@ -104,11 +104,16 @@ fn look(root: &Root, folder: &str, now: &mut HashMap<ThreadKey, Stuck>) {
     if now.len() >= STUCK_MAX {
         return;
     }
-    let wait_channel = root.word(&format!("{folder}/wchan"));
-    // Only root may read it; without it the name of the function must do.
-    let stack = root.text(&format!("{folder}/stack"));
-    let text = |reading: &Reading<String>| reading.value().cloned().unwrap_or_default();
-    let waits = waits_for(stat.name, &text(&wait_channel), &text(&stack));
+    let text = |file: &str| match root.word(&format!("{folder}/{file}")) {
+        Reading::Value(text) => text,
+        Reading::Absent | Reading::Unreadable(_) => String::new(),
+    };
+    let wait_channel = text("wchan");
+    let mut waits = waits_for(stat.name, &wait_channel, "");
+    if waits == Waits::Other {
+        // Only root may read it, and behind a lock that a process in `execve` holds: not where the name is enough.
+        waits = waits_for(stat.name, &wait_channel, &text("stack"));
+    }
     let seen = Stuck { waits, switches: switches(root, folder) };
     now.insert((stat.number, stat.started), seen);
 }
