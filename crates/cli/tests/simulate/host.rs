@@ -428,3 +428,25 @@ fn a_restart_begins_again() {
     let (code, words) = checked(&world);
     assert_eq!(code, 0, "{words}");
 }
+
+#[test]
+fn injections_at_the_same_time_all_count() {
+    let world = World::of_eight();
+    let before = sequences(&world).len();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    world.inject(&["xid", "48"]);
+                    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1"]);
+                }
+            });
+        }
+    });
+    assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "16\n");
+    let expected: Vec<u64> = (0..before as u64 + 16).collect();
+    assert_eq!(sequences(&world), expected);
+    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["gpus"][0]["ecc"]["volatile"]["dram_uncorrected"], 16);
+}
