@@ -272,6 +272,7 @@ fn who_holds_a_gpu_is_in_proc() {
     assert_eq!(read(&world, "proc/4242/cmdline"), "python3\0train.py\0--lr=1\0");
     assert_eq!(read(&world, "proc/4242/cgroup"), format!("0::{cgroup}\n"));
     assert!(read(&world, "proc/4242/stat").starts_with("4242 (python3) R 1 "));
+    assert_eq!(read(&world, "proc/4242/task/4242/stat"), read(&world, "proc/4242/stat"));
     assert_eq!(read(&world, "proc/4242/stat").split_whitespace().count(), 52);
     world.inject(&["process", "4242", "--end", "--gpu", "0"]);
     assert!(world.path().join("root/proc/4242").exists(), "it still holds seven");
@@ -348,6 +349,8 @@ fn the_host_fails_in_its_own_ways() {
         read(&world, "proc/self/mounts").starts_with("/dev/nvme0n1p2 / ext4 ro,relatime 0 0\n")
     );
     assert!(read(&world, "proc/mounts").contains("/scratch xfs rw,"));
+    let root = read(&world, "proc/1/mountinfo").lines().next().unwrap().to_owned();
+    assert!(root.contains(" / / rw,") && root.ends_with(" ext4 /dev/nvme0n1p2 ro"), "{root}");
     assert_eq!(read(&world, "sys/devices/system/edac/mc/mc0/ue_count"), "1\n");
     assert_eq!(read(&world, "proc/sys/fs/file-nr"), "99\t0\t100\n");
     assert!(read(&world, "dev/kmsg").contains("nfs: server 10.0.0.9 not responding, still trying"));

@@ -104,8 +104,9 @@ fn mounts(tree: &mut Tree, mounts: &[Mount]) {
         let Mount { source, path, kind, .. } = mount;
         let access = if mount.read_only { "ro" } else { "rw" };
         table.push_str(&format!("{source} {path} {kind} {access},relatime 0 0\n"));
+        // After an error the file system is read-only and its mount is not; the table above shows either.
         details.push_str(&format!(
-            "{number} 1 259:{number} / {path} {access},relatime shared:{number} - {kind} {source} {access}\n"
+            "{number} 1 259:{number} / {path} rw,relatime shared:{number} - {kind} {source} {access}\n"
         ));
         statistics.push_str(&format!("device {source} mounted on {path} with fstype {kind}"));
         if kind.starts_with("nfs") {
