@@ -344,6 +344,11 @@ fn the_host_fails_in_its_own_ways() {
         "99/100",
     ]);
     world.inject(&["host", "--nfs-stalled"]);
+    world.inject(&["host", "--memory-available-kib", "1024", "--large-blocks", "3"]);
+    assert!(read(&world, "proc/meminfo").contains("\nMemAvailable:   1024 kB\n"));
+    let buddies = read(&world, "proc/buddyinfo");
+    let large = buddies.lines().map(|line| line.split_whitespace().last().unwrap());
+    assert_eq!(large.collect::<Vec<_>>(), ["0", "1", "2"], "{buddies}");
     assert!(read(&world, "proc/vmstat").contains("\noom_kill 2\n"));
     assert!(
         read(&world, "proc/self/mounts").starts_with("/dev/nvme0n1p2 / ext4 ro,relatime 0 0\n")

@@ -108,6 +108,12 @@ pub(super) struct HostArgs {
     /// How processors choose their clocks
     #[arg(long, value_name = "NAME")]
     governor: Option<String>,
+    /// Memory that is left, in kibibytes
+    #[arg(long, value_name = "KIB")]
+    memory_available_kib: Option<u64>,
+    /// Free blocks of 2 MiB and more: few when memory is fragmented
+    #[arg(long, value_name = "COUNT")]
+    large_blocks: Option<u64>,
     /// More errors of the host's memory that were put right
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     edac_corrected: u64,
@@ -180,6 +186,8 @@ impl HostArgs {
                 .map(|name| BlockedThread { name, wait_channel: self.wait_channel.clone() }),
             clock_source: self.clock_source.clone(),
             governor: self.governor.clone(),
+            memory_available_kib: self.memory_available_kib,
+            large_blocks: self.large_blocks,
             edac_corrected: self.edac_corrected,
             edac_uncorrected: self.edac_uncorrected,
             file_handles: self.file_handles,
