@@ -232,10 +232,10 @@ fn adapters_change_and_count() {
 #[test]
 fn elastic_fabric_adapters_have_their_own_counters() {
     let world = World::with(&["--sku", "H100-SXM5-80GB", "--adapters", "0", "--efa", "2"]);
-    let folder = "sys/class/infiniband/rdmap112s0";
+    let folder = "sys/class/infiniband/rdmap0";
     world.inject(&[
         "nic",
-        "rdmap112s0",
+        "rdmap0",
         "--counter",
         "no_completion_cmds=1",
         "--counter",
@@ -247,7 +247,7 @@ fn elastic_fabric_adapters_have_their_own_counters() {
     let adapters = fs::read_dir(world.path().join("root/sys/class/infiniband")).unwrap();
     assert_eq!(adapters.count(), 2);
     let refused =
-        run(&["simulate", "inject", &world.dir(), "nic", "rdmap112s0", "--counter", "rx_drop=1"]);
+        run(&["simulate", "inject", &world.dir(), "nic", "rdmap0", "--counter", "rx_drop=1"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("did you mean `rx_drops`?"), "{}", refused.stderr);
 }
@@ -344,8 +344,8 @@ fn the_host_fails_in_its_own_ways() {
         "99/100",
     ]);
     world.inject(&["host", "--nfs-stalled"]);
-    world.inject(&["host", "--memory-available-kib", "1024", "--large-blocks", "3"]);
-    assert!(read(&world, "proc/meminfo").contains("\nMemAvailable:   1024 kB\n"));
+    world.inject(&["host", "--memory-available-ratio", "0.01", "--large-blocks", "3"]);
+    assert!(read(&world, "proc/meminfo").contains("\nMemAvailable:   21134202 kB\n"));
     let buddies = read(&world, "proc/buddyinfo");
     let large = buddies.lines().map(|line| line.split_whitespace().last().unwrap());
     assert_eq!(large.collect::<Vec<_>>(), ["0", "1", "2"], "{buddies}");

@@ -394,7 +394,7 @@ mod tests {
         };
         for fault in [
             HostFault::Nic(nic("mlx5_0", "link_downed")),
-            HostFault::Nic(nic("rdmap112s0", "no_completion_cmds")),
+            HostFault::Nic(nic("rdmap0", "no_completion_cmds")),
             HostFault::DriverUnloaded,
             HostFault::ModuleOnDisk("580.105.08".to_owned()),
             HostFault::Change(change),
