@@ -49,7 +49,7 @@ fn nvml_follows_the_clock() {
         "--nvlink-rx",
         "36864000",
         "--pcie-tx",
-        "2000000",
+        "2e6",
     ]);
     let read = "
 one = gpu(0)

@@ -232,10 +232,10 @@ fn adapters_change_and_count() {
 #[test]
 fn elastic_fabric_adapters_have_their_own_counters() {
     let world = World::with(&["--sku", "H100-SXM5-80GB", "--adapters", "0", "--efa", "2"]);
-    let folder = "sys/class/infiniband/rdmap112s0";
+    let folder = "sys/class/infiniband/rdmap0";
     world.inject(&[
         "nic",
-        "rdmap112s0",
+        "rdmap0",
         "--counter",
         "no_completion_cmds=1",
         "--counter",
@@ -247,7 +247,7 @@ fn elastic_fabric_adapters_have_their_own_counters() {
     let adapters = fs::read_dir(world.path().join("root/sys/class/infiniband")).unwrap();
     assert_eq!(adapters.count(), 2);
     let refused =
-        run(&["simulate", "inject", &world.dir(), "nic", "rdmap112s0", "--counter", "rx_drop=1"]);
+        run(&["simulate", "inject", &world.dir(), "nic", "rdmap0", "--counter", "rx_drop=1"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("did you mean `rx_drops`?"), "{}", refused.stderr);
 }
@@ -272,6 +272,7 @@ fn who_holds_a_gpu_is_in_proc() {
     assert_eq!(read(&world, "proc/4242/cmdline"), "python3\0train.py\0--lr=1\0");
     assert_eq!(read(&world, "proc/4242/cgroup"), format!("0::{cgroup}\n"));
     assert!(read(&world, "proc/4242/stat").starts_with("4242 (python3) R 1 "));
+    assert_eq!(read(&world, "proc/4242/task/4242/stat"), read(&world, "proc/4242/stat"));
     assert_eq!(read(&world, "proc/4242/stat").split_whitespace().count(), 52);
     world.inject(&["process", "4242", "--end", "--gpu", "0"]);
     assert!(world.path().join("root/proc/4242").exists(), "it still holds seven");
@@ -343,11 +344,18 @@ fn the_host_fails_in_its_own_ways() {
         "99/100",
     ]);
     world.inject(&["host", "--nfs-stalled"]);
+    world.inject(&["host", "--memory-available-ratio", "0.01", "--large-blocks", "3"]);
+    assert!(read(&world, "proc/meminfo").contains("\nMemAvailable:   21134202 kB\n"));
+    let buddies = read(&world, "proc/buddyinfo");
+    let large = buddies.lines().map(|line| line.split_whitespace().last().unwrap());
+    assert_eq!(large.collect::<Vec<_>>(), ["0", "1", "2"], "{buddies}");
     assert!(read(&world, "proc/vmstat").contains("\noom_kill 2\n"));
     assert!(
         read(&world, "proc/self/mounts").starts_with("/dev/nvme0n1p2 / ext4 ro,relatime 0 0\n")
     );
     assert!(read(&world, "proc/mounts").contains("/scratch xfs rw,"));
+    let root = read(&world, "proc/1/mountinfo").lines().next().unwrap().to_owned();
+    assert!(root.contains(" / / rw,") && root.ends_with(" ext4 /dev/nvme0n1p2 ro"), "{root}");
     assert_eq!(read(&world, "sys/devices/system/edac/mc/mc0/ue_count"), "1\n");
     assert_eq!(read(&world, "proc/sys/fs/file-nr"), "99\t0\t100\n");
     assert!(read(&world, "dev/kmsg").contains("nfs: server 10.0.0.9 not responding, still trying"));
@@ -427,4 +435,26 @@ fn a_restart_begins_again() {
     assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "0\n");
     let (code, words) = checked(&world);
     assert_eq!(code, 0, "{words}");
+}
+
+#[test]
+fn injections_at_the_same_time_all_count() {
+    let world = World::of_eight();
+    let before = sequences(&world).len();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    world.inject(&["xid", "48"]);
+                    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1"]);
+                }
+            });
+        }
+    });
+    assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "16\n");
+    let expected: Vec<u64> = (0..before as u64 + 16).collect();
+    assert_eq!(sequences(&world), expected);
+    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["gpus"][0]["ecc"]["volatile"]["dram_uncorrected"], 16);
 }

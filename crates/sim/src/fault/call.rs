@@ -33,6 +33,18 @@ impl CallFault {
     }
 }
 
+impl std::fmt::Display for CallFault {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.effect {
+            Effect::Error(code) => write!(out, "{} returns {code}", self.call),
+            Effect::HangMs(milliseconds) => {
+                write!(out, "{} hangs for {milliseconds} ms", self.call)
+            }
+            Effect::HangForever => write!(out, "{} hangs for ever", self.call),
+        }
+    }
+}
+
 /// A name without its `_v2`.
 fn without_version(call: &str) -> &str {
     match call.rsplit_once("_v") {

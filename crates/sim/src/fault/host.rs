@@ -75,6 +75,10 @@ pub struct HostChange {
     pub clock_source: Option<String>,
     /// How the processors choose their clocks.
     pub governor: Option<String>,
+    /// Memory that is left without swapping.
+    pub memory_available_kib: Option<u64>,
+    /// Free blocks of 2 MiB and more.
+    pub large_blocks: Option<u64>,
     /// More memory errors that were put right.
     pub edac_corrected: u64,
     /// More that were not.
@@ -273,6 +277,9 @@ fn change_host(
     }
     let host = &mut state.host;
     host.oom_kills = host.oom_kills.saturating_add(change.oom_kills);
+    let memory = &mut host.memory;
+    memory.available_kib = change.memory_available_kib.unwrap_or(memory.available_kib);
+    memory.large_blocks = change.large_blocks.unwrap_or(memory.large_blocks);
     host.edac.corrected = host.edac.corrected.saturating_add(change.edac_corrected);
     host.edac.uncorrected = host.edac.uncorrected.saturating_add(change.edac_uncorrected);
     host.file_handles = change.file_handles.unwrap_or(host.file_handles);
@@ -377,6 +384,8 @@ mod tests {
             }),
             clock_source: Some("hpet".to_owned()),
             governor: Some("powersave".to_owned()),
+            memory_available_kib: Some(1),
+            large_blocks: Some(0),
             edac_corrected: 1,
             edac_uncorrected: 1,
             file_handles: Some(FileHandles { used: 99, max: 100 }),
@@ -385,7 +394,7 @@ mod tests {
         };
         for fault in [
             HostFault::Nic(nic("mlx5_0", "link_downed")),
-            HostFault::Nic(nic("rdmap112s0", "no_completion_cmds")),
+            HostFault::Nic(nic("rdmap0", "no_completion_cmds")),
             HostFault::DriverUnloaded,
             HostFault::ModuleOnDisk("580.105.08".to_owned()),
             HostFault::Change(change),

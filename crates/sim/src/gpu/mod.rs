@@ -10,6 +10,7 @@ mod memory;
 mod modes;
 mod pci;
 mod power;
+mod wrong;
 
 use serde::{Deserialize, Serialize};
 

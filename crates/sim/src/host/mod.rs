@@ -34,6 +34,9 @@ pub struct Host {
     /// Processes that the kernel killed for memory.
     #[serde(default)]
     pub oom_kills: u64,
+    /// Memory that is left.
+    #[serde(default)]
+    pub memory: HostMemory,
     /// Memory errors that the host's controllers counted.
     #[serde(default)]
     pub edac: Edac,
@@ -56,6 +59,27 @@ pub struct Edac {
     pub corrected: u64,
     /// Not put right.
     pub uncorrected: u64,
+}
+
+/// Memory that is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostMemory {
+    /// Without swapping.
+    pub available_kib: u64,
+    /// Blocks of 2 MiB and more that are free.
+    pub large_blocks: u64,
+}
+
+impl HostMemory {
+    /// All of it.
+    pub const TOTAL_KIB: u64 = 2_113_420_288;
+}
+
+impl Default for HostMemory {
+    fn default() -> Self {
+        Self { available_kib: 2_010_420_288, large_blocks: 210_646 }
+    }
 }
 
 /// Open files.
@@ -128,6 +152,7 @@ impl Host {
                 mount("10.0.0.9:/data", "/mnt/data", "nfs4"),
             ],
             oom_kills: 0,
+            memory: HostMemory::default(),
             edac: Edac::default(),
             file_handles: FILE_HANDLES,
             clock_source: CLOCK_SOURCE.to_owned(),
@@ -146,6 +171,7 @@ impl Host {
             (mount.read_only, mount.stalled) = (false, false);
         }
         self.oom_kills = 0;
+        self.memory = HostMemory::default();
         self.edac = Edac::default();
         self.file_handles = FILE_HANDLES;
         CLOCK_SOURCE.clone_into(&mut self.clock_source);
@@ -166,6 +192,7 @@ impl Host {
             task.started_unix_ms = now_unix_ms;
         }
         self.oom_kills = 0;
+        self.memory = HostMemory::default();
         self.edac = Edac::default();
         self.file_handles = FILE_HANDLES;
     }
@@ -191,6 +218,10 @@ impl Host {
             if count > 0 {
                 wrong.push(format!("{count} {words}"));
             }
+        }
+        if self.memory != HostMemory::default() {
+            let HostMemory { available_kib, large_blocks } = self.memory;
+            wrong.push(format!("{available_kib} KiB available, {large_blocks} large blocks free"));
         }
         if self.file_handles != FILE_HANDLES {
             wrong.push(format!(

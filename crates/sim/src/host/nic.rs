@@ -196,11 +196,11 @@ impl Nic {
         }
     }
 
-    /// An Elastic Fabric Adapter, named after its bus as systemd does.
+    /// An Elastic Fabric Adapter. systemd would add its bus and slot to the name.
     pub(super) fn efa(number: u32) -> Self {
         let bus = EFA_BUS + number % EFA_MAX;
         Self {
-            name: format!("rdmap{bus}s0"),
+            name: format!("rdmap{number}"),
             kind: NicKind::Efa,
             bus,
             gone: false,

@@ -1,6 +1,6 @@
 //! What the kernel and the distribution say of the host.
 
-use crate::host::{Host, Mount};
+use crate::host::{Host, HostMemory, Mount};
 use crate::node::Node;
 
 use super::Tree;
@@ -69,10 +69,13 @@ pub(super) fn uptime(tree: &mut Tree, node: &Node) {
 }
 
 fn memory(tree: &mut Tree, host: &Host) {
+    let total = HostMemory::TOTAL_KIB;
+    let HostMemory { available_kib, large_blocks } = host.memory;
+    let free = available_kib.saturating_sub(98_742_252);
     tree.add(
         "proc/meminfo",
-        "MemTotal:       2113420288 kB\nMemFree:        1893420288 kB\nMemAvailable:   2010420288 kB\nBuffers:          402132 kB\n\
-         Cached:         98340120 kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n",
+        format!("MemTotal:       {total} kB\nMemFree:        {free} kB\nMemAvailable:   {available_kib} kB\nBuffers:          402132 kB\n\
+         Cached:         98340120 kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n"),
     );
     tree.add(
         "proc/vmstat",
@@ -81,13 +84,14 @@ fn memory(tree: &mut Tree, host: &Host) {
             host.oom_kills
         ),
     );
-    // Free blocks by order: most of the memory is in the largest.
-    let orders = "1033   2011   1800   1310    911    660    401    280    190    120 105011";
+    // Free blocks by order: most of the memory is in the largest, of 4 MiB.
+    let small = "1033   2011   1800   1310    911    660    401    280    190      0";
+    let (near, far) = (large_blocks / 2, large_blocks - large_blocks / 2);
     tree.add(
         "proc/buddyinfo",
         format!(
-            "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3 \n\
-             Node 0, zone   Normal   {orders} \nNode 1, zone   Normal   {orders} \n"
+            "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      0      0 \n\
+             Node 0, zone   Normal   {small} {near} \nNode 1, zone   Normal   {small} {far} \n"
         ),
     );
     tree.add("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n");
@@ -104,8 +108,9 @@ fn mounts(tree: &mut Tree, mounts: &[Mount]) {
         let Mount { source, path, kind, .. } = mount;
         let access = if mount.read_only { "ro" } else { "rw" };
         table.push_str(&format!("{source} {path} {kind} {access},relatime 0 0\n"));
+        // After an error the file system is read-only and its mount is not; the table above shows either.
         details.push_str(&format!(
-            "{number} 1 259:{number} / {path} {access},relatime shared:{number} - {kind} {source} {access}\n"
+            "{number} 1 259:{number} / {path} rw,relatime shared:{number} - {kind} {source} {access}\n"
         ));
         statistics.push_str(&format!("device {source} mounted on {path} with fstype {kind}"));
         if kind.starts_with("nfs") {

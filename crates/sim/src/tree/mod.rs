@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(text("sys/bus/pci/devices/0000:1b:00.0/device"), "0x2330\n");
         assert!(text("var/lib/dpkg/status").contains("Version: 580.95.05-0ubuntu1"));
         assert!(text("sys/class/infiniband/mlx5_7/ports/1/state").contains("4: ACTIVE"));
-        assert_eq!(text("sys/class/infiniband/rdmap113s0/hw_counters/no_completion_cmds"), "0\n");
+        assert_eq!(text("sys/class/infiniband/rdmap1/hw_counters/no_completion_cmds"), "0\n");
         assert_eq!(text("proc/uptime"), "86400.00 8294400.00\n");
         assert!(text("proc/1/stat").starts_with("1 (systemd) S 0 "));
         assert_eq!(text("sys/class/infiniband/mlx5_0/ports/1/rate"), "400 Gb/sec (4X NDR)\n");

@@ -19,7 +19,10 @@ pub(super) fn add(tree: &mut Tree, node: &Node, host: &Host, gpus: &[&Gpu]) {
         }
     }
     for process in gpus.iter().flat_map(|gpu| &gpu.processes) {
-        files(tree, node, &task_of(process));
+        let task = task_of(process);
+        files(tree, node, &task);
+        // Its one thread, which readers of threads look for.
+        thread(tree, node, &task, &format!("proc/{0}/task/{0}", task.pid));
     }
     if node.driver_loaded {
         let manager = (FABRIC_MANAGER_PID, "nvidia-fabricmanager");
@@ -53,16 +56,21 @@ fn task_of(process: &Process) -> Task {
 }
 
 fn files(tree: &mut Tree, node: &Node, task: &Task) {
-    let Task { pid, parent, name, .. } = task;
-    let folder = format!("proc/{pid}");
-    let (letter, word) = task.state.words();
-    tree.value(format!("{folder}/comm"), name);
+    let folder = format!("proc/{}", task.pid);
     let mut command = task.command.join("\0");
     if !command.is_empty() {
         command.push('\0');
     }
     tree.add(format!("{folder}/cmdline"), command);
     tree.value(format!("{folder}/cgroup"), format!("0::{}", task.cgroup));
+    thread(tree, node, task, &folder);
+}
+
+/// What a process and each of its threads have.
+fn thread(tree: &mut Tree, node: &Node, task: &Task, folder: &str) {
+    let Task { pid, parent, name, .. } = task;
+    let (letter, word) = task.state.words();
+    tree.value(format!("{folder}/comm"), name);
     let wait = if task.wait_channel.is_empty() { "0" } else { task.wait_channel.as_str() };
     tree.add(format!("{folder}/wchan"), wait);
     let stack = match task.wait_channel.as_str() {
@@ -85,7 +93,8 @@ fn files(tree: &mut Tree, node: &Node, task: &Task) {
         format!("{folder}/status"),
         format!(
             "Name:\t{name}\nUmask:\t0022\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{pid}\nPPid:\t{parent}\n\
-             TracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nThreads:\t1\n"
+             TracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nThreads:\t1\nvoluntary_ctxt_switches:\t150\n\
+             nonvoluntary_ctxt_switches:\t12\n"
         ),
     );
 }

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use farrier_sim::fault::{CallFault, Effect};
-use farrier_sim::gpu::Reason;
 use farrier_sim::{Gpu, Host, Node};
 use serde::Serialize;
 
@@ -62,7 +60,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 fn wrong_with_node(node: &Node) -> Vec<String> {
-    let mut wrong: Vec<String> = node.faults.iter().map(call_words).collect();
+    let mut wrong: Vec<String> = node.faults.iter().map(ToString::to_string).collect();
     if !node.driver_loaded {
         wrong.push("the driver is not loaded".to_owned());
     }
@@ -73,7 +71,7 @@ fn wrong_with_node(node: &Node) -> Vec<String> {
 }
 
 fn row(number: usize, gpu: &Gpu, printer: &Printer) -> Vec<String> {
-    let wrong = wrong(gpu);
+    let wrong = gpu.wrong();
     let tone = if wrong.is_empty() { Tone::Good } else { Tone::Bad };
     let wrong = if wrong.is_empty() { "nothing".to_owned() } else { wrong.join("; ") };
     vec![
@@ -86,73 +84,4 @@ fn row(number: usize, gpu: &Gpu, printer: &Printer) -> Vec<String> {
         format!("{} / {} MiB", gpu.used_bytes() >> 20, gpu.memory.total_bytes >> 20),
         printer.toned(tone, &wrong),
     ]
-}
-
-/// What is wrong with a GPU, in words.
-fn wrong(gpu: &Gpu) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (holds, words) in [
-        (gpu.lost && !gpu.gone, "lost"),
-        (gpu.gone, "gone from the bus"),
-        (!gpu.board.inforom_valid, "InfoROM is not valid"),
-        (gpu.ecc.unrepairable_memory, "memory that cannot be repaired"),
-        (gpu.ecc.sram_threshold_exceeded, "SRAM errors above the threshold"),
-        (gpu.remap.pending, "remap pending"),
-        (gpu.remap.failed, "remap failed"),
-    ] {
-        if holds {
-            wrong.push(words.to_owned());
-        }
-    }
-    if gpu.recovery_action != 0 {
-        wrong.push(format!("recovery action {}", gpu.recovery_action));
-    }
-    if let Some(event) = gpu.events.last() {
-        wrong.push(format!("{} events, the last {}", gpu.events.len(), event.data));
-    }
-    let (volatile, remap) = (&gpu.ecc.volatile, &gpu.remap);
-    for (count, words) in [
-        (volatile.corrected(), "corrected memory errors"),
-        (volatile.uncorrected(), "uncorrected memory errors"),
-        (u64::from(remap.corrected_rows) + u64::from(remap.uncorrected_rows), "rows remapped"),
-        (u64::from(remap.banks.low), "banks with few spare rows"),
-        (u64::from(remap.banks.none), "banks without spare rows"),
-        (
-            gpu.retired_pages
-                .as_ref()
-                .map_or(0, |pages| (pages.single_bit.len() + pages.double_bit.len()) as u64),
-            "pages retired",
-        ),
-        (u64::from(gpu.pcie.replays), "PCIe replays"),
-        (u64::from(gpu.pcie.errors.correctable), "correctable PCIe errors"),
-        (u64::from(gpu.pcie.errors.non_fatal), "non-fatal PCIe errors"),
-        (u64::from(gpu.pcie.errors.fatal), "fatal PCIe errors"),
-    ] {
-        if count > 0 {
-            wrong.push(format!("{count} {words}"));
-        }
-    }
-    let held = gpu.clock_events.reasons.iter().filter(|reason| **reason != Reason::GpuIdle);
-    wrong.extend(held.map(|reason| format!("clocks held: {reason:?}")));
-    let down: Vec<String> = (0_usize..)
-        .zip(&gpu.nvlink.links)
-        .filter(|(_, link)| !link.active && link.remote != farrier_sim::gpu::Remote::Unknown)
-        .map(|(number, _)| number.to_string())
-        .collect();
-    if !down.is_empty() {
-        wrong.push(format!("NVLink down: {}", down.join(", ")));
-    }
-    if (gpu.pcie.generation, gpu.pcie.width) != (gpu.pcie.max_generation, gpu.pcie.max_width) {
-        wrong.push(format!("PCIe {} x{}", gpu.pcie.generation, gpu.pcie.width));
-    }
-    wrong.extend(gpu.faults.iter().map(call_words));
-    wrong
-}
-
-fn call_words(fault: &CallFault) -> String {
-    match fault.effect {
-        Effect::Error(code) => format!("{} returns {code}", fault.call),
-        Effect::HangMs(milliseconds) => format!("{} hangs for {milliseconds} ms", fault.call),
-        Effect::HangForever => format!("{} hangs for ever", fault.call),
-    }
 }

@@ -33,16 +33,16 @@ pub(super) struct ActivityArgs {
     #[arg(long, value_name = "SHARE")]
     integer: Option<f64>,
     /// Sent on all NVLink links, in bytes a second
-    #[arg(long, value_name = "BYTES_PER_S")]
+    #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     nvlink_tx: Option<u64>,
     /// Received on all NVLink links, in bytes a second
-    #[arg(long, value_name = "BYTES_PER_S")]
+    #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     nvlink_rx: Option<u64>,
     /// Sent to the host, in bytes a second
-    #[arg(long, value_name = "BYTES_PER_S")]
+    #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     pcie_tx: Option<u64>,
     /// Received from the host, in bytes a second
-    #[arg(long, value_name = "BYTES_PER_S")]
+    #[arg(long, value_name = "BYTES_PER_S", value_parser = bytes_per_s)]
     pcie_rx: Option<u64>,
 }
 
@@ -64,4 +64,15 @@ impl From<&ActivityArgs> for Activity {
             pcie_receive_bytes_per_s: args.pcie_rx,
         }
     }
+}
+
+/// A rate in digits or as `60e9`.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the range is looked at before"
+)]
+fn bytes_per_s(text: &str) -> Result<u64, String> {
+    let parsed = text.parse().ok().filter(|rate: &f64| (0.0..=1e15).contains(rate));
+    parsed.map(|rate| rate.round() as u64).ok_or_else(|| "a rate is such as 60e9".to_owned())
 }

@@ -13,7 +13,7 @@ use crate::failure::Hinted;
 /// What may happen to a GPU.
 #[derive(Debug, Subcommand)]
 pub(super) enum GpuCommand {
-    /// An Xid: event for waiting clients, line in the kernel log, and what goes with 48, 63, 64 and 79
+    /// An Xid: event for waiting clients, line in the kernel log, and what goes with 48, 63, 64, 79 and 154
     Xid {
         /// Its number
         number: u32,
@@ -79,7 +79,7 @@ pub(super) enum GpuCommand {
     },
     /// Errors on an NVLink, added to those that are there
     NvlinkErrors(Box<LinkArgs>),
-    /// A PCIe link that is slower or narrower than it could be, or sends again
+    /// A PCIe link that is slower or narrower than it could be, or counts errors
     Pcie(PcieArgs),
     /// What the NVSwitch fabric says of the GPU
     Fabric(FabricArgs),

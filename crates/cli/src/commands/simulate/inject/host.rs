@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 use farrier_sim::fault::{BlockedThread, HostChange, HostFault, NicChange};
-use farrier_sim::host::FileHandles;
+use farrier_sim::host::{FileHandles, HostMemory};
 use farrier_sim::tree::Record;
 
 /// What may happen to a node.
@@ -108,6 +108,12 @@ pub(super) struct HostArgs {
     /// How processors choose their clocks
     #[arg(long, value_name = "NAME")]
     governor: Option<String>,
+    /// Memory that is left, as a share from 0 to 1
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    memory_available_ratio: Option<f64>,
+    /// Free blocks of 2 MiB and more: few when memory is fragmented
+    #[arg(long, value_name = "COUNT")]
+    large_blocks: Option<u64>,
     /// More errors of the host's memory that were put right
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     edac_corrected: u64,
@@ -130,6 +136,21 @@ fn counter(text: &str) -> Result<(String, u64), String> {
         Some((name.to_owned(), count.parse().ok()?)).filter(|_| !name.is_empty())
     });
     parts.ok_or_else(|| "a counter is such as link_downed=1".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let parsed = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+    parsed.ok_or_else(|| "a share from 0 to 1".to_owned())
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a share of a number of forty bits"
+)]
+fn of_all_memory(share: f64) -> u64 {
+    (HostMemory::TOTAL_KIB as f64 * share) as u64
 }
 
 fn file_handles(text: &str) -> Result<FileHandles, String> {
@@ -180,6 +201,8 @@ impl HostArgs {
                 .map(|name| BlockedThread { name, wait_channel: self.wait_channel.clone() }),
             clock_source: self.clock_source.clone(),
             governor: self.governor.clone(),
+            memory_available_kib: self.memory_available_ratio.map(of_all_memory),
+            large_blocks: self.large_blocks,
             edac_corrected: self.edac_corrected,
             edac_uncorrected: self.edac_uncorrected,
             file_handles: self.file_handles,

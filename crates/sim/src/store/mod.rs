@@ -2,8 +2,10 @@
 //!
 //! Readers never lock: a file is replaced as a whole. Writers hold `DIR/.lock`, so that none undoes another.
 
+mod root;
+
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -13,7 +15,7 @@ use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::node::Node;
 use crate::state::State;
-use crate::tree::{self, Content, Tree};
+use crate::tree::{self, Tree};
 
 /// Why a node's directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -258,7 +260,7 @@ impl NodeDir {
         for part in ["gpus", "lib", "root/dev"] {
             fs::create_dir_all(self.path.join(part)).map_err(write)?;
         }
-        self.write_difference(&Tree::default(), &Tree::of(node, host, gpus))?;
+        self.write_new(&Tree::of(node, host, gpus))?;
         let log = self.kernel_log_path();
         fs::write(&log, tree::boot_log(node, gpus))
             .map_err(|err| StoreError::Write { path: log, err })?;
@@ -268,89 +270,6 @@ impl NodeDir {
         write_json(&self.host_path(), host)?;
         // Last: a directory with this file is whole.
         write_json(&self.node_path(), node)
-    }
-
-    /// Writes what is new or changed below `root/`, and removes what is gone with the folders that it leaves empty.
-    fn write_difference(&self, before: &Tree, after: &Tree) -> Result<(), StoreError> {
-        for (path, content) in
-            after.iter().filter(|(path, content)| before.get(path) != Some(content))
-        {
-            let path = self.path.join("root").join(path);
-            let failed = |err| StoreError::Write { path: path.clone(), err };
-            if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder).map_err(failed)?;
-            }
-            // Beside the tree, so that no reader of a folder sees it: then in the place of the old.
-            let beside = self.path.join(format!(".new.{}", std::process::id()));
-            match content {
-                Content::File(bytes) => fs::write(&beside, bytes).map_err(failed)?,
-                Content::Link(target) => {
-                    std::os::unix::fs::symlink(target, &beside).map_err(failed)?;
-                }
-            }
-            fs::rename(&beside, &path).map_err(failed)?;
-        }
-        for (path, _) in before.iter().filter(|(path, _)| after.get(path).is_none()) {
-            self.remove(Path::new(path))?;
-        }
-        Ok(())
-    }
-
-    fn remove(&self, path: &Path) -> Result<(), StoreError> {
-        let root = self.path.join("root");
-        match fs::remove_file(root.join(path)) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::Write { path: root.join(path), err });
-            }
-            _ => {}
-        }
-        // The first that is not empty ends it.
-        for folder in path.ancestors().skip(1).filter(|folder| folder.components().count() > 1) {
-            if fs::remove_dir(root.join(folder)).is_err() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The number after that of the last record in the kernel log.
-    fn next_sequence(&self) -> Result<u64, StoreError> {
-        /// Longer than any record.
-        const TAIL: u64 = 16 * 1024;
-        let path = self.kernel_log_path();
-        let failed = |err| StoreError::Read { path: path.clone(), err };
-        let mut file = File::open(&path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).map_err(failed)?;
-        let mut tail = Vec::new();
-        file.read_to_end(&mut tail).map_err(failed)?;
-        let sequence = |line: &[u8]| -> Option<u64> {
-            std::str::from_utf8(line).ok()?.split(',').nth(1)?.parse().ok()
-        };
-        let last = tail.split(|byte| *byte == b'\n').rev().find_map(sequence);
-        Ok(last.map_or(0, |last| last.saturating_add(1)))
-    }
-
-    /// Adds the records to the kernel log of the tree.
-    fn log(&self, state: &State, now_unix_ms: u64) -> Result<(), StoreError> {
-        let path = self.kernel_log_path();
-        if state.log_begins_anew {
-            let gpus: Vec<Gpu> = state.gpus.values().cloned().collect();
-            fs::write(&path, tree::boot_log(&state.node, &gpus))
-                .map_err(|err| StoreError::Write { path: path.clone(), err })?;
-        }
-        if state.records.is_empty() {
-            return Ok(());
-        }
-        let uptime_us = now_unix_ms.saturating_sub(state.node.booted_unix_ms).saturating_mul(1000);
-        let first = state.next_sequence.max(state.host.kernel_sequence);
-        let more: String = (first..)
-            .zip(&state.records)
-            .map(|(sequence, record)| tree::format_record(record, sequence, uptime_us))
-            .collect();
-        let failed = |err| StoreError::Write { path: path.clone(), err };
-        let mut file = File::options().append(true).open(&path).map_err(failed)?;
-        file.write_all(more.as_bytes()).map_err(failed)
     }
 
     /// Held until it is dropped.
