@@ -70,8 +70,7 @@ fn start<'a>(
     about: &'a Cell<Option<u32>>,
     request: &Request,
 ) -> Result<Session<'a>, Refusal> {
-    let caller =
-        Caller::load(library, before).map_err(|err| Refusal::NoLibrary(err.to_string()))?;
+    let caller = Caller::load(library, before).map_err(Refusal::NoLibrary)?;
     let known = match request {
         Request::Inventory(known) => known.as_slice(),
         Request::Values(_) => &[],
