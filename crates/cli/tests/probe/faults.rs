@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::observation::Subject;
+use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use farrier_hardware::nvml::watch::{ProbeReport, ProbeSaid, Tier};
 
@@ -58,7 +58,7 @@ fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
     let listed = without.ask("inventory");
     assert_eq!(listed.json["inventory"].as_array().unwrap().len(), 7);
     let mut second = Asked::of(&world);
-    let listed = second.ask(&format!("inventory {known}"));
+    let listed = second.ask(&format!(r#"inventory {{"known":{known}}}"#));
     assert_eq!(listed.json["inventory"], known);
     let fast = second.ask("fast");
     assert_eq!(fast.gpus[6]["gpu.lost"], "1");
@@ -126,10 +126,19 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     let links =
         blind.samples.iter().filter(|sample| matches!(sample.subject, Subject::Link { .. }));
     assert_eq!(links.count(), 8 * 18 * 5);
+    // The next one leaves that GPU alone, and hears from the others.
+    let others = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
+    let powers: Vec<_> = others.samples.iter().filter(|it| it.signal == Signal::GpuPower).collect();
+    let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
+    assert_eq!((powers.len(), known), (8, 7));
+    // It is asked again, hangs again, and is left alone again.
+    assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     world.inject(&["clear", "--gpu", "3"]);
     watch.until(back);
     let report = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
-    assert!(matches!(reading(&report, Signal::GpuPower), Some(Reading::Value(_))));
+    let known =
+        |sample: &&Sample| sample.signal == Signal::GpuPower && sample.reading.value().is_some();
+    assert_eq!(report.samples.iter().filter(known).count(), 8);
 }
 
 #[test]
@@ -158,8 +167,8 @@ fn a_driver_goes_and_another_one_comes() {
         node["faults"] = serde_json::json!([]);
         node["driver"] = "590.48.01".into();
     });
-    watch.until(back);
     let again = watch.report(|report| report.inventory.is_some());
+    watch.until(back);
     assert_eq!(again.driver.as_deref(), Some("590.48.01"));
     let uuid = &again.inventory.unwrap()[0].uuid.0;
     assert_eq!(uuid, "GPU-00000000-0000-0000-0000-000000000000");

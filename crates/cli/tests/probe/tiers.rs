@@ -3,7 +3,7 @@
 use std::fs;
 
 use farrier_fleet::health::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::watch::{Asked, Said};
 use crate::world::World;
@@ -233,6 +233,25 @@ fn an_older_driver_has_other_field_numbers() {
     assert_eq!(medium.gpus[0]["gpu.held_sw_thermal_s"], "9");
     assert_eq!(medium.gpus[0]["gpu.held_hw_thermal_s"], "4");
     assert_eq!(medium.gpus[0]["gpu.held_power_brake_s"], "7");
+}
+
+#[test]
+fn limits_without_fields_come_from_calls() {
+    let world = World::of_eight();
+    // The call for all fields is not there: what has a call of its own is known nevertheless.
+    world.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let medium = child.ask("medium");
+    for number in 0..2 {
+        let limits: &[(Signal, &str, f64)] = &[
+            (Signal::GpuPowerLimit, "/power/limit_mw", 0.001),
+            (Signal::GpuPowerLimitDefault, "/power/default_limit_mw", 0.001),
+        ];
+        compare(&medium.gpus[number], &gpu(&world, number), limits);
+    }
+    assert_eq!(medium.gpus[0]["gpu.rows_pending"], "absent");
+    assert_eq!(child.ask("fast").gpus[0]["gpu.recovery_action"], "absent");
 }
 
 #[test]

@@ -127,7 +127,7 @@ pub(crate) struct Watch {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Watch {
-    /// Watches the node; an answer may take a second and a half.
+    /// Watches the node. An answer may take a second and a half; a GPU is left alone for four.
     pub(crate) fn of(world: &World) -> Self {
         let library = library(world);
         let mut settings = WatchSettings::new(move || {
@@ -136,6 +136,7 @@ impl Watch {
             command
         });
         settings.deadline = Duration::from_millis(1500);
+        settings.avoid = Duration::from_secs(4);
         let quiesce = Arc::clone(&settings.quiesce);
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, said) = channel();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::NOTICE;
-use super::supervisor::{Asked, Children, Prober};
+use super::prober::{Asked, Children, Prober};
 
 /// The name of the call that is made, padded. The longest name with the longest GPU number has 60 characters.
 pub(super) const NOTE_BYTES: usize = 64;

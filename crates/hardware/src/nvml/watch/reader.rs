@@ -52,6 +52,8 @@ pub(super) struct Gpu {
     pub(super) gpm: Gpm,
     /// Whether it is partitioned, as far as is known.
     pub(super) is_partitioned: bool,
+    /// Whether power limits have no field and need a call.
+    pub(super) has_limits_by_call: bool,
 }
 
 impl Gpu {
@@ -64,6 +66,7 @@ impl Gpu {
             links: None,
             gpm: Gpm::default(),
             is_partitioned: false,
+            has_limits_by_call: false,
         }
     }
 
@@ -71,6 +74,7 @@ impl Gpu {
     pub(super) fn forget(&mut self) {
         self.absent = SignalSet::default();
         self.links = None;
+        self.has_limits_by_call = false;
         self.gpm.ask_support_again();
     }
 }
