@@ -21,6 +21,7 @@ impl Code {
     pub(crate) const GPU_IS_LOST: Self = Self(15);
     pub(crate) const RESET_REQUIRED: Self = Self(16);
     pub(crate) const IN_USE: Self = Self(19);
+    pub(crate) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(crate) const VERSION_MISMATCH: Self = Self(25);
     pub(crate) const NOT_READY: Self = Self(27);
     pub(crate) const UNKNOWN: Self = Self(999);

@@ -207,6 +207,17 @@ impl View {
         self.session.edit(self.index, change)
     }
 
+    /// Milliseconds of the node's Unix clock, which may stand still.
+    pub(crate) fn now_unix_ms(&self) -> u64 {
+        self.now_unix_us() / 1000
+    }
+
+    /// Microseconds of the same clock.
+    pub(crate) fn now_unix_us(&self) -> u64 {
+        let fixed = self.node.clock_unix_ms.map(|now| now.saturating_mul(1000));
+        fixed.unwrap_or_else(real_unix_us)
+    }
+
     /// Another GPU of the same node.
     pub(crate) fn other(&self, device: Device) -> Result<(usize, Arc<Gpu>), Code> {
         let index = self.session.index_of(device)?;
@@ -214,13 +225,8 @@ impl View {
     }
 }
 
-/// Milliseconds of the Unix clock.
-pub(crate) fn now_unix_ms() -> u64 {
-    now_unix_us() / 1000
-}
-
-/// Microseconds of the Unix clock.
-pub(crate) fn now_unix_us() -> u64 {
+/// Microseconds of the machine's Unix clock.
+fn real_unix_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX))
@@ -239,7 +245,9 @@ pub(crate) fn guarded(body: impl FnOnce() -> Answer) -> c_int {
 pub(crate) fn on_node(name: &str, body: impl FnOnce(&Arc<Session>) -> Answer) -> c_int {
     guarded(|| {
         let session = session()?;
-        suffer(&session.node()?.faults, name)?;
+        let node = session.node()?;
+        suffer(&node.faults, name)?;
+        loaded(&node)?;
         body(&session)
     })
 }
@@ -250,6 +258,7 @@ pub(crate) fn on_device(name: &str, device: Device, body: impl FnOnce(&View) -> 
         let session = session()?;
         let node = session.node()?;
         suffer(&node.faults, name)?;
+        loaded(&node)?;
         let index = session.index_of(device)?;
         let gpu = session.gpu(index)?;
         suffer(&gpu.faults, name)?;
@@ -261,6 +270,11 @@ pub(crate) fn on_device(name: &str, device: Device, body: impl FnOnce(&View) -> 
         }
         body(&View { session, node, index, gpu })
     })
+}
+
+/// Whether there is a driver to ask.
+fn loaded(node: &Node) -> Answer {
+    if node.driver_loaded { Ok(()) } else { Err(Code::DRIVER_NOT_LOADED) }
 }
 
 /// Whether a device can be opened.
@@ -300,9 +314,11 @@ pub(crate) fn initialise(name: &str) -> c_int {
 /// `nvmlInit` for a node that is known.
 pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> Answer {
     let mut session = Arc::new(Session::open(directory)?);
+    let mut is_first = true;
     {
         let library = locked(&LIBRARY);
         if let Some(before) = &library.session {
+            is_first = false;
             let same = before.directory.path() == session.directory.path();
             // The same GPUs as before: keep what is known of them.
             if same && before.gpus.iter().map(|gpu| gpu.0).eq(session.gpus.iter().map(|gpu| gpu.0))
@@ -311,7 +327,13 @@ pub(crate) fn initialise_at(name: &str, directory: PathBuf) -> Answer {
             }
         }
     }
-    suffer(&session.node()?.faults, name)?;
+    let node = session.node()?;
+    suffer(&node.faults, name)?;
+    loaded(&node)?;
+    // An upgrade replaced the library under the loaded driver. Who has the old one in memory goes on with it.
+    if is_first && node.replaced_by.is_some() {
+        return Err(Code::LIB_RM_VERSION_MISMATCH);
+    }
     let mut library = locked(&LIBRARY);
     library.references = library.references.saturating_add(1);
     library.session = Some(session);

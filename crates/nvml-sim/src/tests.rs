@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farrier_facts::FactSet;
+use farrier_sim::NodeDir;
 use farrier_sim::make::{self, Spec};
-use farrier_sim::{NodeDir, tree};
 use proptest::prelude::*;
 
 use crate::abi::{Buffer, Device, Out, OutArray, Text, Token};
@@ -29,9 +29,13 @@ impl Opened {
         let folder = tempfile::tempdir().unwrap();
         let spec = Spec { driver: driver.to_owned(), ..Spec::of(sku, gpus) };
         let (node, gpus) = make::node(FactSet::embedded(), &spec).unwrap();
-        NodeDir::at(folder.path())
-            .create(&node, &gpus, &tree::files(&node, &gpus, 0), false)
-            .unwrap();
+        // What the library reads of a node, and nothing else: a property makes a hundred of them.
+        let directory = NodeDir::at(folder.path());
+        fs::create_dir(folder.path().join("gpus")).unwrap();
+        for (number, gpu) in (0..).zip(&gpus) {
+            fs::write(directory.gpu_path(number), serde_json::to_vec_pretty(gpu).unwrap()).unwrap();
+        }
+        fs::write(directory.node_path(), serde_json::to_vec_pretty(&node).unwrap()).unwrap();
         initialise_at("nvmlInit_v2", folder.path().to_owned()).unwrap();
         Self { folder, _turn: turn }
     }
@@ -117,6 +121,47 @@ fn fields_have_the_numbers_of_the_driver() {
     assert_eq!((field("580.65.06", 252), field("580.65.06", 270)), (0, 3));
     assert_eq!((field("580.95.05", 252), field("580.95.05", 270)), (3, 0));
     assert_eq!((field("580.65.06", 230), field("580.95.05", 230)), (0, 0));
+}
+
+#[test]
+fn what_moves_follows_a_clock_that_stands_still() {
+    let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
+    let directory = NodeDir::at(opened.folder.path());
+    let energy = |now: u64| {
+        directory.set_clock(0, |_| Some(now)).unwrap();
+        let mut value = FieldValue {
+            field: 83,
+            scope: 0,
+            timestamp_us: 0,
+            latency_us: 0,
+            kind: 9,
+            code: 9,
+            value: 9,
+        };
+        let values = OutArray::to(std::slice::from_mut(&mut value));
+        assert_eq!(nvmlDeviceGetFieldValues(device(0), 1, values), 0);
+        (value.timestamp_us, value.value)
+    };
+    // An idle H100 draws 77.777 W.
+    assert_eq!(energy(10_000), (10_000_000, 777_770));
+    assert_eq!(energy(20_000), (20_000_000, 1_555_540));
+    assert_eq!(energy(10_000), (10_000_000, 777_770), "it may be set back");
+}
+
+#[test]
+fn a_driver_that_is_not_loaded_answers_nothing() {
+    let opened = Opened::of("H100-SXM5-80GB", 1, "580.95.05");
+    let directory = NodeDir::at(opened.folder.path());
+    let load = |loaded: bool| {
+        let mut node = directory.node().unwrap();
+        node.driver_loaded = loaded;
+        replace(&directory.node_path(), &serde_json::to_vec_pretty(&node).unwrap());
+    };
+    let mut count = 0;
+    load(false);
+    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 9);
+    load(true);
+    assert_eq!(nvmlDeviceGetCount_v2(Out::to(&mut count)), 0);
 }
 
 /// Everything that a poller calls; whatever is in the file, it returns.

@@ -4,28 +4,32 @@
 //! files that a real node has below `/proc`, `/sys`, `/dev` and `/var`:
 //!
 //! ```text
-//! facts + Spec ─ make::node (pure) ─> Node, Gpus ─┐
-//!                tree::files (pure) ─> root/ ─────┼─ NodeDir::create ─> DIR/{node.json, gpus/N.json, root/}
-//! Fault ─ fault::apply (pure) ─> Gpu, kernel line ┴─ NodeDir::edit_gpu (lock, atomic replace)
-//!                                                      │
-//!                 nvml-sim (libnvidia-ml.so.1) <───────┘ reads on change, writes settings
+//! facts + Spec ─ make::node, Host::of (pure) ─> Node, Host, Gpus ─ NodeDir::create ─> DIR/{*.json, gpus/, root/}
+//! Fault, HostFault ─ fault::apply* (pure) ─> State, kernel records ─ NodeDir::edit (lock, atomic replace) ─┐
+//! State ─ Tree::of (pure) ─> root/, of which only what changed is written <──────────────────────────────┘
+//!
+//!                 nvml-sim (libnvidia-ml.so.1) reads node.json and gpus/ on change, writes settings
 //! ```
 //!
 //! The same seed gives the same node, byte for byte. Nothing here spawns tasks or threads.
 
 pub mod fault;
 pub mod gpu;
+pub mod host;
 pub mod make;
 pub mod node;
 mod random;
 mod sku;
+mod state;
 mod store;
 pub mod tree;
 
-pub use fault::{CallFault, Fault};
+pub use fault::{CallFault, Fault, HostFault};
 pub use gpu::Gpu;
+pub use host::Host;
 pub use make::{MakeError, Spec};
 pub use node::Node;
+pub use state::State;
 pub use store::{NodeDir, StoreError};
 
 /// The version of the JSON form that this build reads and writes.

@@ -27,6 +27,18 @@ pub struct Node {
     /// Whether writes succeed whoever asks (`true`), never (`false`), or only as root (absent).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_root: Option<bool>,
+    /// The present, if it stands still: milliseconds of the Unix clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_unix_ms: Option<u64>,
+    /// Whether it was started anew since it was made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarted: bool,
+    /// Whether the driver is loaded.
+    #[serde(default = "loaded", skip_serializing_if = "Clone::clone")]
+    pub driver_loaded: bool,
+    /// The driver on disk, where it is not the one that was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<String>,
     /// Whether the node is a virtual machine that its GPUs are passed through to.
     pub virtual_machine: bool,
     /// Calls that fail or hang, whichever GPU they are about.
@@ -34,7 +46,30 @@ pub struct Node {
     pub faults: Vec<CallFault>,
 }
 
+fn loaded() -> bool {
+    true
+}
+
 impl Node {
+    /// The version of modules, libraries and packages.
+    pub fn driver_on_disk(&self) -> &str {
+        self.replaced_by.as_deref().unwrap_or(&self.driver)
+    }
+
+    /// Now, if the node's clock stands still, or else `real`.
+    pub fn now_unix_ms(&self, real_unix_ms: u64) -> u64 {
+        self.clock_unix_ms.unwrap_or(real_unix_ms)
+    }
+
+    /// For how long it has run: by its own clock, or as when it was made or started.
+    pub fn uptime_ms(&self) -> u64 {
+        match self.clock_unix_ms {
+            Some(now) => now.saturating_sub(self.booted_unix_ms),
+            None if self.restarted => 0,
+            None => crate::make::UPTIME_MS,
+        }
+    }
+
     /// What NVML says of its own version: the CUDA generation before the driver's version.
     pub fn nvml_version(&self) -> String {
         format!("{}.{}", self.cuda[0], self.driver)

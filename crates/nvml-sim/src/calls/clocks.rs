@@ -6,7 +6,7 @@ use farrier_sim::gpu::Clocks;
 
 use crate::abi::{Out, OutArray, characters};
 use crate::code::{Answer, Code};
-use crate::library::{View, now_unix_ms, now_unix_us};
+use crate::library::View;
 use crate::structs::{ClockOffset, DynamicPstates, PerfText, PstateUtilization, ViolationTime};
 
 const GRAPHICS: u32 = 0;
@@ -73,7 +73,7 @@ device_calls! {
     nvmlDeviceGetSupportedClocksThrottleReasons(reasons: Out<u64>) |_gpu| reasons.put(0x1ff);
     nvmlDeviceGetSupportedClocksEventReasons(reasons: Out<u64>) |_gpu| reasons.put(0x1ff);
     nvmlDeviceGetViolationStatus(policy: c_uint, time: Out<ViolationTime>) |gpu| {
-        time.put(ViolationTime { reference_us: now_unix_us(), violation_ns: violation_ns(gpu, policy)? })
+        time.put(ViolationTime { reference_us: gpu.now_unix_us(), violation_ns: violation_ns(gpu, policy)? })
     };
     nvmlDeviceGetDynamicPstatesInfo(info: Out<DynamicPstates>) |gpu| {
         let busy = [gpu.utilisation.gpu_percent, gpu.utilisation.memory_percent, gpu.utilisation.decoder_percent, 0];
@@ -175,7 +175,7 @@ fn no_offsets(min: Out<i32>, max: Out<i32>) -> Answer {
 
 /// Time under a policy, from the counters of the reasons.
 pub(crate) fn violation_ns(gpu: &View, policy: u32) -> Result<u64, Code> {
-    let held = gpu.clock_events.held_at(now_unix_ms());
+    let held = gpu.clock_events.held_at(gpu.now_unix_ms());
     let held_us = match policy {
         0 => held.sw_power_cap,
         1 => held.sw_thermal.saturating_add(held.hw_thermal),

@@ -9,7 +9,7 @@ use crate::calls::clocks::violation_ns;
 use crate::calls::links::version_number;
 use crate::calls::memory::{remapper, total};
 use crate::code::{Answer, Code};
-use crate::library::{View, now_unix_ms, now_unix_us};
+use crate::library::View;
 use crate::structs::FieldValue;
 
 /// The most that one call may ask for: more is a length that went astray.
@@ -24,7 +24,7 @@ device_calls! {
                 Err(Refusal { kind, code }) => (kind, code.0, 0),
             };
             (asked.kind, asked.code, asked.value) = (kind, code, value);
-            asked.timestamp_us = i64::try_from(now_unix_us()).unwrap_or(i64::MAX);
+            asked.timestamp_us = i64::try_from(gpu.now_unix_us()).unwrap_or(i64::MAX);
             asked.latency_us = 0;
         })
     };
@@ -102,6 +102,11 @@ fn flag(on: bool) -> Value {
     Value::Unsigned(u32::from(on))
 }
 
+/// A count of which the driver gives the lower half.
+fn wrapped(count: u64) -> Value {
+    Value::Unsigned(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(u32::MAX))
+}
+
 fn value_of(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
     Ok(match field {
         1 => Value::Long(u64::from(gpu.ecc.enabled)),
@@ -115,7 +120,7 @@ fn value_of(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
         82 => Value::Unsigned(
             u32::try_from(gpu.temperature.memory_c.ok_or(not_supported(1))?).unwrap_or(0),
         ),
-        83 => Value::Long(gpu.power.energy_at(now_unix_ms())),
+        83 => Value::Long(gpu.power.energy_at(gpu.now_unix_ms())),
         94 => Value::Unsigned(gpu.pcie.replays),
         95 => Value::Unsigned(gpu.pcie.replay_rollovers),
         142..=145 | 301 | 302 => remap(gpu, field)?,
@@ -127,13 +132,14 @@ fn value_of(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
         193 => Value::Signed(gpu.temperature.shutdown_margin_c),
         194 => Value::Signed(gpu.temperature.slowdown_margin_c),
         195 | 196 => Value::Signed(0),
-        197 => Value::Unsigned(gpu.pcie.transmit_kb_per_s.wrapping_mul(1000)),
-        198 => Value::Unsigned(gpu.pcie.receive_kb_per_s.wrapping_mul(1000)),
+        197 => wrapped(gpu.pcie.traffic_bytes_at(gpu.now_unix_ms()).0),
+        198 => wrapped(gpu.pcie.traffic_bytes_at(gpu.now_unix_ms()).1),
         226 => flag(matches!(gpu.recovery_action, 1 | 4)),
         227 => flag(gpu.recovery_action == 4),
         228 | 229 => Value::Unsigned(0),
         230 => Value::Unsigned(gpu.recovery_action),
         269..=271 => held(gpu, field),
+        294 | 295 if gpu.nvlink.generation >= 5 => nvlink(gpu, field, scope)?,
         32..=73 | 84..=91 | 96..=141 | 146..=168 | 200..=225 | 235..=250 => {
             nvlink(gpu, field, scope)?
         }
@@ -197,7 +203,7 @@ fn power(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
         (0, 188) => Ok(Value::Unsigned(power.max_limit_mw)),
         (0, 189) => Ok(Value::Unsigned(power.default_limit_mw)),
         (0, 190 | 192) => Ok(Value::Unsigned(power.limit_mw)),
-        (0, _) => Ok(Value::Long(power.energy_at(now_unix_ms()))),
+        (0, _) => Ok(Value::Long(power.energy_at(gpu.now_unix_ms()))),
         (2, 185) => power.memory_average_mw.map(Value::Unsigned).ok_or(not_supported(1)),
         (1, _) | (_, 191) => Err(not_supported(1)),
         (2, 186) => Err(not_supported(0)),
@@ -207,7 +213,7 @@ fn power(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
 
 /// Time that a reason has held, in nanoseconds.
 fn held(gpu: &View, field: u32) -> Value {
-    let held = gpu.clock_events.held_at(now_unix_ms());
+    let held = gpu.clock_events.held_at(gpu.now_unix_ms());
     let held_us = match field {
         269 => held.sw_thermal,
         270 => held.hw_thermal,
@@ -252,20 +258,12 @@ fn nvlink(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
         53..=58 => (field as usize - 53, |link| link.recovery_errors),
         114..=119 => (field as usize - 114 + 6, |link| link.recovery_errors),
         84..=91 | 132..=137 | 146 | 164..=168 => return rate(gpu, field, scope).ok_or(refused),
-        138..=141 if scope == u32::MAX => {
-            return Ok(sum(if field.is_multiple_of(2) {
-                |link| link.transmitted_kib
-            } else {
-                |link| link.received_kib
-            }));
-        }
-        138 | 140 => (scope as usize, |link| link.transmitted_kib),
-        139 | 141 => (scope as usize, |link| link.received_kib),
+        138..=141 => return traffic(gpu, field, scope).ok_or(refused),
         161 => (scope as usize, |link| link.replay_errors),
         162 => (scope as usize, |link| link.recovery_errors),
         163 => (scope as usize, |link| link.crc_data_errors),
-        201..=222 if gpu.nvlink.generation >= 5 => {
-            return fifth(links, field, scope).ok_or(refused);
+        201..=222 | 294 | 295 if gpu.nvlink.generation >= 5 => {
+            return fifth(gpu, field, scope).ok_or(refused);
         }
         _ => return Err(not_supported(type_of(field))),
     };
@@ -276,7 +274,8 @@ fn nvlink(gpu: &View, field: u32, scope: u32) -> Result<Value, Refusal> {
 fn rate(gpu: &View, field: u32, scope: u32) -> Option<Value> {
     let speed = |number: usize| {
         let link = gpu.nvlink.links.get(number)?;
-        Some(Value::Unsigned(if link.active { gpu.nvlink.link_mb_per_s } else { 0 }))
+        let speed = link.speed_mb_per_s.unwrap_or(gpu.nvlink.link_mb_per_s);
+        Some(Value::Unsigned(if link.active { speed } else { 0 }))
     };
     let link = gpu.nvlink.links.get(scope as usize);
     match field {
@@ -294,15 +293,42 @@ fn rate(gpu: &View, field: u32, scope: u32) -> Option<Value> {
     }
 }
 
+/// Kibibytes sent (even fields) or received, on one link or on all.
+fn traffic(gpu: &View, field: u32, scope: u32) -> Option<Value> {
+    let now = gpu.now_unix_ms();
+    let count = |link: &Link| {
+        let (sent, received) = gpu.nvlink.traffic_kib_at(link, now);
+        if field.is_multiple_of(2) { sent } else { received }
+    };
+    let links = &gpu.nvlink.links;
+    Some(Value::Long(if scope == u32::MAX {
+        links.iter().map(count).fold(0, u64::saturating_add)
+    } else {
+        count(links.get(scope as usize)?)
+    }))
+}
+
 /// The counters that came with the fifth generation.
-fn fifth(links: &[Link], field: u32, scope: u32) -> Option<Value> {
-    let link = links.get(scope as usize)?;
+fn fifth(gpu: &View, field: u32, scope: u32) -> Option<Value> {
+    let link = gpu.nvlink.links.get(scope as usize)?;
+    let (sent_kib, received_kib) = gpu.nvlink.traffic_kib_at(link, gpu.now_unix_ms());
+    let counters = &link.fifth;
     Some(Value::Long(match field {
-        202 => link.transmitted_kib.saturating_mul(1024),
-        204 => link.received_kib.saturating_mul(1024),
-        208 => link.crc_data_errors,
-        211 => link.crc_flit_errors,
-        213 | 215 => link.recovery_errors,
+        202 => sent_kib.saturating_mul(1024),
+        204 => received_kib.saturating_mul(1024),
+        206 => counters.malformed_packets,
+        207 => counters.buffer_overruns,
+        208 => counters.receive_errors.saturating_add(link.crc_data_errors),
+        211 => counters.integrity_errors.saturating_add(link.crc_flit_errors),
+        212 => counters.discarded_packets,
+        213 => link.recovery_errors,
+        214 => counters.recoveries_failed,
+        215 => link.recovery_errors.saturating_add(counters.recoveries_failed),
+        219 => counters.effective_errors,
+        220 => counters.effective_ber,
+        221 => counters.symbol_errors,
+        222 => counters.symbol_ber,
+        295 => counters.retry_blocks,
         _ => 0,
     }))
 }

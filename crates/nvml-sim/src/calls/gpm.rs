@@ -27,16 +27,31 @@ struct Reading {
     tensor_percent: f64,
     dram_percent: f64,
     fp32_percent: f64,
+    fp64_percent: f64,
+    fp16_percent: f64,
+    integer_percent: f64,
     decoder_percent: f64,
     jpeg_percent: f64,
     optical_flow_percent: f64,
     pcie_transmit_mib_per_s: f64,
     pcie_receive_mib_per_s: f64,
+    /// Received and sent by each link, in mebibytes a second.
+    links: Vec<(f64, f64)>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no fifty-third bit")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / 1_048_576.0
 }
 
 impl Reading {
     fn of(gpu: &Gpu) -> Self {
         let busy = &gpu.utilisation;
+        let (sent, received) = gpu.nvlink.link_bytes_per_s();
+        let link = |active: bool| {
+            let rate = |bytes| if active { mebibytes(bytes) } else { 0.0 };
+            (rate(received), rate(sent))
+        };
         Self {
             gpu_percent: f64::from(busy.gpu_percent),
             sm_percent: busy.sm_percent,
@@ -44,11 +59,15 @@ impl Reading {
             tensor_percent: busy.tensor_percent,
             dram_percent: busy.dram_percent,
             fp32_percent: busy.fp32_percent,
+            fp64_percent: busy.fp64_percent,
+            fp16_percent: busy.fp16_percent,
+            integer_percent: busy.integer_percent,
             decoder_percent: f64::from(busy.decoder_percent),
             jpeg_percent: f64::from(busy.jpeg_percent),
             optical_flow_percent: f64::from(busy.optical_flow_percent),
-            pcie_transmit_mib_per_s: f64::from(gpu.pcie.transmit_kb_per_s) * 1000.0 / 1_048_576.0,
-            pcie_receive_mib_per_s: f64::from(gpu.pcie.receive_kb_per_s) * 1000.0 / 1_048_576.0,
+            pcie_transmit_mib_per_s: mebibytes(u64::from(gpu.pcie.transmit_kb_per_s) * 1000),
+            pcie_receive_mib_per_s: mebibytes(u64::from(gpu.pcie.receive_kb_per_s) * 1000),
+            links: gpu.nvlink.links.iter().map(|found| link(found.active)).collect(),
         }
     }
 
@@ -58,15 +77,25 @@ impl Reading {
             1 => self.gpu_percent,
             2 => self.sm_percent,
             3 => self.occupancy_percent,
+            4 => self.integer_percent,
             // Half-precision products are all that the tensor cores do here.
             5 | 7 => self.tensor_percent,
             10 => self.dram_percent,
+            11 => self.fp64_percent,
             12 => self.fp32_percent,
+            13 => self.fp16_percent,
             20 => self.pcie_transmit_mib_per_s,
             21 => self.pcie_receive_mib_per_s,
             30..=37 => self.decoder_percent,
             40..=47 => self.jpeg_percent,
             50 | 51 => self.optical_flow_percent,
+            60 => self.links.iter().map(|link| link.0).sum(),
+            61 => self.links.iter().map(|link| link.1).sum(),
+            // Two for each link: received, then sent.
+            62..=97 => self
+                .links
+                .get((id as usize - 62) / 2)
+                .map_or(0.0, |link| if id.is_multiple_of(2) { link.0 } else { link.1 }),
             _ => 0.0,
         }
     }

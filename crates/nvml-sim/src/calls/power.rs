@@ -4,7 +4,6 @@ use std::ffi::c_uint;
 
 use crate::abi::Out;
 use crate::code::Code;
-use crate::library::now_unix_ms;
 use crate::structs::{
     MarginTemperature, TemperatureV1, ThermalSensor, ThermalSettings, VersionOnly,
 };
@@ -19,7 +18,7 @@ device_calls! {
         min.put(gpu.power.min_limit_mw)?;
         max.put(gpu.power.max_limit_mw)
     };
-    nvmlDeviceGetTotalEnergyConsumption(energy: Out<u64>) |gpu| energy.put(gpu.power.energy_at(now_unix_ms()));
+    nvmlDeviceGetTotalEnergyConsumption(energy: Out<u64>) |gpu| energy.put(gpu.power.energy_at(gpu.now_unix_ms()));
     nvmlDeviceGetPowerSource(source: Out<c_uint>) |_gpu| source.put(0);
     nvmlDeviceGetTemperature(sensor: c_uint, temperature: Out<c_uint>) |gpu| {
         if sensor != 0 {

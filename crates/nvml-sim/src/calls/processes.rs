@@ -7,7 +7,7 @@ use farrier_sim::gpu::{Process, ProcessKind};
 
 use crate::abi::{Out, OutArray, version_of};
 use crate::code::{Answer, Code};
-use crate::library::{View, now_unix_us};
+use crate::library::View;
 use crate::structs::{
     AccountingStats, ProcessDetail, ProcessDetailList, ProcessInfo, ProcessInfoV1,
     ProcessUtilizationInfo, ProcessUtilizationSample, ProcessesUtilizationInfo,
@@ -123,7 +123,7 @@ fn put_details(gpu: &View, list: Out<ProcessDetailList>) -> Answer {
 
 /// One sample a process, if it is newer than the last that the caller saw.
 fn busy(gpu: &View, last_seen_us: u64) -> Result<impl Iterator<Item = (u64, &Process)>, Code> {
-    let now = now_unix_us();
+    let now = gpu.now_unix_us();
     if gpu.processes.is_empty() || now <= last_seen_us {
         return Err(Code::NOT_FOUND);
     }

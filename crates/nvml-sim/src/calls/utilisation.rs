@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 
 use crate::abi::{Out, OutArray};
 use crate::code::{Answer, Code};
-use crate::library::{View, now_unix_us};
+use crate::library::View;
 use crate::structs::{FbcStats, Sample, Utilization};
 
 /// How long the driver looks before it says how busy an engine was.
@@ -76,7 +76,7 @@ fn put_samples(
     }
     let value = value.ok_or(Code::NOT_FOUND)?;
     let room = u64::from(count.get()?.min(length.saturating_sub(1)));
-    let newest = now_unix_us() / period_us;
+    let newest = gpu.now_unix_us() / period_us;
     let oldest = newest.saturating_sub(room).max(last_seen_us / period_us);
     let taken: Vec<Sample> = (oldest + 1..=newest)
         .map(|tick| Sample {

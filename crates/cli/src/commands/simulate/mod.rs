@@ -1,5 +1,6 @@
 //! `farrier simulate`: nodes that are not there, for clients that do not know.
 
+mod clock;
 mod inject;
 mod node;
 mod show;
@@ -19,8 +20,10 @@ use crate::printer::Printer;
 pub(crate) enum SimulateCommand {
     /// Make a node: GPUs, a `libnvidia-ml.so.1` that answers for them, and the files of such a host
     Node(node::Args),
-    /// Let something happen to a GPU of a simulated node, while clients run
+    /// Let something happen to a simulated node, while clients run
     Inject(inject::Args),
+    /// Set the clock of a simulated node, so that an hour takes no time
+    Clock(clock::Args),
     /// What a simulated node is like now
     Show(show::Args),
 }
@@ -29,6 +32,7 @@ pub(crate) fn run(command: &SimulateCommand, printer: &mut Printer) -> anyhow::R
     match command {
         SimulateCommand::Node(args) => node::run(args, printer)?,
         SimulateCommand::Inject(args) => inject::run(args, printer)?,
+        SimulateCommand::Clock(args) => clock::run(args, printer)?,
         SimulateCommand::Show(args) => show::run(args, printer)?,
     }
     Ok(Outcome::Fine)

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farrier_sim::host::Adapters;
 use farrier_sim::make::{self, MakeError, Spec};
-use farrier_sim::{NodeDir, StoreError, tree};
+use farrier_sim::{Host, NodeDir, StoreError};
 
 use crate::failure::Hinted;
 use crate::printer::Printer;
@@ -34,9 +35,18 @@ pub(crate) struct Args {
     /// InfiniBand ports
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=8))]
     adapters: u32,
+    /// The adapters are Ethernet (RoCE)
+    #[arg(long)]
+    roce: bool,
+    /// Elastic Fabric Adapters
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=32))]
+    efa: u32,
     /// Decides UUIDs, serial numbers and the host's name
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Make it with a clock that stands still at this moment, in milliseconds of the Unix clock
+    #[arg(long, value_name = "MILLISECONDS")]
+    clock_unix_ms: Option<u64>,
     /// Replace the node that is there
     #[arg(long)]
     force: bool,
@@ -50,15 +60,17 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         driver: args.driver.clone(),
         seed: args.seed,
         kernel: args.kernel.clone(),
-        now_unix_ms: super::now_unix_ms(),
+        now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
-    let files = tree::files(&node, &gpus, args.adapters);
+    let (mut node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+    node.clock_unix_ms = args.clock_unix_ms;
+    let adapters = Adapters { ports: args.adapters, ethernet: args.roce, efa: args.efa };
+    let host = Host::of(&node, adapters);
     if args.force {
         refuse_stranger(&args.dir)?;
     }
     let directory = NodeDir::at(&args.dir);
-    directory.create(&node, &gpus, &files, args.force).map_err(|err| match err {
+    directory.create(&node, &host, &gpus, args.force).map_err(|err| match err {
         StoreError::NotEmpty { .. } => Hinted::error(
             err.to_string(),
             "name another directory, or replace the simulated node in it with `--force`",

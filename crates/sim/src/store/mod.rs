@@ -2,16 +2,20 @@
 //!
 //! Readers never lock: a file is replaced as a whole. Writers hold `DIR/.lock`, so that none undoes another.
 
+mod root;
+
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::gpu::Gpu;
+use crate::host::Host;
 use crate::node::Node;
-use crate::tree::TreeFile;
+use crate::state::State;
+use crate::tree::{self, Tree};
 
 /// Why a node's directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +83,11 @@ impl NodeDir {
     /// `node.json`.
     pub fn node_path(&self) -> PathBuf {
         self.path.join("node.json")
+    }
+
+    /// `host.json`.
+    pub fn host_path(&self) -> PathBuf {
+        self.path.join("host.json")
     }
 
     /// `gpus/N.json`.
@@ -152,16 +161,75 @@ impl NodeDir {
         Ok(result)
     }
 
-    /// Changes what the GPUs share, as [`NodeDir::edit_gpu`] does.
-    pub fn edit_node<T, E: From<StoreError>>(
+    /// Reads `host.json`.
+    pub fn host(&self) -> Result<Host, StoreError> {
+        let path = self.host_path();
+        let host: Host = read_json(&path)?;
+        if host.format == crate::FORMAT {
+            Ok(host)
+        } else {
+            Err(StoreError::Format { path, found: host.format })
+        }
+    }
+
+    /// Changes anything of the node while no other writer does: its JSON, the files below `root/` that follow
+    /// from it, and the kernel log. `real_unix_ms` is the present, unless the node's clock stands still; `change`
+    /// gets the one that counts. Nothing is written when it fails.
+    pub fn edit<T, E: From<StoreError>>(
         &self,
-        change: impl FnOnce(&mut Node) -> Result<T, E>,
+        real_unix_ms: u64,
+        change: impl FnOnce(&mut State, u64) -> Result<T, E>,
     ) -> Result<T, E> {
         let _lock = self.lock()?;
-        let mut node = self.node()?;
-        let result = change(&mut node)?;
-        write_json(&self.node_path(), &node)?;
+        let before = self.state()?;
+        let mut state = before.clone();
+        let now_unix_ms = state.node.now_unix_ms(real_unix_ms);
+        let result = change(&mut state, now_unix_ms)?;
+        for (number, gpu) in &state.gpus {
+            if before.gpus.get(number) != Some(gpu) {
+                write_json(&self.gpu_path(*number), gpu)?;
+            }
+        }
+        if state.host != before.host {
+            write_json(&self.host_path(), &state.host)?;
+        }
+        if state.node != before.node {
+            write_json(&self.node_path(), &state.node)?;
+        }
+        let (old, new) = Tree::around(&before, &state);
+        self.write_difference(&old, &new)?;
+        self.log(&state, now_unix_ms)?;
         Ok(result)
+    }
+
+    /// Sets the node's clock to what `change` makes of the present; none is the machine's clock. Quicker than
+    /// [`NodeDir::edit`], for simulations that do it thousands of times.
+    pub fn set_clock(
+        &self,
+        real_unix_ms: u64,
+        change: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<Option<u64>, StoreError> {
+        let _lock = self.lock()?;
+        let mut node = self.node()?;
+        node.clock_unix_ms = change(node.now_unix_ms(real_unix_ms));
+        write_json(&self.node_path(), &node)?;
+        self.write_difference(&Tree::default(), &Tree::of_clock(&node))?;
+        Ok(node.clock_unix_ms)
+    }
+
+    fn state(&self) -> Result<State, StoreError> {
+        let mut gpus = std::collections::BTreeMap::new();
+        for number in self.gpu_numbers()? {
+            gpus.insert(number, self.gpu(number)?);
+        }
+        Ok(State {
+            node: self.node()?,
+            host: self.host()?,
+            gpus,
+            next_sequence: self.next_sequence()?,
+            records: Vec::new(),
+            log_begins_anew: false,
+        })
     }
 
     /// Makes the directory. What is in the way is replaced only with `force`, and only what a simulated node
@@ -169,8 +237,8 @@ impl NodeDir {
     pub fn create(
         &self,
         node: &Node,
+        host: &Host,
         gpus: &[Gpu],
-        tree: &[TreeFile],
         force: bool,
     ) -> Result<(), StoreError> {
         let write = |err| StoreError::Write { path: self.path.clone(), err };
@@ -189,54 +257,19 @@ impl NodeDir {
                 _ => {}
             }
         }
-        for part in ["gpus", "lib"] {
+        for part in ["gpus", "lib", "root/dev"] {
             fs::create_dir_all(self.path.join(part)).map_err(write)?;
         }
-        self.write_tree(tree)?;
+        self.write_new(&Tree::of(node, host, gpus))?;
+        let log = self.kernel_log_path();
+        fs::write(&log, tree::boot_log(node, gpus))
+            .map_err(|err| StoreError::Write { path: log, err })?;
         for (number, gpu) in (0_u32..).zip(gpus) {
             write_json(&self.gpu_path(number), gpu)?;
         }
+        write_json(&self.host_path(), host)?;
         // Last: a directory with this file is whole.
         write_json(&self.node_path(), node)
-    }
-
-    /// Writes files below `root/`.
-    pub fn write_tree(&self, tree: &[TreeFile]) -> Result<(), StoreError> {
-        for file in tree {
-            let path = self.path.join("root").join(&file.path);
-            let failed = |err| StoreError::Write { path: path.clone(), err };
-            if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder).map_err(failed)?;
-            }
-            fs::write(&path, &file.text).map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    /// Adds records to the kernel log of the tree, in the form of `/dev/kmsg`.
-    pub fn log(
-        &self,
-        lines: &[String],
-        booted_unix_ms: u64,
-        now_unix_ms: u64,
-    ) -> Result<(), StoreError> {
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let _lock = self.lock()?;
-        let path = self.kernel_log_path();
-        let text = fs::read_to_string(&path)
-            .map_err(|err| StoreError::Read { path: path.clone(), err })?;
-        let records = text.lines().filter(|line| !line.starts_with(' ')).count();
-        let uptime_us = now_unix_ms.saturating_sub(booted_unix_ms).saturating_mul(1000);
-        let mut more = String::new();
-        for (sequence, line) in (records..).zip(lines) {
-            // Priority 3 is an error of the kernel's, which is what the driver's Xids are.
-            more.push_str(&format!("3,{sequence},{uptime_us},-;{line}\n"));
-        }
-        let failed = |err| StoreError::Write { path: path.clone(), err };
-        let mut file = File::options().append(true).open(&path).map_err(failed)?;
-        file.write_all(more.as_bytes()).map_err(failed)
     }
 
     /// Held until it is dropped.

@@ -1,0 +1,183 @@
+//! `farrier simulate inject`.
+
+mod activity;
+mod gpu;
+mod host;
+mod links;
+mod memory;
+mod settings;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Subcommand;
+use farrier_facts::names::nearest;
+use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
+use farrier_sim::{State, StoreError};
+
+use crate::failure::Hinted;
+use crate::printer::Printer;
+
+/// The fault and where.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The simulated node
+    dir: PathBuf,
+    /// The GPU by its number, or `all`; without it the first one. `clear` without it is for the whole node
+    #[arg(long, value_name = "NUMBER", global = true)]
+    gpu: Option<Which>,
+    #[command(subcommand)]
+    fault: FaultCommand,
+}
+
+/// One GPU or all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    One(u32),
+}
+
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            number => number.parse().map(Self::One).map_err(|_| "a number or `all`".to_owned()),
+        }
+    }
+}
+
+/// What may happen.
+#[derive(Debug, Subcommand)]
+enum FaultCommand {
+    #[command(flatten)]
+    Gpu(gpu::GpuCommand),
+    #[command(flatten)]
+    Host(host::HostCommand),
+    /// Put everything right again; counters of the card's life stay
+    Clear,
+}
+
+/// What is to happen to what.
+enum Injection {
+    Gpu(Fault),
+    Host(HostFault),
+    Clear,
+}
+
+impl Injection {
+    fn of(command: &FaultCommand, which: Option<Which>) -> anyhow::Result<Self> {
+        Ok(match command {
+            FaultCommand::Clear => Self::Clear,
+            FaultCommand::Host(_) if which.is_some() => {
+                return Err(Hinted::error(
+                    "this happens to the node and not to a GPU",
+                    "leave `--gpu` out",
+                ));
+            }
+            FaultCommand::Host(command) => Self::Host(command.fault()),
+            FaultCommand::Gpu(command) => match command.fault()? {
+                // Calls that are about no GPU in particular.
+                Fault::Call(call) if fault::is_of_node(&call.call) => {
+                    Self::Host(HostFault::Call(call))
+                }
+                fault => Self::Gpu(fault),
+            },
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
+    let directory = super::existing(&args.dir)?;
+    let injection = Injection::of(&args.fault, args.gpu)?;
+    let told = directory
+        .edit(super::now_unix_ms(), |state, now| inject(state, &injection, args.gpu, now))
+        .map_err(hinted)?;
+    for line in told {
+        printer.line(&line)?;
+    }
+    Ok(())
+}
+
+/// Lets it happen. Returns what to tell.
+fn inject(
+    state: &mut State,
+    injection: &Injection,
+    which: Option<Which>,
+    now_unix_ms: u64,
+) -> Result<Vec<String>, InjectError> {
+    let mut told = Vec::new();
+    let (fault, usual) = match injection {
+        Injection::Host(fault) => {
+            fault::apply_to_host(state, fault, now_unix_ms)?;
+            told.push("injected into the node".to_owned());
+            return Ok(told);
+        }
+        Injection::Gpu(fault) => (fault, Which::One(0)),
+        Injection::Clear => {
+            if which.is_none() {
+                fault::apply_to_host(state, &HostFault::Clear, now_unix_ms)?;
+            }
+            (&Fault::Clear, Which::All)
+        }
+    };
+    for number in chosen(state, which.unwrap_or(usual))? {
+        let Some(gpu) = state.gpus.get_mut(&number) else { continue };
+        let records = fault::apply(gpu, fault, now_unix_ms)
+            .map_err(|err| InjectError::Gpu { number, err })?;
+        told.push(format!("injected into GPU {number}"));
+        told.extend(records.iter().map(|record| format!("  kernel log: {}", record.text)));
+        state.records.extend(records);
+    }
+    Ok(told)
+}
+
+fn chosen(state: &State, which: Which) -> Result<Vec<u32>, InjectError> {
+    match which {
+        Which::All => Ok(state.gpus.keys().copied().collect()),
+        Which::One(number) if state.gpus.contains_key(&number) => Ok(vec![number]),
+        Which::One(number) => {
+            let last = state.gpus.keys().next_back().copied();
+            Err(InjectError::NoGpu { number, last })
+        }
+    }
+}
+
+/// Why nothing was injected.
+#[derive(Debug, thiserror::Error)]
+enum InjectError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("failed to change GPU {number}")]
+    Gpu {
+        number: u32,
+        #[source]
+        err: FaultError,
+    },
+    #[error(transparent)]
+    Host(#[from] HostFaultError),
+    #[error("there is no GPU {number} in the node")]
+    NoGpu { number: u32, last: Option<u32> },
+}
+
+fn hinted(err: InjectError) -> anyhow::Error {
+    let hint = match &err {
+        InjectError::NoGpu { last, .. } => {
+            let last = last.map_or("none".to_owned(), |last| last.to_string());
+            format!("the last one is {last}")
+        }
+        InjectError::Host(
+            HostFaultError::Nic { name, known }
+            | HostFaultError::Counter { name, known, .. }
+            | HostFaultError::PortState { word: name, known }
+            | HostFaultError::Mount { path: name, known },
+        ) => match nearest(name, known.iter().map(String::as_str)).first() {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if known.is_empty() => "the node has none".to_owned(),
+            None => format!("there are {}", known.join(", ")),
+        },
+        _ => return err.into(),
+    };
+    Hinted::error(err.to_string(), hint)
+}

@@ -1,0 +1,145 @@
+//! Calls of NVML that fail or hang.
+
+use serde::{Deserialize, Serialize};
+
+use super::FaultError;
+
+/// A call that fails or hangs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallFault {
+    /// NVML's name of the function. Without `_v2` and the like every version of it; `*` is all functions.
+    pub call: String,
+    /// What the call does instead.
+    pub effect: Effect,
+}
+
+/// What a call does instead of answering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// Returns this code of NVML's.
+    Error(u32),
+    /// Blocks for so long and then answers.
+    HangMs(u64),
+    /// Never returns.
+    HangForever,
+}
+
+impl CallFault {
+    /// Whether `call` is meant.
+    pub fn is_about(&self, call: &str) -> bool {
+        self.call == "*" || self.call == call || self.call == without_version(call)
+    }
+}
+
+impl std::fmt::Display for CallFault {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.effect {
+            Effect::Error(code) => write!(out, "{} returns {code}", self.call),
+            Effect::HangMs(milliseconds) => {
+                write!(out, "{} hangs for {milliseconds} ms", self.call)
+            }
+            Effect::HangForever => write!(out, "{} hangs for ever", self.call),
+        }
+    }
+}
+
+/// A name without its `_v2`.
+fn without_version(call: &str) -> &str {
+    match call.rsplit_once("_v") {
+        Some((name, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => call,
+    }
+}
+
+/// Whether a fault may name this function.
+pub fn check_call(call: &str) -> Result<(), FaultError> {
+    let named = call
+        .strip_prefix("nvml")
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()));
+    let plain = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if call == "*" || (named && plain) {
+        Ok(())
+    } else {
+        Err(FaultError::Call { call: call.to_owned() })
+    }
+}
+
+/// Whether a call is about the node and not about one of its GPUs, so that a fault of it belongs there.
+pub fn is_of_node(call: &str) -> bool {
+    !call.starts_with("nvmlDevice") && !call.starts_with("nvmlGpm") && call != "*"
+        || without_version(call) == "nvmlDeviceGetCount"
+        || matches!(call, "nvmlGpmSampleAlloc" | "nvmlGpmSampleFree" | "nvmlGpmMetricsGet")
+}
+
+/// The number of a return code of NVML's, given as such or by its name without `NVML_ERROR_`.
+pub fn error_code(name: &str) -> Option<u32> {
+    let wanted = name.to_ascii_uppercase().replace('-', "_");
+    let wanted = wanted.strip_prefix("NVML_ERROR_").unwrap_or(&wanted);
+    match wanted.parse() {
+        Ok(number) => ERRORS.iter().any(|(known, _)| *known == number).then_some(number),
+        Err(_) => ERRORS.iter().find(|(_, name)| *name == wanted).map(|(number, _)| *number),
+    }
+}
+
+/// NVML's return codes.
+pub const ERRORS: [(u32, &str); 31] = [
+    (1, "UNINITIALIZED"),
+    (2, "INVALID_ARGUMENT"),
+    (3, "NOT_SUPPORTED"),
+    (4, "NO_PERMISSION"),
+    (5, "ALREADY_INITIALIZED"),
+    (6, "NOT_FOUND"),
+    (7, "INSUFFICIENT_SIZE"),
+    (8, "INSUFFICIENT_POWER"),
+    (9, "DRIVER_NOT_LOADED"),
+    (10, "TIMEOUT"),
+    (11, "IRQ_ISSUE"),
+    (12, "LIBRARY_NOT_FOUND"),
+    (13, "FUNCTION_NOT_FOUND"),
+    (14, "CORRUPTED_INFOROM"),
+    (15, "GPU_IS_LOST"),
+    (16, "RESET_REQUIRED"),
+    (17, "OPERATING_SYSTEM"),
+    (18, "LIB_RM_VERSION_MISMATCH"),
+    (19, "IN_USE"),
+    (20, "MEMORY"),
+    (21, "NO_DATA"),
+    (22, "VGPU_ECC_NOT_SUPPORTED"),
+    (23, "INSUFFICIENT_RESOURCES"),
+    (24, "FREQ_NOT_SUPPORTED"),
+    (25, "ARGUMENT_VERSION_MISMATCH"),
+    (26, "DEPRECATED"),
+    (27, "NOT_READY"),
+    (28, "GPU_NOT_FOUND"),
+    (29, "INVALID_STATE"),
+    (30, "RESET_TYPE_NOT_SUPPORTED"),
+    (999, "UNKNOWN"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_places_of_calls() {
+        assert_eq!(error_code("gpu-is-lost"), Some(15));
+        assert_eq!(error_code("NVML_ERROR_UNKNOWN"), Some(999));
+        assert_eq!(error_code("18"), Some(18));
+        assert_eq!(error_code("1000"), None);
+        assert!(is_of_node("nvmlInit_v2") && is_of_node("nvmlDeviceGetCount_v2"));
+        assert!(
+            !is_of_node("nvmlDeviceGetName") && !is_of_node("*") && !is_of_node("nvmlGpmSampleGet")
+        );
+    }
+
+    #[test]
+    fn versions_of_a_call() {
+        let fault = |call: &str| CallFault { call: call.to_owned(), effect: Effect::HangForever };
+        assert!(fault("nvmlDeviceGetCount").is_about("nvmlDeviceGetCount_v2"));
+        assert!(!fault("nvmlDeviceGetCount_v2").is_about("nvmlDeviceGetCount"));
+        assert!(fault("*").is_about("nvmlInit_v2"));
+        assert!(!fault("nvmlDeviceGetGpuFabricInfo").is_about("nvmlDeviceGetGpuFabricInfoV"));
+    }
+}

@@ -1,0 +1,181 @@
+//! `NVLink`, `PCIe` and the fabric.
+
+use crate::gpu::{Gpu, Link, Remote};
+
+use super::{FaultError, add};
+
+/// Errors on a link, added to those that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkErrors {
+    /// Packets sent again.
+    pub replay: u64,
+    /// Times that it was trained anew.
+    pub recovery: u64,
+    /// Broken data.
+    pub crc: u64,
+    /// Broken flow-control units.
+    pub crc_flit: u64,
+    /// Packets that came broken; fifth generation, as all below.
+    pub receive: u64,
+    /// Packets of a wrong form.
+    pub malformed: u64,
+    /// Packets that found no room.
+    pub overrun: u64,
+    /// Losses of integrity.
+    pub integrity: u64,
+    /// Packets that were not sent.
+    pub discarded: u64,
+    /// Trainings that failed.
+    pub recovery_failed: u64,
+    /// Errors left after correction.
+    pub effective: u64,
+    /// Symbols that could not be corrected.
+    pub symbol: u64,
+    /// Blocks sent again by the physical layer.
+    pub retry_blocks: u64,
+    /// Rate of bits left wrong after correction.
+    pub effective_ber: Option<BitErrorRate>,
+    /// Rate of symbols that could not be corrected.
+    pub symbol_ber: Option<BitErrorRate>,
+    /// What the link runs at, in millions of bytes a second.
+    pub speed_mb_per_s: Option<u32>,
+}
+
+/// A rate of bit errors as NVML packs it: `mantissa` × 10^-`exponent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BitErrorRate {
+    /// At most 15.
+    pub mantissa: u8,
+    /// Of a negative power of ten.
+    pub exponent: u8,
+}
+
+impl std::str::FromStr for BitErrorRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once("e-").and_then(|(mantissa, exponent)| {
+            Some(Self { mantissa: mantissa.parse().ok()?, exponent: exponent.parse().ok()? })
+        });
+        parts.filter(|rate| rate.mantissa <= 15).ok_or_else(|| "a rate is such as 2e-12".to_owned())
+    }
+}
+
+impl BitErrorRate {
+    /// The mantissa above the exponent's eight bits.
+    fn packed(self) -> u64 {
+        u64::from(self.mantissa) << 8 | u64::from(self.exponent)
+    }
+}
+
+/// What happens to the `PCIe` link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PcieFault {
+    /// Generation now.
+    pub generation: Option<u32>,
+    /// Lanes now.
+    pub width: Option<u32>,
+    /// More packets sent again.
+    pub replays: u32,
+    /// More errors that the link put right.
+    pub aer_correctable: u32,
+    /// More that it did not.
+    pub aer_non_fatal: u32,
+    /// More after which it was down.
+    pub aer_fatal: u32,
+}
+
+/// What the fabric says of the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FabricFault {
+    /// NVML's number: 1 not started, 2 in progress, 3 completed.
+    pub state: Option<u32>,
+    /// NVML's return code of the registration.
+    pub status: Option<u32>,
+    /// NVML's mask.
+    pub health_mask: Option<u32>,
+}
+
+pub(super) fn link_of(gpu: &mut Gpu, link: usize) -> Result<&mut Link, FaultError> {
+    let count = gpu.nvlink.links.len();
+    gpu.nvlink.links.get_mut(link).ok_or(FaultError::Link { link, count })
+}
+
+pub(super) fn link_errors(
+    gpu: &mut Gpu,
+    link: usize,
+    errors: &LinkErrors,
+) -> Result<(), FaultError> {
+    let link = link_of(gpu, link)?;
+    add(&mut link.replay_errors, errors.replay);
+    add(&mut link.recovery_errors, errors.recovery);
+    add(&mut link.crc_data_errors, errors.crc);
+    add(&mut link.crc_flit_errors, errors.crc_flit);
+    let fifth = &mut link.fifth;
+    add(&mut fifth.receive_errors, errors.receive);
+    add(&mut fifth.malformed_packets, errors.malformed);
+    add(&mut fifth.buffer_overruns, errors.overrun);
+    add(&mut fifth.integrity_errors, errors.integrity);
+    add(&mut fifth.discarded_packets, errors.discarded);
+    add(&mut fifth.recoveries_failed, errors.recovery_failed);
+    add(&mut fifth.effective_errors, errors.effective);
+    add(&mut fifth.symbol_errors, errors.symbol);
+    add(&mut fifth.retry_blocks, errors.retry_blocks);
+    if let Some(rate) = errors.effective_ber {
+        fifth.effective_ber = rate.packed();
+    }
+    if let Some(rate) = errors.symbol_ber {
+        fifth.symbol_ber = rate.packed();
+    }
+    link.speed_mb_per_s = errors.speed_mb_per_s.or(link.speed_mb_per_s);
+    Ok(())
+}
+
+pub(super) fn pcie(gpu: &mut Gpu, fault: &PcieFault) -> Result<(), FaultError> {
+    let link = &mut gpu.pcie;
+    let generation = fault.generation.unwrap_or(link.generation);
+    let width = fault.width.unwrap_or(link.width);
+    if generation > link.max_generation || width > link.max_width || generation == 0 || width == 0 {
+        let (max_generation, max_width) = (link.max_generation, link.max_width);
+        return Err(FaultError::Pcie { generation, width, max_generation, max_width });
+    }
+    (link.generation, link.width) = (generation, width);
+    let more = |counter: &mut u32, count: u32| *counter = counter.saturating_add(count);
+    more(&mut link.replays, fault.replays);
+    let errors = &mut link.errors;
+    more(&mut errors.correctable, fault.replays.saturating_add(fault.aer_correctable));
+    // The usual kind of what is put right: a packet whose checksum was wrong.
+    more(&mut errors.bad_tlp, fault.aer_correctable);
+    more(&mut errors.non_fatal, fault.aer_non_fatal);
+    more(&mut errors.fatal, fault.aer_fatal);
+    Ok(())
+}
+
+pub(super) fn fabric(gpu: &mut Gpu, fault: &FabricFault) -> Result<(), FaultError> {
+    let name = gpu.name.clone();
+    let fabric = gpu.fabric.as_mut().ok_or(FaultError::NoFabric { name })?;
+    fabric.state = fault.state.unwrap_or(fabric.state);
+    fabric.status = fault.status.unwrap_or(fabric.status);
+    fabric.health_mask = fault.health_mask.unwrap_or(fabric.health_mask);
+    Ok(())
+}
+
+/// All links as they were made.
+pub(super) fn renew(gpu: &mut Gpu) {
+    for link in &mut gpu.nvlink.links {
+        // A link that never had a peer stays down.
+        link.active = link.remote != Remote::Unknown;
+        (link.replay_errors, link.recovery_errors) = (0, 0);
+        (link.crc_flit_errors, link.crc_data_errors) = (0, 0);
+        link.fifth = crate::gpu::FifthGeneration::default();
+        link.speed_mb_per_s = None;
+    }
+    let pcie = &mut gpu.pcie;
+    (pcie.generation, pcie.width) = (pcie.max_generation, pcie.max_width);
+    (pcie.replays, pcie.replay_rollovers) = (0, 0);
+    pcie.errors = crate::gpu::PcieErrors::default();
+    if let Some(fabric) = gpu.fabric.as_mut() {
+        (fabric.state, fabric.status) = (3, 0);
+        fabric.health_mask = crate::make::HEALTHY_FABRIC;
+    }
+}

@@ -1,0 +1,324 @@
+//! Network adapters for jobs: `InfiniBand`, `RoCE`, and Amazon's Elastic Fabric Adapter.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The most ports that a host has room for.
+pub(super) const PORTS_MAX: u32 = 8;
+/// The most Elastic Fabric Adapters, as a p5.48xlarge has.
+pub(super) const EFA_MAX: u32 = 32;
+
+/// Buses of the adapters, each beside a GPU.
+const ADAPTER_BUSES: [u32; 8] = [0x18, 0x40, 0x4f, 0x5e, 0x9a, 0xc0, 0xce, 0xdc];
+/// The first bus of the Elastic Fabric Adapters.
+const EFA_BUS: u32 = 0x70;
+
+/// The kernel's counters of a port, `Documentation/ABI/stable/sysfs-class-infiniband`.
+const PORT_COUNTERS: [&str; 21] = [
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "port_xmit_wait",
+    "symbol_error",
+    "unicast_rcv_packets",
+    "unicast_xmit_packets",
+];
+
+/// Counters of the mlx5 driver, `drivers/infiniband/hw/mlx5/counters.c`.
+const MLX5_COUNTERS: [&str; 22] = [
+    "duplicate_request",
+    "implied_nak_seq_err",
+    "lifespan",
+    "local_ack_timeout_err",
+    "np_cnp_sent",
+    "np_ecn_marked_roce_packets",
+    "out_of_buffer",
+    "out_of_sequence",
+    "packet_seq_err",
+    "req_cqe_error",
+    "req_cqe_flush_error",
+    "req_remote_access_errors",
+    "resp_cqe_error",
+    "resp_cqe_flush_error",
+    "resp_local_length_error",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+    "roce_slow_restart",
+    "roce_slow_restart_cnps",
+    "roce_slow_restart_trans",
+    "rp_cnp_handled",
+    "rx_icrc_encapsulated",
+];
+
+/// Counters of a port of the efa driver, `drivers/infiniband/hw/efa/efa_verbs.c`.
+const EFA_PORT_COUNTERS: [&str; 23] = [
+    "lifespan",
+    "impaired_remote_conn_events",
+    "rdma_read_bytes",
+    "rdma_read_resp_bytes",
+    "rdma_read_wr_err",
+    "rdma_read_wrs",
+    "rdma_write_bytes",
+    "rdma_write_recv_bytes",
+    "rdma_write_wr_err",
+    "rdma_write_wrs",
+    "recv_bytes",
+    "recv_wrs",
+    "retrans_bytes",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "rx_bytes",
+    "rx_drops",
+    "rx_pkts",
+    "send_bytes",
+    "send_wrs",
+    "tx_bytes",
+    "tx_pkts",
+    "unresponsive_remote_events",
+];
+
+/// Counters of the adapter itself, from the same file.
+const EFA_COUNTERS: [&str; 13] = [
+    "alloc_pd_err",
+    "alloc_ucontext_err",
+    "cmds_err",
+    "completed_cmds",
+    "create_ah_err",
+    "create_cq_err",
+    "create_qp_err",
+    "keep_alive_rcvd",
+    "lifespan",
+    "mmap_err",
+    "no_completion_cmds",
+    "reg_mr_err",
+    "submitted_cmds",
+];
+
+/// Milliseconds between two readings of the counters, which the kernel lists among them.
+const LIFESPAN_MS: u64 = 10;
+
+/// An adapter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// Such as `mlx5_0`.
+    pub name: String,
+    /// What it is.
+    pub kind: NicKind,
+    /// PCI bus.
+    pub bus: u32,
+    /// Whether it has gone from the bus.
+    #[serde(default)]
+    pub gone: bool,
+    /// Counters of the adapter itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hw_counters: BTreeMap<String, u64>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// What an adapter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NicKind {
+    /// `ConnectX` on `InfiniBand`.
+    Infiniband,
+    /// `ConnectX` on Ethernet.
+    Roce,
+    /// Elastic Fabric Adapter.
+    Efa,
+}
+
+/// A port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// From one.
+    pub number: u32,
+    /// The kernel's word, such as `ACTIVE`.
+    pub state: String,
+    /// The kernel's word, such as `LinkUp`.
+    pub phys_state: String,
+    /// In gigabits a second.
+    pub rate_gbps: u32,
+    /// `counters/`.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+    /// `hw_counters/`.
+    #[serde(default)]
+    pub hw_counters: BTreeMap<String, u64>,
+}
+
+/// States of a port by the kernel's number.
+pub const STATES: [(u32, &str); 5] =
+    [(1, "DOWN"), (2, "INIT"), (3, "ARMED"), (4, "ACTIVE"), (5, "ACTIVE_DEFER")];
+/// Physical states of a port by the kernel's number.
+pub const PHYS_STATES: [(u32, &str); 7] = [
+    (1, "Sleep"),
+    (2, "Polling"),
+    (3, "Disabled"),
+    (4, "PortConfigurationTraining"),
+    (5, "LinkUp"),
+    (6, "LinkErrorRecovery"),
+    (7, "Phy Test"),
+];
+
+fn zeroes(names: &[&str]) -> BTreeMap<String, u64> {
+    let value = |name: &str| if name == "lifespan" { LIFESPAN_MS } else { 0 };
+    names.iter().map(|name| ((*name).to_owned(), value(name))).collect()
+}
+
+impl Nic {
+    /// A `ConnectX-7` of one port.
+    pub(super) fn mellanox(number: u32, ethernet: bool) -> Self {
+        Self {
+            name: format!("mlx5_{number}"),
+            kind: if ethernet { NicKind::Roce } else { NicKind::Infiniband },
+            bus: ADAPTER_BUSES[(number % PORTS_MAX) as usize],
+            gone: false,
+            hw_counters: BTreeMap::new(),
+            ports: vec![Port::up(400, zeroes(&PORT_COUNTERS), zeroes(&MLX5_COUNTERS))],
+        }
+    }
+
+    /// An Elastic Fabric Adapter, named after its bus as systemd does.
+    pub(super) fn efa(number: u32) -> Self {
+        let bus = EFA_BUS + number % EFA_MAX;
+        Self {
+            name: format!("rdmap{bus}s0"),
+            kind: NicKind::Efa,
+            bus,
+            gone: false,
+            hw_counters: zeroes(&EFA_COUNTERS),
+            ports: vec![Port::up(100, BTreeMap::new(), zeroes(&EFA_PORT_COUNTERS))],
+        }
+    }
+
+    /// As it was made.
+    pub(super) fn clear(&mut self) {
+        self.gone = false;
+        self.forget_counts();
+        let rate_gbps = self.usual_rate_gbps();
+        for port in &mut self.ports {
+            "ACTIVE".clone_into(&mut port.state);
+            "LinkUp".clone_into(&mut port.phys_state);
+            port.rate_gbps = rate_gbps;
+        }
+    }
+
+    /// Counts from nothing.
+    pub(super) fn forget_counts(&mut self) {
+        let zero = |counters: &mut BTreeMap<String, u64>| {
+            for (name, value) in counters {
+                *value = if name == "lifespan" { LIFESPAN_MS } else { 0 };
+            }
+        };
+        zero(&mut self.hw_counters);
+        for port in &mut self.ports {
+            zero(&mut port.counters);
+            zero(&mut port.hw_counters);
+        }
+    }
+
+    fn usual_rate_gbps(&self) -> u32 {
+        if self.kind == NicKind::Efa { 100 } else { 400 }
+    }
+
+    /// `0000:18:00.0`, as the kernel writes it.
+    pub fn address(&self) -> String {
+        format!("0000:{:02x}:00.0", self.bus)
+    }
+
+    /// What is wrong, in words.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        if self.gone {
+            return vec![format!("{} is gone", self.name)];
+        }
+        let mut wrong = Vec::new();
+        for port in &self.ports {
+            let place = format!("{} port {}", self.name, port.number);
+            if port.state != "ACTIVE" || port.phys_state != "LinkUp" {
+                wrong.push(format!("{place} is {}, {}", port.state, port.phys_state));
+            }
+            if port.rate_gbps != self.usual_rate_gbps() {
+                wrong.push(format!("{place} runs at {} Gb/s", port.rate_gbps));
+            }
+        }
+        let ports =
+            self.ports.iter().flat_map(|port| port.counters.iter().chain(&port.hw_counters));
+        let counted = ports.chain(&self.hw_counters).filter(|(name, _)| *name != "lifespan");
+        for (name, value) in counted.filter(|(_, value)| **value > 0) {
+            wrong.push(format!("{} counts {value} {name}", self.name));
+        }
+        wrong
+    }
+
+    /// The counter of this name, of a port or of the adapter.
+    pub fn counter_mut(&mut self, port: u32, name: &str) -> Option<&mut u64> {
+        if self.hw_counters.contains_key(name) && name != "lifespan" {
+            return self.hw_counters.get_mut(name);
+        }
+        let port = self.ports.iter_mut().find(|found| found.number == port)?;
+        match port.counters.get_mut(name) {
+            Some(counter) => Some(counter),
+            None => port.hw_counters.get_mut(name),
+        }
+    }
+
+    /// The names of all counters.
+    pub fn counter_names(&self) -> Vec<&str> {
+        let ports =
+            self.ports.iter().flat_map(|port| port.counters.keys().chain(port.hw_counters.keys()));
+        let mut names: Vec<&str> =
+            ports.chain(self.hw_counters.keys()).map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+impl Port {
+    fn up(
+        rate_gbps: u32,
+        counters: BTreeMap<String, u64>,
+        hw_counters: BTreeMap<String, u64>,
+    ) -> Self {
+        Self {
+            number: 1,
+            state: "ACTIVE".to_owned(),
+            phys_state: "LinkUp".to_owned(),
+            rate_gbps,
+            counters,
+            hw_counters,
+        }
+    }
+}
+
+fn number_of(known: &[(u32, &str)], word: &str) -> u32 {
+    known.iter().find(|(_, known)| *known == word).map_or(0, |(number, _)| *number)
+}
+
+/// The kernel's number of a port's state.
+pub fn state_number(word: &str) -> u32 {
+    number_of(&STATES, word)
+}
+
+/// The kernel's number of a port's physical state.
+pub fn phys_state_number(word: &str) -> u32 {
+    number_of(&PHYS_STATES, word)
+}

@@ -1,0 +1,119 @@
+//! Processes and kernel threads as `/proc` shows them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::Node;
+
+/// A process or a kernel thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Task {
+    /// Its number.
+    pub pid: u32,
+    /// Its parent: 2 is that of all kernel threads.
+    pub parent: u32,
+    /// As in `comm`, without the brackets of a kernel thread.
+    pub name: String,
+    /// Words of the command line; none for a kernel thread.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Its path in the control groups.
+    pub cgroup: String,
+    /// What it does.
+    pub state: TaskState,
+    /// The kernel's function in which it waits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wait_channel: String,
+    /// When it was started, milliseconds of the Unix clock.
+    pub started_unix_ms: u64,
+    /// Whether a fault brought it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_injected: bool,
+}
+
+/// What a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskState {
+    /// Runs.
+    Running,
+    /// Waits and can be woken.
+    Sleeping,
+    /// Waits and cannot be interrupted.
+    Blocked,
+    /// A kernel thread with nothing to do.
+    Idle,
+    /// Has ended, and nobody asked how.
+    Zombie,
+}
+
+impl TaskState {
+    /// The letter and the word of `/proc`.
+    pub fn words(self) -> (char, &'static str) {
+        match self {
+            Self::Running => ('R', "running"),
+            Self::Sleeping => ('S', "sleeping"),
+            Self::Blocked => ('D', "disk sleep"),
+            Self::Idle => ('I', "idle"),
+            Self::Zombie => ('Z', "zombie"),
+        }
+    }
+}
+
+/// What runs on every host: some kernel threads and some services.
+pub(super) fn ordinary(node: &Node) -> Vec<Task> {
+    let thread = |pid: u32, name: &str, state: TaskState| Task {
+        pid,
+        parent: if pid == 2 { 0 } else { 2 },
+        name: name.to_owned(),
+        command: Vec::new(),
+        cgroup: "/".to_owned(),
+        state,
+        wait_channel: match state {
+            TaskState::Idle => "rescuer_thread".to_owned(),
+            _ => "kthreadd".to_owned(),
+        },
+        started_unix_ms: node.booted_unix_ms,
+        is_injected: false,
+    };
+    let service = |pid: u32, name: &str, command: &str, cgroup: &str| Task {
+        pid,
+        parent: u32::from(pid != 1),
+        // The kernel keeps fifteen characters.
+        name: name.chars().take(15).collect(),
+        command: command.split(' ').map(str::to_owned).collect(),
+        cgroup: cgroup.to_owned(),
+        state: TaskState::Sleeping,
+        wait_channel: "do_epoll_wait".to_owned(),
+        started_unix_ms: node.booted_unix_ms.saturating_add(20_000),
+        is_injected: false,
+    };
+    vec![
+        service(1, "systemd", "/sbin/init", "/init.scope"),
+        thread(2, "kthreadd", TaskState::Sleeping),
+        thread(3, "pool_workqueue_release", TaskState::Sleeping),
+        thread(1201, "nv_queue", TaskState::Sleeping),
+        thread(1202, "nv_open_q", TaskState::Sleeping),
+        thread(1203, "nvidia-modeset/kthread_q", TaskState::Sleeping),
+        thread(640, "nfsiod", TaskState::Idle),
+        service(980, "sshd", "sshd: /usr/sbin/sshd -D [listener]", "/system.slice/ssh.service"),
+        service(
+            PERSISTENCED_PID,
+            "nvidia-persistenced",
+            "/usr/bin/nvidia-persistenced --verbose",
+            "/system.slice/nvidia-persistenced.service",
+        ),
+        service(
+            FABRIC_MANAGER_PID,
+            "nv-fabricmanager",
+            "/usr/bin/nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg",
+            "/system.slice/nvidia-fabricmanager.service",
+        ),
+        service(1410, "containerd", "/usr/bin/containerd", "/system.slice/containerd.service"),
+    ]
+}
+
+/// The process of `nvidia-persistenced`.
+pub(crate) const PERSISTENCED_PID: u32 = 1320;
+/// The process of fabric manager, where there is one.
+pub(crate) const FABRIC_MANAGER_PID: u32 = 1340;

@@ -1,0 +1,25 @@
+//! All of a node at once.
+
+use std::collections::BTreeMap;
+
+use crate::gpu::Gpu;
+use crate::host::Host;
+use crate::node::Node;
+use crate::tree::Record;
+
+/// A node, its host and its GPUs, and what the kernel is about to write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// What the GPUs share.
+    pub node: Node,
+    /// What there is besides GPUs.
+    pub host: Host,
+    /// The GPUs by their number.
+    pub gpus: BTreeMap<u32, Gpu>,
+    /// The number of the next record in the kernel log, if none is lost.
+    pub next_sequence: u64,
+    /// Records for the kernel log.
+    pub records: Vec<Record>,
+    /// Whether the log of an earlier start is forgotten.
+    pub log_begins_anew: bool,
+}

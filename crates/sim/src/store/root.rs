@@ -1,0 +1,115 @@
+//! The files below `root/` of a simulated node: what follows from its JSON, and its kernel log.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::{NodeDir, StoreError};
+use crate::gpu::Gpu;
+use crate::state::State;
+use crate::tree::{self, Content, Tree};
+
+impl NodeDir {
+    /// Writes the files of a node that nobody reads yet.
+    pub(super) fn write_new(&self, tree: &Tree) -> Result<(), StoreError> {
+        let mut made = None;
+        for (path, content) in tree.iter() {
+            let path = self.path.join("root").join(path);
+            let failed = |err| StoreError::Write { path: path.clone(), err };
+            // Paths come in order, so that most are in the folder of the one before.
+            let folder = path.parent().map(Path::to_owned);
+            if let Some(folder) = folder.as_ref().filter(|_| folder != made) {
+                fs::create_dir_all(folder).map_err(failed)?;
+            }
+            made = folder;
+            write(&path, content).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is new or changed, and removes what is gone with the folders that it leaves empty.
+    pub(super) fn write_difference(&self, before: &Tree, after: &Tree) -> Result<(), StoreError> {
+        // Beside the tree, so that no reader of a folder sees it: then in the place of the old.
+        let beside = self.path.join(format!(".new.{}", std::process::id()));
+        let changed = after.iter().filter(|(path, content)| before.get(path) != Some(content));
+        for (path, content) in changed {
+            let path = self.path.join("root").join(path);
+            let failed = |err| StoreError::Write { path: path.clone(), err };
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder).map_err(failed)?;
+            }
+            // One that a killed writer left would be in the way of a link.
+            let _ = fs::remove_file(&beside);
+            write(&beside, content).map_err(failed)?;
+            fs::rename(&beside, &path).map_err(failed)?;
+        }
+        for (path, _) in before.iter().filter(|(path, _)| after.get(path).is_none()) {
+            self.remove(Path::new(path))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        let root = self.path.join("root");
+        match fs::remove_file(root.join(path)) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::Write { path: root.join(path), err });
+            }
+            _ => {}
+        }
+        // The first that is not empty ends it.
+        for folder in path.ancestors().skip(1).filter(|folder| folder.components().count() > 1) {
+            if fs::remove_dir(root.join(folder)).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number after that of the last record in the kernel log.
+    pub(super) fn next_sequence(&self) -> Result<u64, StoreError> {
+        /// Longer than any record.
+        const TAIL: u64 = 16 * 1024;
+        let path = self.kernel_log_path();
+        let failed = |err| StoreError::Read { path: path.clone(), err };
+        let mut file = File::open(&path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).map_err(failed)?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail).map_err(failed)?;
+        let sequence = |line: &[u8]| -> Option<u64> {
+            std::str::from_utf8(line).ok()?.split(',').nth(1)?.parse().ok()
+        };
+        let last = tail.split(|byte| *byte == b'\n').rev().find_map(sequence);
+        Ok(last.map_or(0, |last| last.saturating_add(1)))
+    }
+
+    /// Adds the records to the kernel log of the tree.
+    pub(super) fn log(&self, state: &State, now_unix_ms: u64) -> Result<(), StoreError> {
+        let path = self.kernel_log_path();
+        if state.log_begins_anew {
+            let gpus: Vec<Gpu> = state.gpus.values().cloned().collect();
+            fs::write(&path, tree::boot_log(&state.node, &gpus))
+                .map_err(|err| StoreError::Write { path: path.clone(), err })?;
+        }
+        if state.records.is_empty() {
+            return Ok(());
+        }
+        let uptime_us = now_unix_ms.saturating_sub(state.node.booted_unix_ms).saturating_mul(1000);
+        let first = state.next_sequence.max(state.host.kernel_sequence);
+        let more: String = (first..)
+            .zip(&state.records)
+            .map(|(sequence, record)| tree::format_record(record, sequence, uptime_us))
+            .collect();
+        let failed = |err| StoreError::Write { path: path.clone(), err };
+        let mut file = File::options().append(true).open(&path).map_err(failed)?;
+        file.write_all(more.as_bytes()).map_err(failed)
+    }
+}
+
+fn write(path: &Path, content: &Content) -> io::Result<()> {
+    match content {
+        Content::File(bytes) => fs::write(path, bytes),
+        Content::Link(target) => std::os::unix::fs::symlink(target, path),
+    }
+}

@@ -1,0 +1,176 @@
+//! `/sys/bus/pci`: GPUs, switches, and the bridges above the GPUs.
+
+use crate::gpu::Gpu;
+use crate::host::Host;
+use crate::node::Node;
+
+use super::Tree;
+use super::driver::switches;
+
+pub(super) fn add(tree: &mut Tree, node: &Node, host: &Host, gpus: &[&Gpu]) {
+    for gpu in gpus {
+        if !node.virtual_machine {
+            bridge(tree, gpu, host.acs);
+        }
+        if !gpu.gone {
+            device(tree, node, gpu);
+        }
+    }
+    for address in switches(gpus) {
+        let folder = format!("sys/bus/pci/devices/{address}");
+        tree.value(format!("{folder}/vendor"), "0x10de");
+        tree.value(format!("{folder}/device"), "0x22a3");
+        tree.value(format!("{folder}/class"), "0x068000");
+        if node.driver_loaded {
+            tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia-nvswitch");
+        }
+    }
+}
+
+fn device(tree: &mut Tree, node: &Node, gpu: &Gpu) {
+    let folder = format!("sys/bus/pci/devices/{}", gpu.pci.address());
+    tree.value(format!("{folder}/vendor"), "0x10de");
+    tree.value(format!("{folder}/device"), format!("0x{}", gpu.pci.device_id));
+    tree.value(format!("{folder}/subsystem_vendor"), "0x10de");
+    tree.value(format!("{folder}/subsystem_device"), format!("0x{}", gpu.pci.subsystem_id));
+    tree.value(format!("{folder}/class"), "0x030200");
+    // A device that does not answer reads as ones, which is no speed and 63 lanes.
+    let (speed, width) =
+        if gpu.lost { ("Unknown", 63) } else { (speed_words(gpu.pcie.generation), gpu.pcie.width) };
+    tree.value(format!("{folder}/current_link_speed"), speed);
+    tree.value(format!("{folder}/current_link_width"), width);
+    tree.value(format!("{folder}/max_link_speed"), speed_words(gpu.pcie.max_generation));
+    tree.value(format!("{folder}/max_link_width"), gpu.pcie.max_width);
+    tree.value(
+        format!("{folder}/numa_node"),
+        if node.virtual_machine { -1 } else { i64::from(gpu.pci.numa_node) },
+    );
+    tree.value(format!("{folder}/local_cpulist"), &gpu.pci.cpus);
+    tree.value(format!("{folder}/irq"), gpu.pci.irq);
+    tree.value(format!("{folder}/enable"), 1);
+    let driver = if node.driver_loaded { "DRIVER=nvidia\n" } else { "" };
+    if node.driver_loaded {
+        tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/nvidia");
+    }
+    tree.add(
+        format!("{folder}/uevent"),
+        format!(
+            "{driver}PCI_CLASS=30200\nPCI_ID=10DE:{}\nPCI_SUBSYS_ID=10DE:{}\nPCI_SLOT_NAME={}\n",
+            gpu.pci.device_id.to_uppercase(),
+            gpu.pci.subsystem_id.to_uppercase(),
+            gpu.pci.address()
+        ),
+    );
+    let config = if gpu.lost {
+        vec![0xff; 256]
+    } else {
+        let device = u16::from_str_radix(&gpu.pci.device_id, 16).unwrap_or(0);
+        config(0x10de, device, 0x03_02_00, 0)
+    };
+    tree.add(format!("{folder}/config"), config);
+    error_counters(tree, &folder, gpu);
+}
+
+fn speed_words(generation: u32) -> &'static str {
+    match generation {
+        1 => "2.5 GT/s PCIe",
+        2 => "5.0 GT/s PCIe",
+        3 => "8.0 GT/s PCIe",
+        4 => "16.0 GT/s PCIe",
+        5 => "32.0 GT/s PCIe",
+        _ => "64.0 GT/s PCIe",
+    }
+}
+
+const UNCORRECTABLE: [&str; 18] = [
+    "Undefined",
+    "DLP",
+    "SDES",
+    "TLP",
+    "FCP",
+    "CmpltTO",
+    "CmpltAbrt",
+    "UnxCmplt",
+    "RxOF",
+    "MalfTLP",
+    "ECRC",
+    "UnsupReq",
+    "ACSViol",
+    "UncorrIntErr",
+    "BlockedTLP",
+    "AtomicOpBlocked",
+    "TLPBlockedErr",
+    "PoisonTLPBlocked",
+];
+const CORRECTABLE: [&str; 8] =
+    ["RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr", "CorrIntErr", "HeaderOF"];
+
+/// The kernel's counters of bus errors by severity and kind.
+fn error_counters(tree: &mut Tree, folder: &str, gpu: &Gpu) {
+    let errors = &gpu.pcie.errors;
+    let named = errors.bad_tlp.saturating_add(errors.bad_dllp).saturating_add(gpu.pcie.replays);
+    let correctable = |kind: &str| match kind {
+        "BadTLP" => errors.bad_tlp,
+        "BadDLLP" => errors.bad_dllp,
+        // A packet is sent again when its timer runs out.
+        "Timeout" => gpu.pcie.replays,
+        "RxErr" => errors.correctable.saturating_sub(named),
+        _ => 0,
+    };
+    // The usual kinds: a read that got no answer, and a link that broke its protocol.
+    let non_fatal = |kind: &str| if kind == "CmpltTO" { errors.non_fatal } else { 0 };
+    let fatal = |kind: &str| if kind == "DLP" { errors.fatal } else { 0 };
+    let mut write =
+        |name: &str, kinds: &[&str], total: (&str, u32), count: &dyn Fn(&str) -> u32| {
+            let mut text = String::new();
+            for kind in kinds {
+                text.push_str(&format!("{kind} {}\n", count(kind)));
+            }
+            text.push_str(&format!("{} {}\n", total.0, total.1));
+            tree.add(format!("{folder}/aer_dev_{name}"), text);
+        };
+    write("correctable", &CORRECTABLE, ("TOTAL_ERR_COR", errors.correctable), &correctable);
+    write("fatal", &UNCORRECTABLE, ("TOTAL_ERR_FATAL", errors.fatal), &fatal);
+    write("nonfatal", &UNCORRECTABLE, ("TOTAL_ERR_NONFATAL", errors.non_fatal), &non_fatal);
+}
+
+/// The switch port above a GPU. GPUs of a second baseboard sit below the next device of the same bus.
+fn bridge(tree: &mut Tree, gpu: &Gpu, acs: bool) {
+    let board = gpu.minor / 8;
+    let bus = gpu.pci.bus.saturating_sub(1 + board);
+    let folder = format!("sys/bus/pci/devices/0000:{bus:02x}:{board:02x}.0");
+    tree.value(format!("{folder}/vendor"), "0x1000");
+    tree.value(format!("{folder}/device"), "0xc030");
+    tree.value(format!("{folder}/class"), "0x060400");
+    tree.link(format!("{folder}/driver"), "../../../bus/pci/drivers/pcieport");
+    let mut bytes = config(0x1000, 0xc030, 0x06_04_00, 6);
+    access_control(&mut bytes, acs);
+    tree.add(format!("{folder}/config"), bytes);
+}
+
+/// The first bytes of a device's configuration space with its PCI Express capability; `port` is its type there.
+fn config(vendor: u16, device: u16, class: u32, port: u8) -> Vec<u8> {
+    let mut bytes = vec![0; 256];
+    bytes[0x00..0x02].copy_from_slice(&vendor.to_le_bytes());
+    bytes[0x02..0x04].copy_from_slice(&device.to_le_bytes());
+    // Memory, bus master; a list of capabilities.
+    bytes[0x04..0x08].copy_from_slice(&[0x06, 0x04, 0x10, 0x00]);
+    bytes[0x09..0x0c].copy_from_slice(&class.to_le_bytes()[..3]);
+    bytes[0x0e] = u8::from(port != 0);
+    bytes[0x34] = 0x60;
+    bytes[0x60..0x64].copy_from_slice(&[0x10, 0x00, port << 4 | 2, 0x00]);
+    bytes
+}
+
+/// Adds the extended capability Access Control Services (PCI Express Base Specification 7.7.11) as the first one.
+fn access_control(bytes: &mut Vec<u8>, on: bool) {
+    /// Everything but egress control.
+    const CAPABLE: u16 = 0x5f;
+    /// Source validation, request and completion redirect, upstream forwarding: what kernels switch on.
+    const ENABLED: u16 = 0x1d;
+    bytes.resize(4096, 0);
+    bytes[0x100..0x104].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
+    bytes[0x104..0x106].copy_from_slice(&CAPABLE.to_le_bytes());
+    let control = if on { ENABLED } else { 0 };
+    bytes[0x106..0x108].copy_from_slice(&control.to_le_bytes());
+}
