@@ -149,9 +149,7 @@ fn a_driver_goes_and_another_one_comes() {
     assert_eq!(first.driver.as_deref(), Some("580.95.05"));
     assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
     watch.report(|report| report.tier == Tier::Rare);
-    world.edit("node.json", |node| {
-        node["faults"] = serde_json::json!([{ "call": "*", "effect": { "error": 9 } }]);
-    });
+    world.inject(&["driver-unloaded"]);
     let refused = |said: &ProbeSaid| match said {
         ProbeSaid::Refused { error } => Some(error.clone()),
         _ => None,
@@ -163,15 +161,25 @@ fn a_driver_goes_and_another_one_comes() {
     watch.until(refused);
     world
         .edit("gpus/0.json", |gpu| gpu["uuid"] = "GPU-00000000-0000-0000-0000-000000000000".into());
-    world.edit("node.json", |node| {
-        node["faults"] = serde_json::json!([]);
-        node["driver"] = "590.48.01".into();
-    });
+    world.inject(&["module-on-disk", "590.48.01"]);
+    world.inject(&["driver-loaded"]);
     let again = watch.report(|report| report.inventory.is_some());
     watch.until(back);
     assert_eq!(again.driver.as_deref(), Some("590.48.01"));
     let uuid = &again.inventory.unwrap()[0].uuid.0;
     assert_eq!(uuid, "GPU-00000000-0000-0000-0000-000000000000");
+}
+
+#[test]
+fn a_library_of_another_driver_is_refused_with_its_name() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    world.inject(&["module-on-disk", "590.48.01"]);
+    // Who has the old library in memory goes on with it; who loads the new one does not.
+    assert_eq!(child.ask("fast").gpus.len(), 8);
+    let refusal = &Asked::of(&world).ask("inventory").json["refusal"]["refused"];
+    assert_eq!(refusal, "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
 }
 
 /// The number of the child on this node.
