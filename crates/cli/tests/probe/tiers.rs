@@ -287,12 +287,14 @@ fn what_a_part_does_not_have_is_absent() {
 #[test]
 fn a_fifth_generation_link_has_more_counters() {
     let world = World::of("B200-SXM-180GB", 8, "580.95.05");
+    world.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);
     let mut child = Asked::of(&world);
     child.ask("inventory");
     let medium = child.ask("medium");
     for name in ["link.rx_errors", "link.malformed_packets", "link.integrity_errors"] {
         assert_eq!(medium.gpus[0][&format!("link0/{name}")], "0", "{name}");
     }
+    assert_eq!(medium.gpus[0]["link0/link.recovery_errors"], "2");
     // Without any error the driver says 15e-255.
     let rate: f64 = medium.gpus[0]["link0/link.symbol_ber"].parse().unwrap();
     assert!(rate < 1e-100, "{rate}");

@@ -1,8 +1,8 @@
 //! Which call gives which signal, and how often.
 //!
-//! The order is by cost: processor time of a call on an H200 with driver 580.159.04, measured 2026-11-14. What costs
-//! 2 to 10 us is read every second, up to 200 us every ten seconds, milliseconds every minute, more every hour. Never
-//! read here: PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
+//! The order is by cost: processor time of a call, measured on an H200 with driver 580.159.04. What costs 2 to 10 us
+//! is read every second, up to 200 us every ten seconds, milliseconds every minute, more every hour. Never read here:
+//! PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
 
 use std::ffi::{c_int, c_uint};
 
@@ -19,7 +19,7 @@ use super::reader::{Reader, Trouble};
 const CLOCK_SM: c_uint = 1;
 const CLOCK_MEMORY: c_uint = 2;
 
-/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml.h, and as seen on an H200).
+/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml-wrapper 0.13.0 `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
 /// What a medium request needs besides the GPU.
@@ -196,7 +196,7 @@ impl Reader<'_, '_> {
             out
         );
         if called.is_err() {
-            // Before driver 535 it had another name.
+            // Older libraries know it by another name.
             called = call!(
                 self.caller,
                 ffi::DeviceLong,
