@@ -1,6 +1,7 @@
 //! Calls of NVML. Each is looked up when it is made: an older library lacks some, which is no failure of
 //! the others.
 
+use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_uint};
 
 use farrier_facts::node::{NvmlReading, Reading, Setting};
@@ -36,14 +37,14 @@ pub(super) use call;
 
 impl<'a> Caller<'a> {
     /// Loads the library. `before` hears of each call before it is made.
-    pub(super) fn load(
-        path: &OsStr,
-        before: &'a mut dyn FnMut(&str),
-    ) -> Result<Self, libloading::Error> {
+    pub(super) fn load(path: &OsStr, before: &'a mut dyn FnMut(&str)) -> Result<Self, String> {
         before("dlopen");
         // SAFETY: loading runs the library's constructors. It is NVIDIA's library or the one that the
         // caller named, which is what they ask for; the caller is a process made for nothing else.
-        let library = unsafe { Library::new(path) }?;
+        let library = unsafe { Library::new(path) }.map_err(|err| {
+            // The loader's own words are the source; the error itself says only that it failed.
+            err.source().map_or_else(|| err.to_string(), ToString::to_string)
+        })?;
         Ok(Self { library, before })
     }
 

@@ -177,7 +177,7 @@ pub(super) struct GpmMetric {
     pub(super) names: [*const c_char; 3],
 }
 
-/// `NVML_GPM_METRIC_MAX` of the newest header that was read. A library fills only as many as it is asked for.
+/// `NVML_GPM_METRIC_MAX` of nvidia-ml-py 13.615.71. A library fills only as many as it is asked for.
 pub(super) const GPM_METRICS_MAX: usize = 477;
 
 /// `nvmlGpmSample_t`

@@ -16,7 +16,7 @@ pub(super) const DEVICES_MAX: u32 = 1024;
 pub fn read(path: &OsStr, before: &mut dyn FnMut(&str)) -> NvmlReading {
     let mut caller = match Caller::load(path, before) {
         Ok(caller) => caller,
-        Err(err) => return NvmlReading::NoLibrary { why: err.to_string() },
+        Err(why) => return NvmlReading::NoLibrary { why },
     };
     caller.start().unwrap_or_else(|| NvmlReading::Answered(caller.everything()))
 }

@@ -4,14 +4,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::NOTICE;
-use super::supervisor::{Asked, Children, Prober};
+use super::prober::{Asked, Children, Prober};
 
-/// The name of the call that is made, padded. The longest name with the longest GPU number has 60 characters.
+/// The name of the call that is made, padded. The longest name with the longest GPU number has 54 characters.
 pub(super) const NOTE_BYTES: usize = 64;
 
 /// What may follow: a panic's message. The file cannot grow beyond it.
@@ -44,7 +45,9 @@ impl Children for Processes {
         let stderr = Stdio::from(note.try_clone().map_err(failed)?);
         let mut command = (self.command)();
         // Nothing of ours is inherited: a child that never ends must not keep our reader's pipe open.
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).spawn();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+        // What a terminal sends to its foreground is for the parent, which then lets the child go.
+        let spawned = command.process_group(0).spawn();
         let mut child = spawned.map_err(failed)?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("it has no pipes".to_owned());

@@ -30,7 +30,8 @@ pub(super) const POWER_LIMIT_DEFAULT: c_uint = 189;
 pub(super) const POWER_LIMIT: c_uint = 190;
 
 /// Fields of the times for which clocks were held down. They got other numbers at driver 580.82
-/// (nvidia-ml-py 12.575 has 251 to 253, 13.580 has 269 to 271); what they replaced means something else now.
+/// (nvml-wrapper 0.13.0 `translate_field_id`; nvidia-ml-py 13.615.71 has the new ones). 251 to 253 mean something
+/// else since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeldFields {
     pub(super) sw_thermal: c_uint,

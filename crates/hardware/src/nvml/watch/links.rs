@@ -14,6 +14,20 @@ use super::wire::Values;
 /// `NVML_NVLINK_MAX_LINKS` of the newest header; more is nonsense.
 const LINKS_MAX: u32 = 36;
 
+/// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
+const VERSION: c_uint = 166;
+const VERSION_5: f64 = 7.0;
+
+/// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: what NVLink 5 has in place of 162.
+const RECOVERY_5: c_uint = 215;
+
+/// The links of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Links {
+    count: u32,
+    is_fifth: bool,
+}
+
 /// Fields whose scope is the link's number. From 206 on the part has to have NVLink 5.
 const FIELDS: [(c_uint, Signal); 12] = [
     (165, Signal::LinkActive),
@@ -33,9 +47,15 @@ const FIELDS: [(c_uint, Signal); 12] = [
 impl Reader<'_, '_> {
     /// Reads all links. A part without any has nothing to say about them.
     pub(super) fn nvlinks(&mut self) -> Result<(), Trouble> {
-        let Some(count) = self.link_count()? else { return Ok(()) };
-        let wanted: Vec<(c_uint, Signal)> =
-            FIELDS.into_iter().filter(|(_, signal)| self.wants(&[*signal])).collect();
+        let Some(Links { count, is_fifth }) = self.links_of()? else { return Ok(()) };
+        let wanted: Vec<(c_uint, Signal)> = FIELDS
+            .into_iter()
+            .filter(|(_, signal)| self.wants(&[*signal]))
+            .map(|(id, signal)| match signal {
+                Signal::LinkRecovery if is_fifth => (RECOVERY_5, signal),
+                _ => (id, signal),
+            })
+            .collect();
         let mut asked: Vec<FieldValue> = (0..count)
             .flat_map(|link| wanted.iter().map(move |(id, _)| fields::field(*id, link)))
             .collect();
@@ -64,27 +84,28 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// How many links the part has; `None` where that cannot be read now.
-    fn link_count(&mut self) -> Result<Option<u32>, Trouble> {
+    /// Which links the part has; `None` where that cannot be read now.
+    fn links_of(&mut self) -> Result<Option<Links>, Trouble> {
         if self.gpu.links.is_some() {
             return Ok(self.gpu.links);
         }
-        let mut field = [fields::field(fields::LINK_COUNT, 0)];
-        let called = fields::ask(self.caller, self.device, &mut field);
-        let (outcome, value) = fields::outcome(&field[0]);
-        let called = if called == Ok(ffi::SUCCESS) { outcome } else { called };
+        let mut asked = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
+        let called = fields::ask(self.caller, self.device, &mut asked);
+        let [count, version] = asked.map(|field| fields::outcome(&field));
+        let called = if called == Ok(ffi::SUCCESS) { count.0 } else { called };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "it is clamped to a small number"
         )]
-        let count = match reading(called, value)? {
+        let count = match reading(called, count.1)? {
             Reading::Value(count) => Some(count.clamp(0.0, f64::from(LINKS_MAX)) as u32),
             Reading::Absent => Some(0),
             Reading::Unreadable(_) => None,
         };
-        self.gpu.links = count;
-        Ok(count)
+        let is_fifth = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
+        self.gpu.links = count.map(|count| Links { count, is_fifth });
+        Ok(self.gpu.links)
     }
 }
 

@@ -9,12 +9,13 @@
 //!
 //! The parent asks and waits for no longer than a deadline. A child that does not answer is killed and left
 //! behind: one that is stuck in the kernel does not go. A new one is started after a pause, and no more than two
-//! are ever alive. The name of the call is read only when something went wrong, so that it costs no wake-up.
+//! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
 
 mod child;
 mod fields;
 mod gpm;
 mod links;
+mod prober;
 mod processes;
 mod reader;
 mod serve;
@@ -125,7 +126,7 @@ pub enum ProbeSaid {
         /// NVML's name of the error.
         error: String,
     },
-    /// Answers come again and no child is stuck any more.
+    /// Answers come again, in every tier and of all GPUs, and no child is stuck any more.
     Back,
     /// The probe is stopped, as was asked. Nothing of ours holds the driver when `alive` is nought.
     Quiet {
@@ -143,6 +144,8 @@ pub struct WatchSettings {
     pub deadline: Duration,
     /// How long loading, initialisation and the first inventory may take.
     pub start_deadline: Duration,
+    /// How long a GPU is left alone after a call about it has not returned: the others can be watched meanwhile.
+    pub avoid: Duration,
     /// While it is set there is no child: a driver cannot be unloaded while somebody holds it.
     pub quiesce: Arc<AtomicBool>,
 }
@@ -154,6 +157,7 @@ impl WatchSettings {
             command: Box::new(command),
             deadline: Duration::from_secs(5),
             start_deadline: Duration::from_secs(30),
+            avoid: Duration::from_secs(300),
             quiesce: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -202,8 +206,11 @@ impl Watcher {
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
     let quiesce = Arc::clone(&settings.quiesce);
-    let deadlines =
-        supervisor::Deadlines { answer: settings.deadline, start: settings.start_deadline };
+    let deadlines = supervisor::Deadlines {
+        answer: settings.deadline,
+        start: settings.start_deadline,
+        avoid: settings.avoid,
+    };
     let mut supervisor =
         supervisor::Supervisor::new(child::Processes { command: settings.command }, deadlines);
     while !stop.load(Ordering::Relaxed) {

@@ -11,6 +11,7 @@ use crate::nvml::ffi::{self, Device, FieldValue, Return};
 
 use super::fields;
 use super::gpm::Gpm;
+use super::links::Links;
 use super::wire::{SignalSet, Values};
 
 /// A return code, or that the library has no such call.
@@ -47,11 +48,13 @@ pub(super) struct Gpu {
     pub(super) trouble: [Option<Return>; 4],
     /// What the part does not have; asked again after the rare tier.
     pub(super) absent: SignalSet,
-    /// How many links it has, once that is known.
-    pub(super) links: Option<u32>,
+    /// Its links, once they are known.
+    pub(super) links: Option<Links>,
     pub(super) gpm: Gpm,
     /// Whether it is partitioned, as far as is known.
     pub(super) is_partitioned: bool,
+    /// Whether power limits have no field and need a call.
+    pub(super) has_limits_by_call: bool,
 }
 
 impl Gpu {
@@ -64,6 +67,7 @@ impl Gpu {
             links: None,
             gpm: Gpm::default(),
             is_partitioned: false,
+            has_limits_by_call: false,
         }
     }
 
@@ -71,6 +75,7 @@ impl Gpu {
     pub(super) fn forget(&mut self) {
         self.absent = SignalSet::default();
         self.links = None;
+        self.has_limits_by_call = false;
         self.gpm.ask_support_again();
     }
 }

@@ -11,7 +11,7 @@ use crate::nvml::caller::Caller;
 
 use super::child::NOTE_BYTES;
 use super::session::Session;
-use super::wire::{Answer, Refusal, Request};
+use super::wire::{Answer, Inventory, Refusal, Request};
 
 /// Answers requests until the input ends, the library stops working or nobody reads any more. After a refusal the
 /// process should end: only a new one loads a library that was replaced.
@@ -70,14 +70,16 @@ fn start<'a>(
     about: &'a Cell<Option<u32>>,
     request: &Request,
 ) -> Result<Session<'a>, Refusal> {
-    let caller =
-        Caller::load(library, before).map_err(|err| Refusal::NoLibrary(err.to_string()))?;
-    let known = match request {
-        Request::Inventory(known) => known.as_slice(),
-        Request::Values(_) => &[],
+    let caller = Caller::load(library, before).map_err(Refusal::NoLibrary)?;
+    let inventory = match request {
+        Request::Inventory(inventory) => inventory.clone(),
+        Request::Values(_) => Inventory::default(),
     };
-    Session::start(caller, about, known)
+    Session::start(caller, about, inventory)
 }
+
+/// Between the name of a call and the number of the GPU that it is about.
+pub(super) const OF_GPU: &str = " of GPU ";
 
 /// Where the call that comes next is named, for whoever wonders why no answer comes: the beginning of the file that
 /// stderr is. Where stderr is no file the names are written nowhere.
@@ -97,7 +99,7 @@ impl Note {
         let mut room = note.as_mut_slice();
         // What does not fit is cut off: the name is what matters.
         let _ = match gpu {
-            Some(gpu) => write!(room, "{call} of GPU {gpu}"),
+            Some(gpu) => write!(room, "{call}{OF_GPU}{gpu}"),
             None => write!(room, "{call}"),
         };
         let _ = file.write_at(&note, 0);

@@ -15,7 +15,7 @@ use crate::nvml::library::DEVICES_MAX;
 use super::fields::HeldFields;
 use super::reader::{Called, Gpu, Reader, Trouble};
 use super::tiers::Medium;
-use super::wire::{Answer, GpuValues, Refusal, Values};
+use super::wire::{Answer, GpuValues, Inventory, Refusal, Values};
 use super::{GpuProcess, Tier, gpm};
 
 /// The times that cost half a millisecond each are read with every third medium request: every thirty seconds.
@@ -24,12 +24,17 @@ const DEAR_EVERY: u32 = 3;
 /// Events that are taken in one request: more come with the next one.
 const EVENTS_MAX: usize = 64;
 
+/// No code of NVML's: the GPU is left alone.
+const AVOIDED: Return = Return::MAX;
+
 /// A library that works.
 pub(super) struct Session<'a> {
     caller: Caller<'a>,
     /// The GPU that a call is about, for its name in case it hangs.
     about: &'a Cell<Option<u32>>,
     gpus: Vec<Gpu>,
+    /// Numbers of GPUs to leave alone.
+    avoided: Vec<u32>,
     count: Reading<u32>,
     driver: Reading<String>,
     events: EventSet,
@@ -41,11 +46,11 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Initialises the library and opens its GPUs. Of those that cannot be opened the identities are `known`.
+    /// Initialises the library and opens its GPUs.
     pub(super) fn start(
         caller: Caller<'a>,
         about: &'a Cell<Option<u32>>,
-        known: &[GpuIdentity],
+        inventory: Inventory,
     ) -> Result<Self, Refusal> {
         match call!(caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => {}
@@ -56,6 +61,7 @@ impl<'a> Session<'a> {
             caller,
             about,
             gpus: Vec::new(),
+            avoided: inventory.avoided,
             count: Reading::Absent,
             driver: Reading::Absent,
             events: ptr::null_mut(),
@@ -64,7 +70,7 @@ impl<'a> Session<'a> {
             gpm: gpm::request(),
             room: Vec::new(),
         };
-        session.open(known)?;
+        session.open(&inventory.known)?;
         Ok(session)
     }
 
@@ -155,7 +161,11 @@ impl<'a> Session<'a> {
             put(Signal::GpuLost, is_lost);
             put(Signal::GpuResetRequired, |code| code == ffi::RESET_REQUIRED);
         }
-        Ok(GpuValues { gpu: uuid, own, links, trouble: trouble.map(ffi::error_name) })
+        let trouble = trouble.map(|code| match code {
+            AVOIDED => "it is not asked: a call about it did not return".to_owned(),
+            code => ffi::error_name(code),
+        });
+        Ok(GpuValues { gpu: uuid, own, links, trouble })
     }
 
     /// Xids since the last look.
@@ -220,6 +230,13 @@ impl<'a> Session<'a> {
 
     /// Opens a GPU by its number. One that cannot be opened and was not known before has no name to be called by.
     fn open_one(&mut self, index: u32, known: &[GpuIdentity]) -> Result<Option<Gpu>, Refusal> {
+        let remembered = |code| {
+            let known = known.iter().find(|identity| identity.index == index);
+            known.map(|identity| Gpu::of(identity.clone(), Err(code)))
+        };
+        if self.avoided.contains(&index) {
+            return Ok(remembered(AVOIDED));
+        }
         let mut device: Device = ptr::null_mut();
         let out = &raw mut device;
         let called =
@@ -235,8 +252,7 @@ impl<'a> Session<'a> {
                 if let Some(Trouble::Library(code)) = Trouble::of(code) {
                     return Err(Refusal::Refused(ffi::error_name(code)));
                 }
-                let known = known.iter().find(|identity| identity.index == index);
-                Ok(known.map(|identity| Gpu::of(identity.clone(), Err(code))))
+                Ok(remembered(code))
             }
         }
     }
@@ -289,7 +305,8 @@ impl<'a> Session<'a> {
     /// Tries GPUs that do not answer again.
     fn reopen(&mut self) {
         for gpu in &mut self.gpus {
-            if gpu.handle.is_ok() && gpu.trouble.iter().all(Option::is_none) {
+            let is_well = gpu.handle.is_ok() && gpu.trouble.iter().all(Option::is_none);
+            if is_well || gpu.handle == Err(AVOIDED) {
                 continue;
             }
             self.about.set(Some(gpu.identity.index));
@@ -319,7 +336,8 @@ impl<'a> Session<'a> {
         let before = self.count.clone();
         self.count = self.ask_count()?;
         let is_lost = self.gpus.iter().any(|gpu| {
-            gpu.handle.is_err() || gpu.trouble.iter().flatten().any(|code| is_lost(*code))
+            let opened = gpu.handle.is_ok() || gpu.handle == Err(AVOIDED);
+            !opened || gpu.trouble.iter().flatten().any(|code| is_lost(*code))
         });
         self.lost_for = if is_lost { self.lost_for.saturating_add(1) } else { 0 };
         let again = self.lost_for.is_power_of_two()

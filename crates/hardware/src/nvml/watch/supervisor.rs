@@ -1,5 +1,6 @@
 //! When a child is started, asked, left behind and let go. Time is an argument, and so are the children.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -7,53 +8,17 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{GpuIdentity, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 
-use super::wire::{Answer, FORM, Refusal, Request, Seen};
+use super::prober::{Asked, Children, Prober};
+use super::wire::{Answer, FORM, Inventory, Refusal, Request, Seen};
 use super::{ProbeReport, ProbeSaid, Tier};
-
-/// What came of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// A line.
-    Line(Vec<u8>),
-    /// None, and the time is over.
-    Late,
-    /// None, and the child is gone or going.
-    Ended,
-    /// More than a line.
-    Babble,
-    /// None, and nobody wants it any more.
-    Stopped,
-}
-
-/// Makes children.
-pub(super) trait Children {
-    type Child: Prober;
-    fn start(&mut self) -> Result<Self::Child, String>;
-}
-
-/// A child.
-pub(super) trait Prober {
-    /// Sends the line and waits for one.
-    fn ask(&mut self, line: &str, deadline: Duration, stop: &AtomicBool) -> Asked;
-    /// Waits for so long; whether the child ended meanwhile.
-    fn idle(&mut self, limit: Duration) -> bool;
-    /// The call that it makes.
-    fn during(&self) -> String;
-    /// What it wrote to stderr.
-    fn complaint(&self) -> String;
-    /// Asks it to end.
-    fn dismiss(&mut self);
-    /// Ends it, as far as the kernel lets it end.
-    fn kill(&mut self);
-    /// How it ended, if it did.
-    fn ended(&mut self) -> Option<String>;
-}
 
 /// How long answers may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadlines {
     pub(super) answer: Duration,
     pub(super) start: Duration,
+    /// How long a GPU is left alone after a call about it has not returned.
+    pub(super) avoid: Duration,
 }
 
 /// At most so many children are alive. A second one shows whether the first has bad luck or the driver hangs.
@@ -104,6 +69,9 @@ pub(super) struct Supervisor<C: Children> {
     stuck_said: Option<u32>,
     quiet: Option<u32>,
     inventory: Vec<GpuIdentity>,
+    /// GPUs by number that are left alone until a time: a call about them did not return, and the next child should
+    /// be of use for the others.
+    avoided: BTreeMap<u32, Duration>,
     seen: Seen,
 }
 
@@ -121,6 +89,7 @@ impl<C: Children> Supervisor<C> {
             stuck_said: None,
             quiet: None,
             inventory: Vec::new(),
+            avoided: BTreeMap::new(),
             seen: Seen::default(),
         }
     }
@@ -140,6 +109,7 @@ impl<C: Children> Supervisor<C> {
         if self.stuck_said.is_some_and(|said| said != stuck) {
             self.say_node(None, stuck, &mut said);
         }
+        self.try_avoided_again(now);
         if self.current.is_none() {
             self.start(now, &mut said);
         }
@@ -219,6 +189,23 @@ impl<C: Children> Supervisor<C> {
         count(self.leaving.iter().filter(stuck).count())
     }
 
+    /// When the time of a GPU that is left alone is over, a new child asks about it too.
+    fn try_avoided_again(&mut self, now: Duration) {
+        // While the child that asked about it is still stuck, another one would be.
+        if self.avoided.is_empty() || !self.leaving.is_empty() {
+            return;
+        }
+        let before = self.avoided.len();
+        self.avoided.retain(|_, until| *until > now);
+        if self.avoided.len() < before
+            && let Some(mut current) = self.current.take()
+        {
+            current.child.dismiss();
+            self.leave(current.child, false, now);
+            self.start_at = now;
+        }
+    }
+
     fn start(&mut self, now: Duration, said: &mut Vec<ProbeSaid>) {
         if now < self.start_at || self.leaving.len() >= ALIVE_MAX {
             return;
@@ -243,7 +230,10 @@ impl<C: Children> Supervisor<C> {
         said: &mut Vec<ProbeSaid>,
     ) {
         let (request, tier, deadline) = if !current.is_started {
-            (Request::Inventory(self.inventory.clone()), Tier::Slow, self.deadlines.start)
+            let known = self.inventory.clone();
+            let avoided = self.avoided.keys().copied().collect();
+            let request = Request::Inventory(Inventory { known, avoided });
+            (request, Tier::Slow, self.deadlines.start)
         } else if let Some(tier) = next_due(&current.due, now) {
             (Request::Values(tier), tier, self.deadlines.answer)
         } else if current.child.ended().is_some() {
@@ -288,10 +278,6 @@ impl<C: Children> Supervisor<C> {
         let stuck = self.stuck(now);
         let news = !self.answers;
         self.answers = true;
-        if self.is_ill && self.leaving.is_empty() {
-            self.is_ill = false;
-            said.push(ProbeSaid::Back);
-        }
         let mut report = ProbeReport {
             tier,
             inventory: answer.inventory,
@@ -318,6 +304,12 @@ impl<C: Children> Supervisor<C> {
                     *due = now + tier.period();
                 }
             }
+        }
+        // A call that hangs may be in any tier.
+        let is_well = current.is_started && current.due.iter().all(|due| *due > now);
+        if self.is_ill && is_well && self.leaving.is_empty() && self.avoided.is_empty() {
+            self.is_ill = false;
+            said.push(ProbeSaid::Back);
         }
         self.current = Some(current);
     }
@@ -352,6 +344,9 @@ impl<C: Children> Supervisor<C> {
         said: &mut Vec<ProbeSaid>,
     ) {
         let during = child.during();
+        if let Some(gpu) = gpu_of(&during) {
+            self.avoided.insert(gpu, now + self.deadlines.avoid);
+        }
         child.kill();
         self.leave(child, true, now);
         let why = format!("NVML does not answer: it hangs in {during}");
@@ -392,7 +387,8 @@ impl<C: Children> Supervisor<C> {
     }
 
     fn leave(&mut self, mut child: C::Child, hung: bool, now: Duration) {
-        if child.ended().is_none() {
+        // One that hung counts until the next look, even if it is gone by now: it did hang.
+        if hung || child.ended().is_none() {
             self.leaving.push(Leaving { child, since: now, hung });
         }
     }
@@ -440,6 +436,11 @@ impl<C: Children> Supervisor<C> {
 fn next_due(due: &[Duration; 4], now: Duration) -> Option<Tier> {
     let tier = Tier::ALL.into_iter().min_by_key(|tier| due[*tier as usize])?;
     (due[tier as usize] <= now).then_some(tier)
+}
+
+/// The GPU that a call was about, as the child writes it.
+fn gpu_of(during: &str) -> Option<u32> {
+    during.rsplit_once(super::serve::OF_GPU)?.1.parse().ok()
 }
 
 fn count(children: usize) -> u32 {

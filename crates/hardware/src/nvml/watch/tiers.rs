@@ -1,8 +1,8 @@
 //! Which call gives which signal, and how often.
 //!
-//! The order is by cost: processor time of a call on an H200 with driver 580.159.04, measured 2026-11-14. What costs
-//! 2 to 10 us is read every second, up to 200 us every ten seconds, milliseconds every minute, more every hour. Never
-//! read here: PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
+//! The order is by cost: processor time of a call, measured on an H200 with driver 580.159.04. What costs 2 to 10 us
+//! is read every second, up to 200 us every ten seconds, milliseconds every minute, more every hour. Never read here:
+//! PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
 
 use std::ffi::{c_int, c_uint};
 
@@ -19,7 +19,7 @@ use super::reader::{Reader, Trouble};
 const CLOCK_SM: c_uint = 1;
 const CLOCK_MEMORY: c_uint = 2;
 
-/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml.h, and as seen on an H200).
+/// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml-wrapper 0.13.0 `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
 /// What a medium request needs besides the GPU.
@@ -99,8 +99,6 @@ impl Reader<'_, '_> {
             (fields::ROWS_UNCORRECTED, Signal::GpuRowsUncorrected, 1.0),
             (fields::ROWS_PENDING, Signal::GpuRowsPending, 1.0),
             (fields::ROWS_FAILED, Signal::GpuRowsFailed, 1.0),
-            (fields::POWER_LIMIT, Signal::GpuPowerLimit, 0.001),
-            (fields::POWER_LIMIT_DEFAULT, Signal::GpuPowerLimitDefault, 0.001),
             (fields::HELD_POWER_CAP, Signal::GpuHeldPowerCap, NANOSECONDS),
             (fields::HELD_SYNC_BOOST, Signal::GpuHeldSyncBoost, NANOSECONDS),
             (medium.held.sw_thermal, Signal::GpuHeldSwThermal, NANOSECONDS),
@@ -111,6 +109,7 @@ impl Reader<'_, '_> {
                 (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
             ])?;
         }
+        self.power_limits()?;
         first_of_two!(self, "nvmlDeviceGetEncoderUtilization", Signal::GpuEncoder, 0.01);
         first_of_two!(self, "nvmlDeviceGetDecoderUtilization", Signal::GpuDecoder, 0.01);
         self.pcie()?;
@@ -162,6 +161,27 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
+    /// The field costs 2 us where the call costs 175; older drivers have the call only.
+    fn power_limits(&mut self) -> Result<(), Trouble> {
+        if !self.gpu.has_limits_by_call {
+            let mut asked = [
+                fields::field(fields::POWER_LIMIT, 0),
+                fields::field(fields::POWER_LIMIT_DEFAULT, 0),
+            ];
+            let called = fields::ask(self.caller, self.device, &mut asked);
+            let [limit, default] = asked.map(|field| fields::outcome(&field));
+            if called == Ok(ffi::SUCCESS) && limit.0 != Ok(ffi::NOT_SUPPORTED) {
+                self.put(limit.0, &[(Signal::GpuPowerLimit, limit.1 * 0.001)])?;
+                return self.put(default.0, &[(Signal::GpuPowerLimitDefault, default.1 * 0.001)]);
+            }
+            self.gpu.has_limits_by_call = called == Ok(ffi::SUCCESS);
+        }
+        number!(self, "nvmlDeviceGetEnforcedPowerLimit", Signal::GpuPowerLimit, 0.001);
+        let default = Signal::GpuPowerLimitDefault;
+        number!(self, "nvmlDeviceGetPowerManagementDefaultLimit", default, 0.001);
+        Ok(())
+    }
+
     fn clock_reasons(&mut self) -> Result<(), Trouble> {
         if !self.wants(&[Signal::GpuClockReasons]) {
             return Ok(());
@@ -176,7 +196,7 @@ impl Reader<'_, '_> {
             out
         );
         if called.is_err() {
-            // Before driver 535 it had another name.
+            // Older libraries know it by another name.
             called = call!(
                 self.caller,
                 ffi::DeviceLong,

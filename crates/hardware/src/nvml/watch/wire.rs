@@ -28,19 +28,31 @@ pub(super) const FORM: u32 = {
 /// What the parent asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Which GPUs there are. Those that are known already come with it: a lost one does not say who it was.
-    Inventory(Vec<GpuIdentity>),
+    /// Which GPUs there are.
+    Inventory(Inventory),
     /// The values of a tier.
     Values(Tier),
+}
+
+/// What a child should know before it opens the GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Inventory {
+    /// Those that are known already: a lost one does not say who it was.
+    #[serde(default)]
+    pub(super) known: Vec<GpuIdentity>,
+    /// Numbers of those to leave alone.
+    #[serde(default)]
+    pub(super) avoided: Vec<u32>,
 }
 
 impl Request {
     /// Its line, with the line's end.
     pub(super) fn line(&self) -> String {
         let word = match self {
-            Self::Inventory(known) => {
-                let known = serde_json::to_string(known).unwrap_or_else(|_| "[]".to_owned());
-                return format!("inventory {known}\n");
+            Self::Inventory(inventory) => {
+                let text = serde_json::to_string(inventory).unwrap_or_else(|_| "{}".to_owned());
+                return format!("inventory {text}\n");
             }
             Self::Values(Tier::Fast) => "fast\n",
             Self::Values(Tier::Medium) => "medium\n",
@@ -53,7 +65,7 @@ impl Request {
     /// What a line asks for.
     pub(super) fn of(line: &str) -> Option<Self> {
         let line = line.trim();
-        let (word, rest) = line.split_once(' ').unwrap_or((line, "[]"));
+        let (word, rest) = line.split_once(' ').unwrap_or((line, "{}"));
         Some(match word {
             "inventory" => Self::Inventory(serde_json::from_str(rest).ok()?),
             "fast" => Self::Values(Tier::Fast),
@@ -300,14 +312,13 @@ mod tests {
             pci: "0000:1b:00.0".to_owned(),
             name: "NVIDIA H100 80GB HBM3".to_owned(),
         };
-        for request in Tier::ALL
-            .map(Request::Values)
-            .into_iter()
-            .chain([Request::Inventory(Vec::new()), Request::Inventory(vec![known])])
-        {
+        for request in Tier::ALL.map(Request::Values).into_iter().chain([
+            Request::Inventory(Inventory::default()),
+            Request::Inventory(Inventory { known: vec![known], avoided: vec![3] }),
+        ]) {
             assert_eq!(Request::of(&request.line()), Some(request));
         }
-        assert_eq!(Request::of("inventory\n"), Some(Request::Inventory(Vec::new())));
+        assert_eq!(Request::of("inventory\n"), Some(Request::Inventory(Inventory::default())));
         for nonsense in ["", "fastest", "inventory {", "fast "] {
             let read = Request::of(nonsense);
             assert_eq!(read, (nonsense == "fast ").then_some(Request::Values(Tier::Fast)));

@@ -1,0 +1,240 @@
+//! GPUs that are lost, calls that hang, drivers that go: what is said, and that the rest goes on.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{Sample, Subject};
+use farrier_fleet::health::signal::Signal;
+use farrier_hardware::nvml::watch::{ProbeReport, ProbeSaid, Tier};
+
+use crate::watch::{Asked, Watch};
+use crate::world::World;
+
+#[test]
+fn a_gpu_is_lost_and_comes_back() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    for request in ["fast", "medium", "slow", "rare"] {
+        child.ask(request);
+    }
+    world.inject(&["xid", "79", "--gpu", "6"]);
+    let fast = child.ask("fast");
+    let lost = &fast.gpus[6];
+    assert_eq!(lost["gpu.lost"], "1");
+    assert_eq!(lost["gpu.reset_required"], "0");
+    assert_eq!(lost["trouble"], "NVML_ERROR_GPU_IS_LOST");
+    assert_eq!(lost.len(), 3, "nothing else is known of it: {lost:?}");
+    assert_eq!(fast.json["xids"][0][1], 79);
+    assert_eq!(fast.gpus[5]["gpu.lost"], "0");
+    assert!(fast.gpus[7].contains_key("gpu.temperature_c"), "the others go on");
+    for request in ["medium", "slow", "medium", "fast"] {
+        let answer = child.ask(request);
+        assert_eq!(answer.gpus[6]["gpu.lost"], "1", "{request}");
+        assert_eq!(answer.gpus.len(), 8, "{request}");
+    }
+    world.inject(&["clear", "--gpu", "6"]);
+    child.ask("medium");
+    assert_eq!(child.ask("slow").json["count"]["value"], 8);
+    child.ask("rare");
+    let back = child.ask("fast");
+    assert_eq!(back.gpus[6]["gpu.lost"], "0");
+    assert!(back.gpus[6].contains_key("gpu.temperature_c"));
+    world.inject(&["xid", "94", "--gpu", "6"]);
+    let fast = child.ask("fast");
+    assert_eq!(fast.json["xids"].as_array().unwrap().len(), 1, "events come as before");
+    assert_eq!(fast.json["xids"][0][1], 94);
+}
+
+#[test]
+fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
+    let world = World::of_eight();
+    let mut first = Asked::of(&world);
+    let known = first.ask("inventory").json["inventory"].clone();
+    world.inject(&["lost", "--gpu", "6"]);
+    let mut without = Asked::of(&world);
+    let listed = without.ask("inventory");
+    assert_eq!(listed.json["inventory"].as_array().unwrap().len(), 7);
+    let mut second = Asked::of(&world);
+    let listed = second.ask(&format!(r#"inventory {{"known":{known}}}"#));
+    assert_eq!(listed.json["inventory"], known);
+    let fast = second.ask("fast");
+    assert_eq!(fast.gpus[6]["gpu.lost"], "1");
+    world.inject(&["clear", "--gpu", "6"]);
+    second.ask("medium");
+    assert_eq!(second.ask("fast").gpus[6]["gpu.lost"], "0");
+}
+
+#[test]
+fn a_gpu_that_wants_a_reset_says_so() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    world.inject(&["error", "nvmlDeviceGetTemperature", "RESET_REQUIRED", "--gpu", "2"]);
+    world.inject(&["error", "nvmlDeviceGetPowerUsage", "UNKNOWN", "--gpu", "3"]);
+    let fast = child.ask("fast");
+    assert_eq!(fast.gpus[2]["gpu.reset_required"], "1");
+    assert_eq!(fast.gpus[2]["gpu.lost"], "0");
+    assert_eq!(fast.gpus[2]["trouble"], "NVML_ERROR_RESET_REQUIRED");
+    assert_eq!(fast.gpus[3]["gpu.power_w"], "NVML_ERROR_UNKNOWN");
+    assert_eq!(fast.gpus[3]["gpu.lost"], "0");
+    assert!(fast.gpus[3].contains_key("gpu.temperature_c"));
+    // What another tier found wrong is not forgotten by this one.
+    world.inject(&["clear", "--gpu", "2"]);
+    world.inject(&["error", "nvmlDeviceGetPcieReplayCounter", "RESET_REQUIRED", "--gpu", "2"]);
+    assert_eq!(child.ask("medium").gpus[2]["gpu.reset_required"], "1");
+    let fast = child.ask("fast");
+    assert_eq!(fast.gpus[2]["gpu.reset_required"], "1");
+    assert!(fast.gpus[2].contains_key("gpu.temperature_c"));
+    world.inject(&["clear", "--gpu", "2"]);
+    child.ask("medium");
+    assert_eq!(child.ask("fast").gpus[2]["gpu.reset_required"], "0");
+}
+
+fn reading(report: &ProbeReport, signal: Signal) -> Option<&Reading<f64>> {
+    report.samples.iter().find(|sample| sample.signal == signal).map(|sample| &sample.reading)
+}
+
+fn hung(said: &ProbeSaid) -> Option<String> {
+    match said {
+        ProbeSaid::Hung { during, .. } => Some(during.clone()),
+        _ => None,
+    }
+}
+
+fn back(said: &ProbeSaid) -> Option<()> {
+    (*said == ProbeSaid::Back).then_some(())
+}
+
+#[test]
+fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
+    let world = World::of_eight();
+    let watch = Watch::of(&world);
+    watch.report(|report| report.tier == Tier::Rare);
+    world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "3"]);
+    let (during, before) = watch.until(hung);
+    assert_eq!(during, "nvmlDeviceGetPowerUsage of GPU 3");
+    let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
+    assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
+    assert_eq!(reading(blind, Signal::NodeProbesStuck), Some(&Reading::Value(1.0)));
+    let unknown = blind.samples.iter().filter(|sample| {
+        sample.signal == Signal::GpuPower && sample.reading.why_unreadable().is_some()
+    });
+    assert_eq!(unknown.count(), 8, "what was known no longer is");
+    let links =
+        blind.samples.iter().filter(|sample| matches!(sample.subject, Subject::Link { .. }));
+    assert_eq!(links.count(), 8 * 18 * 5);
+    // The next one leaves that GPU alone, and hears from the others.
+    let others = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
+    let powers: Vec<_> = others.samples.iter().filter(|it| it.signal == Signal::GpuPower).collect();
+    let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
+    assert_eq!((powers.len(), known), (8, 7));
+    // It is asked again, hangs again, and is left alone again.
+    assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
+    world.inject(&["clear", "--gpu", "3"]);
+    watch.until(back);
+    let report = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
+    let known =
+        |sample: &&Sample| sample.signal == Signal::GpuPower && sample.reading.value().is_some();
+    assert_eq!(report.samples.iter().filter(known).count(), 8);
+}
+
+#[test]
+fn a_driver_goes_and_another_one_comes() {
+    let world = World::of_eight();
+    let watch = Watch::of(&world);
+    let first = watch.report(|report| report.inventory.is_some());
+    assert_eq!(first.driver.as_deref(), Some("580.95.05"));
+    assert_eq!(reading(&first, Signal::NodeGpusNvml), Some(&Reading::Value(8.0)));
+    watch.report(|report| report.tier == Tier::Rare);
+    world.inject(&["driver-unloaded"]);
+    let refused = |said: &ProbeSaid| match said {
+        ProbeSaid::Refused { error } => Some(error.clone()),
+        _ => None,
+    };
+    let (error, before) = watch.until(refused);
+    assert_eq!(error, "NVML_ERROR_DRIVER_NOT_LOADED");
+    let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
+    assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
+    watch.until(refused);
+    world
+        .edit("gpus/0.json", |gpu| gpu["uuid"] = "GPU-00000000-0000-0000-0000-000000000000".into());
+    world.inject(&["module-on-disk", "590.48.01"]);
+    world.inject(&["driver-loaded"]);
+    let again = watch.report(|report| report.inventory.is_some());
+    watch.until(back);
+    assert_eq!(again.driver.as_deref(), Some("590.48.01"));
+    let uuid = &again.inventory.unwrap()[0].uuid.0;
+    assert_eq!(uuid, "GPU-00000000-0000-0000-0000-000000000000");
+}
+
+#[test]
+fn a_library_of_another_driver_is_refused_with_its_name() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    world.inject(&["module-on-disk", "590.48.01"]);
+    // Who has the old library in memory goes on with it; who loads the new one does not.
+    assert_eq!(child.ask("fast").gpus.len(), 8);
+    let refusal = &Asked::of(&world).ask("inventory").json["refusal"]["refused"];
+    assert_eq!(refusal, "NVML_ERROR_LIB_RM_VERSION_MISMATCH");
+}
+
+/// The number of the child on this node.
+fn pid_of(world: &World) -> Option<u32> {
+    let is_child = |pid: &u32| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&command).into_owned();
+        text.contains("watch") && text.contains(&world.dir())
+    };
+    let entries = fs::read_dir("/proc").unwrap();
+    let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.find(is_child)
+}
+
+#[test]
+fn a_child_that_is_killed_is_replaced() {
+    let world = World::of_eight();
+    let watch = Watch::of(&world);
+    watch.report(|report| report.tier == Tier::Rare);
+    let pid = pid_of(&world).unwrap();
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    let (why, _) = watch.until(|said| match said {
+        ProbeSaid::Died { why } => Some(why.clone()),
+        _ => None,
+    });
+    assert!(why.contains("signal: 9"), "{why}");
+    assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "no zombie is left");
+    watch.until(back);
+    assert!(pid_of(&world).is_some_and(|another| another != pid));
+}
+
+#[test]
+fn a_quiet_probe_is_no_process() {
+    let world = World::of_eight();
+    let watch = Watch::of(&world);
+    watch.report(|report| report.tier == Tier::Rare);
+    watch.quiesce.store(true, Ordering::Relaxed);
+    watch.until(|said| (*said == ProbeSaid::Quiet { alive: 0 }).then_some(()));
+    assert_eq!(pid_of(&world), None);
+    watch.quiesce.store(false, Ordering::Relaxed);
+    watch.report(|report| report.inventory.is_some());
+    drop(watch);
+    assert_eq!(pid_of(&world), None, "nothing outlives the watch");
+}
+
+#[test]
+fn without_a_library_it_is_said_so_again_and_again() {
+    let world = World::of_eight();
+    fs::remove_file(world.path().join("lib/libnvidia-ml.so.1")).unwrap();
+    let watch = Watch::of(&world);
+    for _ in 0..2 {
+        let (why, _) = watch.until(|said| match said {
+            ProbeSaid::NoLibrary { why } => Some(why.clone()),
+            _ => None,
+        });
+        assert!(why.contains("libnvidia-ml.so.1"), "{why}");
+    }
+}

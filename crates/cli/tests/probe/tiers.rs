@@ -1,0 +1,341 @@
+//! Each tier says what the node's files say.
+
+use std::fs;
+
+use farrier_fleet::health::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::watch::{Asked, Said};
+use crate::world::World;
+
+fn gpu(world: &World, number: usize) -> Value {
+    let path = world.path().join(format!("gpus/{number}.json"));
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Compares values with those of the GPU's file, times a factor.
+fn compare(said: &Said, file: &Value, wanted: &[(Signal, &str, f64)]) {
+    for (signal, pointer, unit) in wanted {
+        let value = file.pointer(pointer).unwrap_or_else(|| panic!("{pointer}"));
+        let number = value.as_f64().or(value.as_bool().map(|it| f64::from(u8::from(it))));
+        let expected = number.unwrap_or_else(|| panic!("{pointer}: {value}")) * unit;
+        let found: f64 = said
+            .get(signal.name())
+            .unwrap_or_else(|| panic!("{signal} is not in {said:?}"))
+            .parse()
+            .unwrap_or_else(|_| panic!("{signal}: {}", said[signal.name()]));
+        assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0), "{signal}: {found}");
+    }
+}
+
+const FAST: &[(Signal, &str, f64)] = &[
+    (Signal::GpuRecoveryAction, "/recovery_action", 1.0),
+    (Signal::GpuTemperature, "/temperature/gpu_c", 1.0),
+    (Signal::GpuMemoryTemperature, "/temperature/memory_c", 1.0),
+    (Signal::GpuPower, "/power/average_mw", 0.001),
+    (Signal::GpuClockSm, "/clocks/current_mhz/sm", 1.0),
+    (Signal::GpuClockMemory, "/clocks/current_mhz/memory", 1.0),
+    (Signal::GpuUtilisation, "/utilisation/gpu_percent", 0.01),
+    (Signal::GpuMemoryCopy, "/utilisation/memory_percent", 0.01),
+    (Signal::GpuMemoryTotal, "/memory/total_bytes", 1.0),
+    (Signal::GpuMemoryReserved, "/memory/reserved_bytes", 1.0),
+];
+
+const MEDIUM: &[(Signal, &str, f64)] = &[
+    (Signal::GpuRowsCorrected, "/remap/corrected_rows", 1.0),
+    (Signal::GpuRowsUncorrected, "/remap/uncorrected_rows", 1.0),
+    (Signal::GpuRowsPending, "/remap/pending", 1.0),
+    (Signal::GpuRowsFailed, "/remap/failed", 1.0),
+    (Signal::GpuPowerLimit, "/power/limit_mw", 0.001),
+    (Signal::GpuPowerLimitDefault, "/power/default_limit_mw", 0.001),
+    (Signal::GpuEncoder, "/utilisation/encoder_percent", 0.01),
+    (Signal::GpuDecoder, "/utilisation/decoder_percent", 0.01),
+    (Signal::GpuPcieGeneration, "/pcie/generation", 1.0),
+    (Signal::GpuPcieWidth, "/pcie/width", 1.0),
+    (Signal::GpuPcieReplays, "/pcie/replays", 1.0),
+];
+
+/// Of the second medium answer: they need two samples.
+const MONITORED: &[(Signal, &str, f64)] = &[
+    (Signal::GpuEngineActive, "/utilisation/gpu_percent", 0.01),
+    (Signal::GpuSmActive, "/utilisation/sm_percent", 0.01),
+    (Signal::GpuSmOccupancy, "/utilisation/sm_occupancy_percent", 0.01),
+    (Signal::GpuTensorActive, "/utilisation/tensor_percent", 0.01),
+    (Signal::GpuDramActive, "/utilisation/dram_percent", 0.01),
+    (Signal::GpuPcieTransmit, "/pcie/transmit_kb_per_s", 1000.0),
+    (Signal::GpuPcieReceive, "/pcie/receive_kb_per_s", 1000.0),
+];
+
+const SLOW: &[(Signal, &str, f64)] = &[
+    (Signal::GpuPersistence, "/modes/persistence", 1.0),
+    (Signal::GpuEccEnabled, "/ecc/enabled", 1.0),
+    (Signal::GpuMigEnabled, "/mig/enabled", 1.0),
+    (Signal::GpuBanksLow, "/remap/banks/low", 1.0),
+    (Signal::GpuBanksNone, "/remap/banks/none", 1.0),
+    (Signal::GpuEccSramCorrectedLifetime, "/ecc/aggregate/sram_corrected", 1.0),
+    (Signal::GpuEccSramThreshold, "/ecc/sram_threshold_exceeded", 1.0),
+    (Signal::GpuMemoryUnrepairable, "/ecc/unrepairable_memory", 1.0),
+    (Signal::GpuFabricState, "/fabric/state", 1.0),
+    (Signal::GpuFabricStatus, "/fabric/status", 1.0),
+];
+
+const RARE: &[(Signal, &str, f64)] = &[
+    (Signal::GpuClockSmMax, "/clocks/max_mhz/sm", 1.0),
+    (Signal::GpuClockMemoryMax, "/clocks/max_mhz/memory", 1.0),
+    (Signal::GpuPcieGenerationMax, "/pcie/max_generation", 1.0),
+    (Signal::GpuPcieWidthMax, "/pcie/max_width", 1.0),
+    (Signal::GpuInforomValid, "/board/inforom_valid", 1.0),
+];
+
+#[test]
+fn every_tier_of_eight_h100_says_what_the_files_say() {
+    let world = World::of_eight();
+    world.inject(&["utilisation", "80", "--memory", "40", "--gpu", "all"]);
+    world.inject(&["temperature", "71", "--gpu", "1"]);
+    world.inject(&["power", "650", "--gpu", "1"]);
+    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    world.inject(&["remap", "--uncorrected", "3", "--pending", "--gpu", "1"]);
+    world.inject(&["recovery-action", "4", "--gpu", "2"]);
+    world.inject(&["pcie", "--generation", "4", "--width", "8", "--replays", "40", "--gpu", "1"]);
+    world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
+    world.edit("gpus/3.json", |gpu| {
+        gpu["board"]["inforom_valid"] = false.into();
+        gpu["ecc"]["unrepairable_memory"] = true.into();
+        gpu["ecc"]["sram_threshold_exceeded"] = true.into();
+        gpu["fabric"]["health_mask"] = 0x1.into();
+        gpu["utilisation"]["decoder_percent"] = 30.into();
+    });
+    let mut child = Asked::of(&world);
+    let inventory = child.ask("inventory");
+    assert_eq!(inventory.json["driver"], "580.95.05");
+    assert_eq!(inventory.json["count"]["value"], 8);
+    let listed = inventory.json["inventory"].as_array().unwrap();
+    for (number, identity) in listed.iter().enumerate() {
+        let file = gpu(&world, number);
+        assert_eq!(identity["uuid"], file["uuid"]);
+        assert_eq!(identity["minor"], file["minor"]);
+        let bus = file["pci"]["bus"].as_u64().unwrap();
+        assert_eq!(identity["pci"], format!("0000:{bus:02x}:00.0"));
+    }
+    for (request, wanted) in
+        [("fast", FAST), ("medium", MEDIUM), ("medium", MONITORED), ("slow", SLOW), ("rare", RARE)]
+    {
+        let answer = child.ask(request);
+        assert_eq!(answer.gpus.len(), 8);
+        for (number, said) in answer.gpus.iter().enumerate() {
+            compare(said, &gpu(&world, number), wanted);
+        }
+    }
+    assert!(child.end().success(), "it ends with its input");
+}
+
+#[test]
+fn what_is_counted_masked_or_computed() {
+    let world = World::of_eight();
+    world.inject(&["ecc", "--corrected", "17", "--uncorrected", "2", "--gpu", "1"]);
+    world.inject(&["pcie", "--generation", "4", "--width", "8", "--gpu", "1"]);
+    world.inject(&["process", "4242", "--memory-mib", "2048", "--gpu", "5"]);
+    world.inject(&["throttle", "hw-thermal", "sw-power-cap", "--gpu", "1"]);
+    world.edit("gpus/3.json", |gpu| gpu["fabric"]["health_mask"] = 0x1.into());
+    world.edit("gpus/1.json", |gpu| {
+        gpu["clock_events"]["held_us"]["sync_boost"] = 2_500_000.into();
+        gpu["clock_events"]["held_us"]["hw_power_brake"] = 7_000_000.into();
+        gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
+    });
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let fast = child.ask("fast");
+    assert_eq!(fast.gpus[1]["gpu.clock_reasons"], f64::from(0x4 | 0x8 | 0x40).to_string());
+    assert_eq!(fast.gpus[5]["gpu.memory_used_bytes"], f64::from(2048_u32 << 20).to_string());
+    assert_eq!(fast.gpus[1]["gpu.lost"], "0");
+    let medium = child.ask("medium");
+    let one = &medium.gpus[1];
+    for (name, expected) in [
+        ("gpu.ecc_corrected", "17"),
+        ("gpu.ecc_uncorrected", "2"),
+        ("gpu.ecc_corrected_lifetime", "17"),
+        ("gpu.ecc_uncorrected_lifetime", "2"),
+        ("gpu.pcie_replay_limit_per_min", "8"),
+        ("gpu.held_sync_boost_s", "2.5"),
+        ("gpu.held_power_brake_s", "7"),
+        ("gpu.held_sw_thermal_s", "9"),
+        ("gpu.processes", "0"),
+    ] {
+        assert_eq!(one[name], expected, "{name}");
+    }
+    assert_eq!(medium.gpus[0]["gpu.pcie_replay_limit_per_min"], "31");
+    for held in ["gpu.held_hw_thermal_s", "gpu.held_power_cap_s"] {
+        assert!(one[held].parse::<f64>().unwrap() > 0.0, "{held}");
+    }
+    // The dear ones come with every third.
+    let again = child.ask("medium");
+    assert!(!again.gpus[1].contains_key("gpu.held_hw_thermal_s"));
+    assert!(again.gpus[1].contains_key("gpu.held_sw_thermal_s"));
+    child.ask("medium");
+    assert!(child.ask("medium").gpus[1].contains_key("gpu.held_hw_thermal_s"));
+    assert_eq!(medium.gpus[5]["gpu.processes"], "1");
+    let process = &medium.json["processes"][0];
+    assert_eq!(process["pid"], 4242);
+    assert_eq!(process["used_bytes"]["value"], 2048_u64 << 20);
+    assert_eq!(process["gpu"], gpu(&world, 5)["uuid"]);
+    let slow = child.ask("slow");
+    assert_eq!(slow.gpus[3]["gpu.fabric_unhealthy"], "1");
+    assert_eq!(slow.gpus[2]["gpu.fabric_unhealthy"], "0");
+    let file = gpu(&world, 1);
+    let margin = file["temperature"]["gpu_limit_c"].as_i64().unwrap()
+        - file["temperature"]["gpu_c"].as_i64().unwrap();
+    assert_eq!(slow.gpus[1]["gpu.temperature_margin_c"], margin.to_string());
+    assert!(slow.gpus[1]["gpu.energy_j"].parse::<f64>().unwrap() > 0.0);
+}
+
+#[test]
+fn links_one_by_one() {
+    let world = World::of_eight();
+    world.inject(&["nvlink-down", "7", "--gpu", "1"]);
+    let errors = ["nvlink-errors", "6", "--crc", "9", "--replay", "3", "--recovery", "2"];
+    world.inject(&[&errors[..], &["--gpu", "1"]].concat());
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let medium = child.ask("medium");
+    let one = &medium.gpus[1];
+    for link in 0..18 {
+        let is_up = if link == 7 { "0" } else { "1" };
+        assert_eq!(one[&format!("link{link}/link.active")], is_up);
+    }
+    assert!(!one.contains_key("link18/link.active"));
+    for (name, expected) in [
+        ("link.crc_errors", "9"),
+        ("link.replay_errors", "3"),
+        ("link.recovery_errors", "2"),
+        ("link.speed_mb_per_s", "26562"),
+        ("link.rx_errors", "absent"),
+        ("link.symbol_ber", "absent"),
+    ] {
+        assert_eq!(one[&format!("link6/{name}")], expected, "{name}");
+    }
+    // What the part does not have is said once, and again after the rare tier.
+    assert!(!child.ask("medium").gpus[1].contains_key("link6/link.rx_errors"));
+    child.ask("rare");
+    assert_eq!(child.ask("medium").gpus[1]["link6/link.rx_errors"], "absent");
+}
+
+#[test]
+fn an_older_driver_has_other_field_numbers() {
+    let world = World::of("H100-SXM5-80GB", 8, "570.133.20");
+    world.edit("gpus/0.json", |gpu| {
+        gpu["clock_events"]["held_us"]["sw_thermal"] = 9_000_000.into();
+        gpu["clock_events"]["held_us"]["hw_thermal"] = 4_000_000.into();
+        gpu["clock_events"]["held_us"]["hw_power_brake"] = 7_000_000.into();
+    });
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let medium = child.ask("medium");
+    assert_eq!(medium.gpus[0]["gpu.held_sw_thermal_s"], "9");
+    assert_eq!(medium.gpus[0]["gpu.held_hw_thermal_s"], "4");
+    assert_eq!(medium.gpus[0]["gpu.held_power_brake_s"], "7");
+}
+
+#[test]
+fn limits_without_fields_come_from_calls() {
+    let world = World::of_eight();
+    // The call for all fields is not there: what has a call of its own is known nevertheless.
+    world.edit("gpus/0.json", |gpu| gpu["unsupported"] = json!(["nvmlDeviceGetFieldValues"]));
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let medium = child.ask("medium");
+    for number in 0..2 {
+        let limits: &[(Signal, &str, f64)] = &[
+            (Signal::GpuPowerLimit, "/power/limit_mw", 0.001),
+            (Signal::GpuPowerLimitDefault, "/power/default_limit_mw", 0.001),
+        ];
+        compare(&medium.gpus[number], &gpu(&world, number), limits);
+    }
+    assert_eq!(medium.gpus[0]["gpu.rows_pending"], "absent");
+    assert_eq!(child.ask("fast").gpus[0]["gpu.recovery_action"], "absent");
+}
+
+#[test]
+fn what_a_part_does_not_have_is_absent() {
+    let absent = |world: &World| {
+        let mut child = Asked::of(world);
+        child.ask("inventory");
+        let mut said = Said::new();
+        for request in ["fast", "medium", "slow", "rare"] {
+            said.append(&mut child.ask(request).gpus.remove(0));
+        }
+        said.retain(|_, value| value == "absent");
+        said
+    };
+    let a100 = absent(&World::of("A100-SXM4-80GB", 8, "580.95.05"));
+    for signal in ["gpu.sm_active_ratio", "gpu.tensor_active_ratio", "gpu.fabric_state"] {
+        assert!(a100.contains_key(signal), "{signal}: {a100:?}");
+    }
+    for signal in ["gpu.rows_pending", "gpu.temperature_c", "gpu.ecc_corrected"] {
+        assert!(!a100.contains_key(signal), "{signal}");
+    }
+    let v100 = absent(&World::of("V100-SXM2-32GB", 8, "580.95.05"));
+    for signal in ["gpu.sm_active_ratio", "gpu.rows_pending", "gpu.banks_low", "gpu.mig_enabled"] {
+        assert!(v100.contains_key(signal), "{signal}: {v100:?}");
+    }
+    assert!(!v100.contains_key("gpu.pages_retired_double"), "{v100:?}");
+    let t4 = absent(&World::of("T4", 1, "580.95.05"));
+    for signal in ["gpu.sm_active_ratio", "gpu.mig_enabled", "gpu.fabric_state"] {
+        assert!(t4.contains_key(signal), "{signal}: {t4:?}");
+    }
+}
+
+#[test]
+fn a_fifth_generation_link_has_more_counters() {
+    let world = World::of("B200-SXM-180GB", 8, "580.95.05");
+    world.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let medium = child.ask("medium");
+    for name in ["link.rx_errors", "link.malformed_packets", "link.integrity_errors"] {
+        assert_eq!(medium.gpus[0][&format!("link0/{name}")], "0", "{name}");
+    }
+    assert_eq!(medium.gpus[0]["link0/link.recovery_errors"], "2");
+    // Without any error the driver says 15e-255.
+    let rate: f64 = medium.gpus[0]["link0/link.symbol_ber"].parse().unwrap();
+    assert!(rate < 1e-100, "{rate}");
+}
+
+#[test]
+fn a_partitioned_gpu_says_what_it_can() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
+    child.ask("slow");
+    world.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = true.into());
+    assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "absent");
+    assert_eq!(child.ask("slow").gpus[2]["gpu.mig_enabled"], "1");
+    let medium = child.ask("medium");
+    assert_eq!(medium.gpus[2]["gpu.processes"], "0");
+    // Not for root here, as for an agent without privileges: the instances are asked.
+    world.inject(&["error", "nvmlDeviceGetComputeRunningProcesses", "NO_PERMISSION", "--gpu", "2"]);
+    assert_eq!(child.ask("medium").gpus[2]["gpu.processes"], "0");
+    world.edit("gpus/2.json", |gpu| gpu["mig"]["enabled"] = false.into());
+    child.ask("slow");
+    assert_eq!(child.ask("fast").gpus[2]["gpu.utilisation_ratio"], "0");
+    let denied = child.ask("medium");
+    assert_eq!(denied.gpus[2]["gpu.processes"], "NVML_ERROR_NO_PERMISSION");
+}
+
+#[test]
+fn it_stays_small() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    for request in ["inventory", "fast", "medium", "slow", "rare"] {
+        child.ask(request);
+    }
+    let before = child.resident_kib();
+    for _ in 0..50 {
+        child.ask("fast");
+        child.ask("medium");
+    }
+    let after = child.resident_kib();
+    eprintln!("resident: {before} KiB, after 100 more requests {after} KiB");
+    assert!(after < 40 << 10, "{after} KiB");
+    assert!(after < before + 2048, "it grew from {before} to {after} KiB");
+}
