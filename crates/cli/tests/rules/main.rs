@@ -7,7 +7,10 @@ mod rehearsal;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../simulate/world.rs"]
-#[expect(dead_code, reason = "made for the tests of the simulator; a node and its faults are what is used here")]
+#[expect(
+    dead_code,
+    reason = "made for the tests of the simulator; a node and its faults are what is used here"
+)]
 mod world;
 
 use std::collections::BTreeSet;
@@ -97,6 +100,10 @@ fn quiet_hour(sku: &str, load: &[&str]) {
     steps.push("slow 3000".to_owned());
     let changes = rehearsal.perform(&steps).unwrap();
     rehearsal.end();
-    let opened: Vec<_> = changes.iter().map(Change::finding).map(|it| (&it.code, &it.subject, &it.evidence)).collect();
+    let opened: Vec<_> = changes
+        .iter()
+        .map(Change::finding)
+        .map(|it| (&it.code, &it.subject, &it.evidence))
+        .collect();
     assert!(opened.is_empty(), "{sku}: {opened:#?}");
 }

@@ -13,7 +13,8 @@ use farrier_facts::FactSet;
 use farrier_facts::decode::Decoder;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    Batch, Change, Engine, KernelEvent, Moment, Remembered, Rules, Sample, Saved, Scope, Signal, Subject,
+    Batch, Change, Engine, KernelEvent, Moment, Remembered, Rules, Sample, Saved, Scope, Signal,
+    Subject,
 };
 use farrier_hardware::host::{Collector, Expectations};
 use farrier_hardware::kmsg::{self, KernelLog, KmsgSettings};
@@ -129,23 +130,25 @@ impl Rehearsal {
             "set" => {
                 let (signal, value) = rest.split_once(' ').ok_or("`set SIGNAL VALUE`")?;
                 let signal = Signal::from_str(signal).map_err(|err| err.to_string())?;
-                let subject = if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
+                let subject =
+                    if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
                 // A counter stands at nought before it grows.
-                let before = Sample { subject: subject.clone(), signal, reading: Reading::Value(0.0) };
+                let before =
+                    Sample { subject: subject.clone(), signal, reading: Reading::Value(0.0) };
                 if signal.behaviour() == farrier_fleet::health::Behaviour::Counter {
                     self.observe(Batch { samples: vec![before], ..Batch::default() });
                 }
                 let reading = Reading::Value(number(value)?);
-                self.observe(Batch { samples: vec![Sample { subject, signal, reading }], ..Batch::default() });
+                self.observe(Batch {
+                    samples: vec![Sample { subject, signal, reading }],
+                    ..Batch::default()
+                });
                 self.hold(signal, number(value)?);
             }
-            "write" => {
-                let (path, text) = rest.split_once(' ').ok_or("`write PATH TEXT`")?;
-                let path = self.node.path().join("root").join(path);
-                std::fs::write(path, text.replace("\\n", "\n") + "\n").map_err(|err| err.to_string())?;
-            }
             "check" => {
-                let Seen::Checked { items, .. } = check::look(&self.node.path().join("root"), self.facts) else {
+                let Seen::Checked { items, .. } =
+                    check::look(&self.node.path().join("root"), self.facts)
+                else {
                     return Err("the check gave something else".to_owned());
                 };
                 self.observe(Batch { checks: Some(items), ..Batch::default() });
@@ -163,7 +166,8 @@ impl Rehearsal {
         for _ in 0..120 {
             self.elapsed_s += 1;
             self.boot_s += 1;
-            let sample = Sample { subject: subject.clone(), signal, reading: Reading::Value(value) };
+            let sample =
+                Sample { subject: subject.clone(), signal, reading: Reading::Value(value) };
             self.observe(Batch { samples: vec![sample], ..Batch::default() });
         }
     }
@@ -181,7 +185,9 @@ impl Rehearsal {
         let tiers = [(Tier::Fast, 1), (Tier::Medium, 10), (Tier::Slow, 60), (Tier::Rare, 3600)];
         let due: Vec<Tier> = tiers
             .into_iter()
-            .filter(|(_, every)| self.boot_s == 0 || (self.boot_s + stride) / every > self.boot_s / every)
+            .filter(|(_, every)| {
+                self.boot_s == 0 || (self.boot_s + stride) / every > self.boot_s / every
+            })
             .map(|(tier, _)| tier)
             .collect();
         self.elapsed_s += stride;

@@ -298,7 +298,7 @@ pub struct Case {
     /// The GPU model of the node; H100s otherwise.
     pub sku: Option<String>,
     /// Steps, in order: `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`,
-    /// `write FILE TEXT` for a file of the host, `repeat TIMES` to `end`, `efa` for a node with such adapters, or `set SIGNAL
+    /// `repeat TIMES` to `end`, `efa` for a node with such adapters, or `set SIGNAL
     /// VALUE` for what the agent observes of itself.
     pub steps: Vec<String>,
 }
