@@ -175,13 +175,7 @@ pub struct Watcher {
 impl Watcher {
     /// Nothing is started yet.
     pub fn new(settings: WatchSettings) -> Self {
-        let deadlines =
-            supervisor::Deadlines { answer: settings.deadline, start: settings.start_deadline };
-        let children = child::Processes { command: settings.command };
-        Self {
-            supervisor: supervisor::Supervisor::new(children, deadlines),
-            stop: AtomicBool::new(false),
-        }
+        Self { supervisor: supervisor(settings), stop: AtomicBool::new(false) }
     }
 
     /// Does all that is due `elapsed` after the beginning.
@@ -206,13 +200,7 @@ impl Watcher {
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
     let quiesce = Arc::clone(&settings.quiesce);
-    let deadlines = supervisor::Deadlines {
-        answer: settings.deadline,
-        start: settings.start_deadline,
-        avoid: settings.avoid,
-    };
-    let mut supervisor =
-        supervisor::Supervisor::new(child::Processes { command: settings.command }, deadlines);
+    let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
         let turn = supervisor.turn(begun.elapsed(), quiesce.load(Ordering::Relaxed), stop);
         turn.said.into_iter().for_each(&mut *sink);
@@ -228,4 +216,13 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
         }
     }
     supervisor.end();
+}
+
+fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processes> {
+    let deadlines = supervisor::Deadlines {
+        answer: settings.deadline,
+        start: settings.start_deadline,
+        avoid: settings.avoid,
+    };
+    supervisor::Supervisor::new(child::Processes { command: settings.command }, deadlines)
 }
