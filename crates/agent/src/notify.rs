@@ -18,9 +18,9 @@ const EVERY: Duration = Duration::from_secs(15);
 pub(crate) async fn run(published: Published) {
     let mut ready = false;
     loop {
-        let fresh = published
-            .get()
-            .is_some_and(|state| clock::since_boot_ms() - state.at.steady_ms <= SNAPSHOT_AGE_MAX_MS);
+        let fresh = published.get().is_some_and(|state| {
+            clock::since_boot_ms() - state.at.steady_ms <= SNAPSHOT_AGE_MAX_MS
+        });
         if fresh {
             say(if ready { "WATCHDOG=1" } else { "READY=1" });
             ready = true;

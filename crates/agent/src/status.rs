@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{
-    Finding, FindingKind, GpuIdentity, Severity, Signal, Subject,
-};
+use farrier_fleet::health::{Finding, FindingKind, GpuIdentity, Severity, Signal, Subject};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -238,7 +236,9 @@ impl Status {
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {
-    findings.sort_by_key(|it| (std::cmp::Reverse((it.finding.severity, it.finding.action)), it.finding.id));
+    findings.sort_by_key(|it| {
+        (std::cmp::Reverse((it.finding.severity, it.finding.action)), it.finding.id)
+    });
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of processor time")]

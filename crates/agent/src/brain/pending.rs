@@ -6,8 +6,8 @@
 
 use farrier_fleet::health::{Change, Finding, Moment};
 
-use farrier_fleet::health::Remembered;
 use crate::journal::Fold;
+use farrier_fleet::health::Remembered;
 
 /// How long a mere count may wait, and how often a disk that refused is tried again.
 const WAIT_MS: i64 = 1000;
@@ -31,7 +31,9 @@ impl Pending {
                 (Some(waiting @ Change::Opened(_)), Change::Updated(finding)) => {
                     *waiting = Change::Opened(finding);
                 }
-                (Some(waiting @ Change::Updated(_)), change @ Change::Updated(_)) => *waiting = change,
+                (Some(waiting @ Change::Updated(_)), change @ Change::Updated(_)) => {
+                    *waiting = change;
+                }
                 (_, change) => self.changes.push(change),
             }
         }

@@ -44,8 +44,10 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
     let mut last: Option<(Instant, Duration)> = None;
     let mut stamps = Vec::new();
     loop {
-        let now_stamps: Vec<_> =
-            PACKAGES.iter().map(|file| std::fs::metadata(root.join(file)).and_then(|it| it.modified()).ok()).collect();
+        let now_stamps: Vec<_> = PACKAGES
+            .iter()
+            .map(|file| std::fs::metadata(root.join(file)).and_then(|it| it.modified()).ok())
+            .collect();
         let due = last.is_none_or(|(at, period)| at.elapsed() >= period);
         if due || now_stamps != stamps {
             stamps = now_stamps;
@@ -85,7 +87,8 @@ fn look(surroundings: &Surroundings) -> Seen {
 /// Jobs bring their own Python; what NVML would say is watched elsewhere.
 fn is_ours(item: &Item) -> bool {
     let framework = ["framework-", "python-", "cuda-"];
-    !framework.iter().any(|prefix| item.code.starts_with(prefix)) && !item.text.contains(NVML)
+    !framework.iter().any(|prefix| item.code.starts_with(prefix))
+        && !item.text.contains(NVML)
         && item.code != "gpu-count"
 }
 

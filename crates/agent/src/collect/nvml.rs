@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
+use farrier_hardware::Root;
 use farrier_hardware::holder::{self, HolderKind};
 use farrier_hardware::nvml::LIBRARY;
-use farrier_hardware::nvml::watch::{self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings};
-use farrier_hardware::Root;
+use farrier_hardware::nvml::watch::{
+    self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings,
+};
 
 use super::{Known, Surroundings};
 use crate::brain::{Collector, Held, Report, Seen};
@@ -133,7 +135,8 @@ impl Holders {
 
     fn held(&mut self, process: &GpuProcess) -> Held {
         let root = &self.root;
-        let owner = self.known.entry(process.pid).or_insert_with(|| owner(root, process.pid)).clone();
+        let owner =
+            self.known.entry(process.pid).or_insert_with(|| owner(root, process.pid)).clone();
         Held {
             gpu: process.gpu.clone(),
             pid: process.pid,

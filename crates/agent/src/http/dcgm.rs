@@ -14,28 +14,130 @@ use crate::state::State;
 /// Name, type, help, where the value comes from, and what it is multiplied with.
 const COUNTERS: [(&str, &str, &str, Signal, f64); 23] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", Signal::GpuClockSm, 1.0),
-    ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", Signal::GpuClockMemory, 1.0),
-    ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).", Signal::GpuMemoryTemperature, 1.0),
+    (
+        "DCGM_FI_DEV_MEM_CLOCK",
+        "gauge",
+        "Memory clock frequency (in MHz).",
+        Signal::GpuClockMemory,
+        1.0,
+    ),
+    (
+        "DCGM_FI_DEV_MEMORY_TEMP",
+        "gauge",
+        "Memory temperature (in C).",
+        Signal::GpuMemoryTemperature,
+        1.0,
+    ),
     ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", Signal::GpuTemperature, 1.0),
     ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", Signal::GpuPower, 1.0),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ).", Signal::GpuEnergy, 1000.0),
-    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.", Signal::GpuPcieReplays, 1.0),
+    (
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "counter",
+        "Total energy consumption since boot (in mJ).",
+        Signal::GpuEnergy,
+        1000.0,
+    ),
+    (
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+        "counter",
+        "Total number of PCIe retries.",
+        Signal::GpuPcieReplays,
+        1.0,
+    ),
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", Signal::GpuUtilisation, 100.0),
-    ("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).", Signal::GpuMemoryCopy, 100.0),
+    (
+        "DCGM_FI_DEV_MEM_COPY_UTIL",
+        "gauge",
+        "Memory utilization (in %).",
+        Signal::GpuMemoryCopy,
+        100.0,
+    ),
     ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Encoder utilization (in %).", Signal::GpuEncoder, 100.0),
     ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %).", Signal::GpuDecoder, 100.0),
-    ("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", Signal::GpuMemoryFree, MIB),
-    ("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", Signal::GpuMemoryUsed, MIB),
-    ("DCGM_FI_DEV_FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB).", Signal::GpuMemoryReserved, MIB),
-    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors", Signal::GpuRowsUncorrected, 1.0),
-    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors", Signal::GpuRowsCorrected, 1.0),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed", Signal::GpuRowsFailed, 1.0),
-    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active.", Signal::GpuEngineActive, 1.0),
-    ("DCGM_FI_PROF_SM_ACTIVE", "gauge", "The ratio of cycles an SM has at least 1 warp assigned.", Signal::GpuSmActive, 1.0),
-    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Ratio of cycles the tensor (HMMA) pipe is active.", Signal::GpuTensorActive, 1.0),
-    ("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Ratio of cycles the device memory interface is active sending or receiving data.", Signal::GpuDramActive, 1.0),
-    ("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge", "The rate of data transmitted over the PCIe bus - including both protocol headers and data payloads - in bytes per second.", Signal::GpuPcieTransmit, 1.0),
-    ("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in bytes per second.", Signal::GpuPcieReceive, 1.0),
+    (
+        "DCGM_FI_DEV_FB_FREE",
+        "gauge",
+        "Framebuffer memory free (in MiB).",
+        Signal::GpuMemoryFree,
+        MIB,
+    ),
+    (
+        "DCGM_FI_DEV_FB_USED",
+        "gauge",
+        "Framebuffer memory used (in MiB).",
+        Signal::GpuMemoryUsed,
+        MIB,
+    ),
+    (
+        "DCGM_FI_DEV_FB_RESERVED",
+        "gauge",
+        "Framebuffer memory reserved (in MiB).",
+        Signal::GpuMemoryReserved,
+        MIB,
+    ),
+    (
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        "counter",
+        "Number of remapped rows for uncorrectable errors",
+        Signal::GpuRowsUncorrected,
+        1.0,
+    ),
+    (
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+        "counter",
+        "Number of remapped rows for correctable errors",
+        Signal::GpuRowsCorrected,
+        1.0,
+    ),
+    (
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+        "gauge",
+        "Whether remapping of rows has failed",
+        Signal::GpuRowsFailed,
+        1.0,
+    ),
+    (
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "gauge",
+        "Ratio of time the graphics engine is active.",
+        Signal::GpuEngineActive,
+        1.0,
+    ),
+    (
+        "DCGM_FI_PROF_SM_ACTIVE",
+        "gauge",
+        "The ratio of cycles an SM has at least 1 warp assigned.",
+        Signal::GpuSmActive,
+        1.0,
+    ),
+    (
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        "gauge",
+        "Ratio of cycles the tensor (HMMA) pipe is active.",
+        Signal::GpuTensorActive,
+        1.0,
+    ),
+    (
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+        "gauge",
+        "Ratio of cycles the device memory interface is active sending or receiving data.",
+        Signal::GpuDramActive,
+        1.0,
+    ),
+    (
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+        "gauge",
+        "The rate of data transmitted over the PCIe bus - including both protocol headers and data payloads - in bytes per second.",
+        Signal::GpuPcieTransmit,
+        1.0,
+    ),
+    (
+        "DCGM_FI_PROF_PCIE_RX_BYTES",
+        "gauge",
+        "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in bytes per second.",
+        Signal::GpuPcieReceive,
+        1.0,
+    ),
 ];
 
 /// Bytes to MiB.
@@ -62,7 +164,8 @@ pub(super) fn write(state: &State, hostname: &str, text: &mut Text) {
     for (gpu, labels) in state.values.gpus.iter().zip(&labels) {
         // Zero is what it says before the first; not where nobody can tell.
         let last = state.values.last_xid.get(&gpu.uuid).copied();
-        let known = last.or_else(|| state.blind.iter().all(|it| it.what != "kernel-log").then_some(0));
+        let known =
+            last.or_else(|| state.blind.iter().all(|it| it.what != "kernel-log").then_some(0));
         if let Some(xid) = known {
             family.value(&labels.pairs(), f64::from(xid));
         }

@@ -58,7 +58,12 @@ fn signals(state: &State, text: &mut Text) {
     }
 }
 
-fn one(family: &mut Family<'_>, subject: &Subject, indices: &BTreeMap<&GpuUuid, String>, value: f64) {
+fn one(
+    family: &mut Family<'_>,
+    subject: &Subject,
+    indices: &BTreeMap<&GpuUuid, String>,
+    value: f64,
+) {
     let index = |gpu: &GpuUuid| indices.get(gpu).map_or("", String::as_str);
     match subject {
         Subject::Node | Subject::Agent => family.value(&[], value),
@@ -115,37 +120,42 @@ const HOLDERS_MAX: usize = 64;
 
 fn holders(state: &State, text: &mut Text) {
     let Some(processes) = &state.values.processes else { return };
-    let mut held: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
+    let mut counts: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
     for process in processes {
         let (Some(kind), Some(name)) = (&process.kind, &process.name) else { continue };
-        if held.len() < HOLDERS_MAX {
-            *held.entry((&process.gpu, kind, name)).or_default() += 1;
+        if counts.len() < HOLDERS_MAX {
+            *counts.entry((&process.gpu, kind, name)).or_default() += 1;
         }
     }
     let help = "Processes on a GPU, by the pod, Slurm job or unit that they belong to.";
     let mut family = text.family("farrier_gpu_holder_processes", "gauge", help);
-    for ((gpu, kind, name), count) in held {
+    for ((gpu, kind, name), count) in counts {
         let labels = [("UUID", gpu.0.as_str()), ("kind", kind), ("name", name)];
         family.value(&labels, f64::from(count));
     }
 }
 
 fn job_states(jobs: &[JobState], text: &mut Text) {
-    let mut each = |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
-        let mut family = text.family(name, kind, help);
-        for job in jobs {
-            if let Some(value) = value(job) {
-                family.value(&[("job", &job.job)], value);
+    let mut each =
+        |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
+            let mut family = text.family(name, kind, help);
+            for job in jobs {
+                if let Some(value) = value(job) {
+                    family.value(&[("job", &job.job)], value);
+                }
             }
-        }
-    };
+        };
     each("farrier_job_ranks", "Ranks of a job that are connected here.", "gauge", &|job| {
         Some(f64::from(job.ranks))
     });
-    each("farrier_job_step", "The last step that a job ended.", "gauge", &|job| job.step.map(lossy));
+    each("farrier_job_step", "The last step that a job ended.", "gauge", &|job| {
+        job.step.map(lossy)
+    });
     each("farrier_job_step_seconds", "Time of that step.", "gauge", &|job| job.step_s);
     each("farrier_job_loss", "Loss of that step.", "gauge", &|job| job.loss);
-    each("farrier_job_tokens_per_s", "Tokens a second of its ranks here.", "gauge", &|job| job.tokens_per_s);
+    each("farrier_job_tokens_per_s", "Tokens a second of its ranks here.", "gauge", &|job| {
+        job.tokens_per_s
+    });
     each("farrier_job_ooms_total", "Times that a job ran out of GPU memory.", "counter", &|job| {
         Some(lossy(job.ooms))
     });
@@ -153,14 +163,22 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
 
 fn itself(state: &State, text: &mut Text) {
     let cost = &state.cost;
-    text.counter("farrier_agent_cpu_seconds_total", "Processor time of the agent.", lossy(cost.cpu_us) / 1e6);
+    text.counter(
+        "farrier_agent_cpu_seconds_total",
+        "Processor time of the agent.",
+        lossy(cost.cpu_us) / 1e6,
+    );
     let help = "Processor time of the children that ask NVML.";
     text.counter("farrier_agent_probe_cpu_seconds_total", help, lossy(cost.child_cpu_us) / 1e6);
     if let Some(rss) = cost.rss_bytes {
         text.gauge("farrier_agent_rss_bytes", "Memory of the agent.", lossy(rss));
     }
     if let Some(rss) = cost.child_rss_bytes {
-        text.gauge("farrier_agent_probe_rss_bytes", "Memory of the child that asks NVML.", lossy(rss));
+        text.gauge(
+            "farrier_agent_probe_rss_bytes",
+            "Memory of the child that asks NVML.",
+            lossy(rss),
+        );
     }
     text.gauge("farrier_agent_journal_bytes", "Bytes of the journal.", lossy(state.journal.bytes));
     let help = "Lines of the journal that were no records when the agent started.";

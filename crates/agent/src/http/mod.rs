@@ -85,7 +85,8 @@ pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
     let Some(state) = published.get() else {
         return vec!["the agent has only just started".to_owned()];
     };
-    let mut reasons: Vec<String> = state.blind.iter().map(|it| format!("{}: {}", it.what, it.why)).collect();
+    let mut reasons: Vec<String> =
+        state.blind.iter().map(|it| format!("{}: {}", it.what, it.why)).collect();
     let age_ms = now_ms - state.at.steady_ms;
     if age_ms > SNAPSHOT_AGE_MAX_MS {
         reasons.push(format!("brain: it has stood still for {} s", age_ms / 1000));

@@ -176,7 +176,13 @@ impl Board {
         if !ends_work {
             return;
         }
-        let reason = format!("{} ({}, {}): {}", finding.code, finding.subject, finding.severity, finding.action.asks());
+        let reason = format!(
+            "{} ({}, {}): {}",
+            finding.code,
+            finding.subject,
+            finding.severity,
+            finding.action.asks()
+        );
         let line = Answer::CheckpointWanted { finding: finding.id, reason: &reason }.line();
         let standing = Standing { subject: finding.subject.clone(), line: line.into() };
         let mut inner = self.lock();
@@ -253,7 +259,8 @@ impl Inner {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
         }
-        let gone = self.jobs.iter().min_by_key(|(_, job)| (job.state.ranks > 0, job.state.last_heard));
+        let gone =
+            self.jobs.iter().min_by_key(|(_, job)| (job.state.ranks > 0, job.state.last_heard));
         if let Some(name) = gone.map(|(name, _)| name.clone()) {
             self.jobs.remove(&name);
         }
@@ -277,10 +284,12 @@ impl Inner {
                 client.tokens_per_s = rate;
                 if job.state.step.is_none_or(|last| step >= last) {
                     job.state.step = Some(step);
-                    job.state.loss = loss.or(job.state.loss.filter(|_| job.state.step == Some(step)));
+                    job.state.loss =
+                        loss.or(job.state.loss.filter(|_| job.state.step == Some(step)));
                     job.state.step_s = step_s;
                 }
-                let rates = self.clients.values().filter(|client| client.job.as_ref() == Some(&name));
+                let rates =
+                    self.clients.values().filter(|client| client.job.as_ref() == Some(&name));
                 let rates: Vec<f64> = rates.filter_map(|client| client.tokens_per_s).collect();
                 let total = (!rates.is_empty()).then(|| rates.iter().sum());
                 if let Some(job) = self.jobs.get_mut(&name) {

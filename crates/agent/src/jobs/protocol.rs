@@ -142,8 +142,7 @@ mod tests {
     #[test]
     fn the_lines_of_the_document_read() {
         let text = include_str!("../../../../docs/job-socket.md");
-        let lines: Vec<&str> =
-            text.lines().filter_map(|line| line.strip_prefix("> ")).collect();
+        let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("> ")).collect();
         assert!(lines.len() >= 7, "{lines:?}");
         for line in lines {
             serde_json::from_str::<Request>(line).unwrap_or_else(|err| panic!("{line}: {err}"));

@@ -56,10 +56,8 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
     if let Some(group) = &socket.group {
-        let id = group_id(group).ok_or_else(|| SocketError::NoGroup {
-            path: path.clone(),
-            group: group.clone(),
-        })?;
+        let id = group_id(group)
+            .ok_or_else(|| SocketError::NoGroup { path: path.clone(), group: group.clone() })?;
         std::os::unix::fs::chown(path, None, Some(id)).map_err(failed)?;
     }
     fs::set_permissions(path, fs::Permissions::from_mode(socket.mode)).map_err(failed)?;

@@ -102,11 +102,16 @@ fn explained(err: AgentError) -> anyhow::Error {
             let lines: Vec<String> = problems.iter().map(|it| format!("  {it}")).collect();
             format!("nothing was started; the problems:\n{}", lines.join("\n"))
         }
-        AgentError::Config(_) => "`farrier agent --check-config --config FILE` says what is wrong".to_owned(),
-        AgentError::Journal(JournalError::InUse { .. }) => {
-            "one agent a node; another one for a test takes --state-dir, --socket and --listen".to_owned()
+        AgentError::Config(_) => {
+            "`farrier agent --check-config --config FILE` says what is wrong".to_owned()
         }
-        AgentError::Journal(_) => "the agent has to be able to write there; --state-dir names another folder".to_owned(),
+        AgentError::Journal(JournalError::InUse { .. }) => {
+            "one agent a node; another one for a test takes --state-dir, --socket and --listen"
+                .to_owned()
+        }
+        AgentError::Journal(_) => {
+            "the agent has to be able to write there; --state-dir names another folder".to_owned()
+        }
         AgentError::Socket(_) => "--socket names another path".to_owned(),
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
         AgentError::Start(_) => return err.into(),
@@ -115,7 +120,7 @@ fn explained(err: AgentError) -> anyhow::Error {
         AgentError::Config(ConfigError::Content { .. }) => return Hinted::error(chain(&err), hint),
         _ => err.to_string(),
     };
-    let cause = std::error::Error::source(&err).map(|source| chain(source));
+    let cause = std::error::Error::source(&err).map(chain);
     let message = cause.map_or(message.clone(), |cause| format!("{message}: {cause}"));
     Hinted::error(message, hint)
 }

@@ -73,7 +73,8 @@ fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
             return Ok(None);
         }
         Err(err) => {
-            let hint = "its users are root and the group that `socket.group` of the configuration names";
+            let hint =
+                "its users are root and the group that `socket.group` of the configuration names";
             return Err(anyhow::Error::new(err).context(Hinted::plain(what(), hint)));
         }
     };
@@ -107,7 +108,9 @@ fn read(line: &str) -> anyhow::Result<Status> {
     match known.v {
         Some(VERSION) => Ok(serde_json::from_str(line)?),
         Some(version) => Err(Hinted::error(
-            format!("the agent answers in version {version} of the form, and this farrier knows {VERSION}"),
+            format!(
+                "the agent answers in version {version} of the form, and this farrier knows {VERSION}"
+            ),
             "use the farrier that the agent runs",
         )),
         None => anyhow::bail!("the answer has no version"),
@@ -121,7 +124,10 @@ fn from_journal(socket: &Path, state_dir: &Path) -> anyhow::Result<Status> {
             socket.display(),
             state_dir.display()
         );
-        Hinted::error(message, "start one with `farrier agent`, or name the places: --socket, --state-dir")
+        Hinted::error(
+            message,
+            "start one with `farrier agent`, or name the places: --socket, --state-dir",
+        )
     };
     if !state_dir.is_dir() {
         return Err(nobody());

@@ -52,7 +52,8 @@ fn headline(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         return Ok(printer.line(&format!("{verdict}: agent is not running, state as of {at}"))?);
     }
     let node = status.node.as_deref().unwrap_or("this node");
-    let driver = status.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
+    let driver =
+        status.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
     printer.line(&format!("{verdict}: {node}{driver}, {at}"))?;
     Ok(())
 }
@@ -221,7 +222,8 @@ fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
 fn cost(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let Some(agent) = &status.agent else { return Ok(()) };
     printer.line("")?;
-    let memory = agent.rss_bytes.map(|bytes| format!(", {} MB", bytes / 1_000_000)).unwrap_or_default();
+    let memory =
+        agent.rss_bytes.map(|bytes| format!(", {} MB", bytes / 1_000_000)).unwrap_or_default();
     let line = format!(
         "agent {} (pid {}) since {}: {:.2} % of a core{memory}",
         agent.version,
