@@ -116,7 +116,10 @@ impl World {
     fn line(&mut self, seq: u64, text: &str) {
         let since_boot_us = u64::try_from(self.clock.now().steady_ms).unwrap() * 1000;
         let text = text.as_bytes().to_vec();
-        self.turn(vec![Seen::Kernel(KernelLog::Record { seq, since_boot_us, level: 3, text })], false);
+        self.turn(
+            vec![Seen::Kernel(KernelLog::Record { seq, since_boot_us, level: 3, text })],
+            false,
+        );
     }
 
     fn tick(&mut self) -> Arc<Snapshot> {

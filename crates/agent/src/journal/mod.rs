@@ -229,8 +229,7 @@ impl Journal {
     #[cfg(test)]
     pub(crate) fn fill_disk(&mut self, full: bool) {
         let last = self.segments.last().map_or(1, |segment| segment.number);
-        let path =
-            if full { "/dev/full".into() } else { segment::path(&self.dir, last) };
+        let path = if full { "/dev/full".into() } else { segment::path(&self.dir, last) };
         self.file = fs::OpenOptions::new().append(true).open(path).expect("both are there");
     }
 
