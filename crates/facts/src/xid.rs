@@ -386,6 +386,9 @@ pub struct Message {
     /// How the line names a process, where it does.
     #[serde(default)]
     pub process: Option<ProcessForm>,
+    /// The text before the name of the part at fault, such as a disk or a server, where the line names one.
+    #[serde(default)]
+    pub unit: Option<String>,
     /// How bad.
     pub severity: Severity,
     /// What to do.

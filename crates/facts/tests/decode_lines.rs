@@ -141,6 +141,29 @@ fn an_event_has_a_code_that_rules_can_name() {
             None,
         ),
         ("INFO: task nv_queue:1234 blocked for more than 120 seconds.", "hung-task", None),
+        ("INFO: task kcompactd1:7 blocked for more than 120 seconds.", "hung-task-other", None),
+        (
+            "md/raid1:md127: Disk failure on nvme1n1, disabling device.",
+            "raid-disk-failure",
+            Some("nvme1n1"),
+        ),
+        (
+            "Buffer I/O error on dev sdb1, logical block 7, async page read",
+            "buffer-io-error",
+            Some("sdb1"),
+        ),
+        (
+            "nfs: server 10.0.0.27 not responding, still trying",
+            "nfs-not-responding",
+            Some("10.0.0.27"),
+        ),
+        ("nfs: server 10.0.0.27 OK", "nfs-ok", Some("10.0.0.27")),
+        ("EXT4-fs (dm-0): Remounting filesystem read-only", "read-only", Some("dm-0")),
+        (
+            "mlx5_core 0000:17:00.0 eth0: NETDEV WATCHDOG: CPU: 1: transmit queue 3 timed out",
+            "mlx5-tx-timeout",
+            None,
+        ),
     ] {
         let events = decode(facts(), line.as_bytes());
         assert_eq!(events.len(), 1, "{line}");

@@ -30,6 +30,9 @@ pub struct Node {
     /// The present, if it stands still: milliseconds of the Unix clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_unix_ms: Option<u64>,
+    /// Whether it was started anew since it was made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarted: bool,
     /// Whether the driver is loaded.
     #[serde(default = "loaded", skip_serializing_if = "Clone::clone")]
     pub driver_loaded: bool,
@@ -58,10 +61,11 @@ impl Node {
         self.clock_unix_ms.unwrap_or(real_unix_ms)
     }
 
-    /// For how long it has run: by its own clock, or as it was made.
+    /// For how long it has run: by its own clock, or as when it was made or started.
     pub fn uptime_ms(&self) -> u64 {
         match self.clock_unix_ms {
             Some(now) => now.saturating_sub(self.booted_unix_ms),
+            None if self.restarted => 0,
             None => crate::make::UPTIME_MS,
         }
     }

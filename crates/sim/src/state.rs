@@ -20,4 +20,6 @@ pub struct State {
     pub next_sequence: u64,
     /// Records for the kernel log.
     pub records: Vec<Record>,
+    /// Whether the log of an earlier start is forgotten.
+    pub log_begins_anew: bool,
 }

@@ -226,6 +226,7 @@ impl NodeDir {
             gpus,
             next_sequence: self.next_sequence()?,
             records: Vec::new(),
+            log_begins_anew: false,
         })
     }
 
@@ -332,10 +333,15 @@ impl NodeDir {
 
     /// Adds the records to the kernel log of the tree.
     fn log(&self, state: &State, now_unix_ms: u64) -> Result<(), StoreError> {
+        let path = self.kernel_log_path();
+        if state.log_begins_anew {
+            let gpus: Vec<Gpu> = state.gpus.values().cloned().collect();
+            fs::write(&path, tree::boot_log(&state.node, &gpus))
+                .map_err(|err| StoreError::Write { path: path.clone(), err })?;
+        }
         if state.records.is_empty() {
             return Ok(());
         }
-        let path = self.kernel_log_path();
         let uptime_us = now_unix_ms.saturating_sub(state.node.booted_unix_ms).saturating_mul(1000);
         let first = state.next_sequence.max(state.host.kernel_sequence);
         let more: String = (first..)

@@ -33,6 +33,16 @@ fn a_node_is_whole() {
 }
 
 #[test]
+fn the_seed_and_the_clock_decide_everything() {
+    let words = ["--sku", "H100-SXM5-80GB", "--clock-unix-ms", "1800000000000"];
+    let (one, other) = (World::with(&words), World::with(&words));
+    for file in ["node.json", "host.json", "gpus/3.json", "root/dev/kmsg", "root/proc/uptime"] {
+        let read = |world: &World| fs::read_to_string(world.path().join(file)).unwrap();
+        assert_eq!(read(&one), read(&other), "{file}");
+    }
+}
+
+#[test]
 fn the_seed_decides_the_identities() {
     let uuids = |world: &World| -> Vec<String> {
         let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;

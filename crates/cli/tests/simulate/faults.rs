@@ -211,3 +211,127 @@ fn edits_while_clients_read() {
         assert!(child.wait().unwrap().success());
     }
 }
+
+#[test]
+fn faults_of_memory_links_and_settings_are_seen() {
+    let Some(python) = python() else { return };
+    let world = World::of("B200-SXM6-180GB", 2, "580.95.05");
+    for words in [
+        vec![
+            "nvlink-errors",
+            "5",
+            "--receive",
+            "3",
+            "--malformed",
+            "4",
+            "--overrun",
+            "5",
+            "--integrity",
+            "6",
+        ],
+        vec![
+            "nvlink-errors",
+            "5",
+            "--recovery",
+            "2",
+            "--recovery-failed",
+            "1",
+            "--effective-ber",
+            "2e-12",
+        ],
+        vec![
+            "nvlink-errors",
+            "5",
+            "--symbol",
+            "9",
+            "--symbol-ber",
+            "15e-200",
+            "--retry-blocks",
+            "11",
+            "--speed",
+            "26000",
+        ],
+        vec!["remap", "--banks-low", "7", "--banks-none", "2"],
+        vec!["fabric", "--health-mask", "0x1a9", "--state", "2"],
+        vec!["inforom", "--invalid"],
+        vec!["unrepairable-memory"],
+        vec!["memory", "--used-bytes", "1073741824"],
+        vec!["clocks", "--sm-mhz", "1200", "--memory-mhz", "2000"],
+        vec!["power-limit", "--watts", "700"],
+        vec!["settings", "--persistence", "off", "--compute-mode", "3"],
+        vec!["repair-pending", "--channel"],
+        vec!["xid", "154"],
+    ] {
+        world.inject(&words);
+    }
+    let source = "
+one = gpu(0)
+fields = nvmlDeviceGetFieldValues(one, [(number, 5) for number in (206, 207, 208, 211, 214, 215, 220, 221, 222, 295)])
+fabric = c_nvmlGpuFabricInfo_v2_t()
+nvmlDeviceGetGpuFabricInfoV(one, byref(fabric))
+histogram = nvmlDeviceGetRowRemapperHistogram(one)
+print(json.dumps([
+    [field.value.ullVal for field in fields], nvmlDeviceGetFieldValues(one, [(164, 5), (164, 4)])[0].value.uiVal,
+    [histogram.low, histogram.none], [fabric.state, fabric.healthMask], code(nvmlDeviceValidateInforom, one),
+    nvmlDeviceGetMemoryInfo(one, nvmlMemory_v2).used, nvmlDeviceGetClockInfo(one, 1), nvmlDeviceGetClockInfo(one, 2),
+    nvmlDeviceGetCurrentClocksEventReasons(one), nvmlDeviceGetPowerManagementLimit(one),
+    nvmlDeviceGetPersistenceMode(one), nvmlDeviceGetComputeMode(one), nvmlDeviceGetRepairStatus(one),
+    nvmlDeviceGetFieldValues(one, [230])[0].value.uiVal,
+]))
+";
+    let seen = world.python(&python, source);
+    let expected = "[[4, 5, 3, 6, 1, 3, 524, 9, 4040, 11], 26000, [7, 2], [2, 425], 14, 1073741824, 1200, 2000, 1, 700000, 0, 3, [1, 0], 1]";
+    assert_eq!(seen.trim(), expected);
+}
+
+#[test]
+fn retired_pages_of_parts_that_have_them() {
+    let Some(python) = python() else { return };
+    let world = World::of("T4", 1, "580.95.05");
+    world.inject(&["retired", "--single", "3", "--double", "2", "--pending"]);
+    let seen = world.python(
+        &python,
+        "print(len(nvmlDeviceGetRetiredPages(gpu(0), 0)), len(nvmlDeviceGetRetiredPages(gpu(0), 1)), nvmlDeviceGetRetiredPagesPendingStatus(gpu(0)))",
+    );
+    assert_eq!(seen.trim(), "3 2 1");
+}
+
+#[test]
+fn an_unloaded_and_a_replaced_driver() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    let mut child = world.spawn(
+        &python,
+        "
+held = gpu(0)
+print('held')
+def until(wanted):
+    start = time.monotonic()
+    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 10:
+        time.sleep(0.01)
+    print(code(nvmlDeviceGetPowerUsage, held))
+until(9)
+until(0)
+nvmlInit()
+print('again')
+",
+    );
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "held");
+    world.inject(&["driver-unloaded"]);
+    assert_eq!(line(), "9");
+    let init = "from pynvml import *\ntry: nvmlInit()\nexcept NVMLError as err: print(err.value)";
+    let started = || {
+        let output = world.client(&python, &["-c", init]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(started(), "9");
+    world.inject(&["module-on-disk", "580.105.08"]);
+    world.inject(&["clear"]);
+    world.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(line(), "0", "who has the old library goes on with it");
+    assert_eq!(line(), "again");
+    assert_eq!(started(), "18", "who starts now has the new one");
+    assert!(child.wait().unwrap().success());
+}

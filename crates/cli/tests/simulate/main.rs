@@ -6,7 +6,9 @@
 mod support;
 
 mod clients;
+mod clock;
 mod command;
 mod faults;
+mod host;
 mod transcript;
 mod world;

@@ -18,24 +18,22 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A node with these GPUs.
-    pub(crate) fn of(sku: &str, gpus: u32, driver: &str) -> Self {
+    /// A node of these words.
+    pub(crate) fn with(words: &[&str]) -> Self {
         build_library();
         let world = Self { folder: tempfile::tempdir().unwrap() };
-        let count = gpus.to_string();
-        let made = run(&[
-            "simulate",
-            "node",
-            &world.dir(),
-            "--sku",
-            sku,
-            "--gpus",
-            &count,
-            "--driver",
-            driver,
-        ]);
+        let dir = world.dir();
+        let mut all = vec!["simulate", "node", &dir];
+        all.extend(words);
+        let made = run(&all);
         assert_eq!(made.code, 0, "{}", made.stderr);
         world
+    }
+
+    /// A node with these GPUs.
+    pub(crate) fn of(sku: &str, gpus: u32, driver: &str) -> Self {
+        let count = gpus.to_string();
+        Self::with(&["--sku", sku, "--gpus", &count, "--driver", driver])
     }
 
     /// Eight H100.

@@ -34,7 +34,7 @@ pub struct Event {
     /// message, such as `hung-task`. Not in the JSON.
     #[serde(skip)]
     pub code: String,
-    /// The part of the device that the log names, such as `GPC7 TPC5` or `link 14`. Not in the JSON.
+    /// The part of the device that the log names, such as `GPC7 TPC5` or `link 14`, or a disk or a server. Not in the JSON.
     #[serde(skip)]
     pub unit: Option<String>,
 }

@@ -61,6 +61,12 @@ impl<'f> Decoder<'f> {
         self.reader.finish(&mut emit);
     }
 
+    /// Gives out an event that waits for a later line, where none has come for a while: a log that is followed
+    /// has no end. The log goes on afterwards.
+    pub fn settle(&mut self, mut emit: impl FnMut(Event)) {
+        self.reader.finish(&mut emit);
+    }
+
     /// The line of a message that waits for its end. Nothing after it was given out.
     pub fn waits_since(&self) -> Option<u64> {
         self.reader.waits_since()

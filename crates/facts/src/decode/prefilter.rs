@@ -10,7 +10,7 @@ use crate::xid::Message;
 
 /// Every line that we report holds one of these. Few, because each costs speed; rare from the first
 /// four letters on, which is what vector instructions compare: `timeout` would stop at every `time`.
-const NEEDLES: [&str; 22] = [
+const NEEDLES: [&str; 29] = [
     "NVRM",
     "SXid",
     "ibrary ve",
@@ -33,6 +33,13 @@ const NEEDLES: [&str; 22] = [
     "Oops: ",
     "IP: 0010",
     "pc : ",
+    "nfs: serv",
+    "Lock recl",
+    "VFS: file",
+    "Buffer I/O",
+    "Disk fail",
+    "NETDEV W",
+    "Shutting down f",
 ];
 
 /// Finds needles in bytes.

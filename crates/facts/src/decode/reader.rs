@@ -204,7 +204,8 @@ impl<'f> Reader<'f> {
             text: message.text.clone(),
             source: message.origin.line(),
         };
-        let named = Named { code: message.id.clone(), unit: None };
+        let unit = message.unit.as_deref().and_then(|before| unit::word_after(line, before));
+        let named = Named { code: message.id.clone(), unit };
         let event = event(number, message.kind, None, pci, process, verdict, named);
         match (message.kind, wording::driver_message(line)) {
             (Kind::VersionMismatch, Some(rest)) => Pending::versions(event, rest),

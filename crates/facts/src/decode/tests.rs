@@ -39,6 +39,22 @@ fn one(log: &str) -> Event {
 }
 
 #[test]
+fn what_waits_for_a_line_that_does_not_come_is_given_out() {
+    let mut decoder = Decoder::new(facts());
+    let mut events = Vec::new();
+    decoder.feed(b"NVRM: Xid (PCI:0000:17:00): 13, x\n", |event| events.push(event));
+    let port = b"pcieport 0000:16:01.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0\n";
+    decoder.feed(port, |event| events.push(event));
+    assert_eq!(events.len(), 1);
+    decoder.settle(|event| events.push(event));
+    decoder.settle(|event| events.push(event));
+    assert_eq!(events.len(), 2);
+    assert_eq!((events[1].code.as_str(), events[1].line), ("aer.gpu.fatal", 2));
+    decoder.feed(b"NVRM: Xid (PCI:0000:17:00): 79, x\n", |event| events.push(event));
+    assert_eq!(events[2].line, 3);
+}
+
+#[test]
 fn every_shape_of_a_line_is_read() {
     for shape in SHAPES {
         for (message, xid, pid, process, action) in [

@@ -1,5 +1,6 @@
-//! Which part of the GPU an Xid names: the same part twice points at the hardware, different parts at the program.
+//! Which part a line names. Of a GPU, the same part twice points at the hardware, different parts at the program.
 
+use super::clean::short;
 use super::wording::{self, XidLine};
 
 /// `GPC7 TPC7`, `GPC1 T1_3` or `link 14`; none where the line names no part.
@@ -34,9 +35,35 @@ fn cluster(detail: &str) -> Option<String> {
     })
 }
 
+/// The word that follows a text: `nfs: server 10.0.0.7 not responding` gives `10.0.0.7`.
+pub(super) fn word_after(line: &str, before: &str) -> Option<String> {
+    let rest = &line[line.find(before)? + before.len()..];
+    let end = rest.find([' ', ',', ')', '"']).unwrap_or(rest.len());
+    let word = rest[..end].trim_end_matches([':', '.']);
+    (!word.is_empty()).then(|| short(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_word_behind_a_text_is_found() {
+        for (line, before, expected) in [
+            (
+                "nfs: server fs-01.example not responding, timed out",
+                "nfs: server ",
+                "fs-01.example",
+            ),
+            ("nfs: server fd00::7 OK", "nfs: server ", "fd00::7"),
+            ("nvme nvme3: Disabling device after reset failure: -19", "nvme ", "nvme3"),
+            ("EXT4-fs (dm-0): Remounting filesystem read-only", "EXT4-fs (", "dm-0"),
+        ] {
+            assert_eq!(word_after(line, before).as_deref(), Some(expected));
+        }
+        assert_eq!(word_after("nfs: server ", "nfs: server "), None);
+        assert_eq!(word_after("nothing", "nfs: server "), None);
+    }
 
     #[test]
     fn the_part_that_a_line_names_is_found() {

@@ -73,6 +73,8 @@ struct Port {
     /// Whether the physical link was up when it was last looked at; none where that could not be read.
     link_up: Option<bool>,
     active: Option<bool>,
+    /// Whether its link was ever up: a port without a cable is no fault.
+    used: bool,
     counters: BTreeMap<Signal, Counter>,
 }
 
@@ -111,6 +113,11 @@ impl Nics {
             });
             // Where the firmware does not answer, each further read would wait for it again.
             let answers = matches!(active, Reading::Value(_));
+            if answers && !port.used {
+                // It went down before we started.
+                let downed = counter(root, name, Place::Port, "link_downed");
+                port.used = downed.value().is_some_and(|times| *times > 0.0);
+            }
             port.give_state(name, active, samples);
             if answers {
                 port.give_rest(root, name, samples);
@@ -189,8 +196,13 @@ impl Port {
         }
         self.missed = 0;
         self.active = active.value().copied();
+        self.used |= self.active == Some(true);
         samples.push(sample(name, Signal::NicPresent, Reading::Value(1.0)));
-        samples.push(sample(name, Signal::NicActive, active.map(flag)));
+        let reading = match active {
+            Reading::Value(false) if !self.used => Reading::Absent,
+            other => other.map(flag),
+        };
+        samples.push(sample(name, Signal::NicActive, reading));
     }
 
     fn give_rest(&mut self, root: &Root, name: &PortName, samples: &mut Vec<Sample>) {

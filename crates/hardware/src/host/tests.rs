@@ -109,6 +109,26 @@ fn ports_are_read_and_a_port_that_goes_down_is_seen_at_once() {
 }
 
 #[test]
+fn a_port_without_a_cable_is_no_fault_and_one_that_fell_before_the_start_is() {
+    let mut node = Node::new(Expectations::default());
+    node.port("mlx5_0", "1: DOWN");
+    node.port("mlx5_1", "1: DOWN");
+    node.write("sys/class/infiniband/mlx5_0/ports/1/counters/link_downed", "0\n");
+    for tier in [Tier::Medium, Tier::Fast] {
+        let samples = node.collector.read(tier);
+        let active = |device| reading(&samples, &nic(device), Signal::NicActive);
+        assert_eq!(active("mlx5_0"), Some(Reading::Absent));
+        assert_eq!(active("mlx5_1"), Some(Reading::Value(0.0)));
+        assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(0.0));
+    }
+    for (state, expected) in [("4: ACTIVE", 1.0), ("1: DOWN", 0.0)] {
+        node.write("sys/class/infiniband/mlx5_0/ports/1/state", state);
+        let active = reading(&node.collector.read(Tier::Fast), &nic("mlx5_0"), Signal::NicActive);
+        assert_eq!(active, Some(Reading::Value(expected)));
+    }
+}
+
+#[test]
 fn a_counter_that_fails_is_left_alone() {
     let mut node = Node::new(Expectations::default());
     node.port("mlx5_0", "4: ACTIVE");

@@ -20,10 +20,10 @@ pub(super) struct Caller<'a> {
 
 /// Looks a call up and makes it. The result is its return code, or that the library lacks it.
 macro_rules! call {
-    ($self:ident, $type:ty, $name:literal $(, $argument:expr)*) => {{
-        ($self.before)($name);
+    ($caller:expr, $type:ty, $name:literal $(, $argument:expr)*) => {{
+        ($caller.before)($name);
         // SAFETY: the name is NVML's and the type is that of its declaration in nvml.h.
-        match unsafe { $self.library.get::<$type>(concat!($name, "\0").as_bytes()) } {
+        match unsafe { $caller.library.get::<$type>(concat!($name, "\0").as_bytes()) } {
             // SAFETY: NVML is initialised (or this is the initialisation), the handle came from it,
             // and every pointer is to a live local of the declared size.
             Ok(function) => Ok(unsafe { function($($argument),*) }),

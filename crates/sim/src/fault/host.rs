@@ -1,6 +1,7 @@
 //! What can go wrong with a node besides its GPUs.
 
-use crate::host::{FileHandles, Nic, PHYS_STATES, STATES, Task, TaskState};
+use crate::gpu::EccCounts;
+use crate::host::{FileHandles, Mount, Nic, PHYS_STATES, STATES, Task, TaskState};
 use crate::state::State;
 use crate::tree::Record;
 
@@ -26,6 +27,8 @@ pub enum HostFault {
     DriverLoaded,
     /// Packages, libraries and modules on disk become this version; the loaded driver stays.
     ModuleOnDisk(String),
+    /// The node is started anew.
+    Reboot,
     /// Something about the host.
     Change(HostChange),
     /// Bridges send peer-to-peer traffic through the root complex, or no longer.
@@ -51,8 +54,8 @@ pub struct NicChange {
     pub rate_gbps: Option<u32>,
     /// Counters by name and what is added to them.
     pub counters: Vec<(String, u64)>,
-    /// It goes from the bus.
-    pub gone: bool,
+    /// It goes from the bus, or comes back.
+    pub gone: Option<bool>,
 }
 
 /// What changes about the host.
@@ -62,8 +65,12 @@ pub struct HostChange {
     pub oom_kills: u64,
     /// A mounted file system that refuses writes from now on.
     pub read_only: Option<String>,
+    /// One that takes them again.
+    pub read_write: Option<String>,
     /// A task that waits and cannot be interrupted.
     pub blocked_thread: Option<BlockedThread>,
+    /// All that waited go on and end.
+    pub unblocked: bool,
     /// What the kernel takes its time from.
     pub clock_source: Option<String>,
     /// How the processors choose their clocks.
@@ -74,8 +81,8 @@ pub struct HostChange {
     pub edac_uncorrected: u64,
     /// Open files.
     pub file_handles: Option<FileHandles>,
-    /// The server of the network file system no longer answers.
-    pub nfs_stalled: bool,
+    /// Whether the server of the network file system is silent.
+    pub nfs_stalled: Option<bool>,
 }
 
 /// A task that waits and cannot be interrupted.
@@ -132,6 +139,12 @@ pub enum HostFaultError {
         /// There are.
         known: Vec<String>,
     },
+    /// Not a driver version.
+    #[error("`{version}` is not a driver version")]
+    Driver {
+        /// Asked for.
+        version: String,
+    },
     /// A call cannot be named.
     #[error(transparent)]
     Call(#[from] FaultError),
@@ -149,13 +162,24 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
         }
         HostFault::Nic(change) => change_nic(state, change)?,
         HostFault::DriverUnloaded => state.node.driver_loaded = false,
-        HostFault::DriverLoaded => {
-            state.node.driver_loaded = true;
-            if let Some(version) = state.node.replaced_by.take() {
-                state.node.driver = version;
+        HostFault::DriverLoaded => load_driver(state),
+        HostFault::Reboot => {
+            load_driver(state);
+            state.node.booted_unix_ms = now_unix_ms;
+            state.node.restarted = true;
+            state.host.restart(now_unix_ms);
+            for gpu in state.gpus.values_mut() {
+                super::restart(gpu, now_unix_ms);
             }
+            state.log_begins_anew = true;
         }
         HostFault::ModuleOnDisk(version) => {
+            // It becomes part of paths.
+            if version.is_empty()
+                || !version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+            {
+                return Err(HostFaultError::Driver { version: version.clone() });
+            }
             state.node.replaced_by = Some(version.clone()).filter(|new| *new != state.node.driver);
         }
         HostFault::Change(change) => change_host(state, change, now_unix_ms)?,
@@ -175,6 +199,18 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
     Ok(())
 }
 
+/// Loads the driver on disk: what was counted since the last load is forgotten, and rows that waited are remapped.
+fn load_driver(state: &mut State) {
+    state.node.driver_loaded = true;
+    if let Some(version) = state.node.replaced_by.take() {
+        state.node.driver = version;
+    }
+    for gpu in state.gpus.values_mut() {
+        gpu.ecc.volatile = EccCounts::default();
+        gpu.remap.pending = false;
+    }
+}
+
 /// The kernel's own spelling of a word, however it was written.
 fn spelled(known: &[(u32, &str)], word: &str) -> Result<String, HostFaultError> {
     let found = known.iter().find(|(_, known)| known.eq_ignore_ascii_case(word));
@@ -189,7 +225,7 @@ fn change_nic(state: &mut State, change: &NicChange) -> Result<(), HostFaultErro
     let unknown = HostFaultError::Nic { name: change.name.clone(), known: known() };
     let nics = &mut state.host.nics;
     let nic = nics.iter_mut().find(|nic| nic.name == change.name).ok_or(unknown)?;
-    nic.gone |= change.gone;
+    nic.gone = change.gone.unwrap_or(nic.gone);
     change_port(nic, change)?;
     for (name, more) in &change.counters {
         let unknown = HostFaultError::Counter {
@@ -224,11 +260,10 @@ fn change_host(
     change: &HostChange,
     now_unix_ms: u64,
 ) -> Result<(), HostFaultError> {
-    if let Some(path) = &change.read_only {
-        let known = || state.host.mounts.iter().map(|mount| mount.path.clone()).collect();
-        let unknown = HostFaultError::Mount { path: path.clone(), known: known() };
-        let mounts = &mut state.host.mounts;
-        mounts.iter_mut().find(|mount| mount.path == *path).ok_or(unknown)?.read_only = true;
+    for (path, read_only) in [(&change.read_only, true), (&change.read_write, false)] {
+        if let Some(path) = path {
+            mount_of(state, path)?.read_only = read_only;
+        }
     }
     if change.oom_kills > 0 {
         // The kernel says so of each; a flood adds nothing.
@@ -247,14 +282,26 @@ fn change_host(
     if let Some(governor) = &change.governor {
         host.governor.clone_from(governor);
     }
+    if change.unblocked {
+        host.tasks.retain(|task| !task.is_injected);
+    }
     if let Some(thread) = &change.blocked_thread {
         block(state, &thread.name, &thread.wait_channel, now_unix_ms);
     }
-    if change.nfs_stalled {
-        stall(state, now_unix_ms);
+    if let Some(silent) = change.nfs_stalled {
+        stall(state, silent, now_unix_ms);
     }
     Ok(())
 }
+
+fn mount_of<'a>(state: &'a mut State, path: &str) -> Result<&'a mut Mount, HostFaultError> {
+    let known = state.host.mounts.iter().map(|mount| mount.path.clone()).collect();
+    let unknown = HostFaultError::Mount { path: path.to_owned(), known };
+    state.host.mounts.iter_mut().find(|mount| mount.path == path).ok_or(unknown)
+}
+
+/// Where a reader of a network file system waits.
+const NFS_WAIT: &str = "rpc_wait_bit_killable";
 
 /// Adds a task that waits and cannot be interrupted.
 fn block(state: &mut State, name: &str, wait_channel: &str, now_unix_ms: u64) {
@@ -275,18 +322,23 @@ fn block(state: &mut State, name: &str, wait_channel: &str, now_unix_ms: u64) {
     });
 }
 
-/// The server of the network file system falls silent: the kernel says so, and who reads from it waits.
-fn stall(state: &mut State, now_unix_ms: u64) {
+/// The server of the network file system falls silent or answers again: the kernel says so, and who reads from it
+/// waits or goes on.
+fn stall(state: &mut State, silent: bool, now_unix_ms: u64) {
     let mut servers = Vec::new();
     for mount in state.host.mounts.iter_mut().filter(|mount| mount.kind.starts_with("nfs")) {
-        mount.stalled = true;
+        mount.stalled = silent;
         servers.extend(mount.source.split(':').next().map(str::to_owned));
     }
     for server in servers {
-        let words = format!("nfs: server {server} not responding, still trying");
-        state.records.push(Record { level: 5, text: words });
+        let said = if silent { "not responding, still trying" } else { "OK" };
+        state.records.push(Record { level: 5, text: format!("nfs: server {server} {said}") });
     }
-    block(state, "python", "rpc_wait_bit_killable", now_unix_ms);
+    if silent {
+        block(state, "python", NFS_WAIT, now_unix_ms);
+    } else {
+        state.host.tasks.retain(|task| task.wait_channel != NFS_WAIT);
+    }
 }
 
 #[cfg(test)]
@@ -302,7 +354,7 @@ mod tests {
         let (node, gpus) = node(facts, &Spec::of("H100-SXM5-80GB", 8)).unwrap();
         let host = Host::of(&node, Adapters { ports: 8, ethernet: false, efa: 2 });
         let gpus: BTreeMap<u32, _> = (0..).zip(gpus).collect();
-        State { node, host, gpus, next_sequence: 12, records: Vec::new() }
+        State { node, host, gpus, next_sequence: 12, records: Vec::new(), log_begins_anew: false }
     }
 
     #[test]
@@ -328,7 +380,8 @@ mod tests {
             edac_corrected: 1,
             edac_uncorrected: 1,
             file_handles: Some(FileHandles { used: 99, max: 100 }),
-            nfs_stalled: true,
+            nfs_stalled: Some(true),
+            ..HostChange::default()
         };
         for fault in [
             HostFault::Nic(nic("mlx5_0", "link_downed")),

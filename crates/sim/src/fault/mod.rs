@@ -8,6 +8,7 @@ mod call;
 mod host;
 mod links;
 mod memory;
+mod settings;
 mod xid;
 
 use crate::gpu::{Gpu, Process, Reason};
@@ -20,6 +21,7 @@ pub use host::{
 };
 pub use links::{BitErrorRate, FabricFault, LinkErrors, PcieFault};
 pub use memory::{EccErrors, RemapFault, RetiredFault};
+pub use settings::Settings;
 
 /// Something that happens to one GPU.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +41,13 @@ pub enum Fault {
     Retired(RetiredFault),
     /// Some memory cannot be repaired.
     UnrepairableMemory,
+    /// A repair waits for a reset.
+    RepairPending {
+        /// Of a memory channel.
+        channel: bool,
+        /// Of a texture processing cluster.
+        tpc: bool,
+    },
     /// The checksum of the `InfoROM` is wrong.
     InforomInvalid,
     /// Memory in use besides that of the processes.
@@ -54,6 +63,8 @@ pub enum Fault {
     },
     /// A link goes down.
     LinkDown(usize),
+    /// It comes up again.
+    LinkUp(usize),
     /// Errors on a link.
     LinkErrors {
         /// Which link.
@@ -83,6 +94,8 @@ pub enum Fault {
     Power(u32),
     /// What an administrator allows it, in milliwatts.
     PowerLimit(u32),
+    /// Somebody changed settings.
+    Settings(Settings),
     /// How busy it is, in per cent.
     Utilisation {
         /// Multiprocessors.
@@ -122,6 +135,12 @@ pub enum FaultError {
     /// The part retires no pages.
     #[error("`{name}` retires no pages: it remaps rows")]
     NoRetirement {
+        /// The part.
+        name: String,
+    },
+    /// The part cannot be partitioned.
+    #[error("`{name}` has no MIG")]
+    NoMig {
         /// The part.
         name: String,
     },
@@ -189,6 +208,10 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         Fault::Remap(fault) => memory::remap(gpu, fault)?,
         Fault::Retired(fault) => memory::retire(gpu, fault)?,
         Fault::UnrepairableMemory => gpu.ecc.unrepairable_memory = true,
+        Fault::RepairPending { channel, tpc } => {
+            gpu.ecc.channel_repair_pending |= channel;
+            gpu.ecc.tpc_repair_pending |= tpc;
+        }
         Fault::InforomInvalid => gpu.board.inforom_valid = false,
         Fault::MemoryUsed(bytes) => gpu.memory.used_bytes = *bytes,
         Fault::Throttle(reasons) => {
@@ -205,6 +228,10 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
             gpu.nvlink.settle(now_unix_ms);
             links::link_of(gpu, *link)?.active = false;
         }
+        Fault::LinkUp(link) => {
+            gpu.nvlink.settle(now_unix_ms);
+            links::link_of(gpu, *link)?.active = true;
+        }
         Fault::LinkErrors { link, errors } => links::link_errors(gpu, *link, errors)?,
         Fault::Pcie(fault) => links::pcie(gpu, fault)?,
         Fault::Fabric(fault) => links::fabric(gpu, fault)?,
@@ -217,6 +244,7 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
         }
         Fault::Power(milliwatts) => activity::power(gpu, *milliwatts, now_unix_ms),
         Fault::PowerLimit(milliwatts) => activity::power_limit(gpu, *milliwatts)?,
+        Fault::Settings(settings) => settings::change(gpu, settings)?,
         Fault::Utilisation { gpu: busy, memory } => {
             activity::utilisation(gpu, *busy, *memory, now_unix_ms)?;
         }
@@ -240,6 +268,17 @@ fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
 
+/// What a restart of the node does to a GPU: it is on the bus again if it can be, and nothing runs on it.
+fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
+    (gpu.lost, gpu.gone) = (false, false);
+    gpu.recovery_action = 0;
+    gpu.processes.clear();
+    gpu.events.clear();
+    gpu.memory.used_bytes = 0;
+    (gpu.pcie.replays, gpu.pcie.errors) = (0, crate::gpu::PcieErrors::default());
+    activity::rest(gpu, now_unix_ms);
+}
+
 fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
     gpu.recovery_action = 0;
@@ -250,6 +289,8 @@ fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.ecc.volatile = crate::gpu::EccCounts::default();
     gpu.ecc.unrepairable_memory = false;
     gpu.ecc.sram_threshold_exceeded = false;
+    (gpu.ecc.channel_repair_pending, gpu.ecc.tpc_repair_pending) = (false, false);
+    settings::renew(gpu);
     memory::renew(gpu);
     activity::rest(gpu, now_unix_ms);
     links::renew(gpu);
@@ -319,6 +360,14 @@ mod tests {
             }),
             Fault::UnrepairableMemory,
             Fault::InforomInvalid,
+            Fault::RepairPending { channel: true, tpc: true },
+            Fault::Settings(Settings {
+                persistence: Some(false),
+                compute: Some(3),
+                ecc: Some(false),
+                mig: Some(true),
+                application_graphics_mhz: Some(1200),
+            }),
             Fault::MemoryUsed(1 << 30),
             Fault::Clocks { sm_mhz: Some(1200), memory_mhz: Some(1593) },
             Fault::LinkErrors {

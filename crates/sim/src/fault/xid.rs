@@ -20,6 +20,8 @@ pub(super) fn xid(gpu: &mut Gpu, number: u32, message: Option<&str>) -> Vec<Reco
             memory::remap_rows(&mut gpu.remap, 0, 0, true, true);
         }
         79 => gpu.lost = true,
+        // As the usual words say; other words may say something else.
+        154 if message.is_none() => gpu.recovery_action = 1,
         _ => {}
     }
     let place = format!("PCI:{:04x}:{:02x}:{:02x}", gpu.pci.domain, gpu.pci.bus, gpu.pci.device);

@@ -153,6 +153,23 @@ impl Host {
         self.acs = false;
     }
 
+    /// Starts anew at `now`: another boot, and counters and tasks from nothing. Adapters that are gone, file systems
+    /// that are broken and settings of the firmware stay so.
+    pub(crate) fn restart(&mut self, now_unix_ms: u64) {
+        self.boot_id = Random::of(now_unix_ms, &self.boot_id).uuid();
+        self.kernel_sequence = 0;
+        for nic in &mut self.nics {
+            nic.forget_counts();
+        }
+        self.tasks.retain(|task| !task.is_injected);
+        for task in &mut self.tasks {
+            task.started_unix_ms = now_unix_ms;
+        }
+        self.oom_kills = 0;
+        self.edac = Edac::default();
+        self.file_handles = FILE_HANDLES;
+    }
+
     /// What is wrong, in words.
     pub fn wrong(&self) -> Vec<String> {
         let mut wrong: Vec<String> = self.nics.iter().flat_map(Nic::wrong).collect();

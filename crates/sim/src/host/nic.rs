@@ -212,7 +212,17 @@ impl Nic {
     /// As it was made.
     pub(super) fn clear(&mut self) {
         self.gone = false;
+        self.forget_counts();
         let rate_gbps = self.usual_rate_gbps();
+        for port in &mut self.ports {
+            "ACTIVE".clone_into(&mut port.state);
+            "LinkUp".clone_into(&mut port.phys_state);
+            port.rate_gbps = rate_gbps;
+        }
+    }
+
+    /// Counts from nothing.
+    pub(super) fn forget_counts(&mut self) {
         let zero = |counters: &mut BTreeMap<String, u64>| {
             for (name, value) in counters {
                 *value = if name == "lifespan" { LIFESPAN_MS } else { 0 };
@@ -222,9 +232,6 @@ impl Nic {
         for port in &mut self.ports {
             zero(&mut port.counters);
             zero(&mut port.hw_counters);
-            "ACTIVE".clone_into(&mut port.state);
-            "LinkUp".clone_into(&mut port.phys_state);
-            port.rate_gbps = rate_gbps;
         }
     }
 

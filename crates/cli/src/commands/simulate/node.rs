@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Decides UUIDs, serial numbers and the host's name
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Make it with a clock that stands still at this moment, in milliseconds of the Unix clock
+    #[arg(long, value_name = "MILLISECONDS")]
+    clock_unix_ms: Option<u64>,
     /// Replace the node that is there
     #[arg(long)]
     force: bool,
@@ -57,9 +60,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         driver: args.driver.clone(),
         seed: args.seed,
         kernel: args.kernel.clone(),
-        now_unix_ms: super::now_unix_ms(),
+        now_unix_ms: args.clock_unix_ms.unwrap_or_else(super::now_unix_ms),
     };
-    let (node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+    let (mut node, gpus) = make::node(&sets::active(), &spec).map_err(|err| hinted(&err))?;
+    node.clock_unix_ms = args.clock_unix_ms;
     let adapters = Adapters { ports: args.adapters, ethernet: args.roce, efa: args.efa };
     let host = Host::of(&node, adapters);
     if args.force {

@@ -64,11 +64,11 @@ pub(super) fn field(id: c_uint, scope: c_uint) -> FieldValue {
 }
 
 /// Asks for all of them. The call succeeds also where a field does not.
-pub(super) fn ask(caller: &mut Caller<'_>, device: Device, fields: &mut [FieldValue]) -> Called {
+pub(super) fn ask(nvml: &mut Caller<'_>, device: Device, fields: &mut [FieldValue]) -> Called {
     for batch in fields.chunks_mut(BATCH_MAX) {
         let count = c_int::try_from(batch.len()).unwrap_or(0);
         let called = call!(
-            caller,
+            nvml,
             ffi::DeviceFields,
             "nvmlDeviceGetFieldValues",
             device,

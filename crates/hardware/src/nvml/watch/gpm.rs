@@ -47,10 +47,10 @@ impl Gpm {
     }
 
     /// Gives the samples back.
-    pub(super) fn free(&mut self, caller: &mut Caller<'_>) {
+    pub(super) fn free(&mut self, nvml: &mut Caller<'_>) {
         for sample in self.samples {
             if !sample.is_null() {
-                let _ = call!(caller, ffi::GpmFree, "nvmlGpmSampleFree", sample);
+                let _ = call!(nvml, ffi::GpmFree, "nvmlGpmSampleFree", sample);
             }
         }
         *self = Self::default();
@@ -58,6 +58,7 @@ impl Gpm {
 }
 
 /// Room for the metrics of one answer, used for all GPUs in turn.
+#[expect(clippy::large_stack_arrays, reason = "made once, 19 kB, and then on the heap")]
 pub(super) fn request() -> Box<GpmMetricsGet> {
     let metric = GpmMetric { id: 0, nvml_return: 0, value: 0.0, names: [ptr::null(); 3] };
     let none = ptr::null_mut();
@@ -86,8 +87,7 @@ impl Reader<'_, '_> {
         for (metric, (id, ..)) in request.metrics.iter_mut().zip(METRICS) {
             (metric.id, metric.nvml_return, metric.value) = (id, ffi::NOT_SUPPORTED, 0.0);
         }
-        let caller = &mut *self.caller;
-        let called = call!(caller, ffi::GpmMetrics, "nvmlGpmMetricsGet", &raw mut *request);
+        let called = call!(self.caller, ffi::GpmMetrics, "nvmlGpmMetricsGet", &raw mut *request);
         for (metric, (_, signal, unit)) in request.metrics.iter().zip(METRICS) {
             let called = if called == Ok(ffi::SUCCESS) { Ok(metric.nvml_return) } else { called };
             // What one metric lacks says nothing about the sample: it is not asked for only where all are absent.
@@ -106,9 +106,8 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let mut support = ffi::GpmSupport { version: VERSION, is_supported: 0 };
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceGpmSupport,
             "nvmlGpmQueryDeviceSupport",
             self.device,
@@ -122,14 +121,13 @@ impl Reader<'_, '_> {
     }
 
     fn take(&mut self, place: usize) -> Called {
-        let caller = &mut *self.caller;
         let sample = &mut self.gpu.gpm.samples[place];
         if sample.is_null() {
-            let called = call!(caller, ffi::GpmAlloc, "nvmlGpmSampleAlloc", &raw mut *sample);
+            let called = call!(self.caller, ffi::GpmAlloc, "nvmlGpmSampleAlloc", &raw mut *sample);
             if called != Ok(ffi::SUCCESS) {
                 return called;
             }
         }
-        call!(caller, ffi::GpmGet, "nvmlGpmSampleGet", self.device, *sample)
+        call!(self.caller, ffi::GpmGet, "nvmlGpmSampleGet", self.device, *sample)
     }
 }

@@ -109,6 +109,21 @@ pub struct ProbeReport {
     pub driver: Option<String>,
 }
 
+impl ProbeReport {
+    /// A report of the parent's own.
+    fn of_node(samples: Vec<Sample>) -> Self {
+        Self {
+            tier: Tier::Fast,
+            inventory: None,
+            samples,
+            processes: None,
+            xids: Vec::new(),
+            cpu_us: 0,
+            driver: None,
+        }
+    }
+}
+
 /// What the watching side is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProbeSaid {

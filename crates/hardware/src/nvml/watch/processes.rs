@@ -45,9 +45,8 @@ impl Reader<'_, '_> {
 
     fn of_instances(&mut self, room: &mut Vec<ProcessInfo>, into: &mut Vec<GpuProcess>) -> Called {
         let mut most: c_uint = 0;
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceNumber,
             "nvmlDeviceGetMaxMigDeviceCount",
             self.device,
@@ -58,9 +57,8 @@ impl Reader<'_, '_> {
         }
         for number in 0..most.min(INSTANCES_MAX) {
             let mut instance: Device = std::ptr::null_mut();
-            let caller = &mut *self.caller;
             let opened = call!(
-                caller,
+                self.caller,
                 ffi::DeviceInstance,
                 "nvmlDeviceGetMigDeviceHandleByIndex",
                 self.device,
@@ -89,8 +87,7 @@ impl Reader<'_, '_> {
             match self.of_kind(device, kind, room, into) {
                 Ok(ffi::SUCCESS) => {}
                 // Some parts know one kind only.
-                Ok(ffi::NOT_SUPPORTED) if kind != ProcessKind::Compute => {}
-                Err(_) if kind != ProcessKind::Compute => {}
+                Ok(ffi::NOT_SUPPORTED) | Err(_) if kind != ProcessKind::Compute => {}
                 other => {
                     into.truncate(from);
                     return other;
@@ -147,17 +144,30 @@ impl Reader<'_, '_> {
         room: &mut [ProcessInfo],
     ) -> Called {
         type List = ffi::DeviceProcesses;
-        let caller = &mut *self.caller;
         let (count, room) = (std::ptr::from_mut(count), room.as_mut_ptr());
         match kind {
             ProcessKind::Compute => {
-                call!(caller, List, "nvmlDeviceGetComputeRunningProcesses_v3", device, count, room)
+                call!(
+                    self.caller,
+                    List,
+                    "nvmlDeviceGetComputeRunningProcesses_v3",
+                    device,
+                    count,
+                    room
+                )
             }
             ProcessKind::Graphics => {
-                call!(caller, List, "nvmlDeviceGetGraphicsRunningProcesses_v3", device, count, room)
+                call!(
+                    self.caller,
+                    List,
+                    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+                    device,
+                    count,
+                    room
+                )
             }
             ProcessKind::Mps => call!(
-                caller,
+                self.caller,
                 List,
                 "nvmlDeviceGetMPSComputeRunningProcesses_v3",
                 device,

@@ -118,8 +118,7 @@ impl<'a> Session<'a> {
         let read = match gpu.handle {
             Err(code) => Err(Trouble::Gpu(code)),
             Ok(device) => {
-                let caller = &mut self.caller;
-                let mut reader = Reader { caller, device, gpu, own, links };
+                let mut reader = Reader { caller: &mut self.caller, device, gpu, own, links };
                 let outcome = match tier {
                     Tier::Fast => reader.fast(),
                     Tier::Medium => reader.medium(&mut Medium {
@@ -173,10 +172,9 @@ impl<'a> Session<'a> {
                 gpu_instance: 0,
                 compute_instance: 0,
             };
-            let caller = &mut self.caller;
             let set = self.events;
             let called =
-                call!(caller, ffi::EventsWait, "nvmlEventSetWait_v2", set, &raw mut event, 0);
+                call!(self.caller, ffi::EventsWait, "nvmlEventSetWait_v2", set, &raw mut event, 0);
             if called != Ok(ffi::SUCCESS) {
                 break;
             }
@@ -211,8 +209,7 @@ impl<'a> Session<'a> {
 
     fn ask_count(&mut self) -> Result<Reading<u32>, Refusal> {
         let mut count: c_uint = 0;
-        let caller = &mut self.caller;
-        let called = call!(caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count);
+        let called = call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count);
         if let Ok(code) = called
             && let Some(Trouble::Library(code)) = Trouble::of(code)
         {
@@ -224,9 +221,9 @@ impl<'a> Session<'a> {
     /// Opens a GPU by its number. One that cannot be opened and was not known before has no name to be called by.
     fn open_one(&mut self, index: u32, known: &[GpuIdentity]) -> Result<Option<Gpu>, Refusal> {
         let mut device: Device = ptr::null_mut();
-        let caller = &mut self.caller;
         let out = &raw mut device;
-        let called = call!(caller, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
+        let called =
+            call!(self.caller, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
         let identified = match called {
             Ok(ffi::SUCCESS) => self.identify(index, device),
             other => Err(other),
@@ -234,13 +231,13 @@ impl<'a> Session<'a> {
         match identified {
             Ok(identity) => Ok(Some(Gpu::of(identity, Ok(device)))),
             Err(Err(why)) => Err(Refusal::NoLibrary(why.to_owned())),
-            Err(Ok(code)) => match Trouble::of(code) {
-                Some(Trouble::Library(code)) => Err(Refusal::Refused(ffi::error_name(code))),
-                _ => {
-                    let known = known.iter().find(|identity| identity.index == index);
-                    Ok(known.map(|identity| Gpu::of(identity.clone(), Err(code))))
+            Err(Ok(code)) => {
+                if let Some(Trouble::Library(code)) = Trouble::of(code) {
+                    return Err(Refusal::Refused(ffi::error_name(code)));
                 }
-            },
+                let known = known.iter().find(|identity| identity.index == index);
+                Ok(known.map(|identity| Gpu::of(identity.clone(), Err(code))))
+            }
         }
     }
 
@@ -266,10 +263,9 @@ impl<'a> Session<'a> {
 
     fn uuid(&mut self, device: Device) -> Result<GpuUuid, Called> {
         let mut text = [0; TEXT_BYTES];
-        let caller = &mut self.caller;
         let room = length(&text);
         let out = text.as_mut_ptr();
-        match call!(caller, ffi::DeviceText, "nvmlDeviceGetUUID", device, out, room) {
+        match call!(self.caller, ffi::DeviceText, "nvmlDeviceGetUUID", device, out, room) {
             Ok(ffi::SUCCESS) => Ok(GpuUuid(text_of(&text))),
             other => Err(other),
         }
@@ -278,8 +274,7 @@ impl<'a> Session<'a> {
     /// Makes a set of events with all GPUs in it. Without one the kernel log still tells of every Xid.
     fn watch_events(&mut self) {
         let mut set: EventSet = ptr::null_mut();
-        let caller = &mut self.caller;
-        let called = call!(caller, ffi::EventsCreate, "nvmlEventSetCreate", &raw mut set);
+        let called = call!(self.caller, ffi::EventsCreate, "nvmlEventSetCreate", &raw mut set);
         if called != Ok(ffi::SUCCESS) {
             return;
         }
@@ -300,15 +295,14 @@ impl<'a> Session<'a> {
             self.about.set(Some(gpu.identity.index));
             let Ok(uuid) = CString::new(gpu.identity.uuid.0.as_str()) else { continue };
             let mut device: Device = ptr::null_mut();
-            let caller = &mut self.caller;
             let out = &raw mut device;
             let name = uuid.as_ptr();
-            match call!(caller, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", name, out) {
+            match call!(self.caller, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", name, out) {
                 Ok(ffi::SUCCESS) if gpu.handle != Ok(device) => {
-                    gpu.gpm.free(caller);
+                    gpu.gpm.free(&mut self.caller);
                     gpu.forget();
                     gpu.handle = Ok(device);
-                    let _ = register(caller, device, self.events);
+                    let _ = register(&mut self.caller, device, self.events);
                 }
                 Ok(code) if code != ffi::SUCCESS && gpu.handle.is_err() => gpu.handle = Err(code),
                 _ => {}
@@ -335,8 +329,7 @@ impl<'a> Session<'a> {
         }
         let known: Vec<GpuIdentity> = self.gpus.iter().map(|gpu| gpu.identity.clone()).collect();
         self.shut_down();
-        let caller = &mut self.caller;
-        match call!(caller, ffi::Init, "nvmlInit_v2") {
+        match call!(self.caller, ffi::Init, "nvmlInit_v2") {
             Ok(ffi::SUCCESS) => self.open(&known),
             Ok(code) => Err(Refusal::Refused(ffi::error_name(code))),
             Err(why) => Err(Refusal::NoLibrary(why.to_owned())),
@@ -363,12 +356,11 @@ impl<'a> Session<'a> {
         for gpu in &mut self.gpus {
             gpu.gpm.free(&mut self.caller);
         }
-        let caller = &mut self.caller;
         if !self.events.is_null() {
-            let _ = call!(caller, ffi::EventsFree, "nvmlEventSetFree", self.events);
+            let _ = call!(self.caller, ffi::EventsFree, "nvmlEventSetFree", self.events);
             self.events = ptr::null_mut();
         }
-        let _ = call!(caller, ffi::Init, "nvmlShutdown");
+        let _ = call!(self.caller, ffi::Init, "nvmlShutdown");
     }
 }
 
@@ -376,9 +368,9 @@ fn is_lost(code: Return) -> bool {
     matches!(code, ffi::GPU_IS_LOST | ffi::GPU_NOT_FOUND)
 }
 
-fn register(caller: &mut Caller<'_>, device: Device, set: EventSet) -> Called {
+fn register(nvml: &mut Caller<'_>, device: Device, set: EventSet) -> Called {
     if set.is_null() {
         return Ok(ffi::NOT_SUPPORTED);
     }
-    call!(caller, ffi::EventsRegister, "nvmlDeviceRegisterEvents", device, ffi::EVENT_XID, set)
+    call!(nvml, ffi::EventsRegister, "nvmlDeviceRegisterEvents", device, ffi::EVENT_XID, set)
 }

@@ -152,7 +152,7 @@ impl<C: Children> Supervisor<C> {
             None => Some(self.start_at.max(now + BACKOFF_MIN / 2)),
         };
         let look = (!self.leaving.is_empty()).then_some(now + LOOK);
-        let again_at = [due, look].into_iter().flatten().min().unwrap_or(now + LOOK);
+        let again_at = [due, look].into_iter().flatten().min().unwrap_or(now + LOOK).max(now);
         Turn { said, again_at }
     }
 
@@ -196,7 +196,15 @@ impl<C: Children> Supervisor<C> {
         let alive = count(self.leaving.len());
         if self.quiet != Some(alive) {
             if self.quiet.is_none() {
-                self.go_blind("the probe is stopped for a change of the driver", 0, said);
+                self.answers = false;
+                // Whether NVML would answer is not known either.
+                let why = "the probe is stopped, as was asked";
+                let mut samples = self.seen.blind(why);
+                for signal in [Signal::NodeGpusNvml, Signal::NodeNvmlAnswers] {
+                    let reading = Reading::Unreadable(why.to_owned());
+                    samples.push(Sample { subject: Subject::Node, signal, reading });
+                }
+                said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
             }
             self.quiet = Some(alive);
             said.push(ProbeSaid::Quiet { alive });
@@ -412,15 +420,7 @@ impl<C: Children> Supervisor<C> {
         let mut samples = why.map(|why| self.seen.blind(why)).unwrap_or_default();
         let count = why.map(|why| Reading::Unreadable(why.to_owned()));
         self.node_samples(count, stuck, &mut samples);
-        said.push(ProbeSaid::Report(ProbeReport {
-            tier: Tier::Fast,
-            inventory: None,
-            samples,
-            processes: None,
-            xids: Vec::new(),
-            cpu_us: 0,
-            driver: None,
-        }));
+        said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
     }
 
     fn node_samples(&mut self, count: Option<Reading<f64>>, stuck: u32, samples: &mut Vec<Sample>) {
@@ -445,3 +445,6 @@ fn next_due(due: &[Duration; 4], now: Duration) -> Option<Tier> {
 fn count(children: usize) -> u32 {
     u32::try_from(children).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

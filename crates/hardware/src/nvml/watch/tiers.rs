@@ -37,8 +37,8 @@ macro_rules! number {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
         if $self.wants(&[$signal]) {
             let mut number: c_uint = 0;
-            let caller = &mut *$self.caller;
-            let called = call!(caller, ffi::DeviceNumber, $name, $self.device, &raw mut number);
+            let called =
+                call!($self.caller, ffi::DeviceNumber, $name, $self.device, &raw mut number);
             $self.put(called, &[($signal, f64::from(number) * $unit)])?;
         }
     };
@@ -49,9 +49,14 @@ macro_rules! choice {
     ($self:ident, $name:literal, $choice:expr, $signal:expr) => {
         if $self.wants(&[$signal]) {
             let mut number: c_uint = 0;
-            let caller = &mut *$self.caller;
-            let called =
-                call!(caller, ffi::DeviceChoice, $name, $self.device, $choice, &raw mut number);
+            let called = call!(
+                $self.caller,
+                ffi::DeviceChoice,
+                $name,
+                $self.device,
+                $choice,
+                &raw mut number
+            );
             $self.put(called, &[($signal, f64::from(number))])?;
         }
     };
@@ -62,9 +67,8 @@ macro_rules! first_of_two {
     ($self:ident, $name:literal, $signal:expr, $unit:expr) => {
         if $self.wants(&[$signal]) {
             let (mut number, mut other): (c_uint, c_uint) = (0, 0);
-            let caller = &mut *$self.caller;
             let (first, second) = (&raw mut number, &raw mut other);
-            let called = call!(caller, ffi::DevicePair, $name, $self.device, first, second);
+            let called = call!($self.caller, ffi::DevicePair, $name, $self.device, first, second);
             $self.put(called, &[($signal, f64::from(number) * $unit)])?;
         }
     };
@@ -119,9 +123,8 @@ impl Reader<'_, '_> {
         self.margin()?;
         if self.wants(&[Signal::GpuEnergy]) {
             let mut energy_mj = 0;
-            let caller = &mut *self.caller;
             let called = call!(
-                caller,
+                self.caller,
                 ffi::DeviceLong,
                 "nvmlDeviceGetTotalEnergyConsumption",
                 self.device,
@@ -149,8 +152,8 @@ impl Reader<'_, '_> {
         number!(self, "nvmlDeviceGetMaxPcieLinkGeneration", Signal::GpuPcieGenerationMax, 1.0);
         number!(self, "nvmlDeviceGetMaxPcieLinkWidth", Signal::GpuPcieWidthMax, 1.0);
         if self.wants(&[Signal::GpuInforomValid]) {
-            let caller = &mut *self.caller;
-            let called = call!(caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
+            let called =
+                call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
             let valid = called == Ok(ffi::SUCCESS);
             let called =
                 if called == Ok(ffi::CORRUPTED_INFOROM) { Ok(ffi::SUCCESS) } else { called };
@@ -164,14 +167,18 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let mut reasons = 0;
-        let caller = &mut *self.caller;
         let (device, out) = (self.device, &raw mut reasons);
-        let mut called =
-            call!(caller, ffi::DeviceLong, "nvmlDeviceGetCurrentClocksEventReasons", device, out);
+        let mut called = call!(
+            self.caller,
+            ffi::DeviceLong,
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            device,
+            out
+        );
         if called.is_err() {
             // Before driver 535 it had another name.
             called = call!(
-                caller,
+                self.caller,
                 ffi::DeviceLong,
                 "nvmlDeviceGetCurrentClocksThrottleReasons",
                 device,
@@ -186,9 +193,8 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let mut rates = ffi::Utilization { gpu: 0, memory: 0 };
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceUtilization,
             "nvmlDeviceGetUtilizationRates",
             self.device,
@@ -210,9 +216,8 @@ impl Reader<'_, '_> {
         }
         let version = ffi::struct_version::<ffi::MemoryV2>(2);
         let mut memory = ffi::MemoryV2 { version, total: 0, reserved: 0, free: 0, used: 0 };
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceMemory,
             "nvmlDeviceGetMemoryInfo_v2",
             self.device,
@@ -250,9 +255,8 @@ impl Reader<'_, '_> {
         }
         let version = ffi::struct_version::<ffi::MarginTemperatureV1>(1);
         let mut margin = ffi::MarginTemperatureV1 { version, margin_c: 0 };
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceMargin,
             "nvmlDeviceGetMarginTemperature",
             self.device,
@@ -280,9 +284,8 @@ impl Reader<'_, '_> {
             return Ok(());
         }
         let mut banks = ffi::RowRemapperHistogram::default();
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceHistogram,
             "nvmlDeviceGetRowRemapperHistogram",
             self.device,
@@ -301,9 +304,8 @@ impl Reader<'_, '_> {
         }
         let version = ffi::struct_version::<ffi::EccSramErrorStatusV1>(1);
         let mut status = ffi::EccSramErrorStatusV1 { version, ..Default::default() };
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceSram,
             "nvmlDeviceGetSramEccErrorStatus",
             self.device,
@@ -320,9 +322,8 @@ impl Reader<'_, '_> {
         }
         let version = ffi::struct_version::<ffi::UnrepairableMemory>(1);
         let mut memory = ffi::UnrepairableMemory { words: [version, 0] };
-        let caller = &mut *self.caller;
         let called = call!(
-            caller,
+            self.caller,
             ffi::DeviceUnrepairable,
             "nvmlDeviceGetUnrepairableMemoryFlag_v1",
             self.device,

@@ -189,6 +189,10 @@ impl SignalSet {
         self.0[usize::from(number / 64)] & 1 << (number % 64) != 0
     }
 
+    fn or(self, other: Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
+    }
+
     fn iter(self) -> impl Iterator<Item = Signal> {
         Signal::ALL.iter().copied().filter(move |signal| self.contains(*signal))
     }
@@ -252,9 +256,8 @@ impl Seen {
     pub(super) fn blind(&self, why: &str) -> Vec<Sample> {
         let mut samples = Vec::new();
         for (gpu, answered) in &self.gpus {
-            for tier in answered.tiers {
-                unreadable(gpu, tier, why, &[], &mut samples);
-            }
+            let all = answered.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
+            unreadable(gpu, all, why, &[], &mut samples);
             for (link, signals) in &answered.links {
                 let subject = Subject::Link { gpu: gpu.clone(), link: *link };
                 samples.extend(signals.iter().map(|signal| Sample {

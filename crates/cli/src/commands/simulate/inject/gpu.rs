@@ -7,6 +7,7 @@ use farrier_sim::gpu::{Process, ProcessKind, Reason};
 use super::activity::ActivityArgs;
 use super::links::{FabricArgs, LinkArgs, PcieArgs};
 use super::memory::{EccArgs, RemapArgs, RetiredArgs};
+use super::settings::SettingsArgs;
 use crate::failure::Hinted;
 
 /// What may happen to a GPU.
@@ -28,6 +29,18 @@ pub(super) enum GpuCommand {
     Retired(RetiredArgs),
     /// Memory that no repair helps
     UnrepairableMemory,
+    /// Repairs that wait for a reset
+    #[command(group = clap::ArgGroup::new("repair").required(true).multiple(true))]
+    RepairPending {
+        /// Of a memory channel
+        #[arg(long, group = "repair")]
+        channel: bool,
+        /// Of a texture processing cluster
+        #[arg(long, group = "repair")]
+        tpc: bool,
+    },
+    /// Settings that somebody changed
+    Settings(SettingsArgs),
     /// The `InfoROM`
     Inforom {
         /// Its checksum is wrong
@@ -56,6 +69,11 @@ pub(super) enum GpuCommand {
     },
     /// An NVLink goes down
     NvlinkDown {
+        /// Its number
+        link: usize,
+    },
+    /// An NVLink comes up again
+    NvlinkUp {
         /// Its number
         link: usize,
     },
@@ -179,6 +197,10 @@ impl GpuCommand {
             Self::Remap(args) => Fault::Remap(args.into()),
             Self::Retired(args) => Fault::Retired(args.into()),
             Self::UnrepairableMemory => Fault::UnrepairableMemory,
+            Self::RepairPending { channel, tpc } => {
+                Fault::RepairPending { channel: *channel, tpc: *tpc }
+            }
+            Self::Settings(args) => Fault::Settings(args.into()),
             Self::Inforom { .. } => Fault::InforomInvalid,
             Self::Memory { used_bytes } => Fault::MemoryUsed(*used_bytes),
             Self::Throttle { reasons } => {
@@ -188,6 +210,7 @@ impl GpuCommand {
                 Fault::Clocks { sm_mhz: *sm_mhz, memory_mhz: *memory_mhz }
             }
             Self::NvlinkDown { link } => Fault::LinkDown(*link),
+            Self::NvlinkUp { link } => Fault::LinkUp(*link),
             Self::NvlinkErrors(args) => {
                 Fault::LinkErrors { link: args.link, errors: args.as_ref().into() }
             }

@@ -33,8 +33,11 @@ pub(super) enum HostCommand {
     /// An upgrade under the loaded driver: modules, libraries and packages on disk become this version
     ModuleOnDisk {
         /// The driver's version
-        version: String,
+        #[arg(value_name = "VERSION")]
+        driver: String,
     },
+    /// The node is started anew, now: another boot id, and a kernel log and counters that begin again
+    Reboot,
     /// Memory, file systems, threads and clocks of the host
     Host(Box<HostArgs>),
     /// Access control services of the PCI bridges: with them peers do not reach each other directly
@@ -72,6 +75,9 @@ pub(super) struct NicArgs {
     /// It goes from the bus
     #[arg(long)]
     gone: bool,
+    /// It comes back
+    #[arg(long, conflicts_with = "gone")]
+    back: bool,
 }
 
 /// What changes about the host.
@@ -84,12 +90,18 @@ pub(super) struct HostArgs {
     /// A mounted file system that refuses writes
     #[arg(long, value_name = "PATH")]
     read_only: Option<String>,
+    /// One that takes them again
+    #[arg(long, value_name = "PATH")]
+    read_write: Option<String>,
     /// A thread that cannot be interrupted, such as nvidia-smi or `[nv_queue]`
     #[arg(long, value_name = "NAME")]
     blocked_thread: Option<String>,
     /// The kernel's function in which that thread waits
     #[arg(long, value_name = "FUNCTION", default_value = "nv_wait_for_completion")]
     wait_channel: String,
+    /// All such threads go on and end
+    #[arg(long)]
+    unblocked: bool,
     /// What the kernel takes its time from
     #[arg(long, value_name = "NAME")]
     clock_source: Option<String>,
@@ -108,6 +120,9 @@ pub(super) struct HostArgs {
     /// The server of the network file system no longer answers
     #[arg(long)]
     nfs_stalled: bool,
+    /// It answers again
+    #[arg(long, conflicts_with = "nfs_stalled")]
+    nfs_answers: bool,
 }
 
 fn counter(text: &str) -> Result<(String, u64), String> {
@@ -140,11 +155,12 @@ impl HostCommand {
                 phys_state: args.phys_state.clone(),
                 rate_gbps: args.rate_gbps,
                 counters: args.counters.clone(),
-                gone: args.gone,
+                gone: (args.gone || args.back).then_some(args.gone),
             }),
             Self::DriverUnloaded => HostFault::DriverUnloaded,
             Self::DriverLoaded => HostFault::DriverLoaded,
-            Self::ModuleOnDisk { version } => HostFault::ModuleOnDisk(version.clone()),
+            Self::ModuleOnDisk { driver } => HostFault::ModuleOnDisk(driver.clone()),
+            Self::Reboot => HostFault::Reboot,
             Self::Host(args) => HostFault::Change(args.change()),
             Self::Acs { on, .. } => HostFault::Acs(*on),
         }
@@ -156,6 +172,8 @@ impl HostArgs {
         HostChange {
             oom_kills: self.oom_kills,
             read_only: self.read_only.clone(),
+            read_write: self.read_write.clone(),
+            unblocked: self.unblocked,
             blocked_thread: self
                 .blocked_thread
                 .clone()
@@ -165,7 +183,7 @@ impl HostArgs {
             edac_corrected: self.edac_corrected,
             edac_uncorrected: self.edac_uncorrected,
             file_handles: self.file_handles,
-            nfs_stalled: self.nfs_stalled,
+            nfs_stalled: (self.nfs_stalled || self.nfs_answers).then_some(self.nfs_stalled),
         }
     }
 }

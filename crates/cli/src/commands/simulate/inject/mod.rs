@@ -5,6 +5,7 @@ mod gpu;
 mod host;
 mod links;
 mod memory;
+mod settings;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -22,7 +23,7 @@ use crate::printer::Printer;
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// The GPU by its number, or `all`; without it the first one, for `clear` all
+    /// The GPU by its number, or `all`; without it the first one. `clear` without it is for the whole node
     #[arg(long, value_name = "NUMBER", global = true)]
     gpu: Option<Which>,
     #[command(subcommand)]
@@ -66,9 +67,15 @@ enum Injection {
 }
 
 impl Injection {
-    fn of(command: &FaultCommand) -> anyhow::Result<Self> {
+    fn of(command: &FaultCommand, which: Option<Which>) -> anyhow::Result<Self> {
         Ok(match command {
             FaultCommand::Clear => Self::Clear,
+            FaultCommand::Host(_) if which.is_some() => {
+                return Err(Hinted::error(
+                    "this happens to the node and not to a GPU",
+                    "leave `--gpu` out",
+                ));
+            }
             FaultCommand::Host(command) => Self::Host(command.fault()),
             FaultCommand::Gpu(command) => match command.fault()? {
                 // Calls that are about no GPU in particular.
@@ -83,7 +90,7 @@ impl Injection {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let directory = super::existing(&args.dir)?;
-    let injection = Injection::of(&args.fault)?;
+    let injection = Injection::of(&args.fault, args.gpu)?;
     let told = directory
         .edit(super::now_unix_ms(), |state, now| inject(state, &injection, args.gpu, now))
         .map_err(hinted)?;
@@ -109,7 +116,9 @@ fn inject(
         }
         Injection::Gpu(fault) => (fault, Which::One(0)),
         Injection::Clear => {
-            fault::apply_to_host(state, &HostFault::Clear, now_unix_ms)?;
+            if which.is_none() {
+                fault::apply_to_host(state, &HostFault::Clear, now_unix_ms)?;
+            }
             (&Fault::Clear, Which::All)
         }
     };

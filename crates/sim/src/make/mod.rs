@@ -1,13 +1,14 @@
 //! A node from the facts of its GPUs: pure, and the same for the same seed.
 
+mod links;
+
 use farrier_facts::FactSet;
 use farrier_facts::gpu::{FormFactor, Gpu as GpuFacts};
 use farrier_facts::version::DriverVersion;
 
 use crate::gpu::{
-    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Fabric, FifthGeneration, Gpu, Held, Link,
-    Memory, Mig, MigMemory, Modes, NvLink, Pci, Pcie, PcieErrors, Power, Rates, Reason, Remap,
-    Remote, RetiredPages, Temperature, Utilisation,
+    Banks, Board, ClockEvents, Clocks, Ecc, EccCounts, Gpu, Held, Memory, Modes, Pci, Power, Rates,
+    Reason, Remap, RetiredPages, Temperature, Utilisation,
 };
 use crate::node::Node;
 use crate::random::Random;
@@ -25,6 +26,9 @@ pub(crate) const IDLE_PCIE_KB_PER_S: (u32, u32) = (1087, 608);
 /// Not degraded, no recovery, routes healthy, no access timeouts, right configuration.
 pub(crate) const HEALTHY_FABRIC: u32 = 0x1aa;
 
+/// What a data centre sets.
+pub(crate) const MODES: Modes = Modes { persistence: true, compute: 0, accounting: false };
+
 /// How long a new node has been up: a day, so that its kernel log has a past.
 pub(crate) const UPTIME_MS: u64 = 86_400_000;
 
@@ -33,8 +37,6 @@ pub const GPUS_MAX: u32 = 16;
 
 /// Buses of the GPUs of an eight-GPU baseboard; a second eight follows on the next bus each.
 const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
-/// Buses of its switches.
-const SWITCH_BUSES: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
 
 /// The node that is wanted.
 #[derive(Debug, Clone)]
@@ -131,6 +133,7 @@ pub fn node(facts: &FactSet, spec: &Spec) -> Result<(Node, Vec<Gpu>), MakeError>
         cuda: [branch.native_cuda.major, branch.native_cuda.minor],
         as_root: None,
         clock_unix_ms: None,
+        restarted: false,
         driver_loaded: true,
         replaced_by: None,
         virtual_machine,
@@ -219,11 +222,11 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
             banks: Banks { max: if remap { sku.remap_banks } else { 0 }, ..Banks::default() },
         },
         retired_pages: (!remap).then(RetiredPages::default),
-        pcie: pcie(facts, spec.now_unix_ms),
-        nvlink: nvlink(facts, &sku, virtual_machine, spec.now_unix_ms),
-        fabric: fabric(facts, &sku, virtual_machine),
-        modes: Modes { persistence: true, compute: 0, accounting: false },
-        mig: mig(facts, &sku),
+        pcie: links::pcie(facts, spec.now_unix_ms),
+        nvlink: links::nvlink(facts, &sku, virtual_machine, spec.now_unix_ms),
+        fabric: links::fabric(facts, &sku, virtual_machine),
+        modes: MODES,
+        mig: links::mig(facts, &sku),
         processes: Vec::new(),
         events: Vec::new(),
         faults: Vec::new(),
@@ -325,109 +328,6 @@ fn power(facts: &GpuFacts, sku: &Sku, now_unix_ms: u64) -> Power {
         energy_mj: 0,
         energy_at_unix_ms: now_unix_ms,
     }
-}
-
-fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {
-    let generation = facts.links.as_ref().and_then(|links| links.pcie_generation).unwrap_or(4);
-    Pcie {
-        generation,
-        max_generation: generation,
-        width: 16,
-        max_width: 16,
-        replays: 0,
-        replay_rollovers: 0,
-        transmit_kb_per_s: IDLE_PCIE_KB_PER_S.0,
-        receive_kb_per_s: IDLE_PCIE_KB_PER_S.1,
-        transmitted_bytes: 0,
-        received_bytes: 0,
-        traffic_at_unix_ms: now_unix_ms,
-        errors: PcieErrors::default(),
-    }
-}
-
-fn nvlink(facts: &GpuFacts, sku: &Sku, virtual_machine: bool, now_unix_ms: u64) -> NvLink {
-    let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
-    if virtual_machine || sku.links == 0 {
-        return NvLink {
-            generation: 0,
-            link_mb_per_s: 0,
-            transmit_bytes_per_s: 0,
-            receive_bytes_per_s: 0,
-            traffic_at_unix_ms: now_unix_ms,
-            links: Vec::new(),
-        };
-    }
-    let link = |number: u32| {
-        if sku.switches == 0 {
-            return Link {
-                active: false,
-                remote: Remote::Unknown,
-                remote_address: String::new(),
-                replay_errors: 0,
-                recovery_errors: 0,
-                crc_flit_errors: 0,
-                crc_data_errors: 0,
-                transmitted_kib: 0,
-                received_kib: 0,
-                speed_mb_per_s: None,
-                fifth: FifthGeneration::default(),
-            };
-        }
-        let bus = SWITCH_BUSES[(number % sku.switches) as usize % SWITCH_BUSES.len()];
-        Link {
-            active: true,
-            remote: Remote::Switch,
-            remote_address: format!("00000000:{bus:02X}:00.0"),
-            replay_errors: 0,
-            recovery_errors: 0,
-            crc_flit_errors: 0,
-            crc_data_errors: 0,
-            transmitted_kib: 0,
-            received_kib: 0,
-            speed_mb_per_s: None,
-            fifth: FifthGeneration::default(),
-        }
-    };
-    NvLink {
-        generation,
-        link_mb_per_s: sku.link_mb_per_s,
-        transmit_bytes_per_s: 0,
-        receive_bytes_per_s: 0,
-        traffic_at_unix_ms: now_unix_ms,
-        links: (0..sku.links).map(link).collect(),
-    }
-}
-
-fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> {
-    // GPUs register with the fabric from Hopper on.
-    let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
-    registers.then(|| Fabric {
-        state: 3,
-        status: 0,
-        clique: 0,
-        cluster_uuid: "00000000-0000-0000-0000-000000000000".to_owned(),
-        health_mask: HEALTHY_FABRIC,
-    })
-}
-
-fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
-    let known = facts.mig.as_ref()?;
-    // The names say what each share is sold as: `1g.18gb` is the smallest, `7g.141gb` the whole.
-    let sold = |slices: &str| {
-        let named =
-            known.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));
-        named.and_then(|gigabytes| gigabytes.parse().ok())
-    };
-    let share = |eighths: u32, slices: &str| {
-        let mib = match sku.slices_mib.iter().find(|(known, _)| *known == eighths) {
-            Some((_, mib)) => *mib,
-            None => sku.memory_mib * u64::from(eighths) / 8,
-        };
-        MigMemory { eighths, mib, sold_gb: sold(slices).unwrap_or((mib + 512) / 1024) }
-    };
-    let memory = [(1, "1g."), (2, "2g."), (4, "3g."), (8, "7g.")];
-    let memory = memory.into_iter().map(|(eighths, slices)| share(eighths, slices)).collect();
-    Some(Mig { enabled: false, pending: false, instances_max: known.instances_max, memory })
 }
 
 /// Calls that the part does not answer whatever they are asked for. What depends on the arguments is decided where

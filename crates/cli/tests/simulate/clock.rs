@@ -1,0 +1,117 @@
+//! A clock that stands still, and what moves with it.
+
+use std::fs;
+
+use crate::support::run;
+use crate::world::{World, python};
+
+const START_MS: u64 = 1_800_000_000_000;
+
+fn clock(world: &World, words: &[&str]) {
+    let dir = world.dir();
+    let mut all = vec!["simulate", "clock", &dir];
+    all.extend(words);
+    let ran = run(&all);
+    assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+}
+
+#[test]
+fn the_files_follow_the_clock() {
+    let world = World::of_eight();
+    let read = |path: &str| fs::read_to_string(world.path().join("root").join(path)).unwrap();
+    let booted: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(world.path().join("node.json")).unwrap()).unwrap();
+    let booted = booted["booted_unix_ms"].as_u64().unwrap();
+    clock(&world, &["--set-unix-ms", &(booted + 90_000_000).to_string()]);
+    assert!(read("proc/uptime").starts_with("90000.00 "));
+    clock(&world, &["--advance-s", "3600.5"]);
+    assert!(read("proc/uptime").starts_with("93600.50 "));
+    world.inject(&["xid", "94"]);
+    let last = read("dev/kmsg").lines().last().unwrap().to_owned();
+    assert_eq!(last.split(',').nth(2), Some("93600500000"));
+    clock(&world, &["--real"]);
+    let node = fs::read_to_string(world.path().join("node.json")).unwrap();
+    assert!(!node.contains("clock_unix_ms"), "{node}");
+    assert_eq!(run(&["simulate", "clock", &world.dir()]).code, 2, "a time is wanted");
+}
+
+#[test]
+fn nvml_follows_the_clock() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    clock(&world, &["--set-unix-ms", &START_MS.to_string()]);
+    world.inject(&["power", "500"]);
+    world.inject(&["throttle", "hw-thermal"]);
+    world.inject(&[
+        "activity",
+        "--nvlink-tx",
+        "18432000",
+        "--nvlink-rx",
+        "36864000",
+        "--pcie-tx",
+        "2000000",
+    ]);
+    let read = "
+one = gpu(0)
+fields = nvmlDeviceGetFieldValues(one, [83, 270, (138, 0), (139, 4294967295), 197])
+print(json.dumps([fields[0].timestamp, nvmlDeviceGetTotalEnergyConsumption(one)] + [field.value.ullVal for field in fields[1:4]] + [fields[4].value.uiVal]))
+";
+    let numbers = |text: &str| -> Vec<i64> { serde_json::from_str(text).unwrap() };
+    let before = numbers(&world.python(&python, read));
+    assert_eq!(before, numbers(&world.python(&python, read)), "it stands still");
+    assert_eq!(before[0], i64::try_from(START_MS).unwrap() * 1000);
+    clock(&world, &["--advance-s", "60"]);
+    let after = numbers(&world.python(&python, read));
+    let moved: Vec<i64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    // Microseconds, millijoules, nanoseconds held, kibibytes of a link and of all links, bytes.
+    assert_eq!(moved, [60_000_000, 30_000_000, 60_000_000_000, 60_000, 18 * 120_000, 120_000_000]);
+}
+
+/// Samples of a GPU's performance monitor, and its metrics of these numbers.
+const METRICS: &str = "
+def metrics(index, ids):
+    one = gpu(index)
+    samples = [nvmlGpmSampleAlloc() for _ in range(2)]
+    for sample in samples:
+        nvmlGpmSampleGet(one, sample)
+    request = c_nvmlGpmMetricsGet_t()
+    request.version = NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(ids)
+    request.sample1, request.sample2 = samples
+    for place, number in enumerate(ids):
+        request.metrics[place].metricId = number
+    nvmlGpmMetricsGet(request)
+    return [round(request.metrics[place].value, 3) for place in range(len(ids))]
+";
+
+#[test]
+fn activity_is_what_a_profiler_sees() {
+    let Some(python) = python() else { return };
+    let world = World::of_eight();
+    world.inject(&[
+        "activity",
+        "--graphics",
+        "1",
+        "--sm",
+        "0.9",
+        "--tensor",
+        "0.1",
+        "--dram",
+        "0.8",
+        "--fp64",
+        "0.05",
+    ]);
+    world.inject(&[
+        "activity",
+        "--nvlink-tx",
+        &(18 << 20).to_string(),
+        "--nvlink-rx",
+        &(36 << 20).to_string(),
+    ]);
+    let source =
+        format!("{METRICS}\nprint(json.dumps(metrics(0, [1, 2, 5, 10, 11, 60, 61, 62, 63])))");
+    let seen = world.python(&python, &source);
+    assert_eq!(seen.trim(), "[100.0, 90.0, 10.0, 80.0, 5.0, 36.0, 18.0, 2.0, 1.0]");
+    let refused = run(&["simulate", "inject", &world.dir(), "activity", "--sm", "1.2"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}

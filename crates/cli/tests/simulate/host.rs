@@ -1,0 +1,430 @@
+//! What a reader of files sees of a node: whole when it is made, changed by faults, and put right again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::run;
+use crate::world::World;
+
+fn read(world: &World, path: &str) -> String {
+    fs::read_to_string(world.path().join("root").join(path))
+        .unwrap_or_else(|err| panic!("{path}: {err}"))
+}
+
+/// The words of a check of the node.
+fn checked(world: &World) -> (i32, String) {
+    let root = world.path().join("root");
+    let library = world.path().join("lib/libnvidia-ml.so.1");
+    let ran = run(&[
+        "check",
+        "--root",
+        root.to_str().unwrap(),
+        "--nvml",
+        library.to_str().unwrap(),
+        "--on",
+        "2026-11-15",
+    ]);
+    (ran.code, ran.stdout)
+}
+
+/// Every file and link below a folder.
+fn contents(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_symlink() {
+            let target = fs::read_link(&path).unwrap();
+            found.insert(path, target.into_os_string().into_encoded_bytes());
+        } else if path.is_dir() {
+            contents(&path, found);
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            found.insert(path, bytes);
+        }
+    }
+}
+
+/// All files of the node but its kernel log, which only grows.
+fn files(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    contents(&world.path().join("root"), &mut found);
+    found.remove(&world.path().join("root/dev/kmsg"));
+    found
+}
+
+#[test]
+fn a_new_node_is_right() {
+    for (sku, gpus) in
+        [("H100-SXM5-80GB", 8), ("H200-SXM5-141GB", 1), ("B200-SXM6-180GB", 8), ("L40S", 4)]
+    {
+        let (code, words) = checked(&World::of(sku, gpus, "580.95.05"));
+        assert_eq!(code, 0, "{sku}: {words}");
+        assert!(words.starts_with("OK: "), "{sku}: {words}");
+        let doubt = words.lines().find(|line| {
+            ["unknown ", "caveat ", "blocked "].iter().any(|start| line.starts_with(start))
+        });
+        assert_eq!(doubt, None, "{sku}");
+    }
+}
+
+#[test]
+fn clear_puts_every_file_right() {
+    let world = World::of_eight();
+    let before = files(&world);
+    for words in [
+        vec!["lost", "--gone", "--gpu", "3"],
+        vec!["lost", "--gpu", "4"],
+        vec![
+            "pcie",
+            "--aer-correctable",
+            "5",
+            "--aer-non-fatal",
+            "2",
+            "--aer-fatal",
+            "1",
+            "--replays",
+            "4",
+        ],
+        vec!["process", "4242", "--cgroup", "/system.slice/train.service", "--gpu", "2"],
+        vec!["nic", "mlx5_2", "--state", "DOWN", "--counter", "link_downed=2"],
+        vec!["nic", "mlx5_3", "--gone"],
+        vec!["host", "--oom-kills", "2", "--read-only", "/scratch", "--nfs-stalled"],
+        vec![
+            "host",
+            "--blocked-thread",
+            "[nv_queue]",
+            "--clock-source",
+            "hpet",
+            "--governor",
+            "powersave",
+        ],
+        vec!["host", "--edac-uncorrected", "3", "--file-handles", "990/1000"],
+        vec!["acs", "--on"],
+        vec!["module-on-disk", "580.105.08"],
+        vec!["driver-unloaded"],
+    ] {
+        let last = files(&world);
+        world.inject(&words);
+        assert!(files(&world) != last, "{words:?} is not to be seen");
+    }
+    let shown = run(&["simulate", "show", &world.dir()]).stdout;
+    for words in [
+        "gone from the bus",
+        "mlx5_2 port 1 is DOWN, Polling",
+        "mlx5_3 is gone",
+        "/scratch is read-only",
+        "nv_queue (9002) is blocked",
+        "clock source hpet",
+        "ACS is on",
+        "the driver is not loaded",
+        "the driver on disk is 580.105.08",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    world.inject(&["clear"]);
+    let after = files(&world);
+    let differ: Vec<&PathBuf> = before
+        .keys()
+        .chain(after.keys())
+        .filter(|path| before.get(*path) != after.get(*path))
+        .collect();
+    assert!(differ.is_empty(), "{differ:?}");
+    assert_eq!(checked(&world).0, 0);
+}
+
+#[test]
+fn bus_errors_are_counted_by_the_kernel() {
+    let world = World::of_eight();
+    world.inject(&["pcie", "--replays", "4", "--aer-correctable", "5", "--gpu", "1"]);
+    world.inject(&[
+        "pcie",
+        "--aer-correctable",
+        "1",
+        "--aer-non-fatal",
+        "2",
+        "--aer-fatal",
+        "3",
+        "--gpu",
+        "1",
+    ]);
+    let counters = |name: &str| -> BTreeMap<String, u32> {
+        read(&world, &format!("sys/bus/pci/devices/0000:43:00.0/aer_dev_{name}"))
+            .lines()
+            .map(|line| line.split_once(' ').unwrap())
+            .map(|(name, count)| (name.to_owned(), count.parse().unwrap()))
+            .collect()
+    };
+    let correctable = counters("correctable");
+    assert_eq!(correctable["TOTAL_ERR_COR"], 10);
+    assert_eq!((correctable["BadTLP"], correctable["Timeout"]), (6, 4));
+    assert_eq!(counters("nonfatal")["TOTAL_ERR_NONFATAL"], 2);
+    assert_eq!(counters("nonfatal")["CmpltTO"], 2);
+    assert_eq!(counters("fatal")["TOTAL_ERR_FATAL"], 3);
+    assert_eq!(counters("fatal")["DLP"], 3);
+}
+
+#[test]
+fn a_lost_gpu_reads_as_ones_and_a_gone_one_not_at_all() {
+    let world = World::of_eight();
+    let pci = world.path().join("root/sys/bus/pci/devices");
+    let config = pci.join("0000:1b:00.0/config");
+    assert_eq!(fs::read(&config).unwrap()[..4], [0xde, 0x10, 0x30, 0x23]);
+    world.inject(&["lost"]);
+    assert!(fs::read(&config).unwrap().iter().all(|byte| *byte == 0xff));
+    assert_eq!(read(&world, "sys/bus/pci/devices/0000:1b:00.0/vendor"), "0x10de\n");
+    world.inject(&["lost", "--gone"]);
+    assert!(!pci.join("0000:1b:00.0").exists());
+    let (code, words) = checked(&world);
+    assert_eq!(code, 1, "{words}");
+    world.inject(&["clear"]);
+    assert!(config.exists());
+}
+
+/// The sequence numbers of the kernel log.
+fn sequences(world: &World) -> Vec<u64> {
+    let number = |line: &str| line.split(',').nth(1).unwrap().parse().unwrap();
+    read(world, "dev/kmsg").lines().map(number).collect()
+}
+
+#[test]
+fn the_kernel_log_has_gaps_where_a_reader_lost_records() {
+    let world = World::of_eight();
+    let before = sequences(&world).len() as u64;
+    world.inject(&["kernel-line", "mlx5_core 0000:18:00.0: health compromised", "--count", "3"]);
+    world.inject(&["kernel-gap", "100"]);
+    world.inject(&["kernel-line", "one\nline", "--level", "6"]);
+    world.inject(&["xid", "31"]);
+    let expected: Vec<u64> = (0..before + 3).chain(before + 103..before + 105).collect();
+    assert_eq!(sequences(&world), expected);
+    let log = read(&world, "dev/kmsg");
+    assert!(
+        log.lines().any(|line| line.starts_with("6,") && line.ends_with(";one\\x0aline")),
+        "{log}"
+    );
+}
+
+#[test]
+fn adapters_change_and_count() {
+    let world = World::of_eight();
+    let port = "sys/class/infiniband/mlx5_0/ports/1";
+    world.inject(&[
+        "nic",
+        "mlx5_0",
+        "--counter",
+        "symbol_error=7",
+        "--counter",
+        "rnr_nak_retry_err=2",
+    ]);
+    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=1", "--rate-gbps", "200"]);
+    world.inject(&["nic", "mlx5_0", "--state", "down", "--phys-state", "disabled"]);
+    assert_eq!(read(&world, &format!("{port}/counters/symbol_error")), "8\n");
+    assert_eq!(read(&world, &format!("{port}/hw_counters/rnr_nak_retry_err")), "2\n");
+    assert_eq!(read(&world, &format!("{port}/rate")), "200 Gb/sec (4X HDR)\n");
+    assert_eq!(read(&world, &format!("{port}/state")), "1: DOWN\n");
+    assert_eq!(read(&world, &format!("{port}/phys_state")), "3: Disabled\n");
+    world.inject(&["nic", "mlx5_0", "--state", "active"]);
+    assert_eq!(read(&world, &format!("{port}/phys_state")), "5: LinkUp\n");
+    world.inject(&["nic", "mlx5_1", "--gone"]);
+    let folder = world.path().join("root/sys/class/infiniband");
+    assert!(!folder.join("mlx5_1").exists() && folder.join("mlx5_2").exists());
+}
+
+#[test]
+fn elastic_fabric_adapters_have_their_own_counters() {
+    let world = World::with(&["--sku", "H100-SXM5-80GB", "--adapters", "0", "--efa", "2"]);
+    let folder = "sys/class/infiniband/rdmap112s0";
+    world.inject(&[
+        "nic",
+        "rdmap112s0",
+        "--counter",
+        "no_completion_cmds=1",
+        "--counter",
+        "rx_drops=500",
+    ]);
+    assert_eq!(read(&world, &format!("{folder}/hw_counters/no_completion_cmds")), "1\n");
+    assert_eq!(read(&world, &format!("{folder}/ports/1/hw_counters/rx_drops")), "500\n");
+    assert_eq!(read(&world, &format!("{folder}/ports/1/link_layer")), "Unknown\n");
+    let adapters = fs::read_dir(world.path().join("root/sys/class/infiniband")).unwrap();
+    assert_eq!(adapters.count(), 2);
+    let refused =
+        run(&["simulate", "inject", &world.dir(), "nic", "rdmap112s0", "--counter", "rx_drop=1"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("did you mean `rx_drops`?"), "{}", refused.stderr);
+}
+
+#[test]
+fn who_holds_a_gpu_is_in_proc() {
+    let world = World::of_eight();
+    let cgroup = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12.slice/cri-containerd-34.scope";
+    world.inject(&[
+        "process",
+        "4242",
+        "--name",
+        "python3",
+        "--command",
+        "python3 train.py --lr=1",
+        "--cgroup",
+        cgroup,
+        "--gpu",
+        "all",
+    ]);
+    assert_eq!(read(&world, "proc/4242/comm"), "python3\n");
+    assert_eq!(read(&world, "proc/4242/cmdline"), "python3\0train.py\0--lr=1\0");
+    assert_eq!(read(&world, "proc/4242/cgroup"), format!("0::{cgroup}\n"));
+    assert!(read(&world, "proc/4242/stat").starts_with("4242 (python3) R 1 "));
+    assert_eq!(read(&world, "proc/4242/stat").split_whitespace().count(), 52);
+    world.inject(&["process", "4242", "--end", "--gpu", "0"]);
+    assert!(world.path().join("root/proc/4242").exists(), "it still holds seven");
+    world.inject(&["process", "4242", "--end", "--gpu", "all"]);
+    assert!(!world.path().join("root/proc/4242").exists());
+}
+
+#[test]
+fn an_upgrade_under_the_loaded_driver() {
+    let world = World::of_eight();
+    world.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(read(&world, "sys/module/nvidia/version"), "580.95.05\n");
+    assert!(read(&world, "var/lib/dpkg/status").contains("Version: 580.105.08-0ubuntu1"));
+    let (code, words) = checked(&world);
+    assert_eq!(code, 1);
+    for item in [
+        "[nvml-mismatch]",
+        "[driver-library-mismatch]",
+        "[module-on-disk-differs]",
+        "[packages-version-differs]",
+    ] {
+        assert!(words.contains(item), "{item}: {words}");
+    }
+    // The restart that was waited for.
+    world.inject(&["driver-unloaded"]);
+    world.inject(&["driver-loaded"]);
+    assert_eq!(read(&world, "sys/module/nvidia/version"), "580.105.08\n");
+    let (code, words) = checked(&world);
+    assert_eq!(code, 0, "{words}");
+}
+
+#[test]
+fn access_control_is_in_the_bridges() {
+    let world = World::of_eight();
+    let control = || {
+        let bridge = world.path().join("root/sys/bus/pci/devices/0000:1a:00.0");
+        assert_eq!(fs::read_to_string(bridge.join("class")).unwrap(), "0x060400\n");
+        let config = fs::read(bridge.join("config")).unwrap();
+        // The first extended capability: its number, and its control register.
+        assert_eq!(config[0x100..0x102], [0x0d, 0x00]);
+        u16::from_le_bytes([config[0x106], config[0x107]])
+    };
+    assert_eq!(control(), 0);
+    world.inject(&["acs", "--on"]);
+    assert_eq!(control(), 0x1d);
+    world.inject(&["acs", "--off"]);
+    assert_eq!(control(), 0);
+}
+
+#[test]
+fn the_host_fails_in_its_own_ways() {
+    let world = World::of_eight();
+    world.inject(&[
+        "host",
+        "--oom-kills",
+        "2",
+        "--read-only",
+        "/",
+        "--blocked-thread",
+        "nvidia-smi",
+    ]);
+    world.inject(&[
+        "host",
+        "--edac-corrected",
+        "4",
+        "--edac-uncorrected",
+        "1",
+        "--file-handles",
+        "99/100",
+    ]);
+    world.inject(&["host", "--nfs-stalled"]);
+    assert!(read(&world, "proc/vmstat").contains("\noom_kill 2\n"));
+    assert!(
+        read(&world, "proc/self/mounts").starts_with("/dev/nvme0n1p2 / ext4 ro,relatime 0 0\n")
+    );
+    assert!(read(&world, "proc/mounts").contains("/scratch xfs rw,"));
+    assert_eq!(read(&world, "sys/devices/system/edac/mc/mc0/ue_count"), "1\n");
+    assert_eq!(read(&world, "proc/sys/fs/file-nr"), "99\t0\t100\n");
+    assert!(read(&world, "dev/kmsg").contains("nfs: server 10.0.0.9 not responding, still trying"));
+    let blocked: Vec<String> = fs::read_dir(world.path().join("root/proc"))
+        .unwrap()
+        .filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("stat")).ok())
+        .filter(|stat| stat.contains(") D "))
+        .collect();
+    assert_eq!(blocked.len(), 2, "{blocked:?}");
+    let refused = run(&["simulate", "inject", &world.dir(), "host", "--read-only", "/home"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("nothing is mounted on `/home`"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_goes_wrong_can_be_put_right_by_itself() {
+    let world = World::of_eight();
+    let before = files(&world);
+    for (wrong, right) in [
+        (vec!["nic", "mlx5_1", "--gone"], vec!["nic", "mlx5_1", "--back"]),
+        (vec!["nic", "mlx5_1", "--state", "down"], vec!["nic", "mlx5_1", "--state", "active"]),
+        (vec!["host", "--read-only", "/"], vec!["host", "--read-write", "/"]),
+        (vec!["host", "--blocked-thread", "nvidia-smi"], vec!["host", "--unblocked"]),
+        (vec!["host", "--nfs-stalled"], vec!["host", "--nfs-answers"]),
+        (vec!["acs", "--on"], vec!["acs", "--off"]),
+        (vec!["driver-unloaded"], vec!["driver-loaded"]),
+        (vec!["lost", "--gone", "--gpu", "5"], vec!["clear", "--gpu", "5"]),
+    ] {
+        world.inject(&wrong);
+        assert!(files(&world) != before, "{wrong:?}");
+        world.inject(&right);
+        assert!(files(&world) == before, "{right:?}");
+    }
+    assert!(read(&world, "dev/kmsg").ends_with(";nfs: server 10.0.0.9 OK\n"));
+}
+
+#[test]
+fn slips_about_the_host_are_refused() {
+    let world = World::of_eight();
+    let before = files(&world);
+    for (words, said) in [
+        (vec!["nic", "mlx5_8", "--gone"], "there is no adapter `mlx5_8`"),
+        (vec!["nic", "mlx5_0", "--port", "2", "--gone"], "no port 2"),
+        (vec!["nic", "mlx5_0", "--state", "upp"], "not a state of a port"),
+        (vec!["module-on-disk", "../../etc"], "not a driver version"),
+        (vec!["kernel-line", "text", "--gpu", "1"], "happens to the node"),
+        (vec!["host"], "required"),
+        (vec!["acs"], "required"),
+        (vec!["power-limit", "--watts", "5"], "failed to change GPU 0"),
+        (vec!["retired", "--double", "1"], "retires no pages"),
+    ] {
+        let dir = world.dir();
+        let mut all = vec!["simulate", "inject", &dir];
+        all.extend(&words);
+        let ran = run(&all);
+        assert_eq!(ran.code, 2, "{words:?}");
+        assert!(ran.stderr.contains(said), "{words:?}: {}", ran.stderr);
+    }
+    assert!(files(&world) == before, "nothing was changed");
+}
+
+#[test]
+fn a_restart_begins_again() {
+    let world = World::of_eight();
+    let boot = "proc/sys/kernel/random/boot_id";
+    let (boot_before, log_before) = (read(&world, boot), read(&world, "dev/kmsg"));
+    world.inject(&["nic", "mlx5_0", "--counter", "symbol_error=7"]);
+    world.inject(&["lost", "--gpu", "2"]);
+    world.inject(&["kernel-gap", "10"]);
+    world.inject(&["xid", "79", "--gpu", "2"]);
+    world.inject(&["module-on-disk", "580.105.08"]);
+    assert_eq!(run(&["simulate", "clock", &world.dir(), "--advance-s", "60"]).code, 0);
+    world.inject(&["reboot"]);
+    assert_ne!(read(&world, boot), boot_before);
+    assert!(read(&world, "proc/uptime").starts_with("0.00 "));
+    assert_eq!(read(&world, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));
+    assert_eq!(read(&world, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"), "0\n");
+    let (code, words) = checked(&world);
+    assert_eq!(code, 0, "{words}");
+}

@@ -1,0 +1,361 @@
+//! The supervisor on children that are made up, at times that are made up.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use farrier_fleet::health::observation::GpuUuid;
+
+use super::*;
+use crate::nvml::watch::wire::{GpuValues, Values};
+
+/// What a child does when it is asked.
+#[derive(Debug, Clone, PartialEq)]
+enum Does {
+    Answers,
+    Refuses(&'static str),
+    Hangs,
+    Dies,
+    Babbles,
+    IsOfAnotherBuild,
+}
+
+/// All children of a test, and what they were asked.
+#[derive(Default)]
+struct World {
+    /// What the next children do, one word a request; the last word goes on.
+    plans: RefCell<VecDeque<Vec<Does>>>,
+    asked: RefCell<Vec<String>>,
+    started: Cell<u32>,
+    alive: Cell<u32>,
+    /// Whether a child that was killed goes.
+    kill_works: Cell<bool>,
+}
+
+struct Fake {
+    world: Rc<World>,
+    plan: VecDeque<Does>,
+    is_hung: bool,
+    is_gone: Cell<bool>,
+    is_killed: bool,
+}
+
+impl Children for Rc<World> {
+    type Child = Fake;
+
+    fn start(&mut self) -> Result<Fake, String> {
+        let plan = self.plans.borrow_mut().pop_front().ok_or("there is no plan")?;
+        self.started.set(self.started.get() + 1);
+        self.alive.set(self.alive.get() + 1);
+        assert!(self.alive.get() <= 2, "never more than two");
+        Ok(Fake {
+            world: Rc::clone(self),
+            plan: plan.into(),
+            is_hung: false,
+            is_gone: Cell::new(false),
+            is_killed: false,
+        })
+    }
+}
+
+impl Fake {
+    fn go(&self) {
+        if !self.is_gone.replace(true) {
+            self.world.alive.set(self.world.alive.get() - 1);
+        }
+    }
+}
+
+fn uuid() -> GpuUuid {
+    GpuUuid("GPU-1".to_owned())
+}
+
+fn answer(line: &str) -> Answer {
+    let mut own = Values::default();
+    own.put(Signal::GpuTemperature, Reading::Value(40.0));
+    let values = GpuValues { gpu: uuid(), own, links: Vec::new(), trouble: None };
+    let mut answer = Answer { cpu_us: 7, ..Answer::empty() };
+    if line.starts_with("inventory") {
+        answer.count = Some(Reading::Value(1));
+        answer.inventory = Some(vec![GpuIdentity {
+            uuid: uuid(),
+            index: 0,
+            minor: None,
+            pci: "0000:1b:00.0".to_owned(),
+            name: "H100".to_owned(),
+        }]);
+    } else {
+        answer.gpus.push(values);
+    }
+    answer
+}
+
+impl Prober for Fake {
+    fn ask(&mut self, line: &str, _: Duration, _: &AtomicBool) -> Asked {
+        self.world.asked.borrow_mut().push(line.split_whitespace().next().unwrap().to_owned());
+        let does = match self.plan.len() {
+            1 => self.plan[0].clone(),
+            _ => self.plan.pop_front().unwrap(),
+        };
+        let line_of = |answer: &Answer| Asked::Line(serde_json::to_vec(answer).unwrap());
+        match does {
+            Does::Answers => line_of(&answer(line)),
+            Does::Refuses(why) => {
+                self.go();
+                let refusal = Some(Refusal::Refused(why.to_owned()));
+                line_of(&Answer { refusal, ..Answer::empty() })
+            }
+            Does::Hangs => {
+                self.is_hung = true;
+                Asked::Late
+            }
+            Does::Dies => {
+                self.go();
+                Asked::Ended
+            }
+            Does::Babbles => Asked::Line(b"hello\n".to_vec()),
+            Does::IsOfAnotherBuild => line_of(&Answer { form: 1, ..answer(line) }),
+        }
+    }
+
+    fn idle(&mut self, _: Duration) -> bool {
+        self.is_gone.get()
+    }
+
+    fn during(&self) -> String {
+        "nvmlDeviceGetName of GPU 3".to_owned()
+    }
+
+    fn complaint(&self) -> String {
+        String::new()
+    }
+
+    fn dismiss(&mut self) {
+        if !self.is_hung {
+            self.go();
+        }
+    }
+
+    fn kill(&mut self) {
+        self.is_killed = true;
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        if self.is_killed && (!self.is_hung || self.world.kill_works.get()) {
+            self.go();
+        }
+        self.is_gone.get().then(|| "signal: 9".to_owned())
+    }
+}
+
+/// A supervisor, its world and its clock.
+struct Test {
+    world: Rc<World>,
+    supervisor: Supervisor<Rc<World>>,
+    now: Duration,
+    quiesce: bool,
+}
+
+impl Test {
+    fn of(plans: &[&[Does]]) -> Self {
+        let world = Rc::new(World::default());
+        world.plans.replace(plans.iter().map(|plan| plan.to_vec()).collect());
+        let deadlines =
+            Deadlines { answer: Duration::from_secs(5), start: Duration::from_secs(30) };
+        let supervisor = Supervisor::new(Rc::clone(&world), deadlines);
+        Self { world, supervisor, now: Duration::ZERO, quiesce: false }
+    }
+
+    /// Turns until `seconds`; everything that is said, in short, with its second.
+    fn until(&mut self, seconds: u64) -> Vec<String> {
+        let (mut said, end) = (Vec::new(), Duration::from_secs(seconds));
+        while self.now <= end {
+            let turn = self.supervisor.turn(self.now, self.quiesce, &AtomicBool::new(false));
+            let at = self.now.as_secs_f64();
+            said.extend(turn.said.iter().map(|it| format!("{at} {}", short(it))));
+            assert!(turn.again_at >= self.now);
+            self.now = turn.again_at;
+        }
+        said
+    }
+}
+
+fn short(said: &ProbeSaid) -> String {
+    match said {
+        ProbeSaid::Report(report) => {
+            let samples = report.samples.iter().map(|sample| {
+                let value = match &sample.reading {
+                    Reading::Value(value) => value.to_string(),
+                    Reading::Absent => "absent".to_owned(),
+                    Reading::Unreadable(_) => "?".to_owned(),
+                };
+                let name = sample.signal.name().split_once('.').unwrap().1;
+                format!("{name}={value}")
+            });
+            format!("{:?} {}", report.tier, samples.collect::<Vec<_>>().join(" "))
+        }
+        ProbeSaid::Hung { during, after, stuck } => {
+            format!("hung in {during} after {} s, stuck {stuck}", after.as_secs())
+        }
+        ProbeSaid::Died { why } => format!("died: {why}"),
+        ProbeSaid::NoLibrary { why } => format!("no library: {why}"),
+        ProbeSaid::Refused { error } => format!("refused: {error}"),
+        ProbeSaid::Back => "back".to_owned(),
+        ProbeSaid::Quiet { alive } => format!("quiet, alive {alive}"),
+    }
+}
+
+#[test]
+fn tiers_are_asked_when_they_are_due() {
+    let mut test = Test::of(&[&[Does::Answers]]);
+    let said = test.until(60);
+    assert_eq!(
+        said[..5],
+        [
+            "0 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0",
+            "0 Fast temperature_c=40",
+            "0 Medium temperature_c=40",
+            "0 Slow temperature_c=40",
+            "0 Rare temperature_c=40",
+        ]
+    );
+    let count =
+        |word: &str| test.world.asked.borrow().iter().filter(|asked| *asked == word).count();
+    let counts = ["inventory", "fast", "medium", "slow", "rare"].map(count);
+    assert_eq!(counts, [1, 61, 7, 2, 1]);
+    assert_eq!(test.world.started.get(), 1);
+}
+
+#[test]
+fn a_hang_is_left_behind_and_another_child_goes_on() {
+    let mut test = Test::of(&[&[Does::Answers, Does::Answers, Does::Hangs], &[Does::Answers]]);
+    let said = test.until(0);
+    assert_eq!(
+        said[2..],
+        [
+            "0 Fast temperature_c=? gpus_nvml=? nvml_answers=0 probes_stuck=1",
+            "0 hung in nvmlDeviceGetName of GPU 3 after 5 s, stuck 1",
+        ]
+    );
+    // The first is still stuck: the answers of the second do not mean that all is well.
+    let said = test.until(3);
+    assert_eq!(said[0], "1 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=1");
+    assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
+    // It goes at last.
+    test.world.kill_works.set(true);
+    let said = test.until(6);
+    let place = said.iter().position(|said| said.ends_with("back")).unwrap();
+    assert!(said[place - 1].ends_with("Fast nvml_answers=1 probes_stuck=0"), "{said:?}");
+    assert_eq!(test.world.alive.get(), 1);
+}
+
+#[test]
+fn two_that_are_stuck_are_enough() {
+    let plans: &[&[Does]] = &[&[Does::Hangs], &[Does::Hangs], &[Does::Answers]];
+    let mut test = Test::of(plans);
+    let said = test.until(3600);
+    assert_eq!(test.world.started.get(), 2, "{said:?}");
+    assert_eq!(
+        said,
+        [
+            "0 Fast gpus_nvml=? nvml_answers=0 probes_stuck=1",
+            "0 hung in nvmlDeviceGetName of GPU 3 after 30 s, stuck 1",
+            "1 Fast nvml_answers=0 probes_stuck=2",
+            "1 hung in nvmlDeviceGetName of GPU 3 after 30 s, stuck 2",
+        ]
+    );
+    test.world.kill_works.set(true);
+    let said = test.until(3610);
+    assert!(said[0].ends_with("nvml_answers=0 probes_stuck=0"), "{said:?}");
+    assert!(said[1].ends_with("back"), "{said:?}");
+    assert_eq!((test.world.started.get(), test.world.alive.get()), (3, 1));
+}
+
+#[test]
+fn pauses_double_up_to_a_minute_and_are_short_again_after_a_good_one() {
+    let dying: &[Does] = &[Does::Dies];
+    let mut plans = vec![dying; 9];
+    plans.push(&[Does::Answers]);
+    let mut test = Test::of(&plans);
+    let said = test.until(1000);
+    let at: Vec<&str> = said
+        .iter()
+        .filter(|said| said.contains("died"))
+        .map(|said| said.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(at, ["0", "1", "3", "7", "15", "31", "63", "123", "183"]);
+    assert!(said.iter().any(|said| said == "243 back"), "{said:?}");
+    assert_eq!(test.supervisor.backoff, BACKOFF_MIN);
+}
+
+#[test]
+fn nonsense_and_another_build_are_no_answers() {
+    let mut test = Test::of(&[&[Does::Babbles], &[Does::IsOfAnotherBuild], &[Does::Answers]]);
+    let said = test.until(5);
+    let died: Vec<&String> = said.iter().filter(|said| said.contains("died")).collect();
+    assert_eq!(died.len(), 2, "{said:?}");
+    assert!(died.iter().all(|said| said.contains("does not read")), "{died:?}");
+    assert!(said.iter().any(|said| said == "3 back"), "{said:?}");
+    assert_eq!(test.world.alive.get(), 1, "no child is left behind");
+}
+
+#[test]
+fn a_driver_that_goes_and_comes() {
+    let gone = Does::Refuses("NVML_ERROR_DRIVER_NOT_LOADED");
+    let mut test = Test::of(&[
+        &[Does::Answers, Does::Answers, gone.clone()],
+        std::slice::from_ref(&gone),
+        std::slice::from_ref(&gone),
+        &[Does::Answers],
+    ]);
+    let said = test.until(8);
+    let refused: Vec<&String> = said.iter().filter(|said| said.contains("refused")).collect();
+    assert_eq!(refused.len(), 3, "{said:?}");
+    assert!(
+        said.contains(
+            &"0 Fast temperature_c=? gpus_nvml=? nvml_answers=0 probes_stuck=0".to_owned()
+        )
+    );
+    assert!(said.contains(&"7 back".to_owned()), "{said:?}");
+    assert!(said.contains(&"7 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_started_is_tried_again() {
+    let mut test = Test::of(&[]);
+    let said = test.until(4);
+    let died = said.iter().filter(|said| said.contains("died: there is no plan")).count();
+    assert_eq!(died, 3, "{said:?}");
+}
+
+#[test]
+fn a_quiet_probe_holds_nothing_until_it_may_again() {
+    let mut test = Test::of(&[&[Does::Answers], &[Does::Answers]]);
+    test.until(5);
+    test.quiesce = true;
+    let said = test.until(20);
+    assert_eq!(
+        said,
+        [
+            "6 Fast temperature_c=? gpus_nvml=? nvml_answers=?",
+            "6 quiet, alive 1",
+            "7 quiet, alive 0",
+        ]
+    );
+    assert_eq!(test.world.alive.get(), 0);
+    test.quiesce = false;
+    let said = test.until(22);
+    assert_eq!(said[0], "21 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0");
+    assert_eq!(test.world.started.get(), 2);
+}
+
+#[test]
+fn what_was_missed_is_not_made_up_for() {
+    let mut test = Test::of(&[&[Does::Answers]]);
+    test.until(2);
+    // The machine slept.
+    test.now = Duration::from_secs(500);
+    test.world.asked.borrow_mut().clear();
+    test.until(500);
+    assert_eq!(*test.world.asked.borrow(), ["fast", "medium", "slow"]);
+}

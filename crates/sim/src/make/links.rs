@@ -1,0 +1,110 @@
+//! The links of a new GPU, and what it can be partitioned into.
+
+use farrier_facts::gpu::Gpu as GpuFacts;
+
+use crate::gpu::{Fabric, FifthGeneration, Link, Mig, MigMemory, NvLink, Pcie, PcieErrors, Remote};
+use crate::sku::Sku;
+
+use super::{HEALTHY_FABRIC, IDLE_PCIE_KB_PER_S};
+
+/// Buses of its switches.
+const SWITCH_BUSES: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
+
+pub(super) fn pcie(facts: &GpuFacts, now_unix_ms: u64) -> Pcie {
+    let generation = facts.links.as_ref().and_then(|links| links.pcie_generation).unwrap_or(4);
+    Pcie {
+        generation,
+        max_generation: generation,
+        width: 16,
+        max_width: 16,
+        replays: 0,
+        replay_rollovers: 0,
+        transmit_kb_per_s: IDLE_PCIE_KB_PER_S.0,
+        receive_kb_per_s: IDLE_PCIE_KB_PER_S.1,
+        transmitted_bytes: 0,
+        received_bytes: 0,
+        traffic_at_unix_ms: now_unix_ms,
+        errors: PcieErrors::default(),
+    }
+}
+
+pub(super) fn nvlink(
+    facts: &GpuFacts,
+    sku: &Sku,
+    virtual_machine: bool,
+    now_unix_ms: u64,
+) -> NvLink {
+    let generation = facts.links.as_ref().and_then(|links| links.nvlink_generation).unwrap_or(0);
+    if virtual_machine || sku.links == 0 {
+        return NvLink {
+            generation: 0,
+            link_mb_per_s: 0,
+            transmit_bytes_per_s: 0,
+            receive_bytes_per_s: 0,
+            traffic_at_unix_ms: now_unix_ms,
+            links: Vec::new(),
+        };
+    }
+    let link = |number: u32| {
+        let bus = SWITCH_BUSES[(number % sku.switches.max(1)) as usize % SWITCH_BUSES.len()];
+        let switched = sku.switches > 0;
+        Link {
+            // Without a switch nobody knows who would be at the other end.
+            active: switched,
+            remote: if switched { Remote::Switch } else { Remote::Unknown },
+            remote_address: if switched {
+                format!("00000000:{bus:02X}:00.0")
+            } else {
+                String::new()
+            },
+            replay_errors: 0,
+            recovery_errors: 0,
+            crc_flit_errors: 0,
+            crc_data_errors: 0,
+            transmitted_kib: 0,
+            received_kib: 0,
+            speed_mb_per_s: None,
+            fifth: FifthGeneration::default(),
+        }
+    };
+    NvLink {
+        generation,
+        link_mb_per_s: sku.link_mb_per_s,
+        transmit_bytes_per_s: 0,
+        receive_bytes_per_s: 0,
+        traffic_at_unix_ms: now_unix_ms,
+        links: (0..sku.links).map(link).collect(),
+    }
+}
+
+pub(super) fn fabric(facts: &GpuFacts, sku: &Sku, virtual_machine: bool) -> Option<Fabric> {
+    // GPUs register with the fabric from Hopper on.
+    let registers = sku.switches > 0 && facts.compute_capability.major >= 9 && !virtual_machine;
+    registers.then(|| Fabric {
+        state: 3,
+        status: 0,
+        clique: 0,
+        cluster_uuid: "00000000-0000-0000-0000-000000000000".to_owned(),
+        health_mask: HEALTHY_FABRIC,
+    })
+}
+
+pub(super) fn mig(facts: &GpuFacts, sku: &Sku) -> Option<Mig> {
+    let known = facts.mig.as_ref()?;
+    // The names say what each share is sold as: `1g.18gb` is the smallest, `7g.141gb` the whole.
+    let sold = |slices: &str| {
+        let named =
+            known.profiles.keys().find_map(|name| name.strip_prefix(slices)?.strip_suffix("gb"));
+        named.and_then(|gigabytes| gigabytes.parse().ok())
+    };
+    let share = |eighths: u32, slices: &str| {
+        let mib = match sku.slices_mib.iter().find(|(known, _)| *known == eighths) {
+            Some((_, mib)) => *mib,
+            None => sku.memory_mib * u64::from(eighths) / 8,
+        };
+        MigMemory { eighths, mib, sold_gb: sold(slices).unwrap_or((mib + 512) / 1024) }
+    };
+    let memory = [(1, "1g."), (2, "2g."), (4, "3g."), (8, "7g.")];
+    let memory = memory.into_iter().map(|(eighths, slices)| share(eighths, slices)).collect();
+    Some(Mig { enabled: false, pending: false, instances_max: known.instances_max, memory })
+}
