@@ -184,9 +184,10 @@ impl Brain {
             self.look_at_itself(now, &mut batch);
         }
         if batch != Batch::default() {
-            self.crash.reach(Point::Observed);
+            let has_kernel = !batch.kernel.is_empty();
+            self.crash.reach_with(Point::Observed, has_kernel);
             let decision = self.engine.observe(now, &batch);
-            self.crash.reach(Point::Decided);
+            self.crash.reach_with(Point::Decided, has_kernel);
             self.pending.add(decision.changes, decision.remembered);
         }
         let changed = self.write(now);
