@@ -1,7 +1,8 @@
 //! Named points between an observation and its sinks at which a test lets the process die.
 //!
-//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time. The variable is read
-//! once, when the agent starts; where it is not set a point costs one comparison.
+//! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time, `observed:kernel` when it is
+//! reached with an event of the kernel log in hand. The variable is read once, when the agent starts; where it is
+//! not set a point costs one comparison.
 
 use std::cell::Cell;
 
@@ -54,6 +55,7 @@ impl Point {
 #[derive(Debug, Default)]
 pub struct Crash {
     at: Option<(Point, Cell<u32>)>,
+    only_kernel: bool,
 }
 
 impl Crash {
@@ -65,8 +67,8 @@ impl Crash {
     fn of(text: &str) -> Self {
         let (name, times) = text.split_once(':').unwrap_or((text, "1"));
         let point = Point::ALL.into_iter().find(|point| point.name() == name);
-        let times = times.parse().unwrap_or(1);
-        Self { at: point.map(|point| (point, Cell::new(times))) }
+        let left = Cell::new(times.parse().unwrap_or(1));
+        Self { at: point.map(|point| (point, left)), only_kernel: times == "kernel" }
     }
 
     /// Whether this is the moment.
@@ -77,6 +79,13 @@ impl Crash {
         }
         left.set(left.get().saturating_sub(1));
         left.get() == 0
+    }
+
+    /// The same, of a turn with events of the kernel log or without.
+    pub(crate) fn reach_with(&self, point: Point, has_kernel: bool) {
+        if has_kernel || !self.only_kernel {
+            self.reach(point);
+        }
     }
 
     /// Dies here if this is the moment.

@@ -20,7 +20,7 @@ use crate::config::{self, Config, ConfigError, Listen};
 use crate::crash::Crash;
 use crate::http::{self, Pages};
 use crate::jobs::{self, Answers, Board, SocketError};
-use crate::journal::{Journal, JournalError, Record, Sink};
+use crate::journal::{Backlog, Journal, JournalError, Sink};
 use crate::notify;
 use crate::state::{Published, State};
 use crate::status::Status;
@@ -172,7 +172,7 @@ fn wait_for(brain: &std::thread::JoinHandle<()>) {
 }
 
 /// The journal, and the sink with what it lacks of it.
-fn open_journal(config: &Config) -> Result<(Journal, Option<(Sink, Vec<Record>)>), AgentError> {
+fn open_journal(config: &Config) -> Result<(Journal, Option<Backlog>), AgentError> {
     let reached = config.sink.file.as_deref().and_then(Sink::reached);
     let mut lacks = Vec::new();
     let journal = Journal::open(&config.state_dir, config.retention, |record| {
@@ -193,7 +193,7 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<(Sink, Vec<Record>)>
     tracing::info!(seq = fold.seq, open = fold.open.len(), "the journal was read");
     let path = config.sink.file.as_deref();
     let sink = path.and_then(|path| crate::brain::open_sink(path, fold.seq));
-    Ok((journal, sink.map(|sink| (sink, lacks))))
+    Ok((journal, sink.map(|sink| Backlog { sink, lacks })))
 }
 
 fn listen(

@@ -5,28 +5,27 @@
 //!    ^ bounded: the kernel keeps what does not fit                                  sink <─ Published <────┘
 //! ```
 
+mod intake;
 mod kernel;
 mod own;
 mod pending;
 mod seen;
+mod show;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use farrier_facts::FactSet;
-use farrier_facts::decode;
-use farrier_fleet::health::{Batch, Change, Coverage, Engine, KernelEvent, Moment, Rules, Subject};
-use farrier_hardware::kmsg::KernelLog;
+use farrier_fleet::health::{Batch, Change, Coverage, Engine, Moment, Rules};
 use jiff::Timestamp;
 
 use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
-use crate::journal::{Journal, Sink};
-use crate::state::{Cost, JournalState, Published, Shown, State, Values};
+use crate::journal::{Backlog, Journal, Record, Sink};
+use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
 use pending::Pending;
@@ -39,9 +38,6 @@ const TICK_MS: i64 = 1000;
 
 /// Messages that are taken into one batch at most: a flood must not keep the tick waiting.
 const BATCH_MAX: usize = 8192;
-
-/// Ticks between two looks at what rules see; it changes seldom and is costly to gather.
-const COVERAGE_TICKS: u64 = 10;
 
 /// The time, and what the process has used.
 pub trait Clock: Send {
@@ -69,7 +65,7 @@ pub struct Brain {
     journal: Journal,
     sink: Option<Sink>,
     /// Records on disk that the sink has not taken yet.
-    unsunk: Vec<crate::journal::Record>,
+    unsunk: Vec<Record>,
     kernel: KernelReader,
     own: Own,
     pending: Pending,
@@ -97,7 +93,7 @@ pub struct Parts {
     /// The journal.
     pub journal: Journal,
     /// The sink, with what it lacks of the journal.
-    pub sink: Option<(Sink, Vec<crate::journal::Record>)>,
+    pub sink: Option<Backlog>,
     /// Where snapshots go.
     pub published: Published,
     /// Jobs.
@@ -125,7 +121,7 @@ impl Brain {
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
-        let (sink, unsunk) = sink.map_or((None, Vec::new()), |(sink, lacks)| (Some(sink), lacks));
+        let (sink, unsunk) = sink.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
         Self {
             own: Own::new(config.tiers, now),
             engine,
@@ -188,9 +184,10 @@ impl Brain {
             self.look_at_itself(now, &mut batch);
         }
         if batch != Batch::default() {
-            self.crash.reach(Point::Observed);
+            let has_kernel = !batch.kernel.is_empty();
+            self.crash.reach_with(Point::Observed, has_kernel);
             let decision = self.engine.observe(now, &batch);
-            self.crash.reach(Point::Decided);
+            self.crash.reach_with(Point::Decided, has_kernel);
             self.pending.add(decision.changes, decision.remembered);
         }
         let changed = self.write(now);
@@ -204,93 +201,6 @@ impl Brain {
         if changed {
             self.crash.reach(Point::Sunk);
         }
-    }
-
-    fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
-        match seen {
-            Seen::Report(report) => self.take_report(now, report, batch),
-            Seen::NvmlBlind { why } => {
-                if self.own.nvml_blind.as_ref() != Some(&why) {
-                    tracing::warn!(%why, "NVML is blind");
-                }
-                self.values.processes = None;
-                self.own.nvml_blind = Some(why);
-            }
-            Seen::Kernel(said) => self.take_kernel(now, said, batch),
-            Seen::Checked { items, unseen } => {
-                batch.checks = Some(items);
-                self.unseen = Some(Arc::new(unseen));
-            }
-            Seen::Reloaded(config) => self.reload(now, &config),
-            Seen::ConfigBad => self.own.config_good = false,
-            Seen::Stop => (),
-        }
-    }
-
-    fn take_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
-        if let Some(collector) = report.collector {
-            self.own.heard(collector, now);
-            if collector.is_nvml() && self.own.nvml_blind.take().is_some() {
-                tracing::info!("NVML answers");
-            }
-        }
-        self.cost.child_cpu_us += report.child_cpu_us;
-        self.cost.child_rss_bytes = report.child_rss_bytes.or(self.cost.child_rss_bytes);
-        self.values.driver = report.driver.or(self.values.driver.take());
-        self.values.processes = report.processes.or(self.values.processes.take());
-        batch.inventory = report.inventory.or(batch.inventory.take());
-        batch.samples.extend(report.samples);
-        // Where the kernel log is not read NVML is the only one who tells of an Xid.
-        if !matches!(self.own.kernel_log, Some(Ok(()))) {
-            for (gpu, xid) in report.xids {
-                let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-                let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
-                let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
-                for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                    let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
-                    self.values.count_xid(inventory, &event);
-                    batch.kernel.push(event);
-                }
-            }
-        }
-    }
-
-    fn take_kernel(&mut self, now: Moment, said: KernelLog, batch: &mut Batch) {
-        let from = batch.kernel.len();
-        match said {
-            KernelLog::Record { seq, since_boot_us, text, .. } => {
-                self.own.kernel_log = Some(Ok(()));
-                self.kernel.record(now, seq, since_boot_us, &text, &mut batch.kernel);
-            }
-            KernelLog::Lost { lines } => {
-                tracing::warn!(
-                    lines,
-                    "lines of the kernel log were overwritten before they were read"
-                );
-                self.own.lines_lost += lines;
-            }
-            KernelLog::Unreadable { why } => {
-                tracing::warn!(%why, "the kernel log is not read");
-                self.own.kernel_log = Some(Err(why));
-            }
-            KernelLog::CaughtUp => self.own.kernel_log = Some(Ok(())),
-        }
-        let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-        for event in &batch.kernel[from..] {
-            self.values.count_xid(inventory, event);
-        }
-    }
-
-    fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
-        self.kernel.settle(now, &mut batch.kernel);
-        if let Some(step_s) = self.own.compare_clocks(now) {
-            tracing::warn!(step_s, "the wall clock was set");
-        }
-        self.own.messages_dropped = self.board.dropped();
-        let (cpu_us, rss_bytes) = self.clock.cost();
-        self.cost.cpu_us = cpu_us;
-        self.cost.rss_bytes = rss_bytes;
-        batch.samples.extend(self.own.samples(now));
     }
 
     /// Brings to disk what is due. Says whether something new is there.
@@ -340,7 +250,7 @@ impl Brain {
             }
             Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
             Change::Updated(_) => {
-                tracing::debug!(id, %code, %subject, count = finding.count, "updated")
+                tracing::debug!(id, %code, %subject, count = finding.count, "updated");
             }
         }
         if matches!(change, Change::Cleared(_)) {
@@ -348,60 +258,6 @@ impl Brain {
         } else {
             self.board.finding(finding, self.values.processes.as_deref());
         }
-    }
-
-    fn publish(&mut self, now: Moment, tick: bool) {
-        if tick {
-            self.refresh();
-        }
-        let fold = self.journal.durable();
-        let is_durable = |finding: &farrier_fleet::health::Finding| {
-            fold.open.get(&finding.id).is_some_and(|kept| pending::says_the_same(kept, finding))
-        };
-        let findings = self.engine.findings();
-        let findings = findings
-            .map(|finding| Shown { finding: finding.clone(), durable: is_durable(finding) })
-            .collect();
-        let recovery = self.journal.recovery();
-        self.published.set(State {
-            at: now,
-            hostname: self.place.hostname.clone(),
-            boot: self.place.boot.clone(),
-            started: self.started,
-            findings,
-            opened: fold.opened.clone(),
-            values: Arc::clone(&self.shown_values),
-            coverage: Arc::clone(&self.coverage),
-            collectors: self.own.collectors(now),
-            blind: self.own.blindness(now),
-            unseen: self.unseen.clone(),
-            journal: JournalState {
-                seq: fold.seq,
-                bytes: self.journal.bytes(),
-                waiting: self.journal.waiting(),
-                damaged_lines: recovery.damaged_lines,
-                torn_bytes: recovery.torn_bytes,
-            },
-            kernel_records: self.kernel.records,
-            cost: self.cost,
-        });
-    }
-
-    /// Gathers what is large: once a tick, not with every finding.
-    fn refresh(&mut self) {
-        let mut latest: BTreeMap<Subject, Vec<_>> = BTreeMap::new();
-        for (subject, signal, reading) in self.engine.latest() {
-            match latest.get_mut(subject) {
-                Some(values) => values.push((signal, reading.clone())),
-                None => drop(latest.insert(subject.clone(), vec![(signal, reading.clone())])),
-            }
-        }
-        self.values.gpus = self.engine.inventory().to_vec();
-        self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
-        if self.ticks % COVERAGE_TICKS == 0 {
-            self.coverage = Arc::new(self.engine.coverage());
-        }
-        self.ticks += 1;
     }
 
     /// Gives the sink what is on disk. What it does not take is offered again.
@@ -421,11 +277,8 @@ impl Brain {
     }
 
     fn reload(&mut self, now: Moment, config: &Config) {
-        let rules = match Rules::configured(&config.rules) {
-            Ok(rules) => rules,
-            // The file was checked when it was read.
-            Err(_) => return,
-        };
+        // The file was checked when it was read.
+        let Ok(rules) = Rules::configured(&config.rules) else { return };
         self.own.config_good = true;
         let changes = self.engine.reconfigure(rules, now);
         self.pending.add(changes, Vec::new());

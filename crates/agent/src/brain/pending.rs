@@ -32,7 +32,7 @@ impl Pending {
                     *waiting = Change::Opened(finding);
                 }
                 (Some(waiting @ Change::Updated(_)), change @ Change::Updated(_)) => {
-                    *waiting = change
+                    *waiting = change;
                 }
                 (_, change) => self.changes.push(change),
             }

@@ -1,1 +1,289 @@
+//! From what collectors say to what is on disk and shown.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{GpuIdentity, GpuUuid, RuleOverride, Signal, Subject};
+use farrier_hardware::kmsg::KernelLog;
+use tempfile::TempDir;
+
+use super::*;
+use crate::state::State as Snapshot;
+
+const XID_48: &str = "NVRM: Xid (PCI:0000:1b:00): 48, pid=7, name=python3, DBE (double bit error)";
+
+#[derive(Clone)]
+struct FakeClock {
+    steady_ms: Arc<AtomicI64>,
+    wall_ms: Arc<AtomicI64>,
+}
+
+impl FakeClock {
+    fn pass(&self, ms: i64) {
+        self.steady_ms.fetch_add(ms, Ordering::Relaxed);
+        self.wall_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Moment {
+        let wall = Timestamp::from_millisecond(self.wall_ms.load(Ordering::Relaxed)).unwrap();
+        Moment { steady_ms: self.steady_ms.load(Ordering::Relaxed), wall }
+    }
+
+    fn cost(&self) -> (u64, Option<u64>) {
+        (1000, Some(1 << 20))
+    }
+}
+
+/// A node whose agent can be killed and started again.
+struct World {
+    folder: TempDir,
+    clock: FakeClock,
+    published: Published,
+    config: Config,
+    brain: Option<Brain>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = FakeClock {
+            steady_ms: Arc::new(AtomicI64::new(1_000_000)),
+            wall_ms: Arc::new(AtomicI64::new(1_800_000_000_000)),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let published = Published::default();
+        let config = Config::default();
+        let mut world = Self { folder, clock, published, config, brain: None };
+        world.start();
+        world
+    }
+
+    /// Starts the agent; whoever reads the kernel log goes on after this record.
+    fn start(&mut self) -> Option<u64> {
+        let dir = self.folder.path().join("state");
+        let sink_path = self.folder.path().join("sink.jsonl");
+        let reached = Sink::reached(&sink_path);
+        let mut lacks = Vec::new();
+        let journal = Journal::open(&dir, self.config.retention, |record| {
+            if reached.is_some_and(|reached| record.seq >= reached) {
+                lacks.push(record.clone());
+            }
+        });
+        let journal = journal.unwrap();
+        let after = journal.durable().kernel_cursor("boot");
+        let sink = Sink::open(&sink_path, journal.durable().seq).unwrap();
+        let brain = Brain::new(Parts {
+            clock: Box::new(self.clock.clone()),
+            rules: Rules::configured(&self.config.rules).unwrap(),
+            journal,
+            sink: Some(Backlog { sink, lacks }),
+            published: self.published.clone(),
+            board: Arc::default(),
+            crash: Crash::default(),
+            place: Place {
+                hostname: "node".to_owned(),
+                boot: "boot".to_owned(),
+                node_started: None,
+            },
+            config: self.config.clone(),
+            facts: FactSet::embedded(),
+        });
+        self.brain = Some(brain);
+        let gpu = GpuIdentity {
+            uuid: GpuUuid("GPU-0".to_owned()),
+            index: 0,
+            minor: Some(0),
+            pci: "0000:1b:00.0".to_owned(),
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+        };
+        let inventory = Some(vec![gpu]);
+        let collector = Some(Collector::NvmlFast);
+        self.turn(vec![Seen::Report(Report { collector, inventory, ..Report::default() })], false);
+        after
+    }
+
+    /// Ends it without a word.
+    fn kill(&mut self) {
+        self.brain = None;
+    }
+
+    fn turn(&mut self, messages: Vec<Seen>, tick: bool) {
+        let now = self.clock.now();
+        self.brain.as_mut().unwrap().turn(now, messages.into_iter(), tick);
+    }
+
+    fn line(&mut self, seq: u64, text: &str) {
+        let since_boot_us = u64::try_from(self.clock.now().steady_ms).unwrap() * 1000;
+        let text = text.as_bytes().to_vec();
+        self.turn(
+            vec![Seen::Kernel(KernelLog::Record { seq, since_boot_us, level: 3, text })],
+            false,
+        );
+    }
+
+    fn tick(&mut self) -> Arc<Snapshot> {
+        self.clock.pass(1000);
+        self.turn(Vec::new(), true);
+        self.published.get().unwrap()
+    }
+
+    fn count(&self, code: &str) -> Option<u64> {
+        let state = self.published.get()?;
+        let found = state.findings.iter().find(|shown| shown.finding.code == code);
+        found.map(|shown| shown.finding.count)
+    }
+
+    fn sunk(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.path().join("sink.jsonl")).unwrap();
+        text.lines().skip(1).map(str::to_owned).collect()
+    }
+}
+
+fn signal(state: &Snapshot, signal: Signal) -> Option<Reading<f64>> {
+    state.values.reading(&Subject::Agent, signal).cloned()
+}
+
+#[test]
+fn an_xid_is_on_disk_and_shown_in_the_turn_in_which_it_is_read() {
+    let mut world = World::new();
+    world.line(1, XID_48);
+    assert_eq!(world.count("gpu.xid"), Some(1));
+    let state = world.published.get().unwrap();
+    assert!(state.findings.iter().all(|shown| shown.durable));
+    assert_eq!(state.journal.seq, 1);
+    assert!(!world.sunk().is_empty());
+    world.kill();
+    assert_eq!(world.start(), Some(1));
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1));
+}
+
+#[test]
+fn ten_thousand_lines_are_one_finding_and_few_writes() {
+    let mut world = World::new();
+    world.line(1, XID_48);
+    let before = world.published.get().unwrap().journal.seq;
+    for seq in 2..=10_000 {
+        world.line(seq, XID_48);
+    }
+    let state = world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(10_000));
+    assert!(state.journal.seq - before <= 3, "{} records", state.journal.seq - before);
+    let gpu = Some(GpuUuid("GPU-0".to_owned()));
+    assert_eq!(state.values.xids[&(gpu, 48)], 10_000);
+    assert!(state.journal.bytes < 100_000, "{}", state.journal.bytes);
+}
+
+#[test]
+fn killed_anywhere_it_loses_no_line_and_doubles_none() {
+    let mut world = World::new();
+    let mut next = 1;
+    let last = 300;
+    // A small generator: the same deaths in every run.
+    let mut random = 12_345_u32;
+    while next <= last {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        world.line(next, XID_48);
+        next += 1;
+        match random >> 28 {
+            0 | 1 => {
+                world.kill();
+                next = world.start().map_or(1, |after| after + 1);
+            }
+            2..=4 => drop(world.tick()),
+            _ => (),
+        }
+    }
+    world.clock.pass(2000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(last));
+    let mut opened: Vec<String> =
+        world.sunk().into_iter().filter(|line| line.contains("\"opened\"")).collect();
+    let all = opened.len();
+    opened.dedup();
+    assert_eq!(opened.len(), all);
+    let xids = opened.iter().filter(|line| line.contains("\"code\":\"gpu.xid\"")).count();
+    assert_eq!(xids, 1);
+}
+
+#[test]
+fn a_full_disk_is_said_and_nothing_is_lost() {
+    let mut world = World::new();
+    world.tick();
+    world.brain.as_mut().unwrap().journal.fill_disk(true);
+    world.line(1, XID_48);
+    let state = world.tick();
+    assert!(state.findings.iter().any(|shown| !shown.durable));
+    assert!(state.blind.iter().any(|blind| blind.what == "journal"), "{:?}", state.blind);
+    let state = world.tick();
+    assert_eq!(signal(&state, Signal::AgentLogWritable), Some(Reading::Value(0.0)));
+    assert!(world.sunk().is_empty(), "nothing is passed on that is not on disk");
+    world.brain.as_mut().unwrap().journal.fill_disk(false);
+    world.tick();
+    let state = world.tick();
+    assert!(state.findings.iter().all(|shown| shown.durable), "{:?}", state.findings);
+    assert!(state.blind.iter().all(|blind| blind.what != "journal"));
+    assert_eq!(state.journal.waiting, 0);
+    assert!(!world.sunk().is_empty());
+    world.kill();
+    world.start();
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1));
+}
+
+#[test]
+fn a_clock_that_was_set_is_seen_and_moves_no_window() {
+    let mut world = World::new();
+    world.tick();
+    world.clock.wall_ms.fetch_sub(3_600_000, Ordering::Relaxed);
+    let state = world.tick();
+    assert_eq!(signal(&state, Signal::AgentClockSteps), Some(Reading::Value(3600.0)));
+    world.line(1, XID_48);
+    assert_eq!(world.count("gpu.xid"), Some(1));
+}
+
+#[test]
+fn a_rule_that_is_turned_off_takes_its_findings_along() {
+    let mut world = World::new();
+    world.line(1, XID_48);
+    assert_eq!(world.count("gpu.xid"), Some(1));
+    let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
+    world.config.rules.insert("gpu.xid".to_owned(), off);
+    world.turn(vec![Seen::ConfigBad], false);
+    let state = world.tick();
+    assert_eq!(signal(&state, Signal::AgentConfigGood), Some(Reading::Value(0.0)));
+    let config = Box::new(world.config.clone());
+    world.turn(vec![Seen::Reloaded(config)], false);
+    let state = world.tick();
+    assert_eq!(signal(&state, Signal::AgentConfigGood), Some(Reading::Value(1.0)));
+    assert_eq!(world.count("gpu.xid"), None);
+}
+
+#[test]
+fn without_a_kernel_log_nvml_tells_of_xids() {
+    let mut world = World::new();
+    let why = "may not be read".to_owned();
+    world.turn(vec![Seen::Kernel(KernelLog::Unreadable { why })], false);
+    let xids = vec![(GpuUuid("GPU-0".to_owned()), 79)];
+    let collector = Some(Collector::NvmlFast);
+    world.turn(vec![Seen::Report(Report { collector, xids, ..Report::default() })], false);
+    let state = world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1));
+    assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
+    assert_eq!(state.blind.iter().filter(|blind| blind.what == "kernel-log").count(), 1);
+}
+
+#[test]
+fn nothing_is_healthy_before_it_was_seen() {
+    let mut world = World::new();
+    let state = world.tick();
+    let blind: Vec<&str> = state.blind.iter().map(|blind| blind.what.as_str()).collect();
+    assert_eq!(blind, ["kernel-log"]);
+    world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
+    assert!(world.tick().blind.is_empty());
+    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    let state = world.tick();
+    assert_eq!(state.blind[0].what, "nvml");
+    assert_eq!(state.values.processes, None);
+}

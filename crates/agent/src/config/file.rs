@@ -117,7 +117,7 @@ fn tables(top: &mut Section<'_>, config: &mut Config) {
         it.text("group", &mut config.socket.group);
     });
     top.section("probe", |it| {
-        it.seconds("deadline_s", &(0.5..=600.0), &mut config.probe.deadline_s)
+        it.seconds("deadline_s", &(0.5..=600.0), &mut config.probe.deadline_s);
     });
     top.section("tiers", |it| {
         it.seconds("fast_s", &(0.1..=60.0), &mut config.tiers.fast_s);

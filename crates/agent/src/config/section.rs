@@ -116,12 +116,11 @@ impl<'p> Section<'p> {
     ) {
         let Some(value) = self.take(key) else { return };
         let number = value.as_integer().and_then(|number| T::try_from(number).ok());
-        match number.filter(|number| range.contains(number)) {
-            Some(number) => *into = number,
-            None => {
-                let expected = format!("a whole number from {} to {}", range.start(), range.end());
-                self.refuse(key, &value, &expected);
-            }
+        if let Some(number) = number.filter(|number| range.contains(number)) {
+            *into = number;
+        } else {
+            let expected = format!("a whole number from {} to {}", range.start(), range.end());
+            self.refuse(key, &value, &expected);
         }
     }
 
@@ -153,12 +152,11 @@ impl<'p> Section<'p> {
         // Lossless: no whole number of seconds that is allowed comes near 2^52.
         #[expect(clippy::cast_precision_loss, reason = "the range is small")]
         let number = value.as_float().or(value.as_integer().map(|number| number as f64));
-        match number.filter(|number| range.contains(number)) {
-            Some(number) => *into = number,
-            None => {
-                let (from, to) = (range.start(), range.end());
-                self.refuse(key, &value, &format!("a number of seconds from {from} to {to}"));
-            }
+        if let Some(number) = number.filter(|number| range.contains(number)) {
+            *into = number;
+        } else {
+            let (from, to) = (range.start(), range.end());
+            self.refuse(key, &value, &format!("a number of seconds from {from} to {to}"));
         }
     }
 

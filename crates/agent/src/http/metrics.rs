@@ -120,16 +120,16 @@ const HOLDERS_MAX: usize = 64;
 
 fn holders(state: &State, text: &mut Text) {
     let Some(processes) = &state.values.processes else { return };
-    let mut held: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
+    let mut counts: BTreeMap<(&GpuUuid, &str, &str), u32> = BTreeMap::new();
     for process in processes {
         let (Some(kind), Some(name)) = (&process.kind, &process.name) else { continue };
-        if held.len() < HOLDERS_MAX {
-            *held.entry((&process.gpu, kind, name)).or_default() += 1;
+        if counts.len() < HOLDERS_MAX {
+            *counts.entry((&process.gpu, kind, name)).or_default() += 1;
         }
     }
     let help = "Processes on a GPU, by the pod, Slurm job or unit that they belong to.";
     let mut family = text.family("farrier_gpu_holder_processes", "gauge", help);
-    for ((gpu, kind, name), count) in held {
+    for ((gpu, kind, name), count) in counts {
         let labels = [("UUID", gpu.0.as_str()), ("kind", kind), ("name", name)];
         family.value(&labels, f64::from(count));
     }

@@ -1,1 +1,255 @@
+//! The pages, read by a strict little parser and by a client that is up to no good.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::{GpuIdentity, GpuUuid, Moment, Signal, Subject};
+use jiff::Timestamp;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::brain::{Blindness, Held};
+use crate::state::{Cost, JournalState, State, Values};
+
+/// A sample: name, labels, value.
+type Line = (String, BTreeMap<String, String>, f64);
+
+/// Reads the text form as its description has it, and nothing that is not in it.
+fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Line>) {
+    let mut types = BTreeMap::new();
+    let mut lines = Vec::new();
+    let mut current = String::new();
+    let mut seen = BTreeSet::new();
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(!help.is_empty());
+            assert!(!types.contains_key(name), "{name} stands there twice");
+            name.clone_into(&mut current);
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, current);
+            assert!(["gauge", "counter"].contains(&kind), "{kind}");
+            types.insert(name.to_owned(), kind.to_owned());
+        } else {
+            let sample = sample(line);
+            assert_eq!(sample.0, current, "{line}");
+            assert!(types.contains_key(&current), "{line}");
+            assert!(seen.insert((sample.0.clone(), sample.1.clone())), "twice: {line}");
+            lines.push(sample);
+        }
+    }
+    (types, lines)
+}
+
+fn sample(line: &str) -> Line {
+    let (head, value) = line.rsplit_once(' ').unwrap();
+    let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+    assert!(value.is_finite());
+    let Some((name, labels)) = head.split_once('{') else {
+        assert!(name_is_good(head), "{line}");
+        return (head.to_owned(), BTreeMap::new(), value);
+    };
+    assert!(name_is_good(name), "{line}");
+    let mut rest = labels.strip_suffix('}').unwrap();
+    let mut found = BTreeMap::new();
+    while !rest.is_empty() {
+        let (label, after) = rest.split_once("=\"").unwrap();
+        assert!(name_is_good(label), "{line}");
+        let mut content = String::new();
+        let mut letters = after.char_indices();
+        let end = loop {
+            match letters.next().unwrap() {
+                (at, '"') => break at + 1,
+                (_, '\\') => content.push(match letters.next().unwrap().1 {
+                    'n' => '\n',
+                    letter @ ('\\' | '"') => letter,
+                    letter => panic!("\\{letter} in {line}"),
+                }),
+                (_, letter) => content.push(letter),
+            }
+        };
+        assert!(found.insert(label.to_owned(), content).is_none());
+        rest = after[end..].strip_prefix(',').unwrap_or(&after[end..]);
+    }
+    (name.to_owned(), found, value)
+}
+
+fn name_is_good(name: &str) -> bool {
+    let good = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    name.chars().all(good) && name.starts_with(|letter: char| !letter.is_ascii_digit())
+}
+
+fn state() -> State {
+    let uuid = GpuUuid("GPU-0".to_owned());
+    let subject = Subject::Gpu(uuid.clone());
+    let values = vec![
+        (Signal::GpuTemperature, Reading::Value(34.0)),
+        (Signal::GpuMemoryTemperature, Reading::Absent),
+        (Signal::GpuPower, Reading::Unreadable("it hangs".to_owned())),
+        (Signal::GpuUtilisation, Reading::Value(0.93)),
+        (Signal::GpuEnergy, Reading::Value(4742.776)),
+        (Signal::GpuMemoryUsed, Reading::Value(1_073_741_824.0)),
+        (Signal::GpuEccCorrected, Reading::Value(7.0)),
+    ];
+    let link = Subject::Link { gpu: uuid.clone(), link: 3 };
+    let latest = [
+        (subject, values),
+        (link, vec![(Signal::LinkActive, Reading::Value(1.0))]),
+        (Subject::Node, vec![(Signal::NodeGpusPci, Reading::Value(1.0))]),
+    ];
+    let held = Held {
+        gpu: uuid.clone(),
+        pid: 7,
+        command: None,
+        memory_bytes: None,
+        kind: Some("unit".to_owned()),
+        name: Some("a\"b\\c\nd".to_owned()),
+    };
+    let values = Values {
+        gpus: vec![GpuIdentity {
+            uuid: uuid.clone(),
+            index: 0,
+            minor: Some(2),
+            pci: "0000:1b:00.0".to_owned(),
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+        }],
+        latest: latest.into(),
+        processes: Some(vec![held]),
+        driver: Some("580.95.05".to_owned()),
+        xids: [((Some(uuid.clone()), 48), 3), ((None, 79), 1)].into(),
+        last_xid: [(uuid, 48)].into(),
+    };
+    State {
+        at: Moment { steady_ms: clock::since_boot_ms(), wall: Timestamp::now() },
+        hostname: "node-1".to_owned(),
+        boot: "boot".to_owned(),
+        started: Timestamp::now(),
+        findings: Vec::new(),
+        opened: [("gpu.xid".to_owned(), 2)].into(),
+        values: Arc::new(values),
+        coverage: Arc::default(),
+        collectors: Vec::new(),
+        blind: Vec::new(),
+        unseen: None,
+        journal: JournalState::default(),
+        kernel_records: 12,
+        cost: Cost { cpu_us: 1_500_000, ..Cost::default() },
+    }
+}
+
+fn value(lines: &[Line], name: &str) -> Option<f64> {
+    lines.iter().find(|line| line.0 == name).map(|line| line.2)
+}
+
+#[test]
+fn the_page_parses_and_says_what_is_known_and_nothing_else() {
+    let config = Metrics { dcgm: true, hostname: None };
+    let (types, lines) = parse(&render(&state(), &[], &config));
+    assert_eq!(value(&lines, "farrier_gpu_temperature_c"), Some(34.0));
+    assert_eq!(value(&lines, "farrier_gpu_ecc_corrected_total"), Some(7.0));
+    assert_eq!(types["farrier_gpu_ecc_corrected_total"], "counter");
+    assert_eq!(value(&lines, "farrier_node_gpus_pci"), Some(1.0));
+    assert_eq!(value(&lines, "farrier_findings_opened_total"), Some(2.0));
+    assert_eq!(value(&lines, "farrier_agent_cpu_seconds_total"), Some(1.5));
+    // What is absent or unreadable is not there at all.
+    for name in ["farrier_gpu_power_w", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_MEMORY_TEMP"] {
+        assert_eq!(value(&lines, name), None, "{name}");
+        assert!(!types.contains_key(name), "{name}");
+    }
+    let xids: Vec<f64> =
+        lines.iter().filter(|line| line.0 == "farrier_xid_total").map(|line| line.2).collect();
+    assert_eq!(xids, [1.0, 3.0]);
+    let holder = lines.iter().find(|line| line.0 == "farrier_gpu_holder_processes").unwrap();
+    assert_eq!(holder.1["name"], "a\"b\\c\nd");
+}
+
+#[test]
+fn dashboards_of_dcgm_exporter_find_their_names_labels_and_units() {
+    let config = Metrics { dcgm: true, hostname: None };
+    let text = render(&state(), &[], &config);
+    // As dcgm-exporter prints it for an L4, with this GPU's values.
+    let labels = "{gpu=\"0\",UUID=\"GPU-0\",pci_bus_id=\"00000000:1B:00.0\",device=\"nvidia2\",modelName=\"NVIDIA H100 80GB \
+         HBM3\",Hostname=\"node-1\",DCGM_FI_DRIVER_VERSION=\"580.95.05\"}";
+    for (name, kind, help, value) in [
+        ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", "34"),
+        ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", "93"),
+        ("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", "1024"),
+        ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.", "48"),
+        (
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+            "counter",
+            "Total energy consumption since boot (in mJ).",
+            "4742776",
+        ),
+    ] {
+        let expected =
+            format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}\n");
+        assert!(text.contains(&expected), "{expected}\nin\n{text}");
+    }
+    let config = Metrics { dcgm: false, hostname: None };
+    assert!(!render(&state(), &[], &config).contains("DCGM"));
+}
+
+#[test]
+fn a_brain_that_stands_still_is_not_healthy() {
+    let published = Published::default();
+    assert_eq!(blind(&published, 0).len(), 1);
+    let mut shown = state();
+    shown.at.steady_ms = 50_000;
+    published.set(shown.clone());
+    assert!(blind(&published, 51_000).is_empty());
+    assert!(blind(&published, 61_000)[0].starts_with("brain: "));
+    let why = "it hangs".to_owned();
+    shown.blind = vec![Blindness { what: "nvml".to_owned(), why }];
+    published.set(shown);
+    assert_eq!(blind(&published, 51_000), ["nvml: it hangs"]);
+}
+
+async fn get(address: std::net::SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // The server may hang up in the middle of a request that is too large.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn requests_are_answered_and_hostile_ones_are_not() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let published = Published::default();
+        let metrics = Arc::new(RwLock::new(Metrics { dcgm: true, hostname: None }));
+        let board = Arc::new(Board::default());
+        let pages = Pages { published: published.clone(), board, metrics };
+        tokio::spawn(run(listener, pages));
+        let ask =
+            |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        assert!(get(address, &ask("/healthz")).await.starts_with("HTTP/1.1 503"));
+        published.set(state());
+        let healthy = get(address, &ask("/healthz")).await;
+        assert!(healthy.starts_with("HTTP/1.1 200") && healthy.ends_with("ok\n"), "{healthy}");
+        let page = get(address, &ask("/metrics")).await;
+        assert!(page.contains("text/plain; version=0.0.4"), "{page}");
+        assert!(get(address, &ask("/")).await.contains("/metrics"));
+        assert!(get(address, &ask("/nothing")).await.starts_with("HTTP/1.1 404"));
+        // Headers without end.
+        let endless = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(1 << 20));
+        assert!(!get(address, &endless).await.contains("200 OK"));
+        // More connections than are served do not keep the others out for good.
+        let idle: Vec<TcpStream> = {
+            let mut idle = Vec::new();
+            for _ in 0..120 {
+                idle.push(TcpStream::connect(address).await.unwrap());
+            }
+            idle
+        };
+        drop(idle);
+        assert!(get(address, &ask("/healthz")).await.ends_with("ok\n"));
+    });
+}

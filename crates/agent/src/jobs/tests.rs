@@ -1,1 +1,341 @@
+//! Jobs that behave, and clients that do not.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::*;
+use crate::config::Socket;
+
+/// Nothing here takes long; a test that waits for ever should not.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Fixed;
+
+impl Answers for Fixed {
+    fn status(&self) -> Arc<str> {
+        format!("{{\"v\":1,\"filler\":\"{}\"}}\n", "x".repeat(100_000)).into()
+    }
+}
+
+struct Served {
+    _folder: TempDir,
+    path: PathBuf,
+    board: Arc<Board>,
+}
+
+fn serve() -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run/agent.sock");
+    let board = Arc::new(Board::default());
+    let socket = Socket { path: path.clone(), mode: 0o600, group: None };
+    let listener = bind(&socket).unwrap();
+    tokio::spawn(run(listener, Arc::clone(&board), Arc::new(Fixed)));
+    Served { _folder: folder, path, board }
+}
+
+struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    async fn connect(served: &Served) -> Self {
+        Self { stream: BufReader::new(UnixStream::connect(&served.path).await.unwrap()) }
+    }
+
+    async fn send(&mut self, message: &Value) {
+        self.raw(format!("{message}\n").as_bytes()).await;
+    }
+
+    async fn raw(&mut self, bytes: &[u8]) {
+        // Whoever is let go finds out here.
+        let _ = timeout(PATIENCE, self.stream.get_mut().write_all(bytes)).await.unwrap();
+    }
+
+    /// The next answer; none: the connection has ended.
+    async fn hear(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        let length = timeout(PATIENCE, self.stream.read_line(&mut line)).await.unwrap();
+        (length.ok()? > 0).then(|| serde_json::from_str(&line).unwrap())
+    }
+
+    async fn hello(served: &Served, job: &str, gpu: &str) -> Self {
+        let mut client = Self::connect(served).await;
+        let hello =
+            json!({"type": "hello", "v": 1, "job": job, "rank": 0, "world_size": 8, "gpu": gpu});
+        client.send(&hello).await;
+        assert_eq!(client.hear().await.unwrap()["type"], "welcome");
+        client
+    }
+}
+
+fn test(body: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(body);
+}
+
+fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
+    let subject = Subject::Gpu(GpuUuid(gpu.to_owned()));
+    let at = jiff::Timestamp::UNIX_EPOCH;
+    Finding {
+        id,
+        code: "gpu.xid".to_owned(),
+        detail: String::new(),
+        subject,
+        kind: FindingKind::Fault,
+        severity,
+        text: "text".to_owned(),
+        action,
+        rule_action: action,
+        action_by: farrier_fleet::health::finding::ActionBy::Rule,
+        evidence: Vec::new(),
+        first_seen: at,
+        last_seen: at,
+        count: 1,
+        clears: String::new(),
+        cleared: None,
+    }
+}
+
+/// Waits until something is so: the server reads when it gets to it.
+async fn until(holds: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "it did not come");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[test]
+fn a_job_is_followed_step_by_step() {
+    test(async {
+        let served = serve();
+        let mut first = Client::hello(&served, "4711", "GPU-0").await;
+        let mut second = Client::hello(&served, "4711", "GPU-1").await;
+        for (client, tokens) in [(&mut first, 1000), (&mut second, 3000)] {
+            client.send(&json!({"type": "phase", "name": "train"})).await;
+            client.send(&json!({"type": "step_begin", "step": 12})).await;
+            let end = json!({"type": "step_end", "step": 12, "seconds": 0.5, "tokens": tokens, "loss": 2.5, "new": 1});
+            client.send(&end).await;
+        }
+        second.send(&json!({"type": "oom", "bytes_wanted": 5})).await;
+        second.send(&json!({"type": "checkpoint_done", "step": 10})).await;
+        until(|| served.board.jobs().first().is_some_and(|job| job.checkpoint_step == Some(10)))
+            .await;
+        let jobs = served.board.jobs();
+        assert_eq!(jobs.len(), 1);
+        let job = &jobs[0];
+        assert_eq!((job.ranks, job.world_size, job.step), (2, Some(8), Some(12)));
+        assert_eq!((job.loss, job.tokens_per_s, job.ooms), (Some(2.5), Some(8000.0), 1));
+        assert_eq!(job.phase.as_deref(), Some("train"));
+        drop(first);
+        until(|| served.board.jobs()[0].ranks == 1).await;
+        assert_eq!(served.board.dropped(), 0);
+    });
+}
+
+#[test]
+fn whoever_works_on_a_failing_gpu_is_told_once() {
+    test(async {
+        let served = serve();
+        let mut sick = Client::hello(&served, "sick", "GPU-0").await;
+        let mut well = Client::hello(&served, "well", "GPU-1").await;
+        let bad = finding(5, "GPU-0", Severity::Fatal, Action::RebootNode);
+        served.board.finding(&bad, None);
+        served.board.finding(&bad, None);
+        served.board.finding(&finding(6, "GPU-0", Severity::Warning, Action::RebootNode), None);
+        served.board.finding(&finding(7, "GPU-0", Severity::Fatal, Action::RestartApp), None);
+        let told = sick.hear().await.unwrap();
+        assert_eq!((&told["type"], &told["finding"]), (&json!("checkpoint_wanted"), &json!(5)));
+        // The next that each hears is the answer to its own question: nothing came in between.
+        for client in [&mut sick, &mut well] {
+            client.send(&json!({"type": "status"})).await;
+            assert_eq!(client.hear().await.unwrap()["v"], 1);
+        }
+        // Who comes later hears of what stands, until it is cleared.
+        let mut late = Client::hello(&served, "late", "GPU-0").await;
+        assert_eq!(late.hear().await.unwrap()["finding"], 5);
+        served.board.cleared(&bad);
+        let mut later = Client::hello(&served, "later", "GPU-0").await;
+        later.send(&json!({"type": "status"})).await;
+        assert_eq!(later.hear().await.unwrap()["v"], 1);
+        let wanted: u64 = served.board.jobs().iter().map(|job| job.checkpoints_wanted).sum();
+        assert_eq!(wanted, 2);
+    });
+}
+
+#[test]
+fn nonsense_is_answered_once_and_then_ended() {
+    test(async {
+        let served = serve();
+        let mut client = Client::connect(&served).await;
+        for _ in 0..20 {
+            client.raw(b"\x00\xff not json\n").await;
+        }
+        assert_eq!(client.hear().await.unwrap()["type"], "error");
+        let last = client.hear().await.unwrap();
+        assert_eq!(last["message"], "too many lines that are no messages");
+        assert_eq!(client.hear().await, None);
+        let mut client = Client::connect(&served).await;
+        client.send(&json!({"type": "step_begin", "step": 1})).await;
+        assert_eq!(client.hear().await.unwrap()["message"], "say hello first");
+        client.send(&json!({"type": "hello", "v": 2, "job": "x"})).await;
+        let mut client = Client::connect(&served).await;
+        client.send(&json!({"type": "hello", "v": 2, "job": "x"})).await;
+        let message = client.hear().await.unwrap()["message"].to_string();
+        assert!(message.contains("version 2"), "{message}");
+        assert!(served.board.dropped() >= 12);
+    });
+}
+
+#[test]
+fn an_endless_line_ends_the_connection_and_nobody_elses() {
+    test(async {
+        let served = serve();
+        let mut good = Client::hello(&served, "good", "GPU-0").await;
+        let mut bad = Client::connect(&served).await;
+        bad.raw(&vec![b'a'; 256 << 10]).await;
+        assert_eq!(bad.hear().await.map(|said| said["type"].clone()), Some(json!("error")));
+        assert_eq!(bad.hear().await, None);
+        // A hundred lines that never end, each within its own bound: together they are too much.
+        let mut many = Vec::new();
+        for _ in 0..100 {
+            let mut client = Client::connect(&served).await;
+            client.raw(&vec![b'a'; 60 << 10]).await;
+            many.push(client);
+        }
+        until(|| served.board.clients() < 90).await;
+        good.send(&json!({"type": "phase", "name": "still here"})).await;
+        until(|| served.board.jobs()[0].phase.as_deref() == Some("still here")).await;
+        drop(many);
+        until(|| served.board.clients() == 1).await;
+        assert!(served.board.reserve(4 << 20), "all the room is free again");
+        served.board.release(4 << 20);
+    });
+}
+
+#[test]
+fn a_flood_is_counted_and_dropped() {
+    test(async {
+        let served = serve();
+        let mut good = Client::hello(&served, "good", "GPU-0").await;
+        let mut bad = Client::hello(&served, "bad", "GPU-1").await;
+        let burst = "{\"type\":\"phase\",\"name\":\"x\"}\n".repeat(20_000);
+        bad.raw(burst.as_bytes()).await;
+        good.send(&json!({"type": "phase", "name": "still here"})).await;
+        let phase = || {
+            let jobs = served.board.jobs();
+            jobs.iter().find(|job| job.job == "good").and_then(|job| job.phase.clone())
+        };
+        until(|| phase().as_deref() == Some("still here")).await;
+        until(|| served.board.dropped() > 10_000).await;
+    });
+}
+
+#[test]
+fn who_never_reads_is_let_go() {
+    test(async {
+        tokio::time::pause();
+        let served = serve();
+        let mut bad = Client::connect(&served).await;
+        // The kernel takes some answers; then nobody waits for longer than five seconds.
+        for _ in 0..50 {
+            bad.raw(b"{\"type\":\"status\"}\n").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        until_paused(|| served.board.clients() == 0).await;
+        let mut left = Vec::new();
+        let _ = bad.stream.read_to_end(&mut left).await;
+        assert!(left.len() < 5_000_000, "{}", left.len());
+    });
+}
+
+/// Like [`until`] with time that does not pass by itself.
+async fn until_paused(holds: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not come");
+}
+
+#[test]
+fn five_thousand_connections_leave_room_and_memory() {
+    test(async {
+        let served = serve();
+        let mut good = Client::hello(&served, "good", "GPU-0").await;
+        let mut many = Vec::new();
+        let mut refused = 0;
+        for _ in 0..5000 {
+            match UnixStream::connect(&served.path).await {
+                Ok(stream) => many.push(stream),
+                // This process may not have so many files open.
+                Err(_) => refused += 1,
+            }
+            if many.len() > 1500 {
+                // Those that were refused have ended by themselves; keep the number of files down.
+                many.drain(..200);
+            }
+            tokio::task::yield_now().await;
+        }
+        assert!(served.board.clients() <= CLIENTS_MAX);
+        drop(many);
+        until(|| served.board.clients() == 1).await;
+        good.send(&json!({"type": "status"})).await;
+        assert_eq!(good.hear().await.unwrap()["v"], 1, "{refused} refused");
+    });
+}
+
+#[test]
+fn users_are_bounded_and_jobs_make_room() {
+    let board = Board::default();
+    let join = |uid| board.join(uid, None, tokio::sync::mpsc::channel(1).0);
+    for _ in 0..CLIENTS_MAX / 2 {
+        join(1000).unwrap();
+    }
+    assert!(join(1000).is_err());
+    for _ in 0..CLIENTS_MAX / 2 {
+        join(0).unwrap();
+    }
+    assert!(join(0).is_err());
+    for number in 0..200_u64 {
+        let request: protocol::Request = serde_json::from_value(
+            json!({"type": "hello", "v": 1, "job": format!("job {number} {}", "x".repeat(1000))}),
+        )
+        .unwrap();
+        let at = jiff::Timestamp::from_second(i64::try_from(number).unwrap()).unwrap();
+        board.take(1 + number % 512, at, request).unwrap();
+    }
+    let jobs = board.jobs();
+    assert_eq!(jobs.len(), JOBS_MAX);
+    assert!(jobs.iter().all(|job| job.job.chars().count() <= 128));
+}
+
+#[test]
+fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+    test(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.sock");
+        let socket = Socket { path: path.clone(), mode: 0o640, group: None };
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let listener = bind(&socket).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::metadata(&path).unwrap().permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o640);
+        assert!(matches!(bind(&socket), Err(SocketError::InUse { .. })));
+        drop(listener);
+        let group = Some("no such group".to_owned());
+        let socket = Socket { group, ..socket };
+        assert!(matches!(bind(&socket), Err(SocketError::NoGroup { .. })));
+    });
+}

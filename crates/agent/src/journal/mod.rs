@@ -24,7 +24,7 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use fold::Fold;
 pub use record::{Record, Snapshot, VERSION};
-pub use sink::{Sink, SinkError};
+pub use sink::{Backlog, Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
@@ -225,6 +225,14 @@ impl Journal {
         Ok(written)
     }
 
+    /// Lets every write fail as on a full disk, or no longer.
+    #[cfg(test)]
+    pub(crate) fn fill_disk(&mut self, full: bool) {
+        let last = self.segments.last().map_or(1, |segment| segment.number);
+        let path = if full { "/dev/full".into() } else { segment::path(&self.dir, last) };
+        self.file = fs::OpenOptions::new().append(true).open(path).expect("both are there");
+    }
+
     /// Cuts off what a write that failed has left behind.
     fn mend(&mut self) -> io::Result<()> {
         if self.dirty {
@@ -290,15 +298,18 @@ impl Journal {
                 return;
             }
             let path = segment::path(&self.dir, oldest.number);
-            if let Err(err) = fs::remove_file(&path) {
-                if err.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
-                    return;
-                }
+            let gone = fs::remove_file(&path);
+            if let Err(err) = gone.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
+                tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
+                return;
             }
             self.segments.remove(0);
         }
     }
+}
+
+fn not_found(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::NotFound
 }
 
 /// What a folder holds.
@@ -328,7 +339,7 @@ fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, JournalError>
         let read = match read {
             Ok(read) => read,
             // Deleted since it was listed: a newer snapshot stands for it.
-            Err(err) if err.kind() == io::ErrorKind::NotFound => continue,
+            Err(err) if not_found(&err) => continue,
             Err(err) => return Err(folder(err)),
         };
         if let Some(version) = read.newer {

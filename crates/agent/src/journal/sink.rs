@@ -64,6 +64,15 @@ struct Line<'c> {
     change: &'c Change,
 }
 
+/// A sink and the records that it lacks.
+#[derive(Debug)]
+pub struct Backlog {
+    /// The sink.
+    pub sink: Sink,
+    /// On disk, and not passed on before the agent ended.
+    pub lacks: Vec<Record>,
+}
+
 /// The sink.
 #[derive(Debug)]
 pub struct Sink {

@@ -120,7 +120,7 @@ fn explained(err: AgentError) -> anyhow::Error {
         AgentError::Config(ConfigError::Content { .. }) => return Hinted::error(chain(&err), hint),
         _ => err.to_string(),
     };
-    let cause = std::error::Error::source(&err).map(|source| chain(source));
+    let cause = std::error::Error::source(&err).map(chain);
     let message = cause.map_or(message.clone(), |cause| format!("{message}: {cause}"));
     Hinted::error(message, hint)
 }

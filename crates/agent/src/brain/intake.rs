@@ -1,0 +1,98 @@
+//! What collectors said, put into a batch.
+
+use std::sync::Arc;
+
+use farrier_facts::decode;
+use farrier_fleet::health::{Batch, KernelEvent, Moment};
+use farrier_hardware::kmsg::KernelLog;
+
+use super::{Brain, Report, Seen, decode_facts};
+
+impl Brain {
+    pub(super) fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
+        match seen {
+            Seen::Report(report) => self.take_report(now, report, batch),
+            Seen::NvmlBlind { why } => {
+                if self.own.nvml_blind.as_ref() != Some(&why) {
+                    tracing::warn!(%why, "NVML is blind");
+                }
+                self.values.processes = None;
+                self.own.nvml_blind = Some(why);
+            }
+            Seen::Kernel(said) => self.take_kernel(now, said, batch),
+            Seen::Checked { items, unseen } => {
+                batch.checks = Some(items);
+                self.unseen = Some(Arc::new(unseen));
+            }
+            Seen::Reloaded(config) => self.reload(now, &config),
+            Seen::ConfigBad => self.own.config_good = false,
+            Seen::Stop => (),
+        }
+    }
+
+    fn take_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
+        if let Some(collector) = report.collector {
+            self.own.heard(collector, now);
+            if collector.is_nvml() && self.own.nvml_blind.take().is_some() {
+                tracing::info!("NVML answers");
+            }
+        }
+        self.cost.child_cpu_us += report.child_cpu_us;
+        self.cost.child_rss_bytes = report.child_rss_bytes.or(self.cost.child_rss_bytes);
+        self.values.driver = report.driver.or(self.values.driver.take());
+        self.values.processes = report.processes.or(self.values.processes.take());
+        batch.inventory = report.inventory.or(batch.inventory.take());
+        batch.samples.extend(report.samples);
+        // Where the kernel log is not read NVML is the only one who tells of an Xid.
+        if !matches!(self.own.kernel_log, Some(Ok(()))) {
+            for (gpu, xid) in report.xids {
+                let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+                let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
+                let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
+                for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
+                    let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
+                    self.values.count_xid(inventory, &event);
+                    batch.kernel.push(event);
+                }
+            }
+        }
+    }
+
+    fn take_kernel(&mut self, now: Moment, said: KernelLog, batch: &mut Batch) {
+        let from = batch.kernel.len();
+        match said {
+            KernelLog::Record { seq, since_boot_us, text, .. } => {
+                self.own.kernel_log = Some(Ok(()));
+                self.kernel.record(now, seq, since_boot_us, &text, &mut batch.kernel);
+            }
+            KernelLog::Lost { lines } => {
+                tracing::warn!(
+                    lines,
+                    "lines of the kernel log were overwritten before they were read"
+                );
+                self.own.lines_lost += lines;
+            }
+            KernelLog::Unreadable { why } => {
+                tracing::warn!(%why, "the kernel log is not read");
+                self.own.kernel_log = Some(Err(why));
+            }
+            KernelLog::CaughtUp => self.own.kernel_log = Some(Ok(())),
+        }
+        let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+        for event in &batch.kernel[from..] {
+            self.values.count_xid(inventory, event);
+        }
+    }
+
+    pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
+        self.kernel.settle(now, &mut batch.kernel);
+        if let Some(step_s) = self.own.compare_clocks(now) {
+            tracing::warn!(step_s, "the wall clock was set");
+        }
+        self.own.messages_dropped = self.board.dropped();
+        let (cpu_us, rss_bytes) = self.clock.cost();
+        self.cost.cpu_us = cpu_us;
+        self.cost.rss_bytes = rss_bytes;
+        batch.samples.extend(self.own.samples(now));
+    }
+}

@@ -1,0 +1,104 @@
+//! The configuration: judged whole, read again, and what happens where it is wrong.
+
+use std::fs;
+
+use crate::support::run;
+use crate::world::{World, find};
+
+#[test]
+fn a_good_file_is_printed_and_reads_back() {
+    let world = World::of(1);
+    let path = world.text("agent.toml");
+    fs::write(&path, world.config("[rules.\"gpu.temperature-margin\"]\nenabled = false\n"))
+        .unwrap();
+    let ran = run(&["agent", "--check-config", "--config", &path]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("listen = \"127.0.0.1:0\""), "{}", ran.stdout);
+    let again = world.text("again.toml");
+    fs::write(&again, &ran.stdout).unwrap();
+    let second = run(&["agent", "--check-config", "--config", &again]);
+    assert_eq!((second.code, &second.stdout), (0, &ran.stdout), "{}", second.stderr);
+    let flags = ["agent", "--check-config", "--config", &path, "--listen", "off", "--root", "/x"];
+    let ran = run(&flags);
+    assert!(
+        ran.stdout.contains("listen = \"off\"") && ran.stdout.contains("root = \"/x\""),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let world = World::of(1);
+    let path = world.text("agent.toml");
+    let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
+                 [rules.\"gpu.xid\"]\nlimits = 1\n";
+    fs::write(&path, wrong).unwrap();
+    let ran = run(&["agent", "--check-config", "--config", &path]);
+    assert_eq!(ran.code, 2);
+    for part in
+        ["`lisen`", "did you mean `listen`?", "tiers.fast_s", "gpu.temperature-margins", "limits"]
+    {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+    // What would not pass the check does not start.
+    let ran = run(&["agent", "--config", &path]);
+    assert_eq!(ran.code, 2);
+    let ran = run(&["agent", "--config", "/nonexistent/agent.toml"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("/nonexistent/agent.toml"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
+    let world = World::of(1);
+    let agent = world.agent().ready();
+    let path = world.path("agent.toml");
+    let line = format!(
+        "NVRM: Xid (PCI:{}): 31, pid=7, name=x, MMU Fault",
+        crate::crash::gpu_address(&world)
+    );
+    world.kernel_lines(std::iter::once(line));
+    agent.until_found("gpu.xid");
+    fs::write(&path, "nonsense = true\n").unwrap();
+    agent.signal("-HUP");
+    agent.until_found("agent.config-bad");
+    assert!(agent.log().contains("the old one stays in force"), "{}", agent.log());
+    let off = world.config("[rules.\"gpu.xid\"]\nenabled = false\n");
+    fs::write(&path, off.replace("127.0.0.1:0", "127.0.0.1:1")).unwrap();
+    agent.signal("-HUP");
+    agent.until(|status| {
+        find(status, "gpu.xid").is_none() && find(status, "agent.config-bad").is_none()
+    });
+    assert!(agent.log().contains("keys=listen"), "{}", agent.log());
+    agent.stop();
+}
+
+#[test]
+fn one_agent_a_node() {
+    let world = World::of(1);
+    let agent = world.agent().ready();
+    let words = world.words();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let second = run(&words);
+    assert_eq!(second.code, 2);
+    assert!(second.stderr.contains("another agent uses the state folder"), "{}", second.stderr);
+    agent.stop();
+}
+
+#[test]
+fn without_an_agent_status_says_what_was() {
+    let world = World::of(1);
+    let none = world.status_ran(&[]);
+    assert_eq!(none.code, 2);
+    assert!(none.stderr.contains("no agent answers"), "{}", none.stderr);
+    let agent = world.agent().ready();
+    world.inject(&["lost"]);
+    agent.until_found("gpu.lost");
+    agent.stop();
+    let (status, code) = world.status();
+    assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
+    assert!(status["agent"].is_null());
+    let table = world.status_ran(&[]).stdout;
+    assert!(table.starts_with("FAULTY: agent is not running, state as of 20"), "{table}");
+}

@@ -1,0 +1,104 @@
+//! `kill -9` at each step between an observation and its sinks: nothing is lost and nothing doubled.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::world::{World, find};
+
+/// The steps, as `farrier_agent::crash` names them.
+const POINTS: [&str; 7] =
+    ["observed", "decided", "half-written", "written", "synced", "published", "sunk"];
+
+const XID_94: &str = "NVRM: Xid (PCI:0000:1b:00): 94, pid=48211, name=python3, Contained ECC error";
+
+/// How often each change of each finding was passed on.
+fn changes(world: &World) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    for (kind, finding) in world.sunk() {
+        let key = format!("{kind} {} {} {}", finding["id"], finding["code"], finding["count"]);
+        *counts.entry(key).or_default() += 1;
+    }
+    counts
+}
+
+fn count(status: &Value) -> u64 {
+    find(status, "gpu.xid").map_or(0, |finding| finding["count"].as_u64().unwrap())
+}
+
+#[test]
+fn killed_at_each_step_it_finds_what_happened_once() {
+    for point in POINTS {
+        let world = World::of(1);
+        let pci = gpu_address(&world);
+        let line = XID_94.replace("0000:1b:00", &pci);
+        // The first record that such an agent writes is that of the Xid: a new node has nothing wrong with it.
+        let mut agent = world.agent_with(|command| {
+            command.env("FARRIER_CRASH_AT", at_xid(point));
+        });
+        agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+        world.kernel_lines(std::iter::once(line.clone()));
+        let ended = agent.ended();
+        assert!(!ended.success(), "{point}: {ended}");
+        drop(agent);
+        let agent = world.agent().ready();
+        let status = agent.until(|status| count(status) >= 1);
+        assert_eq!(count(&status), 1, "{point}: {status:#}");
+        // It goes on counting where it was.
+        world.kernel_lines([line.clone(), line.clone()].into_iter());
+        let status = agent.until(|status| count(status) >= 3);
+        assert_eq!(count(&status), 3, "{point}");
+        agent.stop();
+        let changes = changes(&world);
+        assert!(changes.values().all(|times| *times == 1), "{point}: {changes:?}");
+        let opened = |key: &&String| key.starts_with("opened") && key.contains("gpu.xid\"");
+        assert_eq!(changes.keys().filter(opened).count(), 1, "{point}: {changes:?}");
+    }
+}
+
+/// Observations and decisions are many before the Xid's: those of ticks. The others are of records only.
+fn at_xid(point: &str) -> String {
+    match point {
+        "observed" | "decided" => format!("{point}:kernel"),
+        _ => point.to_owned(),
+    }
+}
+
+/// `0000:1b:00` of the first GPU.
+pub(crate) fn gpu_address(world: &World) -> String {
+    let devices = std::fs::read_dir(world.path("node/root/sys/bus/pci/devices")).unwrap();
+    let mut gpus: Vec<String> = devices
+        .flatten()
+        .filter(|entry| {
+            let read =
+                |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+            read("vendor").trim() == "0x10de" && read("class").trim() == "0x030200"
+        })
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    gpus.sort();
+    gpus[0].trim_end_matches(".0").to_owned()
+}
+
+#[test]
+fn killed_while_lines_pour_in_it_counts_each_once() {
+    let world = World::of(1);
+    let line = XID_94.replace("0000:1b:00", &gpu_address(&world));
+    let mut written = 0;
+    for _ in 0..4 {
+        let agent = world.agent();
+        agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+        for _ in 0..5 {
+            world.kernel_lines((0..500).map(|_| line.clone()));
+            written += 500;
+        }
+        agent.until(|status| count(status) > written / 2);
+        agent.kill();
+    }
+    let agent = world.agent().ready();
+    let status = agent.until(|status| count(status) >= written);
+    assert_eq!(count(&status), written);
+    agent.stop();
+    let changes = changes(&world);
+    assert!(changes.values().all(|times| *times == 1), "{changes:?}");
+}

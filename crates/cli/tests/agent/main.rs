@@ -1,0 +1,13 @@
+//! `farrier agent` and `farrier status` on a simulated node: the whole program, its faults and its ends.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod config;
+mod crash;
+mod faults;
+mod jobs;
+mod privilege;
+mod world;

@@ -1,0 +1,58 @@
+//! Without root: it runs, and says what it cannot see.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::support::farrier;
+use crate::world::{World, command_for, is_root};
+
+#[test]
+fn without_root_it_says_what_it_cannot_see() {
+    let world = World::of(1);
+    let kmsg = world.path("node/root/dev/kmsg");
+    fs::set_permissions(&kmsg, fs::Permissions::from_mode(0o600)).unwrap();
+    let words = world.words();
+    let mut command = farrier(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    if is_root() {
+        // Somebody else: may read what is there for all, may write only its own.
+        for name in ["", "agent.toml"] {
+            let mode = if name.is_empty() { 0o777 } else { 0o644 };
+            fs::set_permissions(world.path(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        if !nobody_can_run() {
+            eprintln!("SKIPPED: `setpriv` is missing, or the binary cannot be reached by others");
+            return;
+        }
+        let mut as_nobody = Command::new("setpriv");
+        as_nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+        as_nobody
+            .arg(env!("CARGO_BIN_EXE_farrier"))
+            .args(&words)
+            .stdin(std::process::Stdio::null());
+        command = as_nobody;
+    }
+    let agent = world.spawn(command_for(&mut command, &world.path("log"), |_| ()));
+    let status = agent.until(|status| {
+        let blind = status["not_seen"].as_array().cloned().unwrap_or_default();
+        blind.len() == 1 && blind[0]["what"] == "kernel-log"
+    });
+    assert_ne!(status["verdict"], "healthy", "{status:#}");
+    let why = status["not_seen"][0]["why"].as_str().unwrap();
+    assert!(why.contains("needs root or CAP_SYSLOG"), "{why}");
+    assert_eq!(status["gpus"].as_array().unwrap().len(), 1, "NVML needs no root");
+    let table = world.status_ran(&[]);
+    assert_eq!(table.code, 1);
+    assert!(table.stdout.contains("Not seen"), "{}", table.stdout);
+    assert_eq!(agent.get("/healthz").0, 503);
+}
+
+/// Whether another user reaches the binary: a checkout in root's home is closed to all.
+fn nobody_can_run() -> bool {
+    Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(env!("CARGO_BIN_EXE_farrier"))
+        .arg("--version")
+        .output()
+        .is_ok_and(|ran| ran.status.success())
+}

@@ -1,0 +1,279 @@
+//! A simulated node with an agent that does not outlive its test.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Ran, farrier, run};
+
+/// What the agent does within a second may take longer on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A simulated node.
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    /// Eight H100.
+    pub(crate) fn new() -> Self {
+        Self::of(8)
+    }
+
+    pub(crate) fn of(gpus: u32) -> Self {
+        build_library();
+        let world = Self { folder: tempfile::tempdir().unwrap() };
+        let (dir, gpus) = (world.text("node"), gpus.to_string());
+        let made = run(&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB", "--gpus", &gpus]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        world
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn inject(&self, words: &[&str]) {
+        let dir = self.text("node");
+        let mut all = vec!["simulate", "inject", &dir];
+        all.extend(words);
+        let ran = run(&all);
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+    }
+
+    /// Appends to the kernel log what a driver would print.
+    pub(crate) fn kernel_lines(&self, lines: impl Iterator<Item = String>) {
+        let path = self.path("node/root/dev/kmsg");
+        let text = fs::read_to_string(&path).unwrap();
+        let last = text.lines().rev().find_map(|line| line.split(',').nth(1)?.parse::<u64>().ok());
+        let mut seq = last.map_or(0, |last| last + 1);
+        let mut out = String::new();
+        for line in lines {
+            out.push_str(&format!("3,{seq},999999000,-;{line}\n"));
+            seq += 1;
+        }
+        let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+        file.write_all(out.as_bytes()).unwrap();
+    }
+
+    /// The words that start an agent for this node, with a configuration that a test may write.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let config = self.path("agent.toml");
+        if !config.exists() {
+            fs::write(&config, self.config("")).unwrap();
+        }
+        vec!["agent".to_owned(), "--config".to_owned(), self.text("agent.toml")]
+    }
+
+    /// The configuration of this node, and more.
+    pub(crate) fn config(&self, more: &str) -> String {
+        let at = |name: &str| self.text(name);
+        format!(
+            "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n[sink]\nfile = {:?}\n{more}",
+            at("state"),
+            at("node/root"),
+            at("node/lib/libnvidia-ml.so.1"),
+            at("agent.sock"),
+            at("sink.jsonl"),
+        )
+    }
+
+    /// Starts an agent.
+    pub(crate) fn agent(&self) -> Agent<'_> {
+        self.agent_with(|_| ())
+    }
+
+    /// Starts one whose command is changed first.
+    pub(crate) fn agent_with(&self, change: impl FnOnce(&mut Command)) -> Agent<'_> {
+        let words = self.words();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = farrier(&words);
+        self.spawn(command_for(&mut command, &self.path("log"), change))
+    }
+
+    pub(crate) fn spawn(&self, command: &mut Command) -> Agent<'_> {
+        Agent { world: self, child: command.spawn().unwrap() }
+    }
+
+    /// What `farrier status` prints as JSON, and its exit code.
+    pub(crate) fn status(&self) -> (Value, i32) {
+        let ran = self.status_ran(&["--output", "json"]);
+        let value = serde_json::from_str(&ran.stdout);
+        (value.unwrap_or_else(|_| panic!("{}{}", ran.stdout, ran.stderr)), ran.code)
+    }
+
+    pub(crate) fn status_ran(&self, more: &[&str]) -> Ran {
+        let (socket, state) = (self.text("agent.sock"), self.text("state"));
+        let mut words = vec!["status", "--socket", &socket, "--state-dir", &state];
+        words.extend(more);
+        run(&words)
+    }
+
+    /// The sink's changes: the kind of change and the finding.
+    pub(crate) fn sunk(&self) -> Vec<(String, Value)> {
+        let text = fs::read_to_string(self.path("sink.jsonl")).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines
+            .filter_map(|line| {
+                let change = line.get("change")?.as_object()?;
+                let (kind, finding) = change.iter().next()?;
+                Some((kind.clone(), finding.clone()))
+            })
+            .collect()
+    }
+}
+
+pub(crate) fn command_for<'c>(
+    command: &'c mut Command,
+    log: &Path,
+    change: impl FnOnce(&mut Command),
+) -> &'c mut Command {
+    let log = fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+    command.stdout(Stdio::null()).stderr(log);
+    change(command);
+    command
+}
+
+/// An agent that runs.
+pub(crate) struct Agent<'w> {
+    world: &'w World,
+    child: Child,
+}
+
+impl Agent<'_> {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it sees everything.
+    pub(crate) fn ready(self) -> Self {
+        self.until(|status| {
+            status["not_seen"].as_array().is_some_and(Vec::is_empty)
+                && !status["not_checked"].is_null()
+        });
+        self
+    }
+
+    /// Waits until the status is so; gives it.
+    pub(crate) fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        let mut last = Value::Null;
+        while start.elapsed() < PATIENCE {
+            let ran = self.world.status_ran(&["--output", "json"]);
+            if let Ok(status) = serde_json::from_str::<Value>(&ran.stdout) {
+                if !status["agent"].is_null() && holds(&status) {
+                    return status;
+                }
+                last = status;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it did not come; the log:\n{}\nthe status:\n{last:#}", self.log());
+    }
+
+    /// Waits for an open finding of this code.
+    pub(crate) fn until_found(&self, code: &str) -> Value {
+        let status = self.until(|status| find(status, code).is_some());
+        find(&status, code).unwrap()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// Waits for its end by itself.
+    pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it still runs:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Ends it as systemd does.
+    pub(crate) fn stop(mut self) {
+        self.signal("-TERM");
+        let status = self.ended();
+        assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    /// Ends it as nobody should.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.world.path("log")).unwrap_or_default()
+    }
+
+    /// Asks a page; gives the code and the text.
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let log = self.log();
+        let address = log.lines().rev().find_map(|line| line.split("address=").nth(1)).unwrap();
+        let mut stream = TcpStream::connect(address.trim()).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Memory of the agent in bytes.
+    pub(crate) fn rss_bytes(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An open finding of this code.
+pub(crate) fn find(status: &Value, code: &str) -> Option<Value> {
+    let findings = status["findings"].as_array()?;
+    findings.iter().map(|it| &it["finding"]).find(|it| it["code"] == code).cloned()
+}
+
+/// Builds the library beside the binary: tests of one package do not build the library of another.
+fn build_library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap();
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["build", "--quiet", "--locked", "-p", "farrier-nvml-sim", "--target-dir"]);
+        command.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if folder.ends_with("release") {
+            command.arg("--release");
+        }
+        assert!(command.status().unwrap().success(), "the library does not build");
+    });
+}
+
+/// Whether this is root, to whom nothing is denied.
+pub(crate) fn is_root() -> bool {
+    File::open("/proc/self/status").is_ok_and(|mut file| {
+        let mut text = String::new();
+        file.read_to_string(&mut text).is_ok() && text.contains("\nUid:\t0\t")
+    })
+}
