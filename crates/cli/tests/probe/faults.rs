@@ -83,7 +83,7 @@ fn a_gpu_that_wants_a_reset_says_so() {
     assert!(fast.gpus[3].contains_key("gpu.temperature_c"));
     // What another tier found wrong is not forgotten by this one.
     world.inject(&["clear", "--gpu", "2"]);
-    world.inject(&["error", "nvmlDeviceGetPcieReplayCounter", "RESET_REQUIRED", "--gpu", "2"]);
+    world.inject(&["error", "nvmlDeviceGetEncoderUtilization", "RESET_REQUIRED", "--gpu", "2"]);
     assert_eq!(child.ask("medium").gpus[2]["gpu.reset_required"], "1");
     let fast = child.ask("fast");
     assert_eq!(fast.gpus[2]["gpu.reset_required"], "1");

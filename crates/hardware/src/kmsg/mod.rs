@@ -29,7 +29,7 @@ const KMSG: (u32, u32) = (1, 11);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// How soon an order to stop is seen.
-const STOP_SEEN: Duration = Duration::from_millis(200);
+const STOP_SEEN: Duration = Duration::from_secs(1);
 
 /// Where the log is, and where to go on.
 #[derive(Debug, Clone)]

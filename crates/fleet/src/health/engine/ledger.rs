@@ -59,11 +59,13 @@ pub(super) struct Ledger {
     opened: BTreeSet<Key>,
     updated: BTreeSet<Key>,
     cleared: Vec<Finding>,
+    /// Something opened or cleared since it was last asked.
+    moved: bool,
 }
 
 impl Ledger {
     pub(super) fn restore(&mut self, findings: Vec<Finding>, next_id: u64, now: Moment) {
-        self.next_id = next_id;
+        (self.next_id, self.moved) = (next_id, true);
         for finding in findings {
             let ago_ms = now.wall.duration_since(finding.last_seen).as_millis();
             let last_ms = now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0);
@@ -78,6 +80,11 @@ impl Ledger {
 
     pub(super) fn is_open(&self, key: &Key) -> bool {
         self.open.contains_key(key)
+    }
+
+    /// Whether something opened or cleared since it was last asked.
+    pub(super) fn moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Open)> {
@@ -132,12 +139,14 @@ impl Ledger {
             cleared: None,
         };
         self.next_id += 1;
+        self.moved = true;
         self.opened.insert(key.clone());
         self.open.insert(key, Open { finding, last_ms: at.steady_ms });
     }
 
     pub(super) fn clear(&mut self, key: &Key, why: &str, now: Moment) {
         let Some(mut open) = self.open.remove(key) else { return };
+        self.moved = true;
         self.updated.remove(key);
         open.finding.cleared = Some(Cleared { at: now.wall, why: why.to_owned() });
         if self.opened.remove(key) {

@@ -16,7 +16,8 @@ pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
     subjects: Vec<Subject>,
     places: BTreeMap<Subject, usize>,
-    latest: Vec<BTreeMap<Signal, Reading<f64>>>,
+    /// By place, sorted by signal: a link has a dozen, a GPU some seventy.
+    latest: Vec<Vec<(Signal, Reading<f64>)>>,
 }
 
 /// What tells whether a GPU or the driver has recovered.
@@ -57,7 +58,7 @@ impl Table {
             return None;
         }
         self.subjects.push(subject.clone());
-        self.latest.push(BTreeMap::new());
+        self.latest.push(Vec::new());
         self.places.insert(subject.clone(), place);
         Some(place)
     }
@@ -72,18 +73,24 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, place: usize, signal: Signal, reading: Reading<f64>) {
-        self.latest[place].insert(signal, reading);
+        let values = &mut self.latest[place];
+        match values.binary_search_by_key(&signal, |(known, _)| *known) {
+            Ok(at) => values[at].1 = reading,
+            Err(at) => values.insert(at, (signal, reading)),
+        }
     }
 
-    pub(super) fn latest(&self, place: usize, signal: Signal) -> Option<Reading<f64>> {
-        self.latest[place].get(&signal).cloned()
+    pub(super) fn latest(&self, place: usize, signal: Signal) -> Option<&Reading<f64>> {
+        let values = &self.latest[place];
+        let at = values.binary_search_by_key(&signal, |(known, _)| *known).ok()?;
+        Some(&values[at].1)
     }
 
     /// Nothing of this scope is known any more. The subjects that it concerns.
     pub(super) fn forget(&mut self, scope: Scope, why: &str) -> Vec<usize> {
         let mut concerned = Vec::new();
         for (place, values) in self.latest.iter_mut().enumerate() {
-            for (signal, reading) in values.iter_mut() {
+            for (signal, reading) in values {
                 if signal.scope() == scope && !matches!(reading, Reading::Absent) {
                     *reading = Reading::Unreadable(why.to_owned());
                     concerned.push(place);
@@ -96,7 +103,7 @@ impl Table {
 
     pub(super) fn whole_number(&self, subject: &Subject, signal: Signal) -> Option<u32> {
         let place = self.places.get(subject)?;
-        let value = *self.latest.get(*place)?.get(&signal)?.value()?;
+        let value = *self.latest(*place, signal)?.value()?;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -6,7 +6,7 @@ use farrier_facts::node::Reading;
 
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
-use super::super::signal::{Scope, Signal};
+use super::super::signal::Signal;
 use super::Engine;
 use super::ledger::{Key, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
@@ -32,16 +32,16 @@ impl Engine {
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
         }
-        let mut gpus = BTreeSet::new();
+        let mut derived = BTreeSet::new();
         for sample in &batch.samples {
             let Some(place) = self.table.place(&sample.subject) else { continue };
             self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
-            if sample.signal.scope() == Scope::Gpu {
-                gpus.insert(place);
-            }
+            derived.extend(follows(sample.signal).map(|signal| (place, signal)));
         }
-        for place in gpus {
-            self.derive(place, now, &mut touched);
+        for (place, signal) in derived {
+            if let Some(reading) = self.derive(place, signal) {
+                self.set(place, signal, reading, now, &mut touched);
+            }
         }
         touched
     }
@@ -65,7 +65,10 @@ impl Engine {
                 continue;
             }
             touched.insert(at);
-            let watch = self.watches.entry((at, place)).or_insert_with(|| Watch::new(rule));
+            let watch = self.watches.entry((at, place)).or_insert_with(|| {
+                let is_open = self.ledger.is_open(&key(rule, subject));
+                Watch::new(rule, is_open)
+            });
             let clause = &rule.when[clause_at];
             if let (Some(value), true) = (value, clause.measure != Measure::Last) {
                 watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
@@ -73,28 +76,23 @@ impl Engine {
         }
     }
 
-    /// Signals that follow from others.
-    fn derive(&mut self, place: usize, now: Moment, touched: &mut BTreeSet<usize>) {
-        let latest = |signal| self.table.latest(place, signal);
-        let busy = match latest(Signal::GpuSmActive) {
+    /// A signal that follows from others.
+    fn derive(&self, place: usize, signal: Signal) -> Option<Reading<f64>> {
+        let latest = |signal| self.table.latest(place, signal).cloned();
+        if signal == Signal::GpuPages {
+            let double = latest(Signal::GpuPagesDouble)?;
+            let single = latest(Signal::GpuPagesSingle)?;
+            return Some(single.and_then(|single| double.map(|double| single + double)));
+        }
+        match latest(Signal::GpuSmActive) {
             Some(Reading::Absent) | None => latest(Signal::GpuUtilisation),
             measured => measured,
-        };
-        let pages = match (latest(Signal::GpuPagesSingle), latest(Signal::GpuPagesDouble)) {
-            (Some(single), Some(double)) => {
-                Some(single.and_then(|single| double.map(|double| single + double)))
-            }
-            _ => None,
-        };
-        for (signal, reading) in [(Signal::GpuBusy, busy), (Signal::GpuPages, pages)] {
-            if let Some(reading) = reading {
-                self.set(place, signal, reading, now, touched);
-            }
         }
     }
 
     /// Asks the rules that were touched.
     pub(super) fn evaluate(&mut self, touched: &BTreeSet<usize>, now: Moment) {
+        self.mark_open();
         for at in touched {
             let tried = self.try_all(*at, now);
             for it in tried {
@@ -139,8 +137,7 @@ impl Engine {
 
     /// All clauses but those about peers.
     fn try_one(&self, rule: &Rule, place: usize, watch: &Watch, now: Moment) -> Tried {
-        let subject = self.table.subject(place);
-        let is_open = self.ledger.is_open(&key(rule, subject));
+        let is_open = watch.is_open;
         let latest = |signal| self.table.latest(place, signal);
         let mut measured = Vec::with_capacity(rule.when.len());
         // A part without the signal is told before a signal that is only not known now, and a clause that
@@ -173,13 +170,15 @@ impl Engine {
 
     fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
         let rule = self.rules.at(at);
-        let key = key(rule, self.table.subject(tried.place));
-        let is_open = self.ledger.is_open(&key);
         let Some(watch) = self.watches.get_mut(&(at, tried.place)) else { return };
-        match watch.step(rule, tried.truth, is_open, now.steady_ms) {
+        match watch.step(rule, tried.truth, now.steady_ms) {
             Step::Wait => {}
-            Step::Clear => self.ledger.clear(&key, "it no longer holds", now),
+            Step::Clear => {
+                let key = key(rule, self.table.subject(tried.place));
+                self.ledger.clear(&key, "it no longer holds", now);
+            }
             Step::Found => {
+                let key = key(rule, self.table.subject(tried.place));
                 let (Some(severity), Some(action), Some(text)) =
                     (rule.severity, rule.action, &rule.text)
                 else {
@@ -191,6 +190,27 @@ impl Engine {
                 self.ledger.found(key, verdict, evidence, now, false);
             }
         }
+    }
+
+    /// Tells the watches which findings are open, where that changed: asking for each would cost more than
+    /// judging it.
+    pub(super) fn mark_open(&mut self) {
+        if !self.ledger.moved() {
+            return;
+        }
+        for ((at, place), watch) in &mut self.watches {
+            let key = key(self.rules.at(*at), self.table.subject(*place));
+            watch.is_open = self.ledger.is_open(&key);
+        }
+    }
+}
+
+/// The signal that follows from this one.
+fn follows(signal: Signal) -> Option<Signal> {
+    match signal {
+        Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),
+        Signal::GpuPagesSingle | Signal::GpuPagesDouble => Some(Signal::GpuPages),
+        _ => None,
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Watch {
     since_ms: Option<i64>,
     holding: bool,
     pub(super) truth: Truth,
+    /// Whether its finding is open.
+    pub(super) is_open: bool,
 }
 
 /// What a turn comes to.
@@ -50,7 +52,7 @@ pub(super) struct Measured {
 }
 
 impl Watch {
-    pub(super) fn new(rule: &Rule) -> Self {
+    pub(super) fn new(rule: &Rule, is_open: bool) -> Self {
         let series = |clause: &Clause| {
             (clause.measure != Measure::Last).then(|| Series::new(clause.measure))
         };
@@ -59,6 +61,7 @@ impl Watch {
             since_ms: None,
             holding: false,
             truth: Truth::Unknown("not read yet".to_owned()),
+            is_open,
         }
     }
 
@@ -84,7 +87,7 @@ impl Watch {
     }
 
     /// Takes the truth of this turn.
-    pub(super) fn step(&mut self, rule: &Rule, truth: Truth, is_open: bool, now_ms: i64) -> Step {
+    pub(super) fn step(&mut self, rule: &Rule, truth: Truth, now_ms: i64) -> Step {
         let holds = match &truth {
             Truth::Holds => true,
             Truth::HoldsNot => false,
@@ -102,7 +105,7 @@ impl Watch {
         self.truth = truth;
         let held_ms = now_ms - self.since_ms.unwrap_or(now_ms);
         let enough = |wanted_s: u32| held_ms >= i64::from(wanted_s) * 1000;
-        match (holds, is_open) {
+        match (holds, self.is_open) {
             (true, true) => Step::Found,
             (true, false) if enough(rule.for_s) => Step::Found,
             (false, true) if enough(rule.clear_for_s) && !rule.until_recovery => Step::Clear,
@@ -122,10 +125,10 @@ pub(super) fn flag(clause: &Clause, value: f64) -> f64 {
 }
 
 /// A number of the clause's own, or that of another signal. Peers are for the caller to ask.
-pub(super) fn limit_of(
+pub(super) fn limit_of<'t>(
     clause: &Clause,
     is_open: bool,
-    latest: impl Fn(Signal) -> Option<Reading<f64>>,
+    latest: impl Fn(Signal) -> Option<&'t Reading<f64>>,
 ) -> Result<f64, Truth> {
     if let (true, Some(clear)) = (is_open, clause.clear) {
         return Ok(clear);
@@ -140,9 +143,9 @@ pub(super) fn limit_of(
 }
 
 /// The newest value, or what its lack means.
-pub(super) fn value_of(signal: Signal, latest: Option<Reading<f64>>) -> Result<f64, Truth> {
+pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<f64, Truth> {
     match latest {
-        Some(Reading::Value(value)) => Ok(value),
+        Some(Reading::Value(value)) => Ok(*value),
         Some(Reading::Absent) => Err(Truth::Unsupported(signal)),
         Some(Reading::Unreadable(why)) => Err(Truth::Unknown(format!("{signal}: {why}"))),
         None => Err(Truth::Unknown(format!("{signal}: not read yet"))),

@@ -20,6 +20,8 @@ use super::{GpuProcess, Tier, gpm};
 
 /// The times that cost half a millisecond each are read with every third medium request: every thirty seconds.
 const DEAR_EVERY: u32 = 3;
+/// How many slow requests go by between two that ask for the energy.
+const ENERGY_EVERY: u32 = 5;
 
 /// Events that are taken in one request: more come with the next one.
 const EVENTS_MAX: usize = 64;
@@ -39,6 +41,7 @@ pub(super) struct Session<'a> {
     driver: Reading<String>,
     events: EventSet,
     mediums: u32,
+    slows: u32,
     /// Slow requests for which a GPU has been lost.
     lost_for: u32,
     gpm: Box<GpmMetricsGet>,
@@ -66,6 +69,7 @@ impl<'a> Session<'a> {
             driver: Reading::Absent,
             events: ptr::null_mut(),
             mediums: 0,
+            slows: 0,
             lost_for: 0,
             gpm: gpm::request(),
             room: Vec::new(),
@@ -103,6 +107,9 @@ impl<'a> Session<'a> {
         if tier == Tier::Medium {
             self.mediums = self.mediums.wrapping_add(1);
         }
+        if tier == Tier::Slow {
+            self.slows = self.slows.wrapping_add(1);
+        }
         Ok(())
     }
 
@@ -134,7 +141,7 @@ impl<'a> Session<'a> {
                         room: &mut self.room,
                         processes,
                     }),
-                    Tier::Slow => reader.slow(),
+                    Tier::Slow => reader.slow(self.slows.is_multiple_of(ENERGY_EVERY)),
                     Tier::Rare => reader.rare(),
                 };
                 (own, links) = (reader.own, reader.links);

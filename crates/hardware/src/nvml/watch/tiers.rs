@@ -1,8 +1,11 @@
 //! Which call gives which signal, and how often.
 //!
-//! The order is by cost: processor time of a call, measured on an H200 with driver 580.159.04. What costs 2 to 10 us
-//! is read every second, up to 200 us every ten seconds, milliseconds every minute, more every hour. Never read here:
-//! PCIe throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
+//! The order is by cost: processor time of a call that is made as seldom as it is here, measured on an H200 with driver
+//! 580.159.04. (Made again and again, most calls are answered from a cache and cost 2 us: that is not what a poll
+//! costs.) What costs less than 50 us is read every second; the recovery action (120 us), errors and processes every ten;
+//! GPM (2 ms) and two of the held times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every
+//! minute; energy (3.3 ms) every five; the InfoROM's checksum (70 ms) every hour. Never read here: PCIe
+//! throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
 
 use std::ffi::{c_int, c_uint};
 
@@ -25,7 +28,7 @@ const NANOSECONDS: f64 = 1e-9;
 /// What a medium request needs besides the GPU.
 pub(super) struct Medium<'m> {
     pub(super) held: HeldFields,
-    /// Whether the times that cost half a millisecond each are due as well.
+    /// Whether what costs milliseconds is due as well.
     pub(super) with_dear: bool,
     pub(super) gpm: &'m mut GpmMetricsGet,
     pub(super) room: &'m mut Vec<ProcessInfo>,
@@ -76,10 +79,7 @@ macro_rules! first_of_two {
 
 impl Reader<'_, '_> {
     pub(super) fn fast(&mut self) -> Result<(), Trouble> {
-        self.fields(&[
-            (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0),
-            (fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0),
-        ])?;
+        self.fields(&[(fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0)])?;
         choice!(self, "nvmlDeviceGetTemperature", 0, Signal::GpuTemperature);
         number!(self, "nvmlDeviceGetPowerUsage", Signal::GpuPower, 0.001);
         choice!(self, "nvmlDeviceGetClockInfo", CLOCK_SM, Signal::GpuClockSm);
@@ -91,6 +91,8 @@ impl Reader<'_, '_> {
 
     pub(super) fn medium(&mut self, medium: &mut Medium<'_>) -> Result<(), Trouble> {
         self.fields(&[
+            // An Xid 154 in the kernel log tells of a new one at once.
+            (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0),
             (fields::ECC_CORRECTED_VOLATILE, Signal::GpuEccCorrected, 1.0),
             (fields::ECC_UNCORRECTED_VOLATILE, Signal::GpuEccUncorrected, 1.0),
             (fields::ECC_CORRECTED_AGGREGATE, Signal::GpuEccCorrectedLifetime, 1.0),
@@ -108,19 +110,21 @@ impl Reader<'_, '_> {
                 (medium.held.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
                 (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
             ])?;
+            self.gpm(medium.gpm)?;
         }
         self.power_limits()?;
         first_of_two!(self, "nvmlDeviceGetEncoderUtilization", Signal::GpuEncoder, 0.01);
         first_of_two!(self, "nvmlDeviceGetDecoderUtilization", Signal::GpuDecoder, 0.01);
-        self.pcie()?;
+        number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         self.nvlinks()?;
-        self.gpm(medium.gpm)?;
         self.processes(medium.room, medium.processes)
     }
 
-    pub(super) fn slow(&mut self) -> Result<(), Trouble> {
+    /// `with_dear`: whether the energy is due as well.
+    pub(super) fn slow(&mut self, with_dear: bool) -> Result<(), Trouble> {
         self.margin()?;
-        if self.wants(&[Signal::GpuEnergy]) {
+        self.pcie()?;
+        if with_dear && self.wants(&[Signal::GpuEnergy]) {
             let mut energy_mj = 0;
             let called = call!(
                 self.caller,
