@@ -18,6 +18,12 @@ impl Brain {
                 }
                 self.values.processes = None;
                 self.own.nvml_blind = Some(why);
+                self.own.nvml_is_ill = true;
+            }
+            Seen::NvmlBack => {
+                tracing::info!("NVML answers for all again");
+                self.own.nvml_blind = None;
+                self.own.nvml_is_ill = false;
             }
             Seen::Kernel(said) => self.take_kernel(now, said, batch),
             Seen::Checked { items, unseen } => {
@@ -33,7 +39,8 @@ impl Brain {
     fn take_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
         if let Some(collector) = report.collector {
             self.own.heard(collector, now);
-            if collector.is_nvml() && self.own.nvml_blind.take().is_some() {
+            let first = collector.is_nvml() && !self.own.nvml_is_ill;
+            if first && self.own.nvml_blind.take().is_some() {
                 tracing::info!("NVML answers");
             }
         }

@@ -50,6 +50,8 @@ pub(super) struct Own {
     heard_ms: BTreeMap<Collector, i64>,
     /// Why NVML says nothing; while that is known its collectors are not also stalled.
     pub(super) nvml_blind: Option<String>,
+    /// It was said to be blind, and not that it is back.
+    pub(super) nvml_is_ill: bool,
     /// None: it has not been tried yet.
     pub(super) kernel_log: Option<Result<(), String>>,
     pub(super) lines_lost: u64,
@@ -67,6 +69,7 @@ impl Own {
             stepped_s: 0.0,
             heard_ms: BTreeMap::new(),
             nvml_blind: Some("it has not answered yet".to_owned()),
+            nvml_is_ill: false,
             kernel_log: None,
             lines_lost: 0,
             writable: Ok(()),

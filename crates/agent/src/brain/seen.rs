@@ -122,11 +122,13 @@ pub struct Unseen {
 pub enum Seen {
     /// A collector looked.
     Report(Report),
-    /// NVML does not answer, and why; it is blind until the next report.
+    /// NVML does not answer, or not for all GPUs, and why; reports may go on to come for others.
     NvmlBlind {
         /// In words.
         why: String,
     },
+    /// NVML answers for all again.
+    NvmlBack,
     /// The kernel log.
     Kernel(KernelLog),
     /// The node was checked.

@@ -46,8 +46,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
             ProbeSaid::Report(report) => report.inventory.is_some(),
             _ => true,
         };
-        let Some(seen) = translate(said, known, &mut holders) else { return };
-        if surroundings.inbox.send(seen).is_err() {
+        if surroundings.inbox.send(translate(said, known, &mut holders)).is_err() {
             surroundings.stop.now();
         }
         // Only now: what is sent after this finds the GPUs known.
@@ -57,10 +56,10 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     });
 }
 
-fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Option<Seen> {
+fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
     let why = match said {
-        ProbeSaid::Report(report) => return Some(Seen::Report(take(report, known, holders))),
-        ProbeSaid::Back => return None,
+        ProbeSaid::Report(report) => return Seen::Report(take(report, known, holders)),
+        ProbeSaid::Back => return Seen::NvmlBack,
         ProbeSaid::Hung { during, after, stuck } => {
             let after_s = after.as_secs_f64();
             format!("a call has not returned for {after_s:.0} s: {during} ({stuck} stuck)")
@@ -70,7 +69,7 @@ fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Option<Se
         ProbeSaid::Refused { error } => format!("it refused to start: {error}"),
         ProbeSaid::Quiet { .. } => "it is not asked, as was ordered".to_owned(),
     };
-    Some(Seen::NvmlBlind { why })
+    Seen::NvmlBlind { why }
 }
 
 fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {

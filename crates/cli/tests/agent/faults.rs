@@ -119,15 +119,15 @@ fn without_nvml_the_agent_says_so_and_reads_the_rest() {
 #[test]
 fn a_driver_that_is_unloaded_under_the_agent_is_found() {
     let world = World::of(2);
+    let more = "[tiers]\nmedium_s = 1\n[rules.\"driver.not-loaded\"]\nfor_s = 1\n";
+    fs::write(world.path("agent.toml"), world.config(more)).unwrap();
     let agent = world.agent().ready();
     world.inject(&["driver-unloaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
-    agent.until(|status| {
-        find(status, "driver.not-loaded").or_else(|| find(status, "driver.unloaded")).is_some()
-            || status["verdict"] == "faulty"
-    });
+    agent.until_found("driver.not-loaded");
     world.inject(&["driver-loaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+    agent.until(|status| find(status, "driver.not-loaded").is_none());
     agent.stop();
 }
 
@@ -209,7 +209,7 @@ fn an_upgrade_under_the_driver_is_found_before_the_reboot() {
     world.inject(&["module-on-disk", "580.105.08"]);
     agent.stop();
     // The check runs once a minute; a new agent checks at once.
-    let agent = world.agent().ready();
+    let agent = world.agent();
     let found = agent.until_found("check");
     assert_eq!(found["kind"], "fault");
     agent.stop();

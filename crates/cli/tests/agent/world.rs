@@ -15,6 +15,9 @@ use crate::support::{Ran, farrier, run};
 /// What the agent does within a second may take longer on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Later than any node has run: what claims to be of the future is of now.
+const LATE_US: u64 = 1_000_000_000_000_000;
+
 /// A simulated node.
 pub(crate) struct World {
     folder: tempfile::TempDir,
@@ -59,7 +62,7 @@ impl World {
         let mut seq = last.map_or(0, |last| last + 1);
         let mut out = String::new();
         for line in lines {
-            out.push_str(&format!("3,{seq},999999000,-;{line}\n"));
+            out.push_str(&format!("3,{seq},{LATE_US},-;{line}\n"));
             seq += 1;
         }
         let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
