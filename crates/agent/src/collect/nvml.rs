@@ -40,6 +40,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
         command
     });
     settings.deadline = duration(config.probe.deadline_s);
+    settings.avoid = duration(config.probe.avoid_s);
     let mut holders = Holders::new(Root::unrecorded(&config.root));
     watch::run(settings, &surroundings.stop.flag, &mut |said| {
         let settled = match &said {

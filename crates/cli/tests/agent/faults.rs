@@ -56,7 +56,8 @@ fn a_lost_gpu_is_found_and_comes_back() {
 #[test]
 fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     let world = World::of(2);
-    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 1\n")).unwrap();
+    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 1\navoid_s = 2\n"))
+        .unwrap();
     let agent = world.agent().ready();
     world.inject(&["hang", "*", "forever"]);
     let found = agent.until_found("driver.unresponsive");
