@@ -14,7 +14,7 @@ use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::brain::{Brain, Chain, Clock, Parts, Place, Seen};
+use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Listen};
 use crate::crash::Crash;
@@ -37,6 +37,9 @@ pub enum AgentError {
     /// Its configuration is wrong.
     #[error("the configuration is wrong")]
     Config(#[from] ConfigError),
+    /// There is nothing to watch.
+    #[error("`{}` is not the root of a node's files", .0.display())]
+    Root(PathBuf),
     /// It has no journal.
     #[error("there is no journal")]
     Journal(#[from] JournalError),
@@ -104,6 +107,9 @@ impl Options {
 /// Runs until it is told to stop.
 pub fn run(options: &Options) -> Result<(), AgentError> {
     let config = options.load()?;
+    if !config.root.is_dir() {
+        return Err(AgentError::Root(config.root));
+    }
     let place = place(&config);
     tracing::info!(node = %place.hostname, boot = %place.boot, root = %config.root.display(), "the agent starts");
     let (journal, sink) = open_journal(&config)?;
@@ -136,6 +142,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         published: published.clone(),
         board: Arc::clone(&board),
         crash: Crash::from_environment(),
+        inventory: Inventory::open(&config.state_dir, &place.boot),
         place,
         config: config.clone(),
         facts: options.facts,

@@ -12,7 +12,7 @@ use crate::jobs::JobState;
 use crate::journal::{Fold, Recovery};
 use crate::state::{State, Values};
 
-/// The version of the document.
+/// The version of the document. What is added later does not change it: readers pass over what they do not know.
 pub const VERSION: u32 = 1;
 
 /// What a node comes to.
@@ -53,7 +53,6 @@ impl Verdict {
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Status {
     /// [`VERSION`].
     pub v: u32,
@@ -89,7 +88,6 @@ pub struct Status {
 
 /// A rule that sees nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RuleBlind {
     /// On how many parts.
     pub parts: usize,
@@ -99,7 +97,6 @@ pub struct RuleBlind {
 
 /// The agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AgentStatus {
     /// Its version.
     pub version: String,
@@ -117,7 +114,6 @@ pub struct AgentStatus {
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct GpuStatus {
     /// Who it is.
     pub identity: GpuIdentity,
@@ -141,7 +137,6 @@ pub struct GpuStatus {
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FindingStatus {
     /// Whether it would be there after a crash.
     pub durable: bool,
@@ -151,7 +146,6 @@ pub struct FindingStatus {
 
 /// The journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct JournalStatus {
     /// The last record on disk.
     pub seq: u64,

@@ -19,6 +19,10 @@ impl Brain {
                 self.values.processes = None;
                 self.own.nvml_blind = Some(why);
                 self.own.nvml_is_ill = true;
+                if self.engine.inventory().is_empty() && batch.inventory.is_none() {
+                    let kept = self.inventory.gpus();
+                    batch.inventory = (!kept.is_empty()).then(|| kept.to_vec());
+                }
             }
             Seen::NvmlBack => {
                 tracing::info!("NVML answers for all again");
@@ -48,6 +52,9 @@ impl Brain {
         self.cost.child_rss_bytes = report.child_rss_bytes.or(self.cost.child_rss_bytes);
         self.values.driver = report.driver.or(self.values.driver.take());
         self.values.processes = report.processes.or(self.values.processes.take());
+        if let Some(gpus) = &report.inventory {
+            self.inventory.keep(gpus);
+        }
         batch.inventory = report.inventory.or(batch.inventory.take());
         batch.samples.extend(report.samples);
         // Where the kernel log is not read NVML is the only one who tells of an Xid.

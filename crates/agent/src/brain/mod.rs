@@ -6,6 +6,7 @@
 //! ```
 
 mod intake;
+mod inventory;
 mod kernel;
 mod own;
 mod pending;
@@ -30,6 +31,7 @@ use kernel::KernelReader;
 use own::Own;
 use pending::Pending;
 
+pub use inventory::Inventory;
 pub use own::{Blindness, CollectorState};
 pub use seen::{Collector, Held, Report, Seen, Unseen};
 
@@ -67,6 +69,7 @@ pub struct Brain {
     /// Records on disk that the sink has not taken yet.
     unsunk: Vec<Record>,
     kernel: KernelReader,
+    inventory: Inventory,
     own: Own,
     pending: Pending,
     published: Published,
@@ -94,6 +97,8 @@ pub struct Parts {
     pub journal: Journal,
     /// The sink, with what it lacks of the journal.
     pub sink: Option<Backlog>,
+    /// The GPUs that this boot has shown.
+    pub inventory: Inventory,
     /// Where snapshots go.
     pub published: Published,
     /// Jobs.
@@ -111,8 +116,19 @@ pub struct Parts {
 impl Brain {
     /// A brain that goes on where the journal ends.
     pub fn new(parts: Parts) -> Self {
-        let Parts { clock, rules, journal, sink, published, board, crash, place, config, facts } =
-            parts;
+        let Parts {
+            clock,
+            rules,
+            journal,
+            sink,
+            inventory,
+            published,
+            board,
+            crash,
+            place,
+            config,
+            facts,
+        } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
         let fold = journal.durable();
@@ -122,13 +138,18 @@ impl Brain {
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
         let (sink, unsunk) = sink.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
+        let mut own = Own::new(config.tiers, now);
+        if !journal.is_open() {
+            own.writable = Err("the disk takes nothing".to_owned());
+        }
         Self {
-            own: Own::new(config.tiers, now),
+            own,
             engine,
             journal,
             sink,
             unsunk,
             kernel,
+            inventory,
             pending,
             published,
             board,

@@ -18,7 +18,6 @@ const OVERDUE_MS_MIN: i64 = 3000;
 
 /// A collector as status shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct CollectorState {
     /// Which.
     pub name: String,
@@ -32,7 +31,6 @@ pub struct CollectorState {
 
 /// Why something is not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Blindness {
     /// `nvml`, `kernel-log`, `journal`, `collectors`.
     pub what: String,

@@ -105,6 +105,9 @@ fn explained(err: AgentError) -> anyhow::Error {
         AgentError::Config(_) => {
             "`farrier agent --check-config --config FILE` says what is wrong".to_owned()
         }
+        AgentError::Root(_) => {
+            "--root takes a folder that has the node's /proc, /sys and /dev".to_owned()
+        }
         AgentError::Journal(JournalError::InUse { .. }) => {
             "one agent a node; another one for a test takes --state-dir, --socket and --listen"
                 .to_owned()

@@ -1,6 +1,7 @@
 //! Faults of the node and of what the agent stands on.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -88,9 +89,7 @@ fn a_probe_that_is_killed_is_started_again() {
         .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         .collect();
     assert_eq!(pids.len(), 1, "{pids:?}");
-    assert!(
-        std::process::Command::new("kill").args(["-KILL", &pids[0]]).status().unwrap().success()
-    );
+    assert!(Command::new("kill").args(["-KILL", &pids[0]]).status().unwrap().success());
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.stop();
@@ -241,4 +240,66 @@ fn who_holds_a_gpu_is_known() {
     let (_, text) = agent.get("/metrics");
     assert!(text.contains("kind=\"slurm-job\",name=\"77\"} 1"), "{text}");
     agent.stop();
+}
+
+/// A disk of a few kilobytes, where this user may make one.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn at(path: std::path::PathBuf) -> Option<Self> {
+        fs::create_dir_all(&path).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .arg(&path)
+            .output();
+        mount.is_ok_and(|ran| ran.status.success()).then_some(Self(path))
+    }
+
+    fn fill(&self) {
+        // Until there is room for nothing.
+        let mut file = fs::File::create(self.0.join("filler")).unwrap();
+        while std::io::Write::write(&mut file, &[0; 512]).is_ok_and(|length| length > 0) {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_full_disk_is_found_and_what_happened_meanwhile_is_kept() {
+    let world = World::of(1);
+    let Some(disk) = SmallDisk::at(world.path("state")) else {
+        eprintln!("SKIPPED: this user may not mount; the journal's own tests fill a disk too");
+        return;
+    };
+    let agent = world.agent().ready();
+    disk.fill();
+    let line = format!("NVRM: Xid (PCI:{}): 31, pid=7, name=x, MMU Fault", gpu_address(&world));
+    world.kernel_lines(std::iter::once(line.clone()));
+    let status = agent.until(|status| find(status, "agent.log-unwritable").is_some());
+    assert!(find(&status, "gpu.xid").is_some());
+    assert!(
+        status["findings"].as_array().unwrap().iter().all(|it| it["durable"] == false),
+        "{status:#}"
+    );
+    assert_eq!(agent.get("/healthz").0, 503);
+    assert!(world.sunk().is_empty(), "nothing is passed on that is not on disk");
+    // It also starts on a full disk.
+    agent.stop();
+    let agent = world.agent();
+    agent.until_found("gpu.xid");
+    fs::remove_file(world.path("state/filler")).unwrap();
+    agent.until(|status| {
+        let findings = status["findings"].as_array().cloned().unwrap_or_default();
+        findings.iter().all(|it| it["durable"] == true) && find(status, "gpu.xid").is_some()
+    });
+    agent.kill();
+    let (status, _) = world.status();
+    assert_eq!(find(&status, "gpu.xid").unwrap()["count"], 1);
+    let opened =
+        world.sunk().into_iter().filter(|(kind, it)| kind == "opened" && it["code"] == "gpu.xid");
+    assert_eq!(opened.count(), 1);
 }

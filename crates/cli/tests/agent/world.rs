@@ -59,11 +59,10 @@ impl World {
         let path = self.path("node/root/dev/kmsg");
         let text = fs::read_to_string(&path).unwrap();
         let last = text.lines().rev().find_map(|line| line.split(',').nth(1)?.parse::<u64>().ok());
-        let mut seq = last.map_or(0, |last| last + 1);
+        let first = last.map_or(0, |last| last + 1);
         let mut out = String::new();
-        for line in lines {
+        for (seq, line) in (first..).zip(lines) {
             out.push_str(&format!("3,{seq},{LATE_US},-;{line}\n"));
-            seq += 1;
         }
         let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
         file.write_all(out.as_bytes()).unwrap();
