@@ -150,9 +150,7 @@ impl Engine {
         let mut fails = false;
         for (clause_at, clause) in rule.when.iter().enumerate() {
             let value = watch::value_of(clause.signal, latest(clause.signal)).and_then(|newest| {
-                watch.measure(clause_at, clause, newest, now.steady_ms).ok_or_else(|| {
-                    Truth::Unknown(format!("{}: its past is too short yet", clause.signal))
-                })
+                watch.measure(clause_at, clause, newest, now.steady_ms).ok_or(Truth::Early)
             });
             let limit = match clause.limit {
                 Limit::Peers { .. } => Ok(0.0),

@@ -14,6 +14,8 @@ pub(super) enum Truth {
     HoldsNot,
     /// Nobody knows now, and why.
     Unknown(String),
+    /// Its window has not been watched for long enough yet.
+    Early,
     /// The part does not have this signal.
     Unsupported(Signal),
 }
@@ -86,7 +88,7 @@ impl Watch {
         let holds = match &truth {
             Truth::Holds => true,
             Truth::HoldsNot => false,
-            Truth::Unknown(_) | Truth::Unsupported(_) => {
+            Truth::Unknown(_) | Truth::Early | Truth::Unsupported(_) => {
                 // What is not known neither opens nor clears; a stretch that it interrupts begins anew.
                 self.since_ms = None;
                 self.truth = truth;
