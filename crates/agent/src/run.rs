@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -311,15 +311,8 @@ impl Clock for SystemClock {
     }
 
     fn cost(&self) -> (u64, Option<u64>) {
-        (clock::process_cpu_us(), rss_bytes(Path::new("/proc/self/status")))
+        (clock::process_cpu_us(), collect::rss_bytes("/proc/self/status"))
     }
-}
-
-fn rss_bytes(path: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 /// The answer to `status`: made once for each snapshot.

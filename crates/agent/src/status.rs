@@ -238,7 +238,7 @@ fn worst_first(findings: &mut [FindingStatus]) {
 #[expect(clippy::cast_precision_loss, reason = "microseconds of processor time")]
 fn agent(state: &State) -> AgentStatus {
     let cpu_s = (state.cost.cpu_us + state.cost.child_cpu_us) as f64 / 1e6;
-    let up_s = state.at.wall.duration_since(state.started).as_secs_f64().max(1.0);
+    let up_s = (state.up_ms as f64 / 1000.0).max(1.0);
     let child = state.cost.child_rss_bytes.unwrap_or(0);
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),

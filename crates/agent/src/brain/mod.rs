@@ -77,7 +77,7 @@ pub struct Brain {
     crash: Crash,
     place: Place,
     config: Config,
-    started: Timestamp,
+    started: Moment,
     values: Values,
     shown_values: Arc<Values>,
     coverage: Arc<Coverage>,
@@ -137,6 +137,10 @@ impl Brain {
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
+        // Jobs that connect to an agent that was started anew hear of what stands.
+        for finding in engine.findings() {
+            board.finding(finding, None);
+        }
         let (sink, unsunk) = sink.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
         let mut own = Own::new(config.tiers, now);
         if !journal.is_open() {
@@ -156,7 +160,7 @@ impl Brain {
             crash,
             place,
             config,
-            started: now.wall,
+            started: now,
             values: Values::default(),
             shown_values: Arc::default(),
             coverage: Arc::default(),
@@ -226,7 +230,9 @@ impl Brain {
 
     /// Brings to disk what is due. Says whether something new is there.
     fn write(&mut self, now: Moment) -> bool {
-        let due = self.pending.is_due(now, self.journal.durable());
+        // A disk that refuses is not asked with every line of a storm.
+        let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
+        let due = may_ask && self.pending.is_due(now, self.journal.durable());
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();

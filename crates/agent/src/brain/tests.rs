@@ -240,6 +240,24 @@ fn a_full_disk_is_said_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_storm_on_a_full_disk_is_counted_and_asks_the_disk_seldom() {
+    let mut world = World::new();
+    world.tick();
+    world.brain.as_mut().unwrap().journal.fill_disk(true);
+    for seq in 1..=2000 {
+        world.line(seq, XID_48);
+    }
+    let state = world.tick();
+    assert!(state.journal.waiting < 10, "{}", state.journal.waiting);
+    world.brain.as_mut().unwrap().journal.fill_disk(false);
+    world.tick();
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(2000));
+    world.kill();
+    assert_eq!(world.start(), Some(2000));
+}
+
+#[test]
 fn a_clock_that_was_set_is_seen_and_moves_no_window() {
     let mut world = World::new();
     world.tick();

@@ -13,7 +13,7 @@ use farrier_hardware::nvml::watch::{
     self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings,
 };
 
-use super::{Known, Surroundings};
+use super::{Known, Surroundings, rss_bytes};
 use crate::brain::{Collector, Held, Report, Seen};
 use crate::config::duration;
 
@@ -100,7 +100,7 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
         xids: report.xids,
         driver: report.driver,
         child_cpu_us: report.cpu_us,
-        child_rss_bytes: None,
+        child_rss_bytes: (report.tier == Tier::Medium).then(children_rss_bytes).flatten(),
     }
 }
 
@@ -158,4 +158,11 @@ fn owner(root: &Root, pid: u32) -> Owner {
         HolderKind::Unknown { .. } => (None, None),
     };
     Owner { command: holder.command.or(holder.name), kind: kind.map(str::to_owned), name }
+}
+
+/// Memory of the children that this thread started; none where the kernel does not list them.
+fn children_rss_bytes() -> Option<u64> {
+    let pids = std::fs::read_to_string("/proc/thread-self/children").ok()?;
+    let each = pids.split_whitespace().filter_map(|pid| rss_bytes(&format!("/proc/{pid}/status")));
+    Some(each.sum())
 }
