@@ -26,7 +26,7 @@ impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Of libraries only what is wrong.
         let ours = metadata.target().starts_with("farrier");
-        metadata.is_event() && *metadata.level() <= if ours { self.level } else { Level::WARN }
+        !metadata.is_span() && *metadata.level() <= if ours { self.level } else { Level::WARN }
     }
 
     fn event(&self, event: &Event<'_>) {
