@@ -78,6 +78,8 @@ pub struct Status {
     pub not_supported: BTreeMap<String, usize>,
     /// Rules of which nothing is known now: the rule, on how many parts, and why on one of them.
     pub rules_blind: BTreeMap<String, RuleBlind>,
+    /// Rules that have not watched for a whole window yet: the rule, and on how many parts.
+    pub rules_early: BTreeMap<String, usize>,
     /// Who looks.
     pub collectors: Vec<CollectorState>,
     /// Jobs.
@@ -182,6 +184,7 @@ impl Status {
             not_checked: state.unseen.as_deref().cloned(),
             not_supported: not_supported(state),
             rules_blind: rules_blind(state),
+            rules_early: state.coverage.early.clone(),
             collectors: state.collectors.clone(),
             jobs,
             journal: JournalStatus {
@@ -216,6 +219,7 @@ impl Status {
             not_checked: None,
             not_supported: BTreeMap::new(),
             rules_blind: BTreeMap::new(),
+            rules_early: BTreeMap::new(),
             collectors: Vec::new(),
             jobs: Vec::new(),
             journal: JournalStatus {

@@ -15,9 +15,6 @@ use crate::printer::{Printer, Tone};
 /// The width of the longest severity and two spaces.
 const INDENT: usize = 10;
 
-/// How the engine says that a rule looks further back than anything was seen.
-const TOO_SHORT: &str = "its past is too short yet";
-
 /// Of a finding's evidence the newest that are shown.
 const EVIDENCE_SHOWN: usize = 3;
 
@@ -205,13 +202,11 @@ fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         let count = status.journal.damaged_lines;
         lines.push(format!("{count} lines of the journal are damaged: what they said is lost"));
     }
-    let (filling, blind): (Vec<_>, Vec<_>) =
-        status.rules_blind.iter().partition(|(_, blind)| blind.why.ends_with(TOO_SHORT));
-    for (code, blind) in blind {
+    for (code, blind) in &status.rules_blind {
         lines.push(format!("{code} on {} parts: {}", blind.parts, blind.why));
     }
-    if !filling.is_empty() {
-        let codes: Vec<&str> = filling.iter().map(|(code, _)| code.as_str()).collect();
+    if !status.rules_early.is_empty() {
+        let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
         lines.push(format!("rules whose window is not full yet: {}", codes.join(", ")));
     }
     if !status.not_supported.is_empty() {
