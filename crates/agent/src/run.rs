@@ -25,8 +25,8 @@ use crate::notify;
 use crate::state::{Published, State};
 use crate::status::Status;
 
-/// Messages that may wait for the brain. A record of the kernel log has some hundred bytes.
-const INBOX: usize = 4096;
+/// Messages that may wait for the brain. A record of the kernel log has some hundred bytes, at most eight thousand.
+const INBOX: usize = 1024;
 
 /// How long the brain is given to write what it has when the agent ends.
 const END_WAIT: Duration = Duration::from_secs(5);

@@ -39,7 +39,7 @@ pub use seen::{Collector, Held, Report, Seen, Unseen};
 const TICK_MS: i64 = 1000;
 
 /// Messages that are taken into one batch at most: a flood must not keep the tick waiting.
-const BATCH_MAX: usize = 8192;
+const BATCH_MAX: usize = 2048;
 
 /// The time, and what the process has used.
 pub trait Clock: Send {
