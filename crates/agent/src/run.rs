@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::brain::{Brain, Chain, Clock, Parts, Place, Seen};
+use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Listen};
 use crate::crash::Crash;
@@ -25,8 +25,8 @@ use crate::notify;
 use crate::state::{Published, State};
 use crate::status::Status;
 
-/// Messages that may wait for the brain. A record of the kernel log has some hundred bytes.
-const INBOX: usize = 4096;
+/// Messages that may wait for the brain. A record of the kernel log has some hundred bytes, at most eight thousand.
+const INBOX: usize = 1024;
 
 /// How long the brain is given to write what it has when the agent ends.
 const END_WAIT: Duration = Duration::from_secs(5);
@@ -37,6 +37,9 @@ pub enum AgentError {
     /// Its configuration is wrong.
     #[error("the configuration is wrong")]
     Config(#[from] ConfigError),
+    /// There is nothing to watch.
+    #[error("`{}` is not the root of a node's files", .0.display())]
+    Root(PathBuf),
     /// It has no journal.
     #[error("there is no journal")]
     Journal(#[from] JournalError),
@@ -104,6 +107,9 @@ impl Options {
 /// Runs until it is told to stop.
 pub fn run(options: &Options) -> Result<(), AgentError> {
     let config = options.load()?;
+    if !config.root.is_dir() {
+        return Err(AgentError::Root(config.root));
+    }
     let place = place(&config);
     tracing::info!(node = %place.hostname, boot = %place.boot, root = %config.root.display(), "the agent starts");
     let (journal, sink) = open_journal(&config)?;
@@ -136,6 +142,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         published: published.clone(),
         board: Arc::clone(&board),
         crash: Crash::from_environment(),
+        inventory: Inventory::open(&config.state_dir, &place.boot),
         place,
         config: config.clone(),
         facts: options.facts,
@@ -304,15 +311,8 @@ impl Clock for SystemClock {
     }
 
     fn cost(&self) -> (u64, Option<u64>) {
-        (clock::process_cpu_us(), rss_bytes(Path::new("/proc/self/status")))
+        (clock::process_cpu_us(), collect::rss_bytes("/proc/self/status"))
     }
-}
-
-fn rss_bytes(path: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 /// The answer to `status`: made once for each snapshot.

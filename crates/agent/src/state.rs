@@ -103,6 +103,8 @@ pub struct State {
     pub boot: String,
     /// When the agent started.
     pub started: Timestamp,
+    /// For how long it has run.
+    pub up_ms: i64,
     /// Open findings.
     pub findings: Vec<Shown>,
     /// Findings opened so far, by code.

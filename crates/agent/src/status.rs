@@ -12,7 +12,7 @@ use crate::jobs::JobState;
 use crate::journal::{Fold, Recovery};
 use crate::state::{State, Values};
 
-/// The version of the document.
+/// The version of the document. What is added later does not change it: readers pass over what they do not know.
 pub const VERSION: u32 = 1;
 
 /// What a node comes to.
@@ -53,7 +53,6 @@ impl Verdict {
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Status {
     /// [`VERSION`].
     pub v: u32,
@@ -79,6 +78,8 @@ pub struct Status {
     pub not_supported: BTreeMap<String, usize>,
     /// Rules of which nothing is known now: the rule, on how many parts, and why on one of them.
     pub rules_blind: BTreeMap<String, RuleBlind>,
+    /// Rules that have not watched for a whole window yet: the rule, and on how many parts.
+    pub rules_early: BTreeMap<String, usize>,
     /// Who looks.
     pub collectors: Vec<CollectorState>,
     /// Jobs.
@@ -89,7 +90,6 @@ pub struct Status {
 
 /// A rule that sees nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RuleBlind {
     /// On how many parts.
     pub parts: usize,
@@ -99,7 +99,6 @@ pub struct RuleBlind {
 
 /// The agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AgentStatus {
     /// Its version.
     pub version: String,
@@ -117,7 +116,6 @@ pub struct AgentStatus {
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct GpuStatus {
     /// Who it is.
     pub identity: GpuIdentity,
@@ -141,7 +139,6 @@ pub struct GpuStatus {
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FindingStatus {
     /// Whether it would be there after a crash.
     pub durable: bool,
@@ -151,7 +148,6 @@ pub struct FindingStatus {
 
 /// The journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct JournalStatus {
     /// The last record on disk.
     pub seq: u64,
@@ -188,6 +184,7 @@ impl Status {
             not_checked: state.unseen.as_deref().cloned(),
             not_supported: not_supported(state),
             rules_blind: rules_blind(state),
+            rules_early: state.coverage.early.clone(),
             collectors: state.collectors.clone(),
             jobs,
             journal: JournalStatus {
@@ -222,6 +219,7 @@ impl Status {
             not_checked: None,
             not_supported: BTreeMap::new(),
             rules_blind: BTreeMap::new(),
+            rules_early: BTreeMap::new(),
             collectors: Vec::new(),
             jobs: Vec::new(),
             journal: JournalStatus {
@@ -244,7 +242,7 @@ fn worst_first(findings: &mut [FindingStatus]) {
 #[expect(clippy::cast_precision_loss, reason = "microseconds of processor time")]
 fn agent(state: &State) -> AgentStatus {
     let cpu_s = (state.cost.cpu_us + state.cost.child_cpu_us) as f64 / 1e6;
-    let up_s = state.at.wall.duration_since(state.started).as_secs_f64().max(1.0);
+    let up_s = (state.up_ms as f64 / 1000.0).max(1.0);
     let child = state.cost.child_rss_bytes.unwrap_or(0);
     AgentStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -11,6 +11,7 @@
 mod cli;
 mod commands;
 mod failure;
+mod log;
 mod printer;
 mod read_ahead;
 mod sets;

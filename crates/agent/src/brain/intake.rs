@@ -18,6 +18,16 @@ impl Brain {
                 }
                 self.values.processes = None;
                 self.own.nvml_blind = Some(why);
+                self.own.nvml_is_ill = true;
+                if self.engine.inventory().is_empty() && batch.inventory.is_none() {
+                    let kept = self.inventory.gpus();
+                    batch.inventory = (!kept.is_empty()).then(|| kept.to_vec());
+                }
+            }
+            Seen::NvmlBack => {
+                tracing::info!("NVML answers for all again");
+                self.own.nvml_blind = None;
+                self.own.nvml_is_ill = false;
             }
             Seen::Kernel(said) => self.take_kernel(now, said, batch),
             Seen::Checked { items, unseen } => {
@@ -33,7 +43,8 @@ impl Brain {
     fn take_report(&mut self, now: Moment, report: Report, batch: &mut Batch) {
         if let Some(collector) = report.collector {
             self.own.heard(collector, now);
-            if collector.is_nvml() && self.own.nvml_blind.take().is_some() {
+            let first = collector.is_nvml() && !self.own.nvml_is_ill;
+            if first && self.own.nvml_blind.take().is_some() {
                 tracing::info!("NVML answers");
             }
         }
@@ -41,6 +52,9 @@ impl Brain {
         self.cost.child_rss_bytes = report.child_rss_bytes.or(self.cost.child_rss_bytes);
         self.values.driver = report.driver.or(self.values.driver.take());
         self.values.processes = report.processes.or(self.values.processes.take());
+        if let Some(gpus) = &report.inventory {
+            self.inventory.keep(gpus);
+        }
         batch.inventory = report.inventory.or(batch.inventory.take());
         batch.samples.extend(report.samples);
         // Where the kernel log is not read NVML is the only one who tells of an Xid.

@@ -6,6 +6,7 @@
 //! ```
 
 mod intake;
+mod inventory;
 mod kernel;
 mod own;
 mod pending;
@@ -30,6 +31,7 @@ use kernel::KernelReader;
 use own::Own;
 use pending::Pending;
 
+pub use inventory::Inventory;
 pub use own::{Blindness, CollectorState};
 pub use seen::{Collector, Held, Report, Seen, Unseen};
 
@@ -37,7 +39,7 @@ pub use seen::{Collector, Held, Report, Seen, Unseen};
 const TICK_MS: i64 = 1000;
 
 /// Messages that are taken into one batch at most: a flood must not keep the tick waiting.
-const BATCH_MAX: usize = 8192;
+const BATCH_MAX: usize = 2048;
 
 /// The time, and what the process has used.
 pub trait Clock: Send {
@@ -67,6 +69,7 @@ pub struct Brain {
     /// Records on disk that the sink has not taken yet.
     unsunk: Vec<Record>,
     kernel: KernelReader,
+    inventory: Inventory,
     own: Own,
     pending: Pending,
     published: Published,
@@ -74,7 +77,7 @@ pub struct Brain {
     crash: Crash,
     place: Place,
     config: Config,
-    started: Timestamp,
+    started: Moment,
     values: Values,
     shown_values: Arc<Values>,
     coverage: Arc<Coverage>,
@@ -94,6 +97,8 @@ pub struct Parts {
     pub journal: Journal,
     /// The sink, with what it lacks of the journal.
     pub sink: Option<Backlog>,
+    /// The GPUs that this boot has shown.
+    pub inventory: Inventory,
     /// Where snapshots go.
     pub published: Published,
     /// Jobs.
@@ -111,8 +116,19 @@ pub struct Parts {
 impl Brain {
     /// A brain that goes on where the journal ends.
     pub fn new(parts: Parts) -> Self {
-        let Parts { clock, rules, journal, sink, published, board, crash, place, config, facts } =
-            parts;
+        let Parts {
+            clock,
+            rules,
+            journal,
+            sink,
+            inventory,
+            published,
+            board,
+            crash,
+            place,
+            config,
+            facts,
+        } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
         let fold = journal.durable();
@@ -121,21 +137,30 @@ impl Brain {
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
+        // Jobs that connect to an agent that was started anew hear of what stands.
+        for finding in engine.findings() {
+            board.finding(finding, None);
+        }
         let (sink, unsunk) = sink.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
+        let mut own = Own::new(config.tiers, now);
+        if !journal.is_open() {
+            own.writable = Err("the disk takes nothing".to_owned());
+        }
         Self {
-            own: Own::new(config.tiers, now),
+            own,
             engine,
             journal,
             sink,
             unsunk,
             kernel,
+            inventory,
             pending,
             published,
             board,
             crash,
             place,
             config,
-            started: now.wall,
+            started: now,
             values: Values::default(),
             shown_values: Arc::default(),
             coverage: Arc::default(),
@@ -205,7 +230,9 @@ impl Brain {
 
     /// Brings to disk what is due. Says whether something new is there.
     fn write(&mut self, now: Moment) -> bool {
-        let due = self.pending.is_due(now, self.journal.durable());
+        // A disk that refuses is not asked with every line of a storm.
+        let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
+        let due = may_ask && self.pending.is_due(now, self.journal.durable());
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();

@@ -18,7 +18,6 @@ const OVERDUE_MS_MIN: i64 = 3000;
 
 /// A collector as status shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct CollectorState {
     /// Which.
     pub name: String,
@@ -32,7 +31,6 @@ pub struct CollectorState {
 
 /// Why something is not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Blindness {
     /// `nvml`, `kernel-log`, `journal`, `collectors`.
     pub what: String,
@@ -50,6 +48,8 @@ pub(super) struct Own {
     heard_ms: BTreeMap<Collector, i64>,
     /// Why NVML says nothing; while that is known its collectors are not also stalled.
     pub(super) nvml_blind: Option<String>,
+    /// It was said to be blind, and not that it is back.
+    pub(super) nvml_is_ill: bool,
     /// None: it has not been tried yet.
     pub(super) kernel_log: Option<Result<(), String>>,
     pub(super) lines_lost: u64,
@@ -67,6 +67,7 @@ impl Own {
             stepped_s: 0.0,
             heard_ms: BTreeMap::new(),
             nvml_blind: Some("it has not answered yet".to_owned()),
+            nvml_is_ill: false,
             kernel_log: None,
             lines_lost: 0,
             writable: Ok(()),

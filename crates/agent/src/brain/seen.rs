@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use farrier_fleet::health::{CheckItem, GpuIdentity, GpuUuid, Sample};
 use farrier_hardware::kmsg::KernelLog;
+use farrier_hardware::nvml::watch;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Tiers, duration};
@@ -38,13 +39,16 @@ impl Collector {
         Self::HostSlow,
     ];
 
-    /// How often it looks.
+    /// How often it looks. NVML's tiers go by what its calls cost, and are not configured.
     pub fn period(self, tiers: &Tiers) -> Duration {
-        duration(match self {
-            Self::NvmlFast | Self::HostFast => tiers.fast_s,
-            Self::NvmlMedium | Self::HostMedium => tiers.medium_s,
-            Self::NvmlSlow | Self::HostSlow => tiers.slow_s,
-        })
+        match self {
+            Self::NvmlFast => watch::Tier::Fast.period(),
+            Self::NvmlMedium => watch::Tier::Medium.period(),
+            Self::NvmlSlow => watch::Tier::Slow.period(),
+            Self::HostFast => duration(tiers.fast_s),
+            Self::HostMedium => duration(tiers.medium_s),
+            Self::HostSlow => duration(tiers.slow_s),
+        }
     }
 
     /// Whether it goes by NVML.
@@ -122,11 +126,13 @@ pub struct Unseen {
 pub enum Seen {
     /// A collector looked.
     Report(Report),
-    /// NVML does not answer, and why; it is blind until the next report.
+    /// NVML does not answer, or not for all GPUs, and why; reports may go on to come for others.
     NvmlBlind {
         /// In words.
         why: String,
     },
+    /// NVML answers for all again.
+    NvmlBack,
     /// The kernel log.
     Kernel(KernelLog),
     /// The node was checked.

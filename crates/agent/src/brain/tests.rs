@@ -61,6 +61,22 @@ impl World {
 
     /// Starts the agent; whoever reads the kernel log goes on after this record.
     fn start(&mut self) -> Option<u64> {
+        let after = self.start_blind();
+        let gpu = GpuIdentity {
+            uuid: GpuUuid("GPU-0".to_owned()),
+            index: 0,
+            minor: Some(0),
+            pci: "0000:1b:00.0".to_owned(),
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+        };
+        let inventory = Some(vec![gpu]);
+        let collector = Some(Collector::NvmlFast);
+        self.turn(vec![Seen::Report(Report { collector, inventory, ..Report::default() })], false);
+        after
+    }
+
+    /// Starts it while NVML says nothing.
+    fn start_blind(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
         let sink_path = self.folder.path().join("sink.jsonl");
         let reached = Sink::reached(&sink_path);
@@ -78,6 +94,7 @@ impl World {
             rules: Rules::configured(&self.config.rules).unwrap(),
             journal,
             sink: Some(Backlog { sink, lacks }),
+            inventory: Inventory::open(&dir, "boot"),
             published: self.published.clone(),
             board: Arc::default(),
             crash: Crash::default(),
@@ -90,16 +107,6 @@ impl World {
             facts: FactSet::embedded(),
         });
         self.brain = Some(brain);
-        let gpu = GpuIdentity {
-            uuid: GpuUuid("GPU-0".to_owned()),
-            index: 0,
-            minor: Some(0),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
-        };
-        let inventory = Some(vec![gpu]);
-        let collector = Some(Collector::NvmlFast);
-        self.turn(vec![Seen::Report(Report { collector, inventory, ..Report::default() })], false);
         after
     }
 
@@ -233,6 +240,24 @@ fn a_full_disk_is_said_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_storm_on_a_full_disk_is_counted_and_asks_the_disk_seldom() {
+    let mut world = World::new();
+    world.tick();
+    world.brain.as_mut().unwrap().journal.fill_disk(true);
+    for seq in 1..=2000 {
+        world.line(seq, XID_48);
+    }
+    let state = world.tick();
+    assert!(state.journal.waiting < 10, "{}", state.journal.waiting);
+    world.brain.as_mut().unwrap().journal.fill_disk(false);
+    world.tick();
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(2000));
+    world.kill();
+    assert_eq!(world.start(), Some(2000));
+}
+
+#[test]
 fn a_clock_that_was_set_is_seen_and_moves_no_window() {
     let mut world = World::new();
     world.tick();
@@ -286,4 +311,18 @@ fn nothing_is_healthy_before_it_was_seen() {
     let state = world.tick();
     assert_eq!(state.blind[0].what, "nvml");
     assert_eq!(state.values.processes, None);
+}
+
+#[test]
+fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
+    let mut world = World::new();
+    world.line(1, XID_48);
+    world.kill();
+    assert_eq!(world.start_blind(), Some(1));
+    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    world.line(2, XID_48);
+    world.tick();
+    let state = world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(2), "{:?}", state.findings);
+    assert_eq!(state.values.gpus.len(), 1);
 }

@@ -112,3 +112,11 @@ pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHand
 
 /// Nothing here recurses deeply; the check reads the largest files, on the heap.
 const STACK_BYTES: usize = 512 << 10;
+
+/// The memory of a process that is in use, as `/proc/PID/status` has it.
+pub(crate) fn rss_bytes(path: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}

@@ -13,7 +13,7 @@ use farrier_hardware::nvml::watch::{
     self, GpuProcess, ProbeReport, ProbeSaid, Tier, WatchSettings,
 };
 
-use super::{Known, Surroundings};
+use super::{Known, Surroundings, rss_bytes};
 use crate::brain::{Collector, Held, Report, Seen};
 use crate::config::duration;
 
@@ -40,14 +40,14 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
         command
     });
     settings.deadline = duration(config.probe.deadline_s);
+    settings.avoid = duration(config.probe.avoid_s);
     let mut holders = Holders::new(Root::unrecorded(&config.root));
     watch::run(settings, &surroundings.stop.flag, &mut |said| {
         let settled = match &said {
             ProbeSaid::Report(report) => report.inventory.is_some(),
             _ => true,
         };
-        let Some(seen) = translate(said, known, &mut holders) else { return };
-        if surroundings.inbox.send(seen).is_err() {
+        if surroundings.inbox.send(translate(said, known, &mut holders)).is_err() {
             surroundings.stop.now();
         }
         // Only now: what is sent after this finds the GPUs known.
@@ -57,10 +57,10 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     });
 }
 
-fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Option<Seen> {
+fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
     let why = match said {
-        ProbeSaid::Report(report) => return Some(Seen::Report(take(report, known, holders))),
-        ProbeSaid::Back => return None,
+        ProbeSaid::Report(report) => return Seen::Report(take(report, known, holders)),
+        ProbeSaid::Back => return Seen::NvmlBack,
         ProbeSaid::Hung { during, after, stuck } => {
             let after_s = after.as_secs_f64();
             format!("a call has not returned for {after_s:.0} s: {during} ({stuck} stuck)")
@@ -70,7 +70,7 @@ fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Option<Se
         ProbeSaid::Refused { error } => format!("it refused to start: {error}"),
         ProbeSaid::Quiet { .. } => "it is not asked, as was ordered".to_owned(),
     };
-    Some(Seen::NvmlBlind { why })
+    Seen::NvmlBlind { why }
 }
 
 fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
@@ -100,7 +100,7 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
         xids: report.xids,
         driver: report.driver,
         child_cpu_us: report.cpu_us,
-        child_rss_bytes: None,
+        child_rss_bytes: (report.tier == Tier::Medium).then(children_rss_bytes).flatten(),
     }
 }
 
@@ -158,4 +158,11 @@ fn owner(root: &Root, pid: u32) -> Owner {
         HolderKind::Unknown { .. } => (None, None),
     };
     Owner { command: holder.command.or(holder.name), kind: kind.map(str::to_owned), name }
+}
+
+/// Memory of the children that this thread started; none where the kernel does not list them.
+fn children_rss_bytes() -> Option<u64> {
+    let pids = std::fs::read_to_string("/proc/thread-self/children").ok()?;
+    let each = pids.split_whitespace().filter_map(|pid| rss_bytes(&format!("/proc/{pid}/status")));
+    Some(each.sum())
 }

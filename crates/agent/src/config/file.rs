@@ -118,6 +118,7 @@ fn tables(top: &mut Section<'_>, config: &mut Config) {
     });
     top.section("probe", |it| {
         it.seconds("deadline_s", &(0.5..=600.0), &mut config.probe.deadline_s);
+        it.seconds("avoid_s", &(1.0..=86_400.0), &mut config.probe.avoid_s);
     });
     top.section("tiers", |it| {
         it.seconds("fast_s", &(0.1..=60.0), &mut config.tiers.fast_s);
@@ -200,6 +201,18 @@ mod tests {
         assert_eq!(problems.len(), 11, "{problems:?}");
         let near = problems.iter().find(|problem| problem.key == "state_dirs").unwrap();
         assert!(near.expected.contains("did you mean `state_dir`?"), "{near}");
+    }
+
+    #[test]
+    fn the_reference_in_the_guide_is_the_defaults() {
+        let guide = include_str!("../../../../docs/agent.md");
+        let block =
+            guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        // What has no default stands there as a comment, and must be good as well.
+        let all: Vec<&str> =
+            block.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect();
+        assert_eq!(of(block).unwrap(), Config::default());
+        of(&all.join("\n")).unwrap();
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Config {
     pub socket: Socket,
     /// The child that asks NVML.
     pub probe: Probe,
-    /// How often is looked.
+    /// How often the host is looked at.
     pub tiers: Tiers,
     /// What the node ought to have.
     pub expect: Expect,
@@ -109,16 +109,18 @@ pub struct Socket {
 pub struct Probe {
     /// How long a call may take before it counts as stuck.
     pub deadline_s: f64,
+    /// How long a GPU is left alone about which a call did not return.
+    pub avoid_s: f64,
 }
 
-/// How often is looked.
+/// How often the host is looked at. NVML's own tiers go by what its calls cost and are not set here.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Tiers {
-    /// Cheap signals that change quickly.
+    /// The state of network ports.
     pub fast_s: f64,
-    /// Most signals.
+    /// Counters, the bus, mounts, the driver's module.
     pub medium_s: f64,
-    /// Costly signals and those that change seldom.
+    /// Threads, memory, clock source.
     pub slow_s: f64,
 }
 
@@ -169,7 +171,7 @@ impl Default for Config {
             root: "/".into(),
             nvml: None,
             socket: Socket { path: DEFAULT_SOCKET.into(), mode: 0o660, group: None },
-            probe: Probe { deadline_s: 5.0 },
+            probe: Probe { deadline_s: 5.0, avoid_s: 300.0 },
             tiers: Tiers { fast_s: 1.0, medium_s: 10.0, slow_s: 60.0 },
             expect: Expect::default(),
             retention: Retention { days: 90, bytes: 64 << 20 },

@@ -127,6 +127,7 @@ fn state() -> State {
         hostname: "node-1".to_owned(),
         boot: "boot".to_owned(),
         started: Timestamp::now(),
+        up_ms: 1000,
         findings: Vec::new(),
         opened: [("gpu.xid".to_owned(), 2)].into(),
         values: Arc::new(values),

@@ -103,7 +103,6 @@ impl Answer<'_> {
 
 /// A job as status shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct JobState {
     /// Its name.
     pub job: String,

@@ -80,9 +80,9 @@ pub struct Recovery {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// Held as long as the journal is.
-    _lock: File,
-    file: File,
+    /// Held as long as the journal is. Neither is there while the disk takes nothing, not even a lock.
+    lock: Option<File>,
+    file: Option<File>,
     /// The last one is written to.
     segments: Vec<Segment>,
     retention: Retention,
@@ -102,42 +102,40 @@ impl Journal {
         retention: Retention,
         each: impl FnMut(&Record),
     ) -> Result<Self, JournalError> {
-        let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
-        fs::create_dir_all(dir).map_err(folder)?;
-        let lock = File::create(dir.join("lock")).map_err(folder)?;
-        match lock.try_lock() {
-            Ok(()) => (),
-            Err(fs::TryLockError::WouldBlock) => {
-                return Err(JournalError::InUse { dir: dir.to_owned() });
+        let lock = take(dir)?;
+        let Read { fold, mut segments, recovery } = match read(dir, each) {
+            // Nobody could make it: the disk takes nothing, and there is nothing to read.
+            Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
+                Read::default()
             }
-            Err(fs::TryLockError::Error(err)) => return Err(folder(err)),
-        }
-        let Read { fold, mut segments, recovery } = read(dir, each)?;
+            read => read?,
+        };
         if segments.is_empty() {
-            let first =
-                Segment { number: 1, bytes: 0, first: None, last: None, has_snapshot: false };
-            segments.push(first);
+            segments.push(Segment::empty(1));
         }
-        let last = segments.last().map_or(1, |segment| segment.number);
-        let path = segment::path(dir, last);
-        let file = segment::open(&path).map_err(folder)?;
-        if recovery.torn_bytes > 0 {
-            let whole = segments.last().map_or(0, |segment| segment.bytes);
-            file.set_len(whole).and_then(|()| file.sync_all()).map_err(folder)?;
-        }
-        segment::sync_dir(dir).map_err(folder)?;
-        Ok(Self {
+        let mut journal = Self {
             dir: dir.to_owned(),
-            _lock: lock,
-            file,
+            lock,
+            file: None,
             segments,
             retention,
             next: fold.clone(),
             durable: fold,
             waiting: Waiting::default(),
-            dirty: false,
+            dirty: recovery.torn_bytes > 0,
             recovery,
-        })
+        };
+        match journal.mend() {
+            Err(err) if !takes_nothing(&err) => {
+                Err(JournalError::Folder { dir: dir.to_owned(), err })
+            }
+            _ => Ok(journal),
+        }
+    }
+
+    /// Whether it could be opened for writing; otherwise every flush tries again.
+    pub fn is_open(&self) -> bool {
+        self.file.is_some()
     }
 
     /// The state that is on disk.
@@ -202,16 +200,7 @@ impl Journal {
             serde_json::to_writer(&mut bytes, record)?;
             bytes.push(b'\n');
         }
-        self.dirty = true;
-        if crash.is_due(Point::HalfWritten) {
-            self.file.write_all(&bytes[..bytes.len() / 2])?;
-            std::process::abort();
-        }
-        self.file.write_all(&bytes)?;
-        crash.reach(Point::Written);
-        self.file.sync_data()?;
-        self.dirty = false;
-        crash.reach(Point::Synced);
+        self.write(&bytes, crash)?;
         let written = self.waiting.take();
         if let Some(segment) = self.segments.last_mut() {
             segment.bytes += bytes.len() as u64;
@@ -225,19 +214,44 @@ impl Journal {
         Ok(written)
     }
 
+    fn write(&mut self, bytes: &[u8], crash: &Crash) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        self.dirty = true;
+        if crash.is_due(Point::HalfWritten) {
+            file.write_all(&bytes[..bytes.len() / 2])?;
+            std::process::abort();
+        }
+        file.write_all(bytes)?;
+        crash.reach(Point::Written);
+        file.sync_data()?;
+        self.dirty = false;
+        crash.reach(Point::Synced);
+        Ok(())
+    }
+
     /// Lets every write fail as on a full disk, or no longer.
     #[cfg(test)]
     pub(crate) fn fill_disk(&mut self, full: bool) {
         let last = self.segments.last().map_or(1, |segment| segment.number);
         let path = if full { "/dev/full".into() } else { segment::path(&self.dir, last) };
-        self.file = fs::OpenOptions::new().append(true).open(path).expect("both are there");
+        let file = fs::OpenOptions::new().append(true).open(path);
+        self.file = Some(file.expect("both are there"));
     }
 
-    /// Cuts off what a write that failed has left behind.
+    /// Opens what is not open, and cuts off what a write that failed or was cut short has left behind.
     fn mend(&mut self) -> io::Result<()> {
-        if self.dirty {
-            let good = self.segments.last().map_or(0, |segment| segment.bytes);
-            self.file.set_len(good)?;
+        if self.lock.is_none() {
+            let taken = take(&self.dir).map_err(|err| io::Error::other(err.to_string()))?;
+            self.lock = Some(taken.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
+        }
+        let (number, good) = self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));
+        if self.file.is_none() {
+            self.file = Some(segment::open(&segment::path(&self.dir, number))?);
+            segment::sync_dir(&self.dir)?;
+        }
+        if let Some(file) = self.file.as_ref().filter(|_| self.dirty) {
+            file.set_len(good)?;
+            file.sync_all()?;
             self.dirty = false;
         }
         Ok(())
@@ -275,7 +289,7 @@ impl Journal {
         file.sync_all()?;
         fs::rename(&part, &path)?;
         segment::sync_dir(&self.dir)?;
-        self.file = segment::open(&path)?;
+        self.file = Some(segment::open(&path)?);
         self.segments.push(Segment {
             number,
             bytes: line.len() as u64,
@@ -306,6 +320,28 @@ impl Journal {
             self.segments.remove(0);
         }
     }
+}
+
+/// Takes the folder for this agent; none: the disk takes nothing now.
+fn take(dir: &Path) -> Result<Option<File>, JournalError> {
+    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    let lock = match fs::create_dir_all(dir).and_then(|()| File::create(dir.join("lock"))) {
+        Ok(lock) => lock,
+        Err(err) if takes_nothing(&err) => return Ok(None),
+        Err(err) => return Err(folder(err)),
+    };
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(fs::TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
+        Err(fs::TryLockError::Error(err)) => Err(folder(err)),
+    }
+}
+
+/// Whether a disk refuses for a reason that passes, or that the agent is there to tell of: it is full, or fell back to
+/// read-only. An agent that would not start then could not say so.
+fn takes_nothing(err: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(err.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 fn not_found(err: &io::Error) -> bool {

@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 pub struct Record {
     /// [`VERSION`].
     pub v: u32,
-    /// From 1, without gaps but for damage.
+    /// From 1, growing; a gap is damage, or a time in which the disk took nothing.
     pub seq: u64,
     /// When it was written.
     pub at: Timestamp,

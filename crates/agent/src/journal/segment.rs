@@ -24,6 +24,13 @@ pub(super) struct Segment {
     pub(super) has_snapshot: bool,
 }
 
+impl Segment {
+    /// One that nothing was written to yet.
+    pub(super) fn empty(number: u64) -> Self {
+        Self { number, bytes: 0, first: None, last: None, has_snapshot: false }
+    }
+}
+
 /// What reading a segment came to.
 #[derive(Debug, Default)]
 pub(super) struct ReadSegment {

@@ -147,8 +147,8 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     let bytes = 1 << 20;
     let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
     write(&mut journal, 0, 1, vec![Change::Opened(finding(1, 1))]);
-    for turn in 0..2000 {
-        let changes = (2..=5).map(|id| Change::Updated(finding(id, turn))).collect();
+    for turn in 0..200 {
+        let changes = (2..=41).map(|id| Change::Updated(finding(id, turn))).collect();
         write(&mut journal, 1, turn, changes);
         assert!(journal.bytes() <= bytes + (128 << 10), "{}", journal.bytes());
     }
@@ -158,14 +158,14 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     drop(journal);
     let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
     assert_eq!(journal.durable(), &durable);
-    assert_eq!(durable.open.len(), 5);
+    assert_eq!(durable.open.len(), 41);
     // Three months later all but the newest are too old.
     let later = 91 * 86_400;
     write(&mut journal, later, 1, vec![Change::Updated(finding(2, 1))]);
     write(&mut journal, later + 100 * 86_400, 1, vec![Change::Updated(finding(2, 2))]);
     assert_eq!(journal.segments.len(), 1, "{:?}", journal.segments);
     assert_eq!(segment::list(folder.path()).unwrap().len(), 1);
-    assert_eq!(journal.durable().open.len(), 5);
+    assert_eq!(journal.durable().open.len(), 41);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_disk_that_takes_nothing_loses_nothing() {
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
     // Every write to this device fails as a full disk does.
     let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
-    let good = std::mem::replace(&mut journal.file, full);
+    let good = journal.file.replace(full);
     for turn in 0..5000 {
         let changes =
             vec![Change::Updated(finding(1, turn)), Change::Opened(finding(10 + turn, 1))];
@@ -201,13 +201,29 @@ fn a_write_that_failed_half_way_leaves_no_half_line() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
     write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
-    journal.file.write_all(b"{\"v\":1,\"seq\":2,\"at").unwrap();
+    journal.file.as_mut().unwrap().write_all(b"{\"v\":1,\"seq\":2,\"at").unwrap();
     journal.dirty = true;
     write(&mut journal, 2, 2, vec![Change::Opened(finding(2, 1))]);
     drop(journal);
     let journal = open(folder.path());
     assert_eq!(journal.recovery(), &Recovery::default());
     assert_eq!(journal.durable().open.len(), 2);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_at_the_start_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    // As it is when even a lock cannot be made.
+    (journal.lock, journal.file) = (None, None);
+    assert!(!journal.is_open());
+    write(&mut journal, 2, 2, vec![Change::Opened(finding(2, 1))]);
+    assert!(journal.is_open());
+    drop(journal);
+    assert_eq!(open(folder.path()).durable().open.len(), 2);
+    assert!(takes_nothing(&io::Error::from(io::ErrorKind::StorageFull)));
+    assert!(!takes_nothing(&io::Error::from(io::ErrorKind::PermissionDenied)));
 }
 
 fn sunk(path: &Path) -> Vec<(u64, u64)> {

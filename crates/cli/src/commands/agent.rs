@@ -1,16 +1,15 @@
 //! `farrier agent`: the node daemon.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use farrier_agent::config::{self, ConfigError, Listen};
 use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
-use tracing_subscriber::filter::LevelFilter;
 
 use crate::commands::Outcome;
 use crate::failure::Hinted;
+use crate::log;
 use crate::printer::Printer;
 use crate::sets;
 
@@ -69,7 +68,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         }
         return Ok(Outcome::Fine);
     }
-    log();
+    log::start();
     run::run(&options).map_err(explained)?;
     Ok(Outcome::Fine)
 }
@@ -80,17 +79,6 @@ fn facts() -> &'static FactSet {
         std::borrow::Cow::Borrowed(set) => set,
         std::borrow::Cow::Owned(set) => Box::leak(Box::new(set)),
     }
-}
-
-/// Logs on stderr, at the level that `FARRIER_LOG` names.
-fn log() {
-    let level = std::env::var("FARRIER_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(level.unwrap_or(LevelFilter::INFO))
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .init();
 }
 
 /// An error with what to do about it.
@@ -104,6 +92,9 @@ fn explained(err: AgentError) -> anyhow::Error {
         }
         AgentError::Config(_) => {
             "`farrier agent --check-config --config FILE` says what is wrong".to_owned()
+        }
+        AgentError::Root(_) => {
+            "--root takes a folder that has the node's /proc, /sys and /dev".to_owned()
         }
         AgentError::Journal(JournalError::InUse { .. }) => {
             "one agent a node; another one for a test takes --state-dir, --socket and --listen"

@@ -62,13 +62,13 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
     agent.until_found("gpu.xid");
     fs::write(&path, "nonsense = true\n").unwrap();
     agent.signal("-HUP");
-    agent.until_found("agent.config-bad");
+    agent.until_found("agent.config-wrong");
     assert!(agent.log().contains("the old one stays in force"), "{}", agent.log());
     let off = world.config("[rules.\"gpu.xid\"]\nenabled = false\n");
     fs::write(&path, off.replace("127.0.0.1:0", "127.0.0.1:1")).unwrap();
     agent.signal("-HUP");
     agent.until(|status| {
-        find(status, "gpu.xid").is_none() && find(status, "agent.config-bad").is_none()
+        find(status, "gpu.xid").is_none() && find(status, "agent.config-wrong").is_none()
     });
     assert!(agent.log().contains("keys=listen"), "{}", agent.log());
     agent.stop();

@@ -15,6 +15,9 @@ use crate::support::{Ran, farrier, run};
 /// What the agent does within a second may take longer on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Later than any node has run: what claims to be of the future is of now.
+const LATE_US: u64 = 1_000_000_000_000_000;
+
 /// A simulated node.
 pub(crate) struct World {
     folder: tempfile::TempDir,
@@ -56,11 +59,10 @@ impl World {
         let path = self.path("node/root/dev/kmsg");
         let text = fs::read_to_string(&path).unwrap();
         let last = text.lines().rev().find_map(|line| line.split(',').nth(1)?.parse::<u64>().ok());
-        let mut seq = last.map_or(0, |last| last + 1);
+        let first = last.map_or(0, |last| last + 1);
         let mut out = String::new();
-        for line in lines {
-            out.push_str(&format!("3,{seq},999999000,-;{line}\n"));
-            seq += 1;
+        for (seq, line) in (first..).zip(lines) {
+            out.push_str(&format!("3,{seq},{LATE_US},-;{line}\n"));
         }
         let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
         file.write_all(out.as_bytes()).unwrap();

@@ -205,6 +205,10 @@ fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     for (code, blind) in &status.rules_blind {
         lines.push(format!("{code} on {} parts: {}", blind.parts, blind.why));
     }
+    if !status.rules_early.is_empty() {
+        let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
+        lines.push(format!("rules whose window is not full yet: {}", codes.join(", ")));
+    }
     if !status.not_supported.is_empty() {
         let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();
         lines.push(format!("signals that parts of this node do not have: {}", signals.join(", ")));
