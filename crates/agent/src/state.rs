@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use farrier_facts::decode::Kind;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Moment, Signal, Subject,
+    Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Moment, Signal, SignalValues, Subject,
 };
 use jiff::Timestamp;
 
@@ -55,7 +55,7 @@ pub struct Values {
     /// The GPUs.
     pub gpus: Vec<GpuIdentity>,
     /// The newest value of each signal, by subject.
-    pub latest: BTreeMap<Subject, Vec<(Signal, Reading<f64>)>>,
+    pub latest: BTreeMap<Arc<Subject>, Arc<SignalValues>>,
     /// Who holds the GPUs; none: not known.
     pub processes: Option<Vec<Held>>,
     /// The driver.

@@ -104,9 +104,6 @@ impl Brain {
             tracing::warn!(step_s, "the wall clock was set");
         }
         self.own.messages_dropped = self.board.dropped();
-        let (cpu_us, rss_bytes) = self.clock.cost();
-        self.cost.cpu_us = cpu_us;
-        self.cost.rss_bytes = rss_bytes;
         batch.samples.extend(self.own.samples(now));
     }
 }

@@ -1,15 +1,14 @@
 //! What everybody else may see.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrier_fleet::health::{Finding, Moment, Subject};
+use farrier_fleet::health::{Finding, Moment};
 
 use super::{Brain, pending};
 use crate::state::{JournalState, Shown, State, Values};
 
-/// Ticks between two looks at what rules see; it changes seldom and is costly to gather.
-const COVERAGE_TICKS: u64 = 10;
+/// Ticks between two looks at what rules see and what the agent costs: both are costly to gather.
+const SELDOM_TICKS: u64 = 10;
 
 impl Brain {
     pub(super) fn publish(&mut self, now: Moment, tick: bool) {
@@ -52,17 +51,15 @@ impl Brain {
 
     /// Gathers what is large: once a tick, not with every finding.
     fn refresh(&mut self) {
-        let mut latest: BTreeMap<Subject, Vec<_>> = BTreeMap::new();
-        for (subject, signal, reading) in self.engine.latest() {
-            match latest.get_mut(subject) {
-                Some(values) => values.push((signal, reading.clone())),
-                None => drop(latest.insert(subject.clone(), vec![(signal, reading.clone())])),
-            }
-        }
+        let shared =
+            |(subject, values): (&Arc<_>, &Arc<_>)| (Arc::clone(subject), Arc::clone(values));
+        let latest = self.engine.latest().map(shared).collect();
         self.values.gpus = self.engine.inventory().to_vec();
         self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
-        if self.ticks.is_multiple_of(COVERAGE_TICKS) {
+        if self.ticks.is_multiple_of(SELDOM_TICKS) {
             self.coverage = Arc::new(self.engine.coverage());
+            let (cpu_us, rss_bytes) = self.clock.cost();
+            (self.cost.cpu_us, self.cost.rss_bytes) = (cpu_us, rss_bytes);
         }
         self.ticks += 1;
     }

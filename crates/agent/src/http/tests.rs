@@ -116,7 +116,7 @@ fn state() -> State {
             pci: "0000:1b:00.0".to_owned(),
             name: "NVIDIA H100 80GB HBM3".to_owned(),
         }],
-        latest: latest.into(),
+        latest: latest.map(|(subject, values)| (Arc::new(subject), Arc::new(values))).into(),
         processes: Some(vec![held]),
         driver: Some("580.95.05".to_owned()),
         xids: [((Some(uuid.clone()), 48), 3), ((None, 79), 1)].into(),

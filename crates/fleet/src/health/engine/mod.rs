@@ -15,10 +15,12 @@ mod values;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use farrier_facts::xid::XidFacts;
 
 pub use repeats::Remembered;
+pub use table::SignalValues;
 
 use super::finding::{Change, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
@@ -173,10 +175,8 @@ impl Engine {
         self.table.inventory()
     }
 
-    /// The newest values, by subject and signal.
-    pub fn latest(
-        &self,
-    ) -> impl Iterator<Item = (&Subject, Signal, &farrier_facts::node::Reading<f64>)> {
+    /// The newest values, by subject and signal, sorted. They are shared, not copied.
+    pub fn latest(&self) -> impl Iterator<Item = (&Arc<Subject>, &Arc<SignalValues>)> {
         self.table.iter()
     }
 

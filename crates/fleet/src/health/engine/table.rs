@@ -1,6 +1,7 @@
 //! The newest value of every signal, and who the subjects are.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use farrier_facts::node::Reading;
 
@@ -11,13 +12,16 @@ use super::ByGpu;
 /// More subjects than this are not watched: a node of 16 GPUs with 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
 
+/// Values by signal, sorted: a link has a dozen, a GPU some seventy.
+pub type SignalValues = Vec<(Signal, Reading<f64>)>;
+
 #[derive(Debug, Default)]
 pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
-    subjects: Vec<Subject>,
-    places: BTreeMap<Subject, usize>,
-    /// By place, sorted by signal: a link has a dozen, a GPU some seventy.
-    latest: Vec<Vec<(Signal, Reading<f64>)>>,
+    subjects: Vec<Arc<Subject>>,
+    places: BTreeMap<Arc<Subject>, usize>,
+    /// By place. Shared with whoever was shown them, and copied when they change.
+    latest: Vec<Arc<SignalValues>>,
 }
 
 /// What tells whether a GPU or the driver has recovered.
@@ -57,9 +61,10 @@ impl Table {
         if place >= SUBJECTS_MAX {
             return None;
         }
-        self.subjects.push(subject.clone());
-        self.latest.push(Vec::new());
-        self.places.insert(subject.clone(), place);
+        let subject = Arc::new(subject.clone());
+        self.subjects.push(Arc::clone(&subject));
+        self.latest.push(Arc::default());
+        self.places.insert(subject, place);
         Some(place)
     }
 
@@ -73,7 +78,7 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, place: usize, signal: Signal, reading: Reading<f64>) {
-        let values = &mut self.latest[place];
+        let values = Arc::make_mut(&mut self.latest[place]);
         match values.binary_search_by_key(&signal, |(known, _)| *known) {
             Ok(at) => values[at].1 = reading,
             Err(at) => values.insert(at, (signal, reading)),
@@ -90,7 +95,7 @@ impl Table {
     pub(super) fn forget(&mut self, scope: Scope, why: &str) -> Vec<usize> {
         let mut concerned = Vec::new();
         for (place, values) in self.latest.iter_mut().enumerate() {
-            for (signal, reading) in values {
+            for (signal, reading) in Arc::make_mut(values) {
                 if signal.scope() == scope && !matches!(reading, Reading::Absent) {
                     *reading = Reading::Unreadable(why.to_owned());
                     concerned.push(place);
@@ -116,7 +121,7 @@ impl Table {
         let loaded = self.whole_number(&Subject::Node, Signal::NodeDriverLoaded);
         let mut actions = ByGpu::new();
         for subject in &self.subjects {
-            if let Subject::Gpu(gpu) = subject
+            if let Subject::Gpu(gpu) = subject.as_ref()
                 && let Some(action) = self.whole_number(subject, Signal::GpuRecoveryAction)
             {
                 actions.insert(gpu.clone(), action);
@@ -125,9 +130,8 @@ impl Table {
         RecoveryState { driver_loaded: loaded.map(|it| it != 0), actions }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Subject, Signal, &Reading<f64>)> {
-        self.subjects.iter().zip(&self.latest).flat_map(|(subject, values)| {
-            values.iter().map(move |(signal, reading)| (subject, *signal, reading))
-        })
+    /// By subject, sorted.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<Subject>, &Arc<SignalValues>)> {
+        self.places.iter().map(|(subject, place)| (subject, &self.latest[*place]))
     }
 }
