@@ -82,8 +82,17 @@ pub struct Engine {
     /// When an event was last kept, so that a storm is kept once a minute.
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
+    /// What recovered in this turn.
+    recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
     unseen: Option<(i64, Vec<Key>)>,
+}
+
+/// Something that recovered.
+#[derive(Debug)]
+enum Recovery {
+    Driver,
+    Gpu(GpuUuid),
 }
 
 /// What has not been seen for so long after a reboot is no longer in the node. Every collector has
@@ -102,6 +111,7 @@ impl Engine {
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
+            recoveries: Vec::new(),
             unseen: None,
         }
     }
@@ -128,7 +138,6 @@ impl Engine {
 
     /// What the batch means.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
-        let before = self.table.recovery_state();
         let touched = self.take(now, batch);
         self.evaluate(&touched, now);
         let remembered = self.events(&batch.kernel, now);
@@ -137,7 +146,7 @@ impl Engine {
         }
         self.quiet(now);
         self.notice_gone(now);
-        self.notice_recovery(&before, now);
+        self.notice_recovery(now);
         let asked = |subject: &Subject| {
             let gpu = Subject::Gpu(subject.gpu()?.clone());
             self.table.whole_number(&gpu, Signal::GpuRecoveryAction)
@@ -238,16 +247,14 @@ impl Engine {
     }
 
     /// A GPU whose driver takes back its recovery action, or a driver that is loaded anew, has recovered.
-    fn notice_recovery(&mut self, before: &table::RecoveryState, now: Moment) {
-        let after = self.table.recovery_state();
-        if before.driver_loaded == Some(false) && after.driver_loaded == Some(true) {
-            self.recovered(|_| true, "the driver was loaded anew", now);
-        }
-        for (gpu, action) in &before.actions {
-            let settled = *action != 0 && after.actions.get(gpu) == Some(&0);
-            if settled {
-                let why = "the driver asks for no recovery any more";
-                self.recovered(|subject| subject.gpu() == Some(gpu), why, now);
+    fn notice_recovery(&mut self, now: Moment) {
+        for recovery in std::mem::take(&mut self.recoveries) {
+            match recovery {
+                Recovery::Driver => self.recovered(|_| true, "the driver was loaded anew", now),
+                Recovery::Gpu(gpu) => {
+                    let why = "the driver asks for no recovery any more";
+                    self.recovered(|subject| subject.gpu() == Some(&gpu), why, now);
+                }
             }
         }
     }
@@ -289,9 +296,6 @@ fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, usize)>> {
     }
     looks
 }
-
-/// By GPU.
-type ByGpu<T> = BTreeMap<GpuUuid, T>;
 
 #[cfg(test)]
 mod tests;

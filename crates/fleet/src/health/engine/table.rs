@@ -7,7 +7,6 @@ use farrier_facts::node::Reading;
 
 use super::super::observation::{GpuIdentity, Subject};
 use super::super::signal::{Scope, Signal};
-use super::ByGpu;
 
 /// More subjects than this are not watched: a node of 16 GPUs with 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
@@ -22,13 +21,6 @@ pub(super) struct Table {
     places: BTreeMap<Arc<Subject>, usize>,
     /// By place. Shared with whoever was shown them, and copied when they change.
     latest: Vec<Arc<SignalValues>>,
-}
-
-/// What tells whether a GPU or the driver has recovered.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct RecoveryState {
-    pub(super) driver_loaded: Option<bool>,
-    pub(super) actions: ByGpu<u32>,
 }
 
 impl Table {
@@ -115,19 +107,6 @@ impl Table {
             reason = "the cast saturates, and states are small"
         )]
         Some(value as u32)
-    }
-
-    pub(super) fn recovery_state(&self) -> RecoveryState {
-        let loaded = self.whole_number(&Subject::Node, Signal::NodeDriverLoaded);
-        let mut actions = ByGpu::new();
-        for subject in &self.subjects {
-            if let Subject::Gpu(gpu) = subject.as_ref()
-                && let Some(action) = self.whole_number(subject, Signal::GpuRecoveryAction)
-            {
-                actions.insert(gpu.clone(), action);
-            }
-        }
-        RecoveryState { driver_loaded: loaded.map(|it| it != 0), actions }
     }
 
     /// By subject, sorted.

@@ -7,9 +7,9 @@ use farrier_facts::node::Reading;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::signal::Signal;
-use super::Engine;
 use super::ledger::{Key, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
+use super::{Engine, Recovery};
 
 /// What the clauses of a rule come to for one subject.
 struct Tried {
@@ -55,6 +55,7 @@ impl Engine {
         touched: &mut BTreeSet<usize>,
     ) {
         let value = reading.value().copied();
+        self.look_for_recovery(place, signal, value);
         self.table.set(place, signal, reading);
         for (at, clause_at) in self.looks.get(&signal).into_iter().flatten().copied() {
             let rule = self.rules.at(at);
@@ -73,6 +74,24 @@ impl Engine {
             if let (Some(value), true) = (value, clause.measure != Measure::Last) {
                 watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
             }
+        }
+    }
+
+    /// A driver that asked for a recovery and no longer does, or that was away and is back.
+    fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>) {
+        if !matches!(signal, Signal::GpuRecoveryAction | Signal::NodeDriverLoaded) {
+            return;
+        }
+        let before = self.table.latest(place, signal).and_then(Reading::value).copied();
+        let (Some(before), Some(value)) = (before, value) else { return };
+        if signal == Signal::NodeDriverLoaded && before < 1.0 && value >= 1.0 {
+            self.recoveries.push(Recovery::Driver);
+        } else if signal == Signal::GpuRecoveryAction
+            && before >= 1.0
+            && value < 1.0
+            && let Some(gpu) = self.table.subject(place).gpu()
+        {
+            self.recoveries.push(Recovery::Gpu(gpu.clone()));
         }
     }
 
