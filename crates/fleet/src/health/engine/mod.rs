@@ -82,6 +82,8 @@ pub struct Engine {
     /// When an event was last kept, so that a storm is kept once a minute.
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
+    /// What the driver last told of recovery.
+    told: BTreeMap<(usize, Signal), f64>,
     /// What recovered in this turn.
     recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
@@ -111,6 +113,7 @@ impl Engine {
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
+            told: BTreeMap::new(),
             recoveries: Vec::new(),
             unseen: None,
         }

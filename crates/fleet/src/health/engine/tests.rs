@@ -102,7 +102,10 @@ fn the_drivers_action_outranks_the_rules_until_it_is_taken_back() {
     assert_eq!(ecc.rule_action, Action::ResetGpu);
     let other = engine.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
     assert_eq!(other.action, Action::ResetGpu, "another GPU's finding is not touched");
-    let changes = engine.observe(at(3), &sample(gpu(0), Signal::GpuRecoveryAction, 0.0)).changes;
+    let reading = Reading::Unreadable("it is being reset".to_owned());
+    let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading };
+    engine.observe(at(3), &Batch { samples: vec![silent], ..Batch::default() });
+    let changes = engine.observe(at(4), &sample(gpu(0), Signal::GpuRecoveryAction, 0.0)).changes;
     let cleared: Vec<_> =
         codes(&changes).into_iter().filter(|(what, _)| *what == "cleared").collect();
     assert_eq!(cleared, [("cleared", "gpu.ecc-uncorrected".to_owned())]);

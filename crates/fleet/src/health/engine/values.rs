@@ -82,8 +82,9 @@ impl Engine {
         if !matches!(signal, Signal::GpuRecoveryAction | Signal::NodeDriverLoaded) {
             return;
         }
-        let before = self.table.latest(place, signal).and_then(Reading::value).copied();
-        let (Some(before), Some(value)) = (before, value) else { return };
+        let Some(value) = value else { return };
+        // A reset makes the GPU unreadable for a while: what counts is what was last told.
+        let Some(before) = self.told.insert((place, signal), value) else { return };
         if signal == Signal::NodeDriverLoaded && before < 1.0 && value >= 1.0 {
             self.recoveries.push(Recovery::Driver);
         } else if signal == Signal::GpuRecoveryAction

@@ -4,7 +4,7 @@
 //! 580.159.04. (Made again and again, most calls are answered from a cache and cost 2 us: that is not what a poll
 //! costs.) What costs less than 50 us is read every second; the recovery action (120 us), errors and processes every ten;
 //! GPM (2 ms) and two of the held times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every
-//! minute; energy (3.3 ms) every five; the InfoROM's checksum (70 ms) every hour. Never read here: PCIe
+//! minute; energy (3.3 ms) every five; the card's own checksum (70 ms) every hour. Never read here: PCIe
 //! throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
 
 use std::ffi::{c_int, c_uint};
