@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The agent on a machine with a real GPU: its cost, its speed from kernel line to finding, and what a training step loses by it.
 
+    agent.py tiers FARRIER OUT                   processor time of each of the probe's tiers, asked as seldom as the agent does
+    agent.py eight FARRIER OUT                   the agent by thread on a simulated node of eight GPUs, on this processor
     agent.py watch FARRIER OUT --seconds 600     cost of agent and probe, idle and under load; latency; status, metrics
     agent.py step  FARRIER OUT --pairs 30        a training step with and without the agent, by turns
 
@@ -58,10 +60,31 @@ def rss_kib(pid):
     return 0
 
 
+def by_thread(pid):
+    """Processor time of each thread, in seconds."""
+    found = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm") as name, open(f"/proc/{pid}/task/{task}/schedstat") as file:
+            key = name.read().strip()
+            found[key] = found.get(key, 0) + int(file.read().split()[0]) / 1e9
+    return found
+
+
+def pss_kib(pid):
+    """Memory with shared pages counted once: agent and probe are one program."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+
+
+def scrape():
+    with urllib.request.urlopen(f"http://{LISTEN}/metrics", timeout=5) as answer:
+        answer.read()
+
+
 class Agent:
     """A running agent in a folder of its own."""
 
-    def __init__(self, farrier):
+    def __init__(self, farrier, *words):
         self.folder = tempfile.mkdtemp(prefix="farrier-bench-")
         self.sink = os.path.join(self.folder, "sink.jsonl")
         self.socket = os.path.join(self.folder, "agent.sock")
@@ -69,7 +92,7 @@ class Agent:
         with open(config, "w") as file:
             file.write(f'state_dir = "{self.folder}/state"\nlisten = "{LISTEN}"\nsocket = "{self.socket}"\n[sink]\nfile = "{self.sink}"\n')
         self.log = open(os.path.join(self.folder, "log"), "wb")
-        self.process = subprocess.Popen([farrier, "agent", "--config", config], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([farrier, "agent", "--config", config, *words], stdout=self.log, stderr=self.log)
         for _ in range(100):
             if os.path.exists(self.socket):
                 break
@@ -97,15 +120,18 @@ def load(seconds):
 
 
 def measure(agent, seconds):
-    """Milliseconds of processor time a second, of the agent and of its probe."""
-    before, start = agent.cost(), time.monotonic()
-    time.sleep(seconds)
-    after, elapsed = agent.cost(), time.monotonic() - start
+    """Milliseconds of processor time a second, of the agent and of its probe, scraped as Prometheus does."""
     main = agent.process.pid
+    before, threads, start = agent.cost(), by_thread(main), time.monotonic()
+    while (left := start + seconds - time.monotonic()) > 0:
+        time.sleep(min(left, 15))
+        scrape()
+    after, ended, elapsed = agent.cost(), by_thread(main), time.monotonic() - start
     of = lambda pids: 1000 * sum(after.get(pid, 0) - before.get(pid, 0) for pid in pids) / elapsed
     children = [pid for pid in after if pid != main]
     return {"seconds": round(elapsed, 1), "agent_ms_per_s": of([main]), "probe_ms_per_s": of(children),
-            "agent_rss_kib": rss_kib(main), "probe_rss_kib": sum(rss_kib(pid) for pid in children)}
+            "threads_ms_per_s": {name: 1000 * (value - threads.get(name, 0)) / elapsed for name, value in ended.items()},
+            "pss_kib": sum(pss_kib(pid) for pid in after), "agent_rss_kib": rss_kib(main), "probe_rss_kib": sum(rss_kib(pid) for pid in children)}
 
 
 def latency(agent, trials, address):
@@ -134,6 +160,54 @@ def latency(agent, trials, address):
 def gpu_address():
     text = subprocess.run(["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"], capture_output=True, text=True).stdout
     return text.splitlines()[0].strip()[4:].lower().split(".")[0]
+
+
+def tiers(args):
+    """Asks the probe itself, at the agent's own times, and takes what it says of its processor time."""
+    command = [args.farrier, "probe", "watch"]
+    probe = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    costs, memory = {}, {}
+
+    def ask(tier, kind=None):
+        probe.stdin.write(tier + "\n")
+        probe.stdin.flush()
+        answer = json.loads(probe.stdout.readline())
+        costs.setdefault(kind or tier, []).append(answer["cpu_us"])
+        with open(f"/proc/{probe.pid}/maps") as file:
+            memory[kind or tier] = {"rss_kib": rss_kib(probe.pid), "libcuda": "libcuda" in file.read()}
+
+    for tier in ("inventory", "fast", "medium", "slow", "rare"):
+        ask(tier, "first " + tier)
+    start = time.monotonic()
+    for second in range(1, 122):
+        ask("fast")
+        if second % 10 == 0:
+            ask("medium", "medium, with GPM and held times" if second % 30 == 0 else "medium")
+        if second % 60 == 0:
+            ask("slow")
+        time.sleep(max(0, start + second - time.monotonic()))
+    ask("rare")
+    for _ in range(4):
+        ask("slow", "slow, one in five with the energy")
+    probe.stdin.close()
+    result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu_us": costs, "memory": memory}
+    with open(os.path.join(args.out, "tiers.json"), "w") as file:
+        json.dump(result, file, indent=1)
+    for kind, values in costs.items():
+        print(f"{kind}: median {statistics.median(values)} us of {len(values)}, {memory[kind]}")
+
+
+def eight(args):
+    """The brain's cost grows with the GPUs and not with the driver: it is measured on simulated ones."""
+    folder = tempfile.mkdtemp(prefix="farrier-eight-")
+    subprocess.run([args.farrier, "simulate", "node", folder + "/node", "--sku", "H200-SXM5-141GB", "--gpus", "8"], check=True)
+    agent = Agent(args.farrier, "--root", folder + "/node/root", "--nvml", folder + "/node/lib/libnvidia-ml.so.1")
+    time.sleep(5)
+    result = measure(agent, 61)
+    agent.stop()
+    with open(os.path.join(args.out, "eight.json"), "w") as file:
+        json.dump(result, file, indent=1)
+    print(json.dumps(result, indent=1))
 
 
 def watch(args):
@@ -227,7 +301,7 @@ def step(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("watch", "step"))
+    parser.add_argument("what", choices=("tiers", "eight", "watch", "step"))
     parser.add_argument("farrier")
     parser.add_argument("out")
     parser.add_argument("--seconds", type=float, default=600)
@@ -235,7 +309,7 @@ def main():
     parser.add_argument("--block-s", type=float, default=4)
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
-    {"watch": watch, "step": step}[args.what](args)
+    {"tiers": tiers, "eight": eight, "watch": watch, "step": step}[args.what](args)
 
 
 if __name__ == "__main__":

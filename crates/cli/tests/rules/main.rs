@@ -5,6 +5,7 @@
 
 mod rehearsal;
 #[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "what a command prints is not looked at here")]
 mod support;
 #[path = "../simulate/world.rs"]
 #[expect(
