@@ -90,7 +90,7 @@ class Agent:
         self.socket = os.path.join(self.folder, "agent.sock")
         config = os.path.join(self.folder, "agent.toml")
         with open(config, "w") as file:
-            file.write(f'state_dir = "{self.folder}/state"\nlisten = "{LISTEN}"\nsocket = "{self.socket}"\n[sink]\nfile = "{self.sink}"\n')
+            file.write(f'state_dir = "{self.folder}/state"\nlisten = "{LISTEN}"\n[socket]\npath = "{self.socket}"\n[sink]\nfile = "{self.sink}"\n')
         self.log = open(os.path.join(self.folder, "log"), "wb")
         self.process = subprocess.Popen([farrier, "agent", "--config", config, *words], stdout=self.log, stderr=self.log)
         for _ in range(100):
