@@ -47,15 +47,24 @@ const COLD_MS_MAX: f64 = 5.0;
 const DECODE_RATIO_MAX: f64 = 1.5;
 
 /// Times of one program, sorted.
-struct Times(Vec<Duration>);
+pub(crate) struct Times(Vec<Duration>);
 
 impl Times {
-    fn median_ms(&self) -> f64 {
+    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
+        times.sort();
+        Self(times)
+    }
+
+    pub(crate) fn median_ms(&self) -> f64 {
         self.0[self.0.len() / 2].as_secs_f64() * 1e3
     }
 
-    fn worst_of_ninety_nine_percent_ms(&self) -> f64 {
+    pub(crate) fn worst_of_ninety_nine_percent_ms(&self) -> f64 {
         self.0[self.0.len() * 99 / 100].as_secs_f64() * 1e3
+    }
+
+    pub(crate) fn worst_ms(&self) -> f64 {
+        self.0[self.0.len() - 1].as_secs_f64() * 1e3
     }
 }
 
@@ -73,10 +82,7 @@ fn interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Ti
             times.push(start.elapsed());
         }
     }
-    for times in &mut times {
-        times.sort();
-    }
-    Ok(times.into_iter().map(Times).collect())
+    Ok(times.into_iter().map(Times::of).collect())
 }
 
 fn cold_starts(farrier: &Path) -> anyhow::Result<Vec<Times>> {
@@ -196,12 +202,12 @@ fn report(cold: &[Times], in_process: &str, decode: &Decode) -> anyhow::Result<S
     Ok(text)
 }
 
-fn today() -> anyhow::Result<String> {
+pub(crate) fn today() -> anyhow::Result<String> {
     let output = command("date").args(["-u", "+%Y-%m-%d"]).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-fn machine() -> anyhow::Result<String> {
+pub(crate) fn machine() -> anyhow::Result<String> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo")?;
     let field = |name: &str| {
         let line = cpus.lines().find(|line| line.starts_with(name));

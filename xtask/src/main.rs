@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod bench_agent;
 mod bench_log;
 mod demo;
 mod needs;
@@ -17,6 +18,7 @@ usage: cargo xtask COMMAND
   audit         cargo-deny: licences, bans and sources of the dependencies
   demo          a check and the matrix: what the program is for
   bench facts   speed of check and decode, kept in bench/facts.md
+  bench agent   cost and speed of the agent on a simulated node, kept in bench/agent.md
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         ["audit"] => audit::run(),
         ["demo"] => demo::run(),
         ["bench", "facts"] => bench::facts(),
+        ["bench", "agent"] => bench_agent::run(),
         _ => {
             shell::say(USAGE);
             return ExitCode::from(2);

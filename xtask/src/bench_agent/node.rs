@@ -1,0 +1,161 @@
+//! A simulated node of eight H100, and an agent that watches it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::process::Running;
+use crate::shell::{command, root, run};
+
+/// What takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Later than any node has run: what claims to be of the future is of now.
+const LATE_US: u64 = 1_000_000_000_000_000;
+
+/// A node below target/, where the disk is a real one: findings are synced to it.
+pub(super) struct Node {
+    pub(super) folder: PathBuf,
+    farrier: PathBuf,
+}
+
+impl Node {
+    pub(super) fn make(farrier: &Path) -> anyhow::Result<Self> {
+        let folder = root().join("target/bench/agent");
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir_all(&folder)?;
+        let node = Self { folder, farrier: farrier.to_owned() };
+        let mut make = command(farrier);
+        make.args(["simulate", "node"]).arg(node.at("node")).stdout(Stdio::null());
+        run(make.args(["--sku", "H100-SXM5-80GB", "--gpus", "8"]), "farrier simulate node")?;
+        Ok(node)
+    }
+
+    pub(super) fn at(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The address of the first GPU, as the driver prints it: `0000:1b:00`.
+    fn gpu(&self) -> anyhow::Result<String> {
+        let gpus = fs::read_dir(self.at("node/root/proc/driver/nvidia/gpus"))?;
+        let first = gpus.flatten().filter_map(|gpu| gpu.file_name().into_string().ok()).min();
+        Ok(first.context("the node has no GPU")?.trim_end_matches(".0").to_owned())
+    }
+
+    /// The end of the kernel log.
+    pub(super) fn kernel_log(&self) -> anyhow::Result<KernelLog> {
+        let path = self.at("node/root/dev/kmsg");
+        let text = fs::read_to_string(&path)?;
+        let last = text.lines().rev().find_map(|line| line.split(',').nth(1)?.parse::<u64>().ok());
+        let next = last.context("the kernel log is empty")? + 1;
+        let file = OpenOptions::new().append(true).open(path)?;
+        Ok(KernelLog { file, next, gpu: self.gpu()? })
+    }
+
+    /// Starts an agent, and waits until it sees everything and finds nothing wrong.
+    pub(super) fn agent(&self) -> anyhow::Result<Agent> {
+        let at = |name: &str| self.at(name).display().to_string();
+        let config = format!(
+            "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n[sink]\nfile = {:?}\n",
+            at("state"),
+            at("node/root"),
+            at("node/lib/libnvidia-ml.so.1"),
+            at("agent.sock"),
+            at("sink.jsonl"),
+        );
+        fs::write(self.at("agent.toml"), config)?;
+        let mut start = command(&self.farrier);
+        start.arg("agent").arg("--config").arg(self.at("agent.toml"));
+        let log = File::create(self.at("log"))?;
+        let child = start.stdout(Stdio::null()).stderr(log).spawn();
+        let process = Running(child.context("failed to start the agent")?);
+        let begun = Instant::now();
+        while !self.is_healthy()? {
+            if begun.elapsed() > PATIENCE {
+                bail!("the agent does not become healthy; its log is {}", at("log"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let log = fs::read_to_string(self.at("log"))?;
+        let address = log.lines().find_map(|line| line.split("address=").nth(1));
+        let address = address.context("the agent does not say where it listens")?.trim().to_owned();
+        Ok(Agent { process, address, sink: File::open(self.at("sink.jsonl"))? })
+    }
+
+    fn is_healthy(&self) -> anyhow::Result<bool> {
+        let mut status = command(&self.farrier);
+        status.arg("status").arg("--socket").arg(self.at("agent.sock"));
+        status.arg("--state-dir").arg(self.at("state"));
+        Ok(status.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
+    }
+}
+
+/// A writer of the kernel log, as the driver would be.
+pub(super) struct KernelLog {
+    file: File,
+    next: u64,
+    gpu: String,
+}
+
+impl KernelLog {
+    /// Appends so many lines of this Xid in one write.
+    pub(super) fn xid(&mut self, xid: usize, lines: u64) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for seq in self.next..self.next + lines {
+            text.push_str(&format!(
+                "3,{seq},{LATE_US},-;NVRM: Xid (PCI:{}): {xid}, pid=7, name=python3, Ch 00000008\n",
+                self.gpu
+            ));
+        }
+        self.next += lines;
+        self.file.write_all(text.as_bytes()).context("failed to write the kernel log")
+    }
+}
+
+/// An agent that runs.
+pub(super) struct Agent {
+    pub(super) process: Running,
+    address: String,
+    sink: File,
+}
+
+impl Agent {
+    /// One scrape, as Prometheus does it.
+    pub(super) fn metrics(&self) -> anyhow::Result<String> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if !answer.starts_with("HTTP/1.1 200 ") {
+            bail!("/metrics does not answer: {}", answer.lines().next().unwrap_or_default());
+        }
+        Ok(answer)
+    }
+
+    /// Waits until the sink has a line of which `wanted` gives something.
+    pub(super) fn until_sunk<T>(
+        &mut self,
+        mut wanted: impl FnMut(&str) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        let begun = Instant::now();
+        let mut text = String::new();
+        while begun.elapsed() < PATIENCE {
+            if self.sink.read_to_string(&mut text)? == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            if let Some(found) = text.lines().find_map(&mut wanted) {
+                return Ok(found);
+            }
+        }
+        bail!("it does not come to the sink; last: {}", text.lines().last().unwrap_or_default())
+    }
+}

@@ -1,0 +1,87 @@
+//! Other watchers of GPUs: each a loop in one long-lived process, once a second, on the same node.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::Context;
+
+use super::node::Node;
+use super::process::Running;
+use crate::needs;
+use crate::shell::{command, root, run};
+
+/// As the tests of the simulated library pin them, and in the same folder.
+const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
+
+/// What one round of a peer is: its name, how it begins, and what it does each second.
+const PEERS: [(&str, &str, &str); 2] = [
+    ("gpustat.new_query()", "import gpustat", "assert len(gpustat.new_query().gpus) == 8"),
+    (
+        "nvitop.ResourceMetricCollector.take_snapshots()",
+        "import nvitop\ncollector = nvitop.ResourceMetricCollector(nvitop.Device.all())",
+        "assert len(collector.take_snapshots().devices) == 8",
+    ),
+];
+
+/// A peer that runs.
+pub(super) struct Peer {
+    pub(super) name: &'static str,
+    pub(super) process: Running,
+    rounds: PathBuf,
+}
+
+impl Peer {
+    /// How often it has looked so far.
+    pub(super) fn rounds(&self) -> anyhow::Result<u32> {
+        Ok(u32::try_from(fs::metadata(&self.rounds)?.len())?)
+    }
+}
+
+/// Starts them all.
+pub(super) fn start(node: &Node) -> anyhow::Result<Vec<Peer>> {
+    let python = install()?;
+    let each = PEERS.iter().enumerate();
+    each.map(|(number, (name, begin, look))| {
+        let source = format!(
+            "import os, time\n{begin}\nnext = time.monotonic()\nwhile True:\n    {look}\n    os.write(1, b'.')\n    \
+             next += 1\n    time.sleep(max(0, next - time.monotonic()))\n"
+        );
+        let rounds = node.at(&format!("peer-{number}"));
+        let mut peer = command(&python);
+        peer.args(["-c", &source]).env("LD_LIBRARY_PATH", node.at("node/lib"));
+        let child = peer.stdin(Stdio::null()).stdout(File::create(&rounds)?).spawn();
+        let process = Running(child.with_context(|| format!("failed to start `{name}`"))?);
+        Ok(Peer { name, process, rounds })
+    })
+    .collect()
+}
+
+/// A Python with the clients, installed once.
+fn install() -> anyhow::Result<PathBuf> {
+    let folder = root().join("target/python-clients");
+    let python = folder.join("bin/python");
+    let lock = File::create(folder.with_extension("lock"))?;
+    lock.lock()?;
+    let (marker, wanted) = (folder.join("installed"), CLIENTS.join("\n"));
+    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    needs::python()?;
+    run(command("python3").args(["-m", "venv"]).arg(&folder), "python3 -m venv")?;
+    let mut pip = command(&python);
+    run(pip.args(["-m", "pip", "install", "--quiet"]).args(CLIENTS), "pip install")?;
+    fs::write(&marker, wanted)?;
+    Ok(python)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_clients_are_those_of_the_tests() {
+        let tests = include_str!("../../../crates/cli/tests/simulate/world.rs");
+        for client in super::CLIENTS {
+            assert!(tests.contains(client), "{client} is not what the tests install");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The result file.
+
+use std::fmt::Write as _;
+
+use super::{
+    Cost, FLOOD_LINES_PER_S, Flood, LATENCY_MS_MAX, LINES_TIMED, RSS_MB_MAX, SCRAPE, WATCH,
+};
+use crate::bench::{Times, machine, today};
+
+/// Why the peers' numbers are beside ours, and what the simulation adds.
+const NOTES: &str = "\
+The peers run as loops in one long-lived Python process each, once a second. The agent goes by tiers: what is cheap and \
+changes fast each second, the rest less often; besides NVML it reads the kernel log, PCI, network ports and the host, and \
+checks the node. The simulated library answers from memory in the process of whoever calls it: a call over which a real \
+driver takes long costs no more than another here. What real calls cost is in [agent_h200.md](agent_h200.md).
+
+The kernel log of a simulated node is a file that is looked at every 20 ms, which costs (thread `kernel`) and delays what a \
+real `/dev/kmsg` does not: there the reader sleeps until the kernel wakes it.
+";
+
+pub(super) fn text(costs: &[Cost], latency: &Times, flood: &Flood) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "# Cost and speed of the agent\n")?;
+    writeln!(text, "Made by `cargo xtask bench agent` on {}: {}.", today()?, machine()?)?;
+    writeln!(
+        text,
+        "The node is simulated, with eight H100. On a real GPU: [agent_h200.md](agent_h200.md).\n"
+    )?;
+    write_costs(&mut text, costs)?;
+    write_parts(&mut text, &costs[0])?;
+    writeln!(text, "{NOTES}")?;
+    write_latency(&mut text, latency)?;
+    write_flood(&mut text, flood)?;
+    Ok(text)
+}
+
+fn write_costs(text: &mut String, costs: &[Cost]) -> anyhow::Result<()> {
+    let agent = &costs[0];
+    let (watch_s, scrape_s) = (WATCH.as_secs(), SCRAPE.as_secs());
+    writeln!(
+        text,
+        "## Beside gpustat and nvitop\n\nAll at the same time for {watch_s} s; the agent is scraped every {scrape_s} s. \
+         Processor time and memory are of each process with its children.\n"
+    )?;
+    writeln!(
+        text,
+        "| who | looked | CPU, ms a second | × the agent | RSS, MB | PSS, MB | budget |"
+    )?;
+    writeln!(text, "|---|---|---|---|---|---|---|")?;
+    for cost in costs {
+        let looked = cost.rounds.map_or("by tiers".to_owned(), |rounds| format!("{rounds} times"));
+        let budget = cost.rounds.map_or(format!("RSS {RSS_MB_MAX:.0} MB"), |_| String::new());
+        writeln!(
+            text,
+            "| `{}` | {looked} | {:.2} | {:.2} | {:.1} | {:.1} | {budget} |",
+            cost.name,
+            cost.ms_per_s(),
+            cost.ms_per_s() / agent.ms_per_s(),
+            cost.memory.rss_mb(),
+            cost.memory.pss_mb()
+        )?;
+    }
+    let real = agent.ms_per_s() - agent.rates.get("kernel").unwrap_or(&0.0);
+    let ratio = real / agent.ms_per_s();
+    writeln!(
+        text,
+        "| the agent without its thread `kernel`: see below | | {real:.2} | {ratio:.2} | | | |"
+    )?;
+    Ok(())
+}
+
+fn write_parts(text: &mut String, agent: &Cost) -> anyhow::Result<()> {
+    writeln!(text, "\n| part of the agent | CPU, ms a second |\n|---|---|")?;
+    for (part, ms_per_s) in &agent.rates {
+        let what = match part.as_str() {
+            "farrier" => "main thread: metrics, socket",
+            "brain" => "thread `brain`: rules, journal",
+            "nvml" => "thread `nvml`: hears the probe",
+            "host" => "thread `host`: /proc, /sys",
+            "kernel" => "thread `kernel`: the kernel log",
+            "check" => "thread `check`: the node's check, once a minute",
+            "probe" => "the probe, a child: every call of NVML",
+            other => other,
+        };
+        writeln!(text, "| {what} | {ms_per_s:.2} |")?;
+    }
+    writeln!(text)?;
+    Ok(())
+}
+
+fn write_latency(text: &mut String, latency: &Times) -> anyhow::Result<()> {
+    writeln!(
+        text,
+        "## From kernel line to finding\n\n{LINES_TIMED} Xid lines, each of another number, at random moments: from the write of \
+         the line until its finding is in the sink's file, which comes after the journal's fsync.\n"
+    )?;
+    writeln!(text, "| median | 99 % | worst | budget of 99 % |\n|---|---|---|---|")?;
+    writeln!(
+        text,
+        "| {:.1} ms | {:.1} ms | {:.1} ms | {LATENCY_MS_MAX:.0} ms |\n",
+        latency.median_ms(),
+        latency.worst_of_ninety_nine_percent_ms(),
+        latency.worst_ms()
+    )?;
+    Ok(())
+}
+
+fn write_flood(text: &mut String, flood: &Flood) -> anyhow::Result<()> {
+    writeln!(text, "## A flood of Xids\n\n| what | measured | budget |\n|---|---|---|")?;
+    writeln!(
+        text,
+        "| lines written at {FLOOD_LINES_PER_S} a second, in {:.1} s | counted in the finding: {} | all |",
+        flood.written.as_secs_f64(),
+        flood.counted
+    )?;
+    writeln!(
+        text,
+        "| from the last line to the count of all (counts are written once a second) | {:.2} s | |",
+        flood.counted_after.as_secs_f64()
+    )?;
+    writeln!(text, "| CPU meanwhile | {:.0} ms a second | |", flood.ms_per_s)?;
+    writeln!(
+        text,
+        "| RSS of agent and probe before, with {LINES_TIMED} open findings | {:.1} MB | |",
+        flood.memory_before.rss_mb()
+    )?;
+    writeln!(
+        text,
+        "| RSS of agent and probe after (PSS: {:.1} MB) | {:.1} MB | {RSS_MB_MAX:.0} MB |",
+        flood.memory.pss_mb(),
+        flood.memory.rss_mb()
+    )?;
+    Ok(())
+}
