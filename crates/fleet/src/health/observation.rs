@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Action, Severity};
-use super::signal::{Scope, Signal};
+use super::signal::Signal;
 
 /// When something was seen.
 ///
@@ -142,20 +142,9 @@ impl GpuIdentity {
     }
 }
 
-/// Nothing about these subjects is known any more, until new samples say otherwise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blind {
-    /// Whose signals.
-    pub scope: Scope,
-    /// Why.
-    pub why: String,
-}
-
 /// What collectors saw since the last batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// What is no longer seen. It goes before the samples.
-    pub blind: Vec<Blind>,
     /// The GPUs, where they were counted anew.
     pub inventory: Option<Vec<GpuIdentity>>,
     /// Values.

@@ -1,11 +1,14 @@
 //! A rule: what is watched, when it is wrong, how bad that is and what to do. Rules are data in `rules/`.
 
+mod form;
+
 use farrier_facts::decode;
 use farrier_facts::origin::Origin;
 use serde::Deserialize;
 
 use super::finding::{Action, FindingKind, Severity};
 use super::signal::{Scope, Signal};
+use form::{ClauseForm, LimitForm};
 
 /// A rule. It has clauses over signals (`when`), or a pattern of kernel events (`on`), or neither: then it is
 /// what a check of the node becomes.
@@ -301,149 +304,4 @@ pub struct Case {
     /// `repeat TIMES` to `end`, `efa` for a node with such adapters, or `set SIGNAL
     /// VALUE` for what the agent observes of itself.
     pub steps: Vec<String>,
-}
-
-/// A clause as it is written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClauseForm {
-    signal: Signal,
-    #[serde(default)]
-    stat: Stat,
-    over_s: Option<u32>,
-    window_s: Option<u32>,
-    #[serde(default)]
-    each_above: u32,
-    base_s: Option<u32>,
-    bits: Option<u64>,
-    above: Option<Limit>,
-    at_least: Option<Limit>,
-    below: Option<Limit>,
-    equals: Option<Limit>,
-    differs: Option<Limit>,
-    clear: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Stat {
-    #[default]
-    Last,
-    Mean,
-    Increase,
-    Rate,
-    Windows,
-    Falls,
-    Growth,
-}
-
-impl TryFrom<ClauseForm> for Clause {
-    type Error = String;
-
-    fn try_from(form: ClauseForm) -> Result<Self, String> {
-        use Comparison::{Above, AtLeast, Below, Differs, Equals};
-        let over_s = || form.over_s.filter(|over| *over > 0).ok_or("`over_s` is missing");
-        let measure = match form.stat {
-            Stat::Last => Measure::Last,
-            Stat::Mean => Measure::Mean { over_s: over_s()? },
-            Stat::Increase => Measure::Increase { over_s: over_s()? },
-            Stat::Rate => Measure::Rate { over_s: over_s()? },
-            Stat::Falls => Measure::Falls { over_s: over_s()? },
-            Stat::Windows => Measure::Windows {
-                over_s: over_s()?,
-                window_s: form
-                    .window_s
-                    .filter(|window| *window > 0)
-                    .ok_or("`window_s` is missing")?,
-                each_above: form.each_above,
-            },
-            Stat::Growth => Measure::Growth {
-                over_s: over_s()?,
-                base_s: form.base_s.filter(|base| *base > 0).ok_or("`base_s` is missing")?,
-            },
-        };
-        let given = [
-            (Above, form.above),
-            (AtLeast, form.at_least),
-            (Below, form.below),
-            (Equals, form.equals),
-            (Differs, form.differs),
-        ];
-        let mut given = given.into_iter().filter_map(|(how, limit)| Some((how, limit?)));
-        let (Some((comparison, limit)), None) = (given.next(), given.next()) else {
-            return Err("one of above, at_least, below, equals, differs is needed".to_owned());
-        };
-        Ok(Self {
-            signal: form.signal,
-            measure,
-            bits: form.bits,
-            comparison,
-            limit,
-            clear: form.clear,
-        })
-    }
-}
-
-/// A limit as it is written: a number, or a table.
-struct LimitForm {
-    number: Option<f64>,
-    signal: Option<Signal>,
-    peers: bool,
-    times: f64,
-}
-
-impl<'de> Deserialize<'de> for LimitForm {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LimitVisitor)
-    }
-}
-
-struct LimitVisitor;
-
-impl<'de> serde::de::Visitor<'de> for LimitVisitor {
-    type Value = LimitForm;
-
-    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("a number, { signal = .., times = .. } or { peers = true, times = .. }")
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<LimitForm, E> {
-        Ok(LimitForm { number: Some(number), signal: None, peers: false, times: 1.0 })
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
-    fn visit_i64<E>(self, number: i64) -> Result<LimitForm, E> {
-        Ok(LimitForm { number: Some(number as f64), signal: None, peers: false, times: 1.0 })
-    }
-
-    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<LimitForm, A::Error> {
-        let mut form = LimitForm { number: None, signal: None, peers: false, times: 1.0 };
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "signal" => form.signal = Some(map.next_value()?),
-                "peers" => form.peers = map.next_value()?,
-                "times" => form.times = map.next_value()?,
-                other => {
-                    return Err(serde::de::Error::unknown_field(
-                        other,
-                        &["signal", "peers", "times"],
-                    ));
-                }
-            }
-        }
-        Ok(form)
-    }
-}
-
-impl TryFrom<LimitForm> for Limit {
-    type Error = &'static str;
-
-    fn try_from(form: LimitForm) -> Result<Self, &'static str> {
-        match (form.number, form.signal, form.peers) {
-            (Some(number), None, false) => Ok(Self::Number(number)),
-            (None, Some(signal), false) => Ok(Self::Signal { signal, times: form.times }),
-            (None, None, true) => Ok(Self::Peers { times: form.times }),
-            _ => Err("a limit is a number, a signal or the peers"),
-        }
-    }
 }

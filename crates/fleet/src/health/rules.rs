@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::Severity;
 use super::rule::{Limit, Measure, Rule, Same};
-use super::signal::{Behaviour, Signal};
+use super::signal::Behaviour;
 
 /// The rules of this build, one file a subject; `build.rs` lists them.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rule_files.rs"));
@@ -177,6 +177,9 @@ fn problem(rule: &Rule) -> Option<String> {
     {
         return Some("severity, action and text are needed: signals say none of them".to_owned());
     }
+    if rule.on.is_some() && rule.for_s > 0 {
+        return Some("`for_s` means nothing for an event".to_owned());
+    }
     let scope = rule.scope();
     if rule.when.iter().any(|clause| Some(clause.signal.scope()) != scope) {
         return Some("its signals are about different things".to_owned());
@@ -210,8 +213,16 @@ fn clause_problem(clause: &super::rule::Clause) -> Option<String> {
     None
 }
 
+/// As often as the journal keeps the same event (`engine::events`).
+const MERGE_S_MIN: u32 = 60;
+
 fn pattern_problem(pattern: &super::rule::EventPattern) -> Option<String> {
     let several = pattern.times > 1 || pattern.distinct_subjects > 1 || pattern.distinct_boots > 1;
+    if several && pattern.merge_s < MERGE_S_MIN {
+        return Some(format!(
+            "`merge_s` is below {MERGE_S_MIN}: the journal keeps no more than one event a minute"
+        ));
+    }
     if several && pattern.within_s == 0 {
         return Some("`within_s` is missing".to_owned());
     }
@@ -235,13 +246,4 @@ fn distance(left: &str, right: &str) -> usize {
         }
     }
     row.last().copied().unwrap_or_default()
-}
-
-/// Signals that no rule looks at are shown and kept as metrics; this says which do.
-pub fn watched(rules: &Rules) -> Vec<Signal> {
-    let mut signals: Vec<Signal> =
-        rules.iter().flat_map(|rule| rule.when.iter().map(|clause| clause.signal)).collect();
-    signals.sort_unstable();
-    signals.dedup();
-    signals
 }

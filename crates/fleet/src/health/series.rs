@@ -16,8 +16,8 @@ pub(super) struct Series {
     measure: Measure,
     bucket_ms: i64,
     buckets: VecDeque<Bucket>,
-    /// The newest value, and when the first one came.
-    last: Option<f64>,
+    /// The newest value and when it came.
+    last: Option<(i64, f64)>,
     first_ms: i64,
 }
 
@@ -49,10 +49,11 @@ impl Series {
 
     /// Takes a value. A counter that fell began anew, so that all of it is growth.
     pub(super) fn push(&mut self, at_ms: i64, value: f64) {
-        let before = self.last.replace(value);
+        let before = self.last.replace((at_ms, value));
         if before.is_none() {
             self.first_ms = at_ms;
         }
+        let share = before.map_or(1.0, |(before_ms, _)| self.share_of(at_ms - before_ms));
         let number = at_ms.div_euclid(self.bucket_ms);
         let oldest = number - self.reach_ms() / self.bucket_ms;
         while self.buckets.front().is_some_and(|bucket| bucket.number < oldest) {
@@ -65,8 +66,9 @@ impl Series {
         let Some(bucket) = self.buckets.back_mut() else { return };
         bucket.sum += value;
         bucket.count += 1;
-        if let Some(before) = before {
-            bucket.grown += if value >= before { value - before } else { value };
+        if let Some((_, before)) = before {
+            let grown = if value >= before { value - before } else { value };
+            bucket.grown += grown * share;
             bucket.falls += u32::from(before >= 1.0 && value < 1.0);
         }
     }
@@ -74,8 +76,8 @@ impl Series {
     /// The measure at `now`; nothing while the past is too short to say.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
     pub(super) fn measure(&self, now_ms: i64) -> Option<f64> {
-        let newest = self.last?;
-        let covered_s = (now_ms - self.first_ms) as f64 / 1000.0;
+        let (_, newest) = self.last?;
+        let covered_s = self.covered_ms(now_ms) as f64 / 1000.0;
         let grown = |from_s: u32, to_s: u32| {
             self.within(now_ms, from_s, to_s).map(|it| it.grown).sum::<f64>()
         };
@@ -117,6 +119,21 @@ impl Series {
                 })
             }
         }
+    }
+
+    /// For how long it has been watched.
+    pub(super) fn covered_ms(&self, now_ms: i64) -> i64 {
+        if self.last.is_some() { now_ms - self.first_ms } else { 0 }
+    }
+
+    /// What of the growth over a gap falls into the window of a rate: after a silence all of it comes at once.
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^53")]
+    fn share_of(&self, gap_ms: i64) -> f64 {
+        let window_ms = match self.measure {
+            Measure::Rate { over_s } | Measure::Growth { over_s, .. } => i64::from(over_s) * 1000,
+            _ => return 1.0,
+        };
+        if gap_ms > window_ms { window_ms as f64 / gap_ms as f64 } else { 1.0 }
     }
 
     fn reach_ms(&self) -> i64 {
@@ -167,6 +184,15 @@ mod tests {
     fn old_growth_is_forgotten() {
         let series = fed(Measure::Increase { over_s: 60 }, &[(0, 0.0), (10, 5.0), (200, 5.0)]);
         assert_eq!(series.measure(200_000), Some(0.0));
+    }
+
+    #[test]
+    fn what_grew_over_a_gap_did_not_come_at_once() {
+        let values: Vec<(i64, f64)> = (0..6).map(|turn| (turn * 10, 0.0)).collect();
+        let mut series = fed(Measure::Rate { over_s: 60 }, &values);
+        series.push(350_000, 3.0);
+        let rate = series.measure(350_000).unwrap();
+        assert!((rate - 0.01).abs() < 1e-9, "3 in 300 s: {rate}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use super::ledger::{Key, Verdict};
 use super::repeats::Remembered;
 use super::{Engine, watch};
 
-/// A storm of the same event is kept for repeat rules so often: they merge bursts of minutes anyway.
+/// A storm of the same event is kept for repeat rules so often. They merge bursts of a minute or more, so that what is
+/// counted after a restart is what was counted before; `rules` sees to it.
 const KEEP_EVERY_MS: i64 = 60_000;
 /// Different events whose last keeping is known.
 const KEPT_MAX: usize = 1024;
@@ -71,12 +72,13 @@ impl Engine {
             Same::Code if event.kind == Kind::Xid || event.kind == Kind::Sxid => named(&event.code),
             _ => group,
         };
+        let action = rule.action.unwrap_or(seen.event.action);
         let verdict = Verdict {
             kind: rule.kind,
             severity: rule.severity.unwrap_or(event.severity),
-            action: rule.action.unwrap_or(seen.event.action),
+            action,
             text: rule.text.clone().unwrap_or_else(|| seen.event.text.clone()),
-            clears: watch::clears(rule),
+            clears: watch::clears(rule, action),
         };
         let evidence = vec![Evidence::Kernel { text: seen.event.text.clone(), at: seen.at.wall }];
         let key = Key { code: rule.code.clone(), detail, subject };
@@ -100,7 +102,8 @@ impl Engine {
         let mut over = Vec::new();
         for (key, open) in self.ledger.iter() {
             let Some(rule) = self.rules.get(&key.code) else { continue };
-            let Some(pattern) = rule.on.as_ref().filter(|_| !rule.until_recovery) else { continue };
+            let waits = watch::waits_for_recovery(rule, open.finding.rule_action);
+            let Some(pattern) = rule.on.as_ref().filter(|_| !waits) else { continue };
             if now.steady_ms - open.last_ms >= i64::from(pattern.quiet_s) * 1000 {
                 over.push(key.clone());
             }

@@ -91,8 +91,7 @@ impl Ledger {
         self.open.iter()
     }
 
-    /// It was found, `times` times since the last turn. `anew` says whether that counts: a value that is
-    /// still wrong does not happen again.
+    /// It was found. `anew` says whether that counts: a value that is still wrong does not happen again.
     pub(super) fn found(
         &mut self,
         key: Key,
@@ -105,13 +104,15 @@ impl Ledger {
             let finding = &mut open.finding;
             finding.last_seen = finding.last_seen.max(at.wall);
             open.last_ms = open.last_ms.max(at.steady_ms);
-            let worse =
-                finding.severity != verdict.severity || finding.rule_action != verdict.action;
-            if anew || worse {
+            let changed = finding.severity != verdict.severity
+                || finding.rule_action != verdict.action
+                || finding.text != verdict.text;
+            if anew || changed {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
                 finding.rule_action = verdict.action;
                 finding.text = verdict.text;
+                finding.clears = verdict.clears;
                 append(&mut finding.evidence, evidence);
                 self.updated.insert(key);
             }

@@ -15,6 +15,7 @@ mod values;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use farrier_facts::xid::XidFacts;
@@ -22,7 +23,7 @@ use farrier_facts::xid::XidFacts;
 pub use repeats::Remembered;
 pub use table::SignalValues;
 
-use super::finding::{Change, Finding};
+use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
 use super::rules::Rules;
 use super::signal::Signal;
@@ -151,23 +152,36 @@ impl Engine {
         self.notice_gone(now);
         self.notice_recovery(now);
         let asked = |subject: &Subject| {
-            let gpu = Subject::Gpu(subject.gpu()?.clone());
-            self.table.whole_number(&gpu, Signal::GpuRecoveryAction)
+            let place = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
+            // What was last told: the driver falls silent when it matters most.
+            self.told.get(&(place, Signal::GpuRecoveryAction)).map(|value| whole(*value))
         };
         self.ledger.outrank(&self.facts, asked);
         Decision { changes: self.ledger.take_changes(), remembered }
     }
 
-    /// Other rules from now on. Findings of rules that are gone are cleared.
+    /// Other rules from now on. Findings of rules that are gone are cleared; what stays the same goes on as it is.
     pub fn reconfigure(&mut self, rules: Rules, now: Moment) -> Vec<Change> {
         if rules == self.rules {
             return Vec::new();
         }
-        // Windows begin anew: their places and lengths may be others.
-        self.looks = looks(&rules);
-        self.rules = rules;
-        self.watches.clear();
-        self.counted.clear();
+        let old = std::mem::replace(&mut self.rules, rules);
+        self.looks = looks(&self.rules);
+        let moved: Vec<Option<usize>> =
+            old.iter().map(|rule| self.rules.iter().position(|it| it.code == rule.code)).collect();
+        let same = |at: usize| {
+            let place = moved[at]?;
+            let (before, after) = (old.at(at), self.rules.at(place));
+            (before.when == after.when && before.on == after.on).then_some(place)
+        };
+        self.watches = std::mem::take(&mut self.watches)
+            .into_iter()
+            .filter_map(|((at, subject), watch)| Some(((same(at)?, subject), watch)))
+            .collect();
+        self.counted = std::mem::take(&mut self.counted)
+            .into_iter()
+            .filter_map(|(at, counted)| Some((same(at)?, counted)))
+            .collect();
         self.drop_orphans(now);
         self.ledger.take_changes()
     }
@@ -212,27 +226,35 @@ impl Engine {
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
         let (kind, clears) = (rule.kind, "a check of the node that no longer finds it".to_owned());
-        let mut found = Vec::new();
+        let mut found: BTreeMap<Key, Verdict> = BTreeMap::new();
         for item in items {
             let key =
                 Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
-            let verdict = Verdict {
-                kind,
-                severity: rule.severity.unwrap_or(item.severity),
-                action: rule.action.unwrap_or(item.action),
-                text: item.text.clone(),
-                clears: clears.clone(),
-            };
-            let evidence =
-                vec![super::finding::Evidence::Check { text: item.text.clone(), at: now.wall }];
-            found.push(key.clone());
-            self.ledger.found(key, verdict, evidence, now, false);
+            let severity = rule.severity.unwrap_or(item.severity);
+            let action = rule.action.unwrap_or(item.action);
+            let (text, clears) = (item.text.clone(), clears.clone());
+            match found.entry(key) {
+                Entry::Vacant(free) => {
+                    free.insert(Verdict { kind, severity, action, text, clears });
+                }
+                // Several of one kind are one finding that names them all.
+                Entry::Occupied(mut taken) => {
+                    let verdict = taken.get_mut();
+                    verdict.severity = verdict.severity.max(severity);
+                    verdict.action = verdict.action.max(action);
+                    verdict.text = format!("{}; {text}", verdict.text);
+                }
+            }
+        }
+        for (key, verdict) in &found {
+            let evidence = vec![Evidence::Check { text: verdict.text.clone(), at: now.wall }];
+            self.ledger.found(key.clone(), verdict.clone(), evidence, now, false);
         }
         let gone: Vec<Key> = self
             .ledger
             .iter()
             .map(|(key, _)| key)
-            .filter(|key| key.code == CHECK && !found.contains(key))
+            .filter(|key| key.code == CHECK && !found.contains_key(key))
             .cloned()
             .collect();
         for key in gone {
@@ -244,33 +266,42 @@ impl Engine {
     fn notice_gone(&mut self, now: Moment) {
         let due = |since: i64| now.steady_ms - since >= GONE_AFTER_MS;
         let Some((_, keys)) = self.unseen.take_if(|(since, _)| due(*since)) else { return };
-        for key in keys.iter().filter(|key| !self.table.has(&key.subject)) {
+        for key in keys.iter().filter(|key| self.table.find(&key.subject).is_none()) {
             self.ledger.clear(key, "it has not been in the node since the reboot", now);
         }
     }
 
-    /// A GPU whose driver takes back its recovery action, or a driver that is loaded anew, has recovered.
+    /// A GPU that was reset, or a driver that is loaded anew: what waited for that is over, and what was counted before
+    /// counts no more.
     fn notice_recovery(&mut self, now: Moment) {
         for recovery in std::mem::take(&mut self.recoveries) {
-            match recovery {
-                Recovery::Driver => self.recovered(|_| true, "the driver was loaded anew", now),
+            let (gpu, why) = match recovery {
+                Recovery::Driver => (None, "the driver was loaded anew"),
                 Recovery::Gpu(gpu) => {
-                    let why = "the driver asks for no recovery any more";
-                    self.recovered(|subject| subject.gpu() == Some(&gpu), why, now);
+                    (Some(gpu), "the GPU was reset, or its driver asks for no recovery any more")
+                }
+            };
+            let whose = |subject: &Subject| match &gpu {
+                Some(gpu) => subject.gpu() == Some(gpu),
+                None => subject.gpu().is_some(),
+            };
+            self.recovered(whose, why, now);
+            for ((at, place), watch) in &mut self.watches {
+                if whose(self.table.subject(*place)) {
+                    watch.forget(self.rules.at(*at));
                 }
             }
         }
     }
 
     fn recovered(&mut self, whose: impl Fn(&Subject) -> bool, why: &str, now: Moment) {
-        let held = |code: &str| self.rules.get(code).is_some_and(|rule| rule.until_recovery);
-        let keys: Vec<Key> = self
-            .ledger
-            .iter()
-            .map(|(key, _)| key)
-            .filter(|key| held(&key.code) && whose(&key.subject))
-            .cloned()
-            .collect();
+        let mut keys = Vec::new();
+        for (key, open) in self.ledger.iter() {
+            let Some(rule) = self.rules.get(&key.code) else { continue };
+            if whose(&key.subject) && watch::waits_for_recovery(rule, open.finding.rule_action) {
+                keys.push(key.clone());
+            }
+        }
         for key in keys {
             self.ledger.clear(&key, why, now);
         }
@@ -288,6 +319,17 @@ impl Engine {
             self.ledger.clear(&key, "its rule is not in force any more", now);
         }
     }
+}
+
+/// A state as the number that it is.
+fn whole(value: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates, and states are small"
+    )]
+    let whole = value as u32;
+    whole
 }
 
 fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, usize)>> {

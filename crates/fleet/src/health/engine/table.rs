@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farrier_facts::node::Reading;
 
 use super::super::observation::{GpuIdentity, Subject};
-use super::super::signal::{Scope, Signal};
+use super::super::signal::Signal;
 
 /// More subjects than this are not watched: a node of 16 GPUs with 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
@@ -60,9 +60,9 @@ impl Table {
         Some(place)
     }
 
-    /// Whether it was ever seen.
-    pub(super) fn has(&self, subject: &Subject) -> bool {
-        self.places.contains_key(subject)
+    /// The number of a subject that was seen before.
+    pub(super) fn find(&self, subject: &Subject) -> Option<usize> {
+        self.places.get(subject).copied()
     }
 
     pub(super) fn subject(&self, place: usize) -> &Subject {
@@ -81,32 +81,6 @@ impl Table {
         let values = &self.latest[place];
         let at = values.binary_search_by_key(&signal, |(known, _)| *known).ok()?;
         Some(&values[at].1)
-    }
-
-    /// Nothing of this scope is known any more. The subjects that it concerns.
-    pub(super) fn forget(&mut self, scope: Scope, why: &str) -> Vec<usize> {
-        let mut concerned = Vec::new();
-        for (place, values) in self.latest.iter_mut().enumerate() {
-            for (signal, reading) in Arc::make_mut(values) {
-                if signal.scope() == scope && !matches!(reading, Reading::Absent) {
-                    *reading = Reading::Unreadable(why.to_owned());
-                    concerned.push(place);
-                }
-            }
-        }
-        concerned.dedup();
-        concerned
-    }
-
-    pub(super) fn whole_number(&self, subject: &Subject, signal: Signal) -> Option<u32> {
-        let place = self.places.get(subject)?;
-        let value = *self.latest(*place, signal)?.value()?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the cast saturates, and states are small"
-        )]
-        Some(value as u32)
     }
 
     /// By subject, sorted.

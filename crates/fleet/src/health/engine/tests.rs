@@ -3,8 +3,7 @@ use farrier_facts::node::Reading;
 use jiff::Timestamp;
 
 use super::super::finding::{Action, Severity};
-use super::super::observation::{Blind, Sample};
-use super::super::signal::Scope;
+use super::super::observation::Sample;
 use super::*;
 
 fn engine() -> Engine {
@@ -72,10 +71,9 @@ fn a_threshold_opens_once_and_clears_after_its_time() {
 fn blindness_neither_opens_nor_clears() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
-    let blind = Batch {
-        blind: vec![Blind { scope: Scope::Gpu, why: "the driver hangs".to_owned() }],
-        ..Batch::default()
-    };
+    let reading = Reading::Unreadable("the driver hangs".to_owned());
+    let samples = vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading }];
+    let blind = Batch { samples, ..Batch::default() };
     for second in 1..600 {
         assert!(engine.observe(at(second), &blind).changes.is_empty());
     }
@@ -132,6 +130,12 @@ fn the_slow_one_among_peers_is_found() {
         for index in 0..8 {
             let clock = if index == 5 { 1500.0 } else { 1980.0 };
             let reading = |value| Reading::Value(value);
+            let reasons = Sample {
+                subject: gpu(index),
+                signal: Signal::GpuClockReasons,
+                reading: reading(4.0),
+            };
+            samples.push(reasons);
             samples.push(Sample {
                 subject: gpu(index),
                 signal: Signal::GpuClockSm,
@@ -192,7 +196,8 @@ fn repeats_are_known_after_a_restart_and_a_reboot() {
         let mut engine = engine();
         let now = at(i64::try_from(turn).unwrap() * 4000);
         let restored = engine.restore(saved.clone(), boot, now);
-        assert_eq!(restored.len(), 0, "an Xid waits for quiet, not for a reboot");
+        let cleared = usize::from(turn > 0);
+        assert_eq!(restored.len(), cleared, "the reboot that it asked for mends it");
         let decision = engine.observe(now, &xid(95, "0000:1c:00", now, boot));
         remembered.extend(decision.remembered);
         let open: Vec<Finding> = engine.findings().cloned().collect();
@@ -206,6 +211,86 @@ fn repeats_are_known_after_a_restart_and_a_reboot() {
             boot: boot.to_owned(),
         };
     }
+}
+
+#[test]
+fn what_asks_for_a_reset_waits_for_one_and_not_for_quiet() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
+    engine.observe(at(1), &xid(119, "0000:1c:00", at(1), "a"));
+    let later = engine.observe(at(90_000), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
+    assert!(later.changes.is_empty(), "{:?}", later.changes);
+    let finding = engine.findings().next().unwrap();
+    assert!(finding.clears.contains("counters start anew"), "{}", finding.clears);
+    let reset = engine.observe(at(90_010), &sample(gpu(1), Signal::GpuEccCorrected, 0.0)).changes;
+    assert_eq!(codes(&reset), [("cleared", "gpu.xid".to_owned())]);
+}
+
+#[test]
+fn a_reset_makes_windows_begin_anew() {
+    let mut engine = engine();
+    let fatal = |value| sample(gpu(0), Signal::GpuAerFatal, value);
+    engine.observe(at(0), &fatal(0.0));
+    assert_eq!(
+        codes(&engine.observe(at(10), &fatal(1.0)).changes),
+        [("opened", "gpu.pcie-fatal".to_owned())]
+    );
+    engine.observe(at(20), &sample(gpu(0), Signal::GpuRecoveryAction, 1.0));
+    engine.observe(at(30), &sample(gpu(0), Signal::GpuRecoveryAction, 0.0));
+    assert!(!engine.findings().any(|it| it.code == "gpu.pcie-fatal"));
+    engine.observe(at(40), &fatal(1.0));
+    assert!(!engine.findings().any(|it| it.code == "gpu.pcie-fatal"), "it is counted once");
+}
+
+#[test]
+fn a_restart_does_not_end_what_its_window_still_holds() {
+    let flaps = |value| {
+        let subject = Subject::Nic { device: "mlx5_0".to_owned(), port: 1 };
+        sample(subject, Signal::NicSymbolError, value)
+    };
+    let mut first = engine();
+    first.observe(at(0), &flaps(0.0));
+    assert_eq!(
+        codes(&first.observe(at(10), &flaps(200.0)).changes),
+        [("opened", "nic.symbol-errors".to_owned())]
+    );
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let mut second = engine();
+    second.restore(
+        Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() },
+        "a",
+        at(20),
+    );
+    for turn in 2..359 {
+        assert!(second.observe(at(turn * 10), &flaps(200.0)).changes.is_empty(), "{turn}");
+    }
+    let over: Vec<Change> =
+        (359..380).flat_map(|turn| second.observe(at(turn * 10), &flaps(200.0)).changes).collect();
+    assert_eq!(codes(&over), [("cleared", "nic.symbol-errors".to_owned())]);
+}
+
+#[test]
+fn other_rules_keep_what_they_counted_when_one_changes() {
+    let mut engine = engine();
+    engine.observe(at(0), &xid(31, "0000:1c:00", at(0), "a"));
+    let change = super::super::rules::RuleOverride { limit: Some(9.0), ..Default::default() };
+    let rules = Rules::configured(&BTreeMap::from([("gpu.temperature-margin".to_owned(), change)]))
+        .unwrap();
+    engine.reconfigure(rules, at(1));
+    let again = engine.observe(at(900), &xid(31, "0000:1c:00", at(900), "a"));
+    assert!(codes(&again.changes).contains(&("opened", "gpu.xid-app-repeated".to_owned())));
+}
+
+#[test]
+fn the_drivers_word_holds_while_it_is_silent() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
+    engine.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 2.0));
+    let reading = Reading::Unreadable("GPU is lost".to_owned());
+    let samples = vec![Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading }];
+    engine.observe(at(2), &Batch { samples, ..Batch::default() });
+    let pending = engine.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
+    assert_eq!(pending.action, Action::RebootNode);
 }
 
 #[test]
@@ -250,10 +335,14 @@ fn a_check_is_open_until_it_finds_nothing() {
         action: Action::RebootNode,
         text: "loaded 1, on disk 2".to_owned(),
     };
-    let wrong = Batch { checks: Some(vec![item]), ..Batch::default() };
+    let other = CheckItem { text: "and on another disk 3".to_owned(), ..item.clone() };
+    let wrong = Batch { checks: Some(vec![item.clone()]), ..Batch::default() };
+    let both = Batch { checks: Some(vec![item, other]), ..Batch::default() };
     assert_eq!(codes(&engine.observe(at(0), &wrong).changes), [("opened", "check".to_owned())]);
     assert!(engine.observe(at(60), &wrong).changes.is_empty());
     assert!(engine.observe(at(61), &Batch::default()).changes.is_empty(), "no check was made");
+    assert_eq!(codes(&engine.observe(at(62), &both).changes), [("updated", "check".to_owned())]);
+    assert!(engine.findings().next().unwrap().text.ends_with("on disk 2; and on another disk 3"));
     let right = Batch { checks: Some(Vec::new()), ..Batch::default() };
     assert_eq!(codes(&engine.observe(at(120), &right).changes), [("cleared", "check".to_owned())]);
 }
@@ -278,4 +367,33 @@ fn rules_can_be_changed_while_findings_are_open() {
     let errors = Rules::configured(&wrong).unwrap_err();
     assert_eq!(errors.len(), 2, "both are said");
     assert!(errors.iter().any(|err| err.to_string().contains("did you mean `gpu.rows-failed`?")));
+}
+
+#[test]
+fn every_signal_that_tells_of_trouble_is_watched() {
+    // Counters and flags that no rule looks at, and why.
+    let excused = [
+        (Signal::GpuEnergy, "work, not trouble"),
+        (
+            Signal::GpuHeldSyncBoost,
+            "a slower GPU of the group holds this one; that one is looked at",
+        ),
+        (Signal::GpuEccUncorrectedLifetime, "what is past; since the last load it is judged"),
+        (Signal::GpuRowsCorrected, "put right; only uncorrectable rows call for somebody"),
+        (Signal::GpuPagesSingle, "judged as a sum with the double ones"),
+        (Signal::GpuAerCorrectable, "put right; the card's own replay counter is judged"),
+        (Signal::GpuOnBus, "the count of GPUs on the bus is judged"),
+        (Signal::GpuMigEnabled, "a setting"),
+        (Signal::NicReceiveErrors, "grows with every unplugged peer; shown"),
+        (Signal::NicTransmitDiscards, "grows with congestion; shown"),
+    ];
+    let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
+    let watched: Vec<Signal> =
+        rules.iter().flat_map(|rule| rule.when.iter().map(|it| it.signal)).collect();
+    for signal in Signal::ALL {
+        use super::super::signal::Behaviour::{Counter, Flag};
+        let tells = matches!(signal.behaviour(), Counter | Flag);
+        let is_excused = excused.iter().any(|(it, _)| it == signal);
+        assert_eq!(tells && !watched.contains(signal), is_excused, "{signal}");
+    }
 }

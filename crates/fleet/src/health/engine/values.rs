@@ -22,13 +22,6 @@ impl Engine {
     /// Takes the batch's values. The rules that it touches.
     pub(super) fn take(&mut self, now: Moment, batch: &Batch) -> BTreeSet<usize> {
         let mut touched = BTreeSet::new();
-        for blind in &batch.blind {
-            self.table.forget(blind.scope, &blind.why);
-            let of_scope = |rule: &Rule| rule.scope() == Some(blind.scope);
-            touched.extend(
-                self.rules.iter().enumerate().filter(|(_, it)| of_scope(it)).map(|(at, _)| at),
-            );
-        }
         if let Some(inventory) = &batch.inventory {
             self.table.set_inventory(inventory);
         }
@@ -77,22 +70,26 @@ impl Engine {
         }
     }
 
-    /// A driver that asked for a recovery and no longer does, or that was away and is back.
+    /// A driver that asked for a recovery and no longer does or that was away and is back, and counters that a
+    /// reset takes back to nought.
     fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>) {
-        if !matches!(signal, Signal::GpuRecoveryAction | Signal::NodeDriverLoaded) {
-            return;
-        }
-        let Some(value) = value else { return };
+        use Signal::{
+            GpuEccCorrected, GpuEccUncorrected, GpuEnergy, GpuRecoveryAction, NodeDriverLoaded,
+        };
+        let tells =
+            [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
+        let Some(value) = value.filter(|_| tells.contains(&signal)) else { return };
         // A reset makes the GPU unreadable for a while: what counts is what was last told.
         let Some(before) = self.told.insert((place, signal), value) else { return };
-        if signal == Signal::NodeDriverLoaded && before < 1.0 && value >= 1.0 {
-            self.recoveries.push(Recovery::Driver);
-        } else if signal == Signal::GpuRecoveryAction
-            && before >= 1.0
-            && value < 1.0
-            && let Some(gpu) = self.table.subject(place).gpu()
-        {
-            self.recoveries.push(Recovery::Gpu(gpu.clone()));
+        let recovered = match signal {
+            NodeDriverLoaded => before < 1.0 && value >= 1.0,
+            GpuRecoveryAction => before >= 1.0 && value < 1.0,
+            _ => value < before,
+        };
+        match self.table.subject(place).gpu() {
+            _ if !recovered => {}
+            Some(gpu) => self.recoveries.push(Recovery::Gpu(gpu.clone())),
+            None => self.recoveries.push(Recovery::Driver),
         }
     }
 
@@ -185,6 +182,9 @@ impl Engine {
         }
         let truth =
             lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
+        // A finding from before a restart: its window has not been watched for long enough to say that it is over.
+        let too_soon = truth == Truth::HoldsNot && is_open && watch.is_young(rule, now.steady_ms);
+        let truth = if too_soon { Truth::Early } else { truth };
         Tried { place, truth, measured }
     }
 
@@ -204,7 +204,7 @@ impl Engine {
                 else {
                     return;
                 };
-                let (text, clears) = (text.clone(), watch::clears(rule));
+                let (text, clears) = (text.clone(), watch::clears(rule, action));
                 let verdict = Verdict { kind: rule.kind, severity, action, text, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now);
                 self.ledger.found(key, verdict, evidence, now, false);

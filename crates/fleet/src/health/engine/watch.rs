@@ -1,6 +1,6 @@
 //! One rule over one subject: whether its clauses hold, and for how long.
 
-use super::super::finding::Evidence;
+use super::super::finding::{Action, Evidence};
 use super::super::observation::Moment;
 use super::super::rule::{Clause, Limit, Measure, Rule};
 use super::super::series::Series;
@@ -70,6 +70,19 @@ impl Watch {
         if let Some(Some(series)) = self.series.get_mut(clause) {
             series.push(at_ms, value);
         }
+    }
+
+    /// Whether a window has not been watched for all of its length.
+    pub(super) fn is_young(&self, rule: &Rule, now_ms: i64) -> bool {
+        let reach = |clause: &Clause| i64::from(clause.measure.reach_s()) * 1000;
+        let mut series = rule.when.iter().zip(&self.series);
+        series
+            .any(|(clause, it)| it.as_ref().is_some_and(|it| it.covered_ms(now_ms) < reach(clause)))
+    }
+
+    /// What was before does not count any more.
+    pub(super) fn forget(&mut self, rule: &Rule) {
+        *self = Self::new(rule, self.is_open);
     }
 
     /// The measure of a clause, from the newest value or the past.
@@ -164,10 +177,19 @@ pub(super) fn evidence(rule: &Rule, measured: &[Measured], now: Moment) -> Vec<E
     rule.when.iter().zip(measured).map(of).collect()
 }
 
+/// Whether a finding of this rule stays until somebody has done what it asks for. An event is over in a moment, what it
+/// asks for is not: quiet does not reset a GPU. (Quiet does clear what asks for a replacement: a part that is no
+/// longer in the node is the only other way, and a reboot mends nothing.)
+pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
+    let asks = matches!(action, Action::ResetGpu | Action::RebootNode);
+    rule.until_recovery || (rule.on.is_some() && asks)
+}
+
 /// What would clear a finding of this rule, in words.
-pub(super) fn clears(rule: &Rule) -> String {
-    if rule.until_recovery {
-        return "the node is rebooted, the driver is loaded anew, or the driver takes back the recovery action that it asked for"
+pub(super) fn clears(rule: &Rule, action: Action) -> String {
+    if waits_for_recovery(rule, action) {
+        return "the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the driver takes back \
+                the recovery action that it asked for"
             .to_owned();
     }
     if let Some(pattern) = &rule.on {
