@@ -326,3 +326,25 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
     assert_eq!(world.count("gpu.xid"), Some(2), "{:?}", state.findings);
     assert_eq!(state.values.gpus.len(), 1);
 }
+
+#[test]
+fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
+    use crate::status::{Status, Verdict};
+    let verdict = |state: &Snapshot| Status::of(state, Vec::new()).verdict;
+    let mut world = World::new();
+    world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
+    let state = world.tick();
+    assert!(state.blind.is_empty());
+    assert_eq!(verdict(&state), Verdict::Unknown, "the node was not checked yet");
+    let checked = |unseen| Seen::Checked { items: Vec::new(), unseen };
+    let hidden = Unseen { code: "grub".to_owned(), why: "only root may read it".to_owned() };
+    world.turn(vec![checked(vec![hidden])], false);
+    assert_eq!(verdict(&world.tick()), Verdict::Unknown, "an item is hidden");
+    world.turn(vec![checked(Vec::new())], false);
+    let state = world.tick();
+    assert_eq!(verdict(&state), Verdict::Healthy);
+    let why = (String::from("nic.errors"), Subject::Node, String::from("may not be read"));
+    let coverage = Coverage { blind: vec![why], ..Coverage::default() };
+    let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
+    assert_eq!(verdict(&blind), Verdict::Unknown, "a rule is blind");
+}
