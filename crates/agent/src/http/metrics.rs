@@ -140,8 +140,10 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
         |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
             let mut family = text.family(name, kind, help);
             for job in jobs {
+                // Two users may call their jobs the same.
+                let uid = job.uid.map(|uid| uid.to_string()).unwrap_or_default();
                 if let Some(value) = value(job) {
-                    family.value(&[("job", &job.job)], value);
+                    family.value(&[("job", &job.job), ("uid", &uid)], value);
                 }
             }
         };

@@ -31,7 +31,7 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     let said = lines.next().unwrap().unwrap();
     assert!(said.contains("checkpoint_wanted") && said.contains(&gpu), "{said}");
     let (_, text) = agent.get("/metrics");
-    assert!(text.contains("farrier_job_step{job=\"4711\"} 7\n"), "{text}");
+    assert!(text.contains("farrier_job_step{job=\"4711\",uid="), "{text}");
     agent.stop();
 }
 
