@@ -104,6 +104,7 @@ impl Brain {
             tracing::warn!(step_s, "the wall clock was set");
         }
         self.own.messages_dropped = self.board.dropped();
+        self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
     }
 }

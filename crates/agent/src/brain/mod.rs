@@ -9,6 +9,7 @@ mod intake;
 mod inventory;
 mod kernel;
 mod own;
+mod passing;
 mod pending;
 mod seen;
 mod show;
@@ -25,10 +26,11 @@ use jiff::Timestamp;
 use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
-use crate::journal::{Backlog, Journal, Record, Sink};
+use crate::journal::{Backlog, Journal, Sink};
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
+use passing::Passing;
 use pending::Pending;
 
 pub use inventory::Inventory;
@@ -65,9 +67,7 @@ pub struct Brain {
     clock: Box<dyn Clock>,
     engine: Engine,
     journal: Journal,
-    sink: Option<Sink>,
-    /// Records on disk that the sink has not taken yet.
-    unsunk: Vec<Record>,
+    passing: Passing,
     kernel: KernelReader,
     inventory: Inventory,
     own: Own,
@@ -141,7 +141,7 @@ impl Brain {
         for finding in engine.findings() {
             board.finding(finding, None);
         }
-        let (sink, unsunk) = sink.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
+        let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
         let mut own = Own::new(config.tiers, now);
         if !journal.is_open() {
             own.writable = Err("the disk takes nothing".to_owned());
@@ -150,8 +150,7 @@ impl Brain {
             own,
             engine,
             journal,
-            sink,
-            unsunk,
+            passing,
             kernel,
             inventory,
             pending,
@@ -222,7 +221,7 @@ impl Brain {
                 self.crash.reach(Point::Published);
             }
         }
-        self.pass_on();
+        self.passing.pass_on(now, &self.journal);
         if changed {
             self.crash.reach(Point::Sunk);
         }
@@ -251,9 +250,7 @@ impl Brain {
                 for change in records.iter().flat_map(|record| &record.changes) {
                     self.tell(change);
                 }
-                if self.sink.is_some() {
-                    self.unsunk.extend(records);
-                }
+                self.passing.keep(records);
             }
             Err(err) => {
                 let why = err.to_string();
@@ -287,22 +284,6 @@ impl Brain {
         }
     }
 
-    /// Gives the sink what is on disk. What it does not take is offered again.
-    fn pass_on(&mut self) {
-        let Some(sink) = &mut self.sink else { return };
-        let mut passed = 0;
-        for record in &self.unsunk {
-            if let Err(err) = sink.pass(record) {
-                if passed == 0 && self.ticks % 60 == 1 {
-                    tracing::error!(err = %Chain(&err), "the sink takes nothing");
-                }
-                break;
-            }
-            passed += 1;
-        }
-        self.unsunk.drain(..passed);
-    }
-
     fn reload(&mut self, now: Moment, config: &Config) {
         // The file was checked when it was read.
         let Ok(rules) = Rules::configured(&config.rules) else { return };
@@ -310,13 +291,7 @@ impl Brain {
         let changes = self.engine.reconfigure(rules, now);
         self.pending.add(changes, Vec::new());
         self.journal.retain(config.retention);
-        let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
-        if moved || self.config.sink != config.sink {
-            self.pass_on();
-            let from =
-                self.unsunk.first().map_or(self.journal.durable().seq, |first| first.seq - 1);
-            self.sink = config.sink.file.as_deref().and_then(|path| open_sink(path, from));
-        }
+        self.passing.reload(config.sink.file.clone(), now, &self.journal);
         self.config = config.clone();
     }
 }

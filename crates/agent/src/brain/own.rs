@@ -55,6 +55,7 @@ pub(super) struct Own {
     pub(super) lines_lost: u64,
     pub(super) writable: Result<(), String>,
     pub(super) config_good: bool,
+    pub(super) sink_good: bool,
     pub(super) messages_dropped: u64,
 }
 
@@ -72,6 +73,7 @@ impl Own {
             lines_lost: 0,
             writable: Ok(()),
             config_good: true,
+            sink_good: true,
             messages_dropped: 0,
         }
     }
@@ -106,6 +108,7 @@ impl Own {
             (Signal::AgentJobMessagesDropped, count(self.messages_dropped)),
             (Signal::AgentCollectorsStalled, count(stalled as u64)),
             (Signal::AgentConfigGood, flag(self.config_good)),
+            (Signal::AgentSinkGood, flag(self.sink_good)),
         ];
         if let Some(log) = &self.kernel_log {
             values.push((Signal::AgentKernelLog, flag(log.is_ok())));

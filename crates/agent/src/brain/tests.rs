@@ -43,6 +43,7 @@ struct World {
     published: Published,
     config: Config,
     brain: Option<Brain>,
+    sink: std::path::PathBuf,
 }
 
 impl World {
@@ -53,8 +54,9 @@ impl World {
         };
         let folder = tempfile::tempdir().unwrap();
         let published = Published::default();
+        let sink = folder.path().join("sink.jsonl");
         let config = Config::default();
-        let mut world = Self { folder, clock, published, config, brain: None };
+        let mut world = Self { folder, clock, published, config, brain: None, sink };
         world.start();
         world
     }
@@ -78,8 +80,8 @@ impl World {
     /// Starts it while NVML says nothing.
     fn start_blind(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
-        let sink_path = self.folder.path().join("sink.jsonl");
-        let reached = Sink::reached(&sink_path);
+        self.config.sink.file = Some(self.sink.clone());
+        let reached = Sink::reached(&self.sink);
         let mut lacks = Vec::new();
         let journal = Journal::open(&dir, self.config.retention, |record| {
             if reached.is_some_and(|reached| record.seq >= reached) {
@@ -88,12 +90,12 @@ impl World {
         });
         let journal = journal.unwrap();
         let after = journal.durable().kernel_cursor("boot");
-        let sink = Sink::open(&sink_path, journal.durable().seq).unwrap();
+        let sink = Sink::open(&self.sink, journal.durable().seq).ok();
         let brain = Brain::new(Parts {
             clock: Box::new(self.clock.clone()),
             rules: Rules::configured(&self.config.rules).unwrap(),
             journal,
-            sink: Some(Backlog { sink, lacks }),
+            sink: sink.map(|sink| Backlog { sink, lacks }),
             inventory: Inventory::open(&dir, "boot"),
             published: self.published.clone(),
             board: Arc::default(),
@@ -142,7 +144,7 @@ impl World {
     }
 
     fn sunk(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.folder.path().join("sink.jsonl")).unwrap();
+        let text = std::fs::read_to_string(&self.sink).unwrap();
         text.lines().skip(1).map(str::to_owned).collect()
     }
 }
@@ -347,4 +349,58 @@ fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     let coverage = Coverage { blind: vec![why], ..Coverage::default() };
     let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
     assert_eq!(verdict(&blind), Verdict::Unknown, "a rule is blind");
+}
+
+#[test]
+fn a_sink_that_fails_is_said_bounded_and_caught_up() {
+    let mut world = World::new();
+    world.kill();
+    let folder = world.folder.path().join("later");
+    world.sink = folder.join("sink.jsonl");
+    world.start();
+    for seq in 1..=300 {
+        world.line(seq, XID_48);
+        world.tick();
+    }
+    let state = world.published.get().unwrap();
+    assert_eq!(signal(&state, Signal::AgentSinkGood), Some(Reading::Value(0.0)));
+    assert_eq!(world.count("agent.sink-failing"), Some(1));
+    assert!(world.brain.as_ref().unwrap().passing.kept() <= 256);
+    std::fs::create_dir(&folder).unwrap();
+    // SIGHUP tries at once; otherwise it is tried each minute.
+    let config = Box::new(world.config.clone());
+    world.turn(vec![Seen::Reloaded(config)], false);
+    world.tick();
+    let state = world.tick();
+    assert_eq!(signal(&state, Signal::AgentSinkGood), Some(Reading::Value(1.0)));
+    assert_eq!(world.count("agent.sink-failing"), None);
+    let sunk = world.sunk();
+    let mut counts = Vec::new();
+    for line in &sunk {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let change = &line["change"];
+        let finding = ["opened", "updated"].iter().find_map(|it| change.get(it)).cloned();
+        let finding = finding.unwrap_or_default();
+        if finding["code"] == "gpu.xid" {
+            counts.push(finding["count"].as_u64().unwrap());
+        }
+    }
+    assert_eq!(counts.len(), counts.iter().collect::<std::collections::BTreeSet<_>>().len());
+    assert_eq!((counts.first(), counts.last()), (Some(&1), Some(&300)), "{} lines", sunk.len());
+}
+
+#[test]
+fn a_sink_is_tried_again_each_minute() {
+    let mut world = World::new();
+    world.kill();
+    let folder = world.folder.path().join("later");
+    world.sink = folder.join("sink.jsonl");
+    world.start();
+    world.line(1, XID_48);
+    std::fs::create_dir(&folder).unwrap();
+    world.tick();
+    assert!(!world.sink.exists());
+    world.clock.pass(60_000);
+    world.tick();
+    assert!(world.sunk()[0].contains("gpu.xid"), "{:?}", world.sunk());
 }

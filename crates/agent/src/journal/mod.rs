@@ -143,6 +143,11 @@ impl Journal {
         &self.durable
     }
 
+    /// Shows every record that is on disk, oldest first.
+    pub fn each(&self, each: impl FnMut(&Record)) -> Result<(), JournalError> {
+        read(&self.dir, each).map(|_| ())
+    }
+
     /// What was found when it was opened.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
