@@ -34,6 +34,11 @@ impl Brain {
                 batch.checks = Some(items);
                 self.unseen = Some(Arc::new(unseen));
             }
+            Seen::Alive(collector) => self.own.heard(collector, now),
+            Seen::Ended(collectors) => {
+                tracing::error!(?collectors, "a collector's thread has ended");
+                self.own.ended.extend(collectors);
+            }
             Seen::Reloaded(config) => self.reload(now, &config),
             Seen::ConfigBad => self.own.config_good = false,
             Seen::Stop => (),

@@ -1,6 +1,6 @@
 //! What the agent knows of itself: clocks, collectors, the log, the disk. All of it are signals like others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Moment, Sample, Signal, Subject};
@@ -46,6 +46,8 @@ pub(super) struct Own {
     last: Option<Moment>,
     stepped_s: f64,
     heard_ms: BTreeMap<Collector, i64>,
+    /// Those whose thread is no more.
+    pub(super) ended: BTreeSet<Collector>,
     /// Why NVML says nothing; while that is known its collectors are not also stalled.
     pub(super) nvml_blind: Option<String>,
     /// It was said to be blind, and not that it is back.
@@ -67,6 +69,7 @@ impl Own {
             last: None,
             stepped_s: 0.0,
             heard_ms: BTreeMap::new(),
+            ended: BTreeSet::new(),
             nvml_blind: Some("it has not answered yet".to_owned()),
             nvml_is_ill: false,
             kernel_log: None,
@@ -135,7 +138,7 @@ impl Own {
             name: collector.to_string(),
             period_s: period.as_secs_f64(),
             age_s,
-            stalled: overdue && !explained,
+            stalled: (overdue || self.ended.contains(&collector)) && !explained,
         }
     }
 
@@ -210,5 +213,25 @@ mod tests {
         assert_eq!(own.blindness(at(8001, 0)).len(), 3);
         own.nvml_blind = None;
         assert_eq!(stalled(&own, at(8001, 0)), ["nvml-fast", "host-fast"]);
+    }
+
+    #[test]
+    fn the_kernel_log_and_the_check_have_a_pulse_and_a_thread_that_ended_is_stalled() {
+        let mut own = own();
+        own.nvml_blind = None;
+        for collector in Collector::ALL {
+            own.heard(collector, at(1_000_000, 0));
+        }
+        let stalled = |own: &Own, now: i64| -> Vec<String> {
+            let states = own.collectors(at(now, 0)).into_iter();
+            states.filter(|state| state.stalled).map(|state| state.name).collect()
+        };
+        assert!(stalled(&own, 1_001_000).is_empty());
+        own.ended.insert(Collector::Check);
+        assert_eq!(stalled(&own, 1_001_000), ["check"]);
+        own.ended.clear();
+        let late = stalled(&own, 1_031_000);
+        assert!(late.contains(&"kernel".to_owned()) && !late.contains(&"check".to_owned()));
+        assert!(stalled(&own, 1_181_000).contains(&"check".to_owned()));
     }
 }
