@@ -78,6 +78,8 @@ pub struct Brain {
     place: Place,
     config: Config,
     started: Moment,
+    /// The next turn is the last.
+    leaving: bool,
     values: Values,
     shown_values: Arc<Values>,
     coverage: Arc<Coverage>,
@@ -160,6 +162,7 @@ impl Brain {
             place,
             config,
             started: now,
+            leaving: false,
             values: Values::default(),
             shown_values: Arc::default(),
             coverage: Arc::default(),
@@ -193,6 +196,7 @@ impl Brain {
             if tick {
                 next_ms = now.steady_ms + TICK_MS;
             }
+            self.leaving = !going;
             self.turn(now, messages.drain(..), tick);
         }
         tracing::info!(seq = self.journal.durable().seq, "stopped");
@@ -231,10 +235,13 @@ impl Brain {
     fn write(&mut self, now: Moment) -> bool {
         // A disk that refuses is not asked with every line of a storm.
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
-        let due = may_ask && self.pending.is_due(now, self.journal.durable());
+        let due =
+            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_place_due(now));
+        let mut noted = Vec::new();
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
+            noted.clone_from(&changes);
             self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
@@ -257,10 +264,22 @@ impl Brain {
                 if self.own.writable.is_ok() {
                     tracing::error!(%why, "findings cannot be written to disk");
                 }
+                // A checkpoint is more urgent than a record.
+                for change in &noted {
+                    self.tell_jobs(change);
+                }
                 self.own.writable = Err(why);
             }
         }
         due
+    }
+
+    /// Whether only the place in the kernel log is to be written.
+    fn is_place_due(&self, now: Moment) -> bool {
+        let cursor = self.kernel.cursor();
+        let moved =
+            cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
+        moved && (self.leaving || self.pending.is_place_due(now, self.started))
     }
 
     /// One line in the log for each change that people care about, and word to the jobs.
@@ -277,6 +296,11 @@ impl Brain {
                 tracing::debug!(id, %code, %subject, count = finding.count, "updated");
             }
         }
+        self.tell_jobs(change);
+    }
+
+    fn tell_jobs(&self, change: &Change) {
+        let finding = change.finding();
         if matches!(change, Change::Cleared(_)) {
             self.board.cleared(finding);
         } else {

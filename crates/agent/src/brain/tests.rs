@@ -404,3 +404,42 @@ fn a_sink_is_tried_again_each_minute() {
     world.tick();
     assert!(world.sunk()[0].contains("gpu.xid"), "{:?}", world.sunk());
 }
+
+#[test]
+fn the_place_in_a_busy_log_is_kept_although_nothing_is_found() {
+    let mut world = World::new();
+    world.line(1, XID_48);
+    world.tick();
+    for seq in 2..=100 {
+        world.line(seq, "eth0: link becomes ready");
+    }
+    let before = world.tick().journal.seq;
+    world.kill();
+    assert_eq!(world.start(), Some(1), "a kill costs what came since the last record");
+    for seq in 2..=100 {
+        world.line(seq, "eth0: link becomes ready");
+    }
+    world.brain.as_mut().unwrap().leaving = true;
+    assert!(world.tick().journal.seq > before);
+    world.kill();
+    assert_eq!(world.start(), Some(100), "an agent that was stopped knows its place");
+    world.tick();
+    world.line(101, "eth0: link becomes ready");
+    world.clock.pass(300_000);
+    world.tick();
+    world.kill();
+    assert_eq!(world.start(), Some(101), "and otherwise every five minutes");
+}
+
+#[test]
+fn jobs_hear_of_a_fault_while_the_disk_takes_nothing() {
+    let mut world = World::new();
+    world.tick();
+    let board = Arc::clone(&world.brain.as_ref().unwrap().board);
+    let wanted = board.listener();
+    world.brain.as_mut().unwrap().journal.fill_disk(true);
+    world.line(1, "NVRM: Xid (PCI:0000:1b:00): 79, pid=7, GPU has fallen off the bus.");
+    let state = world.tick();
+    assert!(state.findings.iter().any(|shown| !shown.durable));
+    assert!(wanted() > 0, "{:?}", state.findings);
+}

@@ -209,6 +209,22 @@ impl Board {
         inner.tell_all();
     }
 
+    /// A job that is connected; says how often it was asked for a checkpoint.
+    #[cfg(test)]
+    pub(crate) fn listener(self: &Arc<Self>) -> impl Fn() -> u64 + use<> {
+        let (outbox, inbox) = tokio::sync::mpsc::channel(64);
+        let now = Moment { steady_ms: 0, wall: jiff::Timestamp::UNIX_EPOCH };
+        let id = self.join(0, None, outbox).expect("there is room");
+        let newcomer =
+            Newcomer { job: "job".to_owned(), rank: 0, world_size: None, pid: None, gpu: None };
+        self.lock().hello(id, now, newcomer).expect("it is a good hello");
+        let board = Arc::clone(self);
+        move || {
+            let _connected = &inbox;
+            board.jobs().iter().map(|job| job.checkpoints_wanted).sum()
+        }
+    }
+
     /// A finding is over.
     pub(crate) fn cleared(&self, finding: &Finding) {
         let mut inner = self.lock();
