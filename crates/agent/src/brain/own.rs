@@ -12,6 +12,9 @@ use crate::config::Tiers;
 /// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
 const STEP_S: f64 = 2.0;
 
+/// So long after a step, and after the start, the wall clock is not believed to make anything old.
+const DOUBT_MS: i64 = 60_000;
+
 /// A collector is overdue after so many periods, and after this at the least: a busy node is late at times.
 const PERIODS: i64 = 3;
 const OVERDUE_MS_MIN: i64 = 3000;
@@ -45,6 +48,7 @@ pub(super) struct Own {
     started_ms: i64,
     last: Option<Moment>,
     stepped_s: f64,
+    stepped_ms: Option<i64>,
     heard_ms: BTreeMap<Collector, i64>,
     /// Those whose thread is no more.
     pub(super) ended: BTreeSet<Collector>,
@@ -68,6 +72,7 @@ impl Own {
             started_ms: now.steady_ms,
             last: None,
             stepped_s: 0.0,
+            stepped_ms: None,
             heard_ms: BTreeMap::new(),
             ended: BTreeSet::new(),
             nvml_blind: Some("it has not answered yet".to_owned()),
@@ -95,7 +100,13 @@ impl Own {
             return None;
         }
         self.stepped_s += step_s.abs();
+        self.stepped_ms = Some(now.steady_ms);
         Some(step_s)
+    }
+
+    /// Whether the wall clock was set a moment ago, or is not known for long enough.
+    pub(super) fn doubts_clock(&self, now: Moment) -> bool {
+        now.steady_ms - self.stepped_ms.unwrap_or(self.started_ms) < DOUBT_MS
     }
 
     /// The signals about the agent.
@@ -192,7 +203,10 @@ mod tests {
         let mut own = own();
         assert_eq!(own.compare_clocks(at(0, 0)), None);
         assert_eq!(own.compare_clocks(at(1000, 1500)), None);
+        assert!(!own.doubts_clock(at(60_000, 60_000)), "it has run for a minute");
         assert_eq!(own.compare_clocks(at(2000, 3_602_500)), Some(3600.0));
+        assert!(own.doubts_clock(at(61_999, 3_662_500)));
+        assert!(!own.doubts_clock(at(62_000, 3_662_501)));
         assert_eq!(own.compare_clocks(at(3000, 3500)), Some(-3600.0));
         let steps = own.samples(at(3000, 3500)).into_iter();
         let mut steps = steps.filter(|sample| sample.signal == Signal::AgentClockSteps);
