@@ -13,6 +13,7 @@ mod passing;
 mod pending;
 mod seen;
 mod show;
+mod told;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use kernel::KernelReader;
 use own::Own;
 use passing::Passing;
 use pending::Pending;
+use told::Told;
 
 pub use inventory::Inventory;
 pub use own::{Blindness, CollectorState};
@@ -71,6 +73,7 @@ pub struct Brain {
     kernel: KernelReader,
     inventory: Inventory,
     own: Own,
+    told: Told,
     pending: Pending,
     published: Published,
     board: Arc<Board>,
@@ -150,6 +153,7 @@ impl Brain {
         }
         Self {
             own,
+            told: Told::default(),
             engine,
             journal,
             passing,
@@ -205,9 +209,11 @@ impl Brain {
     /// One turn: everything between an observation and its sinks, in this order.
     pub(crate) fn turn(&mut self, now: Moment, messages: impl Iterator<Item = Seen>, tick: bool) {
         let mut batch = Batch::default();
+        self.look_at_clock(now);
         for seen in messages {
             self.take(now, seen, &mut batch);
         }
+        self.take_told(now, &mut batch);
         if tick {
             self.look_at_itself(now, &mut batch);
         }

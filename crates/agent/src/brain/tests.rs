@@ -443,3 +443,34 @@ fn jobs_hear_of_a_fault_while_the_disk_takes_nothing() {
     assert!(state.findings.iter().any(|shown| !shown.durable));
     assert!(wanted() > 0, "{:?}", state.findings);
 }
+
+#[test]
+fn an_xid_whose_line_was_lost_is_told_by_nvml() {
+    let mut world = World::new();
+    let told = |xid| {
+        let xids = vec![(GpuUuid("GPU-0".to_owned()), xid)];
+        Seen::Report(Report { collector: Some(Collector::NvmlFast), xids, ..Report::default() })
+    };
+    world.turn(vec![Seen::Kernel(KernelLog::CaughtUp), told(48)], false);
+    world.line(1, XID_48);
+    world.clock.pass(10_000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1), "the line and NVML's word are one Xid");
+    world.turn(vec![Seen::Kernel(KernelLog::Lost { lines: 7 }), told(48)], false);
+    world.clock.pass(10_000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(2));
+}
+
+#[test]
+fn nvmls_xids_wait_for_the_first_word_of_the_log() {
+    let mut world = World::new();
+    let xids = vec![(GpuUuid("GPU-0".to_owned()), 48)];
+    let collector = Some(Collector::NvmlFast);
+    world.turn(vec![Seen::Report(Report { collector, xids, ..Report::default() })], false);
+    assert_eq!(world.count("gpu.xid"), None);
+    world.line(1, XID_48);
+    world.clock.pass(10_000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1));
+}
