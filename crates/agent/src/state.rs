@@ -70,19 +70,24 @@ pub struct Values {
 const XIDS_MAX: usize = 512;
 
 impl Values {
-    /// Counts an event that is an Xid.
-    pub(crate) fn count_xid(&mut self, gpus: &[GpuIdentity], seen: &KernelEvent) {
-        let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return };
+    /// Counts an event that is an Xid; gives it where it is known on which GPU it is.
+    pub(crate) fn count_xid(
+        &mut self,
+        gpus: &[GpuIdentity],
+        seen: &KernelEvent,
+    ) -> Option<(GpuUuid, u32)> {
+        let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return None };
         let pci = seen.event.pci.as_deref();
         let gpu = pci.and_then(|pci| gpus.iter().find(|gpu| gpu.stands_at(pci)));
         let gpu = gpu.map(|gpu| gpu.uuid.clone());
         if let Some(gpu) = &gpu {
             self.last_xid.insert(gpu.clone(), xid);
         }
-        let key = (gpu, xid);
+        let key = (gpu.clone(), xid);
         if self.xids.len() < XIDS_MAX || self.xids.contains_key(&key) {
             *self.xids.entry(key).or_default() += 1;
         }
+        gpu.map(|gpu| (gpu, xid))
     }
 
     /// The newest value of a signal.

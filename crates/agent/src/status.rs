@@ -175,7 +175,7 @@ impl Status {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::of(faults, state.blind.is_empty()),
+            verdict: Verdict::of(faults, sees_all(state)),
             agent: Some(agent(state)),
             driver: state.values.driver.clone(),
             gpus: gpus(&state.values, &findings),
@@ -231,6 +231,13 @@ impl Status {
             },
         }
     }
+}
+
+/// Whether nothing that could be wrong is hidden. No blindness is tolerated: which of them hides a fault cannot be known,
+/// and the status names each, so that a rule nobody can feed on this node is turned off by name and not passed over.
+fn sees_all(state: &State) -> bool {
+    let checked = state.unseen.as_ref().is_some_and(|unseen| unseen.is_empty());
+    checked && state.blind.is_empty() && state.coverage.blind.is_empty()
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {

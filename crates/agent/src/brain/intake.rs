@@ -6,6 +6,7 @@ use farrier_facts::decode;
 use farrier_fleet::health::{Batch, KernelEvent, Moment};
 use farrier_hardware::kmsg::KernelLog;
 
+use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
 
 impl Brain {
@@ -34,6 +35,11 @@ impl Brain {
                 batch.checks = Some(items);
                 self.unseen = Some(Arc::new(unseen));
             }
+            Seen::Alive(collector) => self.own.heard(collector, now),
+            Seen::Ended(collectors) => {
+                tracing::error!(?collectors, "a collector's thread has ended");
+                self.own.ended.extend(collectors);
+            }
             Seen::Reloaded(config) => self.reload(now, &config),
             Seen::ConfigBad => self.own.config_good = false,
             Seen::Stop => (),
@@ -57,17 +63,26 @@ impl Brain {
         }
         batch.inventory = report.inventory.or(batch.inventory.take());
         batch.samples.extend(report.samples);
-        // Where the kernel log is not read NVML is the only one who tells of an Xid.
-        if !matches!(self.own.kernel_log, Some(Ok(()))) {
-            for (gpu, xid) in report.xids {
-                let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-                let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
-                let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
-                for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                    let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
-                    self.values.count_xid(inventory, &event);
-                    batch.kernel.push(event);
-                }
+        for xid in report.xids {
+            self.told.nvml(now, xid);
+        }
+    }
+
+    /// Where the kernel log does not tell of an Xid NVML is the only one who does.
+    pub(super) fn take_told(&mut self, now: Moment, batch: &mut Batch) {
+        let log = match &self.own.kernel_log {
+            None => Log::Untried,
+            Some(Ok(())) => Log::Read,
+            Some(Err(_)) => Log::Unreadable,
+        };
+        for (gpu, xid) in self.told.due(now, log) {
+            let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+            let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
+            let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
+            for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
+                let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
+                self.values.count_xid(inventory, &event);
+                batch.kernel.push(event);
             }
         }
     }
@@ -85,6 +100,7 @@ impl Brain {
                     "lines of the kernel log were overwritten before they were read"
                 );
                 self.own.lines_lost += lines;
+                self.told.lost(now);
             }
             KernelLog::Unreadable { why } => {
                 tracing::warn!(%why, "the kernel log is not read");
@@ -94,16 +110,24 @@ impl Brain {
         }
         let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
         for event in &batch.kernel[from..] {
-            self.values.count_xid(inventory, event);
+            if let Some((gpu, xid)) = self.values.count_xid(inventory, event) {
+                self.told.log(now, (gpu, xid.into()));
+            }
         }
+    }
+
+    /// With every turn: what is written now must not be judged by a clock that jumped since the last tick.
+    pub(super) fn look_at_clock(&mut self, now: Moment) {
+        if let Some(step_s) = self.own.compare_clocks(now) {
+            tracing::warn!(step_s, "the wall clock was set");
+        }
+        self.journal.doubt_clock(self.own.doubts_clock(now));
     }
 
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
-        if let Some(step_s) = self.own.compare_clocks(now) {
-            tracing::warn!(step_s, "the wall clock was set");
-        }
         self.own.messages_dropped = self.board.dropped();
+        self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
     }
 }

@@ -9,9 +9,11 @@ mod intake;
 mod inventory;
 mod kernel;
 mod own;
+mod passing;
 mod pending;
 mod seen;
 mod show;
+mod told;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,11 +27,13 @@ use jiff::Timestamp;
 use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
-use crate::journal::{Backlog, Journal, Record, Sink};
+use crate::journal::{Backlog, Journal, Sink};
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
+use passing::Passing;
 use pending::Pending;
+use told::Told;
 
 pub use inventory::Inventory;
 pub use own::{Blindness, CollectorState};
@@ -65,12 +69,11 @@ pub struct Brain {
     clock: Box<dyn Clock>,
     engine: Engine,
     journal: Journal,
-    sink: Option<Sink>,
-    /// Records on disk that the sink has not taken yet.
-    unsunk: Vec<Record>,
+    passing: Passing,
     kernel: KernelReader,
     inventory: Inventory,
     own: Own,
+    told: Told,
     pending: Pending,
     published: Published,
     board: Arc<Board>,
@@ -78,6 +81,8 @@ pub struct Brain {
     place: Place,
     config: Config,
     started: Moment,
+    /// The next turn is the last.
+    leaving: bool,
     values: Values,
     shown_values: Arc<Values>,
     coverage: Arc<Coverage>,
@@ -141,17 +146,17 @@ impl Brain {
         for finding in engine.findings() {
             board.finding(finding, None);
         }
-        let (sink, unsunk) = sink.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
+        let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
         let mut own = Own::new(config.tiers, now);
         if !journal.is_open() {
             own.writable = Err("the disk takes nothing".to_owned());
         }
         Self {
             own,
+            told: Told::default(),
             engine,
             journal,
-            sink,
-            unsunk,
+            passing,
             kernel,
             inventory,
             pending,
@@ -161,6 +166,7 @@ impl Brain {
             place,
             config,
             started: now,
+            leaving: false,
             values: Values::default(),
             shown_values: Arc::default(),
             coverage: Arc::default(),
@@ -194,6 +200,7 @@ impl Brain {
             if tick {
                 next_ms = now.steady_ms + TICK_MS;
             }
+            self.leaving = !going;
             self.turn(now, messages.drain(..), tick);
         }
         tracing::info!(seq = self.journal.durable().seq, "stopped");
@@ -202,9 +209,11 @@ impl Brain {
     /// One turn: everything between an observation and its sinks, in this order.
     pub(crate) fn turn(&mut self, now: Moment, messages: impl Iterator<Item = Seen>, tick: bool) {
         let mut batch = Batch::default();
+        self.look_at_clock(now);
         for seen in messages {
             self.take(now, seen, &mut batch);
         }
+        self.take_told(now, &mut batch);
         if tick {
             self.look_at_itself(now, &mut batch);
         }
@@ -222,7 +231,7 @@ impl Brain {
                 self.crash.reach(Point::Published);
             }
         }
-        self.pass_on();
+        self.passing.pass_on(now, &self.journal);
         if changed {
             self.crash.reach(Point::Sunk);
         }
@@ -232,10 +241,13 @@ impl Brain {
     fn write(&mut self, now: Moment) -> bool {
         // A disk that refuses is not asked with every line of a storm.
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
-        let due = may_ask && self.pending.is_due(now, self.journal.durable());
+        let due =
+            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_place_due(now));
+        let mut noted = Vec::new();
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
+            noted.clone_from(&changes);
             self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
@@ -251,19 +263,29 @@ impl Brain {
                 for change in records.iter().flat_map(|record| &record.changes) {
                     self.tell(change);
                 }
-                if self.sink.is_some() {
-                    self.unsunk.extend(records);
-                }
+                self.passing.keep(records);
             }
             Err(err) => {
                 let why = err.to_string();
                 if self.own.writable.is_ok() {
                     tracing::error!(%why, "findings cannot be written to disk");
                 }
+                // A checkpoint is more urgent than a record.
+                for change in &noted {
+                    self.tell_jobs(change);
+                }
                 self.own.writable = Err(why);
             }
         }
         due
+    }
+
+    /// Whether only the place in the kernel log is to be written.
+    fn is_place_due(&self, now: Moment) -> bool {
+        let cursor = self.kernel.cursor();
+        let moved =
+            cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
+        moved && (self.leaving || self.pending.is_place_due(now, self.started))
     }
 
     /// One line in the log for each change that people care about, and word to the jobs.
@@ -280,27 +302,16 @@ impl Brain {
                 tracing::debug!(id, %code, %subject, count = finding.count, "updated");
             }
         }
+        self.tell_jobs(change);
+    }
+
+    fn tell_jobs(&self, change: &Change) {
+        let finding = change.finding();
         if matches!(change, Change::Cleared(_)) {
             self.board.cleared(finding);
         } else {
             self.board.finding(finding, self.values.processes.as_deref());
         }
-    }
-
-    /// Gives the sink what is on disk. What it does not take is offered again.
-    fn pass_on(&mut self) {
-        let Some(sink) = &mut self.sink else { return };
-        let mut passed = 0;
-        for record in &self.unsunk {
-            if let Err(err) = sink.pass(record) {
-                if passed == 0 && self.ticks % 60 == 1 {
-                    tracing::error!(err = %Chain(&err), "the sink takes nothing");
-                }
-                break;
-            }
-            passed += 1;
-        }
-        self.unsunk.drain(..passed);
     }
 
     fn reload(&mut self, now: Moment, config: &Config) {
@@ -310,13 +321,7 @@ impl Brain {
         let changes = self.engine.reconfigure(rules, now);
         self.pending.add(changes, Vec::new());
         self.journal.retain(config.retention);
-        let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
-        if moved || self.config.sink != config.sink {
-            self.pass_on();
-            let from =
-                self.unsunk.first().map_or(self.journal.durable().seq, |first| first.seq - 1);
-            self.sink = config.sink.file.as_deref().and_then(|path| open_sink(path, from));
-        }
+        self.passing.reload(config.sink.file.clone(), now, &self.journal);
         self.config = config.clone();
     }
 }

@@ -1,6 +1,6 @@
 //! What the agent knows of itself: clocks, collectors, the log, the disk. All of it are signals like others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Moment, Sample, Signal, Subject};
@@ -11,6 +11,9 @@ use crate::config::Tiers;
 
 /// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
 const STEP_S: f64 = 2.0;
+
+/// So long after a step, and after the start, the wall clock is not believed to make anything old.
+const DOUBT_MS: i64 = 60_000;
 
 /// A collector is overdue after so many periods, and after this at the least: a busy node is late at times.
 const PERIODS: i64 = 3;
@@ -45,7 +48,10 @@ pub(super) struct Own {
     started_ms: i64,
     last: Option<Moment>,
     stepped_s: f64,
+    stepped_ms: Option<i64>,
     heard_ms: BTreeMap<Collector, i64>,
+    /// Those whose thread is no more.
+    pub(super) ended: BTreeSet<Collector>,
     /// Why NVML says nothing; while that is known its collectors are not also stalled.
     pub(super) nvml_blind: Option<String>,
     /// It was said to be blind, and not that it is back.
@@ -55,6 +61,7 @@ pub(super) struct Own {
     pub(super) lines_lost: u64,
     pub(super) writable: Result<(), String>,
     pub(super) config_good: bool,
+    pub(super) sink_good: bool,
     pub(super) messages_dropped: u64,
 }
 
@@ -65,13 +72,16 @@ impl Own {
             started_ms: now.steady_ms,
             last: None,
             stepped_s: 0.0,
+            stepped_ms: None,
             heard_ms: BTreeMap::new(),
+            ended: BTreeSet::new(),
             nvml_blind: Some("it has not answered yet".to_owned()),
             nvml_is_ill: false,
             kernel_log: None,
             lines_lost: 0,
             writable: Ok(()),
             config_good: true,
+            sink_good: true,
             messages_dropped: 0,
         }
     }
@@ -90,7 +100,13 @@ impl Own {
             return None;
         }
         self.stepped_s += step_s.abs();
+        self.stepped_ms = Some(now.steady_ms);
         Some(step_s)
+    }
+
+    /// Whether the wall clock was set a moment ago, or is not known for long enough.
+    pub(super) fn doubts_clock(&self, now: Moment) -> bool {
+        now.steady_ms - self.stepped_ms.unwrap_or(self.started_ms) < DOUBT_MS
     }
 
     /// The signals about the agent.
@@ -106,6 +122,7 @@ impl Own {
             (Signal::AgentJobMessagesDropped, count(self.messages_dropped)),
             (Signal::AgentCollectorsStalled, count(stalled as u64)),
             (Signal::AgentConfigGood, flag(self.config_good)),
+            (Signal::AgentSinkGood, flag(self.sink_good)),
         ];
         if let Some(log) = &self.kernel_log {
             values.push((Signal::AgentKernelLog, flag(log.is_ok())));
@@ -132,7 +149,7 @@ impl Own {
             name: collector.to_string(),
             period_s: period.as_secs_f64(),
             age_s,
-            stalled: overdue && !explained,
+            stalled: (overdue || self.ended.contains(&collector)) && !explained,
         }
     }
 
@@ -186,7 +203,10 @@ mod tests {
         let mut own = own();
         assert_eq!(own.compare_clocks(at(0, 0)), None);
         assert_eq!(own.compare_clocks(at(1000, 1500)), None);
+        assert!(!own.doubts_clock(at(60_000, 60_000)), "it has run for a minute");
         assert_eq!(own.compare_clocks(at(2000, 3_602_500)), Some(3600.0));
+        assert!(own.doubts_clock(at(61_999, 3_662_500)));
+        assert!(!own.doubts_clock(at(62_000, 3_662_501)));
         assert_eq!(own.compare_clocks(at(3000, 3500)), Some(-3600.0));
         let steps = own.samples(at(3000, 3500)).into_iter();
         let mut steps = steps.filter(|sample| sample.signal == Signal::AgentClockSteps);
@@ -207,5 +227,25 @@ mod tests {
         assert_eq!(own.blindness(at(8001, 0)).len(), 3);
         own.nvml_blind = None;
         assert_eq!(stalled(&own, at(8001, 0)), ["nvml-fast", "host-fast"]);
+    }
+
+    #[test]
+    fn the_kernel_log_and_the_check_have_a_pulse_and_a_thread_that_ended_is_stalled() {
+        let mut own = own();
+        own.nvml_blind = None;
+        for collector in Collector::ALL {
+            own.heard(collector, at(1_000_000, 0));
+        }
+        let stalled = |own: &Own, now: i64| -> Vec<String> {
+            let states = own.collectors(at(now, 0)).into_iter();
+            states.filter(|state| state.stalled).map(|state| state.name).collect()
+        };
+        assert!(stalled(&own, 1_001_000).is_empty());
+        own.ended.insert(Collector::Check);
+        assert_eq!(stalled(&own, 1_001_000), ["check"]);
+        own.ended.clear();
+        let late = stalled(&own, 1_031_000);
+        assert!(late.contains(&"kernel".to_owned()) && !late.contains(&"check".to_owned()));
+        assert!(stalled(&own, 1_181_000).contains(&"check".to_owned()));
     }
 }

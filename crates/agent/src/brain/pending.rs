@@ -12,6 +12,10 @@ use farrier_fleet::health::Remembered;
 /// How long a mere count may wait, and how often a disk that refused is tried again.
 const WAIT_MS: i64 = 1000;
 
+/// A place in the kernel log that moved is written this often although nothing was found: an agent that starts again
+/// on a quiet node with a busy log would otherwise miss lines that it has seen.
+const PLACE_MS: i64 = 300_000;
+
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     changes: Vec<Change>,
@@ -52,6 +56,11 @@ impl Pending {
             Change::Opened(_) | Change::Cleared(_) => false,
         };
         !self.changes.iter().all(mere_count) || self.may_retry(now)
+    }
+
+    /// Whether a place in the kernel log that moved is worth a record of its own.
+    pub(super) fn is_place_due(&self, now: Moment, started: Moment) -> bool {
+        now.steady_ms - self.written_ms.unwrap_or(started.steady_ms) >= PLACE_MS
     }
 
     /// Whether the last write is long enough ago.

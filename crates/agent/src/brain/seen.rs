@@ -26,18 +26,29 @@ pub enum Collector {
     HostMedium,
     /// The host's files.
     HostSlow,
+    /// The kernel log: it says that it is there also while the log is quiet.
+    Kernel,
+    /// The node's check.
+    Check,
 }
 
 impl Collector {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::NvmlFast,
         Self::NvmlMedium,
         Self::NvmlSlow,
         Self::HostFast,
         Self::HostMedium,
         Self::HostSlow,
+        Self::Kernel,
+        Self::Check,
     ];
+
+    /// How often the one that reads the kernel log says that it is there.
+    pub const KERNEL_PERIOD: Duration = Duration::from_secs(10);
+    /// How often the check looks whether it is due.
+    pub const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
     /// How often it looks. NVML's tiers go by what its calls cost, and are not configured.
     pub fn period(self, tiers: &Tiers) -> Duration {
@@ -48,6 +59,8 @@ impl Collector {
             Self::HostFast => duration(tiers.fast_s),
             Self::HostMedium => duration(tiers.medium_s),
             Self::HostSlow => duration(tiers.slow_s),
+            Self::Kernel => Self::KERNEL_PERIOD,
+            Self::Check => Self::CHECK_PERIOD,
         }
     }
 
@@ -66,6 +79,8 @@ impl fmt::Display for Collector {
             Self::HostFast => "host-fast",
             Self::HostMedium => "host-medium",
             Self::HostSlow => "host-slow",
+            Self::Kernel => "kernel",
+            Self::Check => "check",
         })
     }
 }
@@ -142,6 +157,10 @@ pub enum Seen {
         /// What could not be judged.
         unseen: Vec<Unseen>,
     },
+    /// A collector is there, with nothing to tell.
+    Alive(Collector),
+    /// A thread has ended before it was told to, and with it these.
+    Ended(&'static [Collector]),
     /// A new configuration is in force.
     Reloaded(Box<Config>),
     /// The configuration on disk is wrong, and the old one stays.

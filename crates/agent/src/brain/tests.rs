@@ -43,6 +43,7 @@ struct World {
     published: Published,
     config: Config,
     brain: Option<Brain>,
+    sink: std::path::PathBuf,
 }
 
 impl World {
@@ -53,8 +54,9 @@ impl World {
         };
         let folder = tempfile::tempdir().unwrap();
         let published = Published::default();
+        let sink = folder.path().join("sink.jsonl");
         let config = Config::default();
-        let mut world = Self { folder, clock, published, config, brain: None };
+        let mut world = Self { folder, clock, published, config, brain: None, sink };
         world.start();
         world
     }
@@ -78,8 +80,8 @@ impl World {
     /// Starts it while NVML says nothing.
     fn start_blind(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
-        let sink_path = self.folder.path().join("sink.jsonl");
-        let reached = Sink::reached(&sink_path);
+        self.config.sink.file = Some(self.sink.clone());
+        let reached = Sink::reached(&self.sink);
         let mut lacks = Vec::new();
         let journal = Journal::open(&dir, self.config.retention, |record| {
             if reached.is_some_and(|reached| record.seq >= reached) {
@@ -88,12 +90,12 @@ impl World {
         });
         let journal = journal.unwrap();
         let after = journal.durable().kernel_cursor("boot");
-        let sink = Sink::open(&sink_path, journal.durable().seq).unwrap();
+        let sink = Sink::open(&self.sink, journal.durable().seq).ok();
         let brain = Brain::new(Parts {
             clock: Box::new(self.clock.clone()),
             rules: Rules::configured(&self.config.rules).unwrap(),
             journal,
-            sink: Some(Backlog { sink, lacks }),
+            sink: sink.map(|sink| Backlog { sink, lacks }),
             inventory: Inventory::open(&dir, "boot"),
             published: self.published.clone(),
             board: Arc::default(),
@@ -142,7 +144,7 @@ impl World {
     }
 
     fn sunk(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.folder.path().join("sink.jsonl")).unwrap();
+        let text = std::fs::read_to_string(&self.sink).unwrap();
         text.lines().skip(1).map(str::to_owned).collect()
     }
 }
@@ -325,4 +327,150 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
     let state = world.tick();
     assert_eq!(world.count("gpu.xid"), Some(2), "{:?}", state.findings);
     assert_eq!(state.values.gpus.len(), 1);
+}
+
+#[test]
+fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
+    use crate::status::{Status, Verdict};
+    let verdict = |state: &Snapshot| Status::of(state, Vec::new()).verdict;
+    let mut world = World::new();
+    world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
+    let state = world.tick();
+    assert!(state.blind.is_empty());
+    assert_eq!(verdict(&state), Verdict::Unknown, "the node was not checked yet");
+    let checked = |unseen| Seen::Checked { items: Vec::new(), unseen };
+    let hidden = Unseen { code: "grub".to_owned(), why: "only root may read it".to_owned() };
+    world.turn(vec![checked(vec![hidden])], false);
+    assert_eq!(verdict(&world.tick()), Verdict::Unknown, "an item is hidden");
+    world.turn(vec![checked(Vec::new())], false);
+    let state = world.tick();
+    assert_eq!(verdict(&state), Verdict::Healthy);
+    let why = (String::from("nic.errors"), Subject::Node, String::from("may not be read"));
+    let coverage = Coverage { blind: vec![why], ..Coverage::default() };
+    let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
+    assert_eq!(verdict(&blind), Verdict::Unknown, "a rule is blind");
+}
+
+#[test]
+fn a_sink_that_fails_is_said_bounded_and_caught_up() {
+    let mut world = World::new();
+    world.kill();
+    let folder = world.folder.path().join("later");
+    world.sink = folder.join("sink.jsonl");
+    world.start();
+    for seq in 1..=300 {
+        world.line(seq, XID_48);
+        world.tick();
+    }
+    let state = world.published.get().unwrap();
+    assert_eq!(signal(&state, Signal::AgentSinkGood), Some(Reading::Value(0.0)));
+    assert_eq!(world.count("agent.sink-failing"), Some(1));
+    assert!(world.brain.as_ref().unwrap().passing.kept() <= 256);
+    std::fs::create_dir(&folder).unwrap();
+    // SIGHUP tries at once; otherwise it is tried each minute.
+    let config = Box::new(world.config.clone());
+    world.turn(vec![Seen::Reloaded(config)], false);
+    world.tick();
+    let state = world.tick();
+    assert_eq!(signal(&state, Signal::AgentSinkGood), Some(Reading::Value(1.0)));
+    assert_eq!(world.count("agent.sink-failing"), None);
+    let sunk = world.sunk();
+    let mut counts = Vec::new();
+    for line in &sunk {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let change = &line["change"];
+        let finding = ["opened", "updated"].iter().find_map(|it| change.get(it)).cloned();
+        let finding = finding.unwrap_or_default();
+        if finding["code"] == "gpu.xid" {
+            counts.push(finding["count"].as_u64().unwrap());
+        }
+    }
+    assert_eq!(counts.len(), counts.iter().collect::<std::collections::BTreeSet<_>>().len());
+    assert_eq!((counts.first(), counts.last()), (Some(&1), Some(&300)), "{} lines", sunk.len());
+}
+
+#[test]
+fn a_sink_is_tried_again_each_minute() {
+    let mut world = World::new();
+    world.kill();
+    let folder = world.folder.path().join("later");
+    world.sink = folder.join("sink.jsonl");
+    world.start();
+    world.line(1, XID_48);
+    std::fs::create_dir(&folder).unwrap();
+    world.tick();
+    assert!(!world.sink.exists());
+    world.clock.pass(60_000);
+    world.tick();
+    assert!(world.sunk()[0].contains("gpu.xid"), "{:?}", world.sunk());
+}
+
+#[test]
+fn the_place_in_a_busy_log_is_kept_although_nothing_is_found() {
+    let mut world = World::new();
+    world.line(1, XID_48);
+    world.tick();
+    for seq in 2..=100 {
+        world.line(seq, "eth0: link becomes ready");
+    }
+    let before = world.tick().journal.seq;
+    world.kill();
+    assert_eq!(world.start(), Some(1), "a kill costs what came since the last record");
+    for seq in 2..=100 {
+        world.line(seq, "eth0: link becomes ready");
+    }
+    world.brain.as_mut().unwrap().leaving = true;
+    assert!(world.tick().journal.seq > before);
+    world.kill();
+    assert_eq!(world.start(), Some(100), "an agent that was stopped knows its place");
+    world.tick();
+    world.line(101, "eth0: link becomes ready");
+    world.clock.pass(300_000);
+    world.tick();
+    world.kill();
+    assert_eq!(world.start(), Some(101), "and otherwise every five minutes");
+}
+
+#[test]
+fn jobs_hear_of_a_fault_while_the_disk_takes_nothing() {
+    let mut world = World::new();
+    world.tick();
+    let board = Arc::clone(&world.brain.as_ref().unwrap().board);
+    let wanted = board.listener();
+    world.brain.as_mut().unwrap().journal.fill_disk(true);
+    world.line(1, "NVRM: Xid (PCI:0000:1b:00): 79, pid=7, GPU has fallen off the bus.");
+    let state = world.tick();
+    assert!(state.findings.iter().any(|shown| !shown.durable));
+    assert!(wanted() > 0, "{:?}", state.findings);
+}
+
+#[test]
+fn an_xid_whose_line_was_lost_is_told_by_nvml() {
+    let mut world = World::new();
+    let told = |xid| {
+        let xids = vec![(GpuUuid("GPU-0".to_owned()), xid)];
+        Seen::Report(Report { collector: Some(Collector::NvmlFast), xids, ..Report::default() })
+    };
+    world.turn(vec![Seen::Kernel(KernelLog::CaughtUp), told(48)], false);
+    world.line(1, XID_48);
+    world.clock.pass(10_000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1), "the line and NVML's word are one Xid");
+    world.turn(vec![Seen::Kernel(KernelLog::Lost { lines: 7 }), told(48)], false);
+    world.clock.pass(10_000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(2));
+}
+
+#[test]
+fn nvmls_xids_wait_for_the_first_word_of_the_log() {
+    let mut world = World::new();
+    let xids = vec![(GpuUuid("GPU-0".to_owned()), 48)];
+    let collector = Some(Collector::NvmlFast);
+    world.turn(vec![Seen::Report(Report { collector, xids, ..Report::default() })], false);
+    assert_eq!(world.count("gpu.xid"), None);
+    world.line(1, XID_48);
+    world.clock.pass(10_000);
+    world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(1));
 }

@@ -12,11 +12,11 @@ use farrier_hardware::{Root, clock, observe};
 use jiff::civil::Date;
 
 use super::{Known, Surroundings};
-use crate::brain::{Seen, Unseen};
+use crate::brain::{Collector, Seen, Unseen};
 
 /// A look that costs less than this is made every minute; a dearer one every ten, and when packages change.
 const CHEAP_US: u64 = 20_000;
-const OFTEN: Duration = Duration::from_secs(60);
+const OFTEN: Duration = Collector::CHECK_PERIOD;
 const SELDOM: Duration = Duration::from_secs(600);
 
 /// What the check is told of NVML. The agent watches what NVML says itself, with a child that is always there.
@@ -63,7 +63,8 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
                 return;
             }
         }
-        if surroundings.stop.wait(OFTEN) {
+        let alive = surroundings.inbox.send(Seen::Alive(Collector::Check));
+        if alive.is_err() || surroundings.stop.wait(OFTEN) {
             return;
         }
     }

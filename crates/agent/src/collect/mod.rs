@@ -15,7 +15,7 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_fleet::health::GpuIdentity;
 
-use crate::brain::Seen;
+use crate::brain::{Collector, Seen};
 use crate::config::Config;
 
 /// Word that it is time to end, which wakes those who wait.
@@ -97,17 +97,36 @@ pub(crate) struct Surroundings {
 pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
     let known = Arc::new(Known::default());
     let mut threads = Vec::new();
-    let mut start = |name: &str, run: fn(&Surroundings, &Known)| -> std::io::Result<()> {
+    let mut start = |name: &str, of: &'static [Collector], run: Run| -> std::io::Result<()> {
         let (surroundings, known) = (surroundings.clone(), Arc::clone(&known));
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-        threads.push(thread.spawn(move || run(&surroundings, &known))?);
+        threads.push(thread.spawn(move || {
+            let _ends = Ends { surroundings: &surroundings, of };
+            run(&surroundings, &known);
+        })?);
         Ok(())
     };
-    start("nvml", nvml::run)?;
-    start("kernel", kernel::run)?;
-    start("host", host::run)?;
-    start("check", check::run)?;
+    start("nvml", &[Collector::NvmlFast, Collector::NvmlMedium, Collector::NvmlSlow], nvml::run)?;
+    start("kernel", &[Collector::Kernel], kernel::run)?;
+    start("host", &[Collector::HostFast, Collector::HostMedium, Collector::HostSlow], host::run)?;
+    start("check", &[Collector::Check], check::run)?;
     Ok(threads)
+}
+
+type Run = fn(&Surroundings, &Known);
+
+/// Says that a thread has ended before it was told to, also where it panicked.
+struct Ends<'s> {
+    surroundings: &'s Surroundings,
+    of: &'static [Collector],
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if !self.surroundings.stop.flag.load(Ordering::Relaxed) {
+            let _ = self.surroundings.inbox.send(Seen::Ended(self.of));
+        }
+    }
 }
 
 /// Nothing here recurses deeply; the check reads the largest files, on the heap.
@@ -119,4 +138,34 @@ pub(crate) fn rss_bytes(path: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_said_to_have_ended_and_one_that_was_stopped_is_not() {
+        let (inbox, said) = sync_channel(4);
+        let surroundings = Surroundings {
+            inbox,
+            stop: Arc::default(),
+            config: Config::default(),
+            program: PathBuf::new(),
+            facts: FactSet::embedded(),
+            kernel_after: None,
+        };
+        let panics = surroundings.clone();
+        let thread = std::thread::spawn(move || {
+            let _ends = Ends { surroundings: &panics, of: &[Collector::Check] };
+            panic!("as this test wants it");
+        });
+        assert!(thread.join().is_err());
+        assert!(matches!(said.try_recv(), Ok(Seen::Ended([Collector::Check]))));
+        surroundings.stop.now();
+        drop(Ends { surroundings: &surroundings, of: &[Collector::Kernel] });
+        assert!(said.try_recv().is_err());
+    }
 }

@@ -14,8 +14,8 @@ use crate::config::Metrics;
 use crate::jobs::JobState;
 use crate::state::State;
 
-/// The whole page.
-pub fn render(state: &State, jobs: &[JobState], config: &Metrics) -> String {
+/// The whole page, as it is at `now_ms` on the clock of the snapshot.
+pub fn render(state: &State, now_ms: i64, jobs: &[JobState], config: &Metrics) -> String {
     let mut text = Text::default();
     if config.dcgm {
         let hostname = config.hostname.as_deref().unwrap_or(&state.hostname);
@@ -26,6 +26,7 @@ pub fn render(state: &State, jobs: &[JobState], config: &Metrics) -> String {
     xids(state, &mut text);
     holders(state, &mut text);
     job_states(jobs, &mut text);
+    age(state, now_ms, &mut text);
     itself(state, &mut text);
     text.finish()
 }
@@ -140,8 +141,10 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
         |name: &str, help: &str, kind: &'static str, value: &dyn Fn(&JobState) -> Option<f64>| {
             let mut family = text.family(name, kind, help);
             for job in jobs {
+                // Two users may call their jobs the same.
+                let uid = job.uid.map(|uid| uid.to_string()).unwrap_or_default();
                 if let Some(value) = value(job) {
-                    family.value(&[("job", &job.job)], value);
+                    family.value(&[("job", &job.job), ("uid", &uid)], value);
                 }
             }
         };
@@ -159,6 +162,14 @@ fn job_states(jobs: &[JobState], text: &mut Text) {
     each("farrier_job_ooms_total", "Times that a job ran out of GPU memory.", "counter", &|job| {
         Some(lossy(job.ooms))
     });
+}
+
+/// Counted when the page is made: a brain that stands still would show the same age for ever.
+#[expect(clippy::cast_precision_loss, reason = "milliseconds since a snapshot")]
+fn age(state: &State, now_ms: i64, text: &mut Text) {
+    let age_s = (now_ms - state.at.steady_ms).max(0) as f64 / 1000.0;
+    let help = "Seconds since the agent last brought its state up to date; one a second is usual.";
+    text.gauge("farrier_agent_snapshot_age_seconds", help, age_s);
 }
 
 fn itself(state: &State, text: &mut Text) {

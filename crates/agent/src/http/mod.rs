@@ -63,7 +63,7 @@ async fn metrics(Shared(pages): Shared<Pages>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, "nothing is known yet\n").into_response();
     };
     let config = pages.metrics.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let text = metrics::render(&state, &pages.board.jobs(), &config);
+    let text = metrics::render(&state, clock::since_boot_ms(), &pages.board.jobs(), &config);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

@@ -141,6 +141,12 @@ fn state() -> State {
     }
 }
 
+/// The page four seconds after its snapshot.
+fn page(config: &Metrics) -> String {
+    let state = state();
+    render(&state, state.at.steady_ms + 4000, &[], config)
+}
+
 fn value(lines: &[Line], name: &str) -> Option<f64> {
     lines.iter().find(|line| line.0 == name).map(|line| line.2)
 }
@@ -148,13 +154,14 @@ fn value(lines: &[Line], name: &str) -> Option<f64> {
 #[test]
 fn the_page_parses_and_says_what_is_known_and_nothing_else() {
     let config = Metrics { dcgm: true, hostname: None };
-    let (types, lines) = parse(&render(&state(), &[], &config));
+    let (types, lines) = parse(&page(&config));
     assert_eq!(value(&lines, "farrier_gpu_temperature_c"), Some(34.0));
     assert_eq!(value(&lines, "farrier_gpu_ecc_corrected_total"), Some(7.0));
     assert_eq!(types["farrier_gpu_ecc_corrected_total"], "counter");
     assert_eq!(value(&lines, "farrier_node_gpus_pci"), Some(1.0));
     assert_eq!(value(&lines, "farrier_findings_opened_total"), Some(2.0));
     assert_eq!(value(&lines, "farrier_agent_cpu_seconds_total"), Some(1.5));
+    assert_eq!(value(&lines, "farrier_agent_snapshot_age_seconds"), Some(4.0));
     // What is absent or unreadable is not there at all.
     for name in ["farrier_gpu_power_w", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_MEMORY_TEMP"] {
         assert_eq!(value(&lines, name), None, "{name}");
@@ -170,7 +177,7 @@ fn the_page_parses_and_says_what_is_known_and_nothing_else() {
 #[test]
 fn dashboards_of_dcgm_exporter_find_their_names_labels_and_units() {
     let config = Metrics { dcgm: true, hostname: None };
-    let text = render(&state(), &[], &config);
+    let text = page(&config);
     // As dcgm-exporter prints it for an L4, with this GPU's values.
     let labels = "{gpu=\"0\",UUID=\"GPU-0\",pci_bus_id=\"00000000:1B:00.0\",device=\"nvidia2\",modelName=\"NVIDIA H100 80GB \
          HBM3\",Hostname=\"node-1\",DCGM_FI_DRIVER_VERSION=\"580.95.05\"}";
@@ -191,7 +198,7 @@ fn dashboards_of_dcgm_exporter_find_their_names_labels_and_units() {
         assert!(text.contains(&expected), "{expected}\nin\n{text}");
     }
     let config = Metrics { dcgm: false, hostname: None };
-    assert!(!render(&state(), &[], &config).contains("DCGM"));
+    assert!(!page(&config).contains("DCGM"));
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Who is connected, what jobs do, and whom to tell that the GPU will not last.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
-use jiff::Timestamp;
+use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Moment, Severity, Subject};
 use tokio::sync::mpsc::Sender;
 
-use super::protocol::{Answer, JobState, Request};
+use super::job::{Job, JobKey};
+use super::protocol::{Answer, JobState, RankStep, Request};
 use crate::brain::Held;
 
 /// Connections in all.
@@ -19,6 +20,8 @@ pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
 pub const JOBS_MAX: usize = 64;
 /// A job's name and phase are cut to this.
 const NAME_CHARS_MAX: usize = 128;
+/// GPUs of one client: the most that a node has.
+const GPUS_MAX: usize = 16;
 /// Bytes of lines that have not ended yet, of all clients together.
 const LINE_BYTES_TOTAL_MAX: usize = 4 << 20;
 
@@ -34,7 +37,7 @@ pub struct Board {
 struct Inner {
     next_id: u64,
     clients: BTreeMap<u64, Client>,
-    jobs: BTreeMap<String, Job>,
+    jobs: BTreeMap<JobKey, Job>,
     /// Findings that end work, while they are open.
     standing: BTreeMap<u64, Standing>,
 }
@@ -44,22 +47,28 @@ struct Client {
     uid: u32,
     pid: Option<u32>,
     outbox: Sender<Arc<str>>,
-    job: Option<String>,
+    job: Option<JobKey>,
+    rank: u32,
     gpus: BTreeSet<GpuUuid>,
-    began: Option<(u64, Timestamp)>,
+    /// A step, and when it began on the clock that nobody sets.
+    began: Option<(u64, i64)>,
     tokens_per_s: Option<f64>,
     told: BTreeSet<u64>,
-}
-
-#[derive(Debug)]
-struct Job {
-    state: JobState,
 }
 
 #[derive(Debug, Clone)]
 struct Standing {
     subject: Subject,
-    line: Arc<str>,
+    reason: String,
+}
+
+/// Who says hello.
+struct Newcomer {
+    job: String,
+    rank: u32,
+    world_size: Option<u32>,
+    pid: Option<u32>,
+    gpu: Option<String>,
 }
 
 /// Why a client is not taken.
@@ -123,6 +132,7 @@ impl Board {
             pid,
             outbox,
             job: None,
+            rank: 0,
             gpus: BTreeSet::new(),
             began: None,
             tokens_per_s: None,
@@ -147,24 +157,28 @@ impl Board {
     }
 
     /// Takes a message of a client. `Err` is what to tell it.
-    pub(super) fn take(&self, id: u64, now: Timestamp, request: Request) -> Result<(), String> {
+    pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), String> {
         let mut inner = self.lock();
         match request {
-            Request::Hello { v, job, rank: _, world_size, pid, gpu } => {
+            Request::Hello { v, job, rank, world_size, pid, gpu } => {
                 if v != super::protocol::VERSION {
                     return Err(format!("version {v} of the protocol is not spoken here, 1 is"));
                 }
-                inner.hello(id, now, &job, world_size, pid, gpu)
+                inner.hello(id, now, Newcomer { job, rank, world_size, pid, gpu })
             }
             Request::Status => Ok(()),
             other => inner.progress(id, now, other),
         }
     }
 
-    /// Jobs, by name.
+    /// A client took an answer: there is room for what it was not told yet.
+    pub(super) fn drained(&self, id: u64) {
+        self.lock().tell(id);
+    }
+
+    /// Jobs, by user and name.
     pub fn jobs(&self) -> Vec<JobState> {
-        let inner = self.lock();
-        inner.jobs.values().map(|job| job.state.clone()).collect()
+        self.lock().jobs.values().map(Job::shown).collect()
     }
 
     /// A finding opened or changed: whoever works on it hears that a checkpoint is wanted.
@@ -183,17 +197,32 @@ impl Board {
             finding.severity,
             finding.action.asks()
         );
-        let line = Answer::CheckpointWanted { finding: finding.id, reason: &reason }.line();
-        let standing = Standing { subject: finding.subject.clone(), line: line.into() };
+        let standing = Standing { subject: finding.subject.clone(), reason };
         let mut inner = self.lock();
         for held in processes.unwrap_or_default() {
             let clients = inner.clients.values_mut();
             for client in clients.filter(|client| client.pid == Some(held.pid)) {
-                client.gpus.insert(held.gpu.clone());
+                client.holds(held.gpu.clone());
             }
         }
         inner.standing.insert(finding.id, standing);
         inner.tell_all();
+    }
+
+    /// A job that is connected; says how often it was asked for a checkpoint.
+    #[cfg(test)]
+    pub(crate) fn listener(self: &Arc<Self>) -> impl Fn() -> u64 + use<> {
+        let (outbox, inbox) = tokio::sync::mpsc::channel(64);
+        let now = Moment { steady_ms: 0, wall: jiff::Timestamp::UNIX_EPOCH };
+        let id = self.join(0, None, outbox).expect("there is room");
+        let newcomer =
+            Newcomer { job: "job".to_owned(), rank: 0, world_size: None, pid: None, gpu: None };
+        self.lock().hello(id, now, newcomer).expect("it is a good hello");
+        let board = Arc::clone(self);
+        move || {
+            let _connected = &inbox;
+            board.jobs().iter().map(|job| job.checkpoints_wanted).sum()
+        }
     }
 
     /// A finding is over.
@@ -206,134 +235,155 @@ impl Board {
     }
 }
 
+impl Client {
+    fn holds(&mut self, gpu: GpuUuid) {
+        if self.gpus.len() < GPUS_MAX {
+            self.gpus.insert(gpu);
+        }
+    }
+
+    /// Whether a finding ends its work. One whose GPU is not known is told of all: a checkpoint too many costs less
+    /// than one too few. Of a MIG instance it is not known on which GPU it is.
+    fn is_concerned(&self, subject: &Subject) -> bool {
+        let Some(gpu) = subject.gpu() else { return true };
+        let unknown = self.gpus.iter().all(|own| own.0.starts_with("MIG-"));
+        unknown || self.gpus.contains(gpu)
+    }
+}
+
 impl Inner {
-    fn hello(
-        &mut self,
-        id: u64,
-        now: Timestamp,
-        job: &str,
-        world_size: Option<u32>,
-        pid: Option<u32>,
-        gpu: Option<String>,
-    ) -> Result<(), String> {
-        let job = bounded(job);
+    fn hello(&mut self, id: u64, now: Moment, newcomer: Newcomer) -> Result<(), String> {
+        let Newcomer { job, rank, world_size, pid, gpu } = newcomer;
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        if client.job.is_some() {
+            return Err("hello comes once: open another connection for another rank".to_owned());
+        }
+        let job = bounded(&job);
         if job.is_empty() {
             return Err("a job has a name".to_owned());
         }
-        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        let uid = client.uid;
+        let gpu = gpu.map(|gpu| uuid(&gpu)).transpose()?;
+        let key = (client.uid, job);
         client.pid = client.pid.or(pid);
-        client.gpus.extend(gpu.map(|gpu| GpuUuid(bounded(&gpu))));
-        let before = client.job.replace(job.clone());
-        self.make_room(&job);
-        let entry = self.jobs.entry(job.clone()).or_insert_with(|| Job {
-            state: JobState {
-                job: job.clone(),
-                ranks: 0,
-                world_size: None,
-                uid: Some(uid),
-                since: now,
-                last_heard: now,
-                step: None,
-                loss: None,
-                step_s: None,
-                tokens_per_s: None,
-                phase: None,
-                ooms: 0,
-                checkpoint_step: None,
-                checkpoints_wanted: 0,
-            },
-        });
+        client.rank = rank;
+        client.gpus.extend(gpu);
+        client.job = Some(key.clone());
+        self.make_room(&key);
+        let entry = self.jobs.entry(key.clone()).or_insert_with(|| Job::new(&key, now));
         entry.state.world_size = world_size.or(entry.state.world_size);
-        entry.state.last_heard = now;
-        self.count_ranks(&job);
-        if let Some(before) = before.filter(|before| *before != job) {
-            self.count_ranks(&before);
-        }
-        self.tell_all();
+        entry.state.last_heard = now.wall;
+        self.count_ranks(&key);
+        self.tell(id);
         Ok(())
     }
 
-    /// A job that nobody is connected for, and was silent for longest, makes room.
-    fn make_room(&mut self, job: &str) {
+    /// A job that nobody is connected for makes room, then one of the user who has most of them, and of those the one
+    /// that was silent for longest: nobody can push out the jobs of others.
+    fn make_room(&mut self, job: &JobKey) {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
         }
-        let gone =
-            self.jobs.iter().min_by_key(|(_, job)| (job.state.ranks > 0, job.state.last_heard));
-        if let Some(name) = gone.map(|(name, _)| name.clone()) {
-            self.jobs.remove(&name);
+        let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+        for (uid, _) in self.jobs.keys() {
+            *of_user.entry(*uid).or_default() += 1;
+        }
+        let gone = self.jobs.iter().min_by_key(|((uid, _), job)| {
+            let share = of_user.get(uid).copied().unwrap_or_default();
+            (job.state.ranks > 0, Reverse(share), job.state.last_heard)
+        });
+        if let Some(key) = gone.map(|(key, _)| key.clone()) {
+            self.jobs.remove(&key);
         }
     }
 
-    fn progress(&mut self, id: u64, now: Timestamp, request: Request) -> Result<(), String> {
+    fn progress(&mut self, id: u64, now: Moment, request: Request) -> Result<(), String> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
-        let Some(name) = client.job.clone() else {
+        let Some(key) = client.job.clone() else {
             return Err("say hello first".to_owned());
         };
-        let Some(job) = self.jobs.get_mut(&name) else { return Ok(()) };
-        job.state.last_heard = now;
+        let Some(job) = self.jobs.get_mut(&key) else { return Ok(()) };
+        job.state.last_heard = now.wall;
         match request {
-            Request::StepBegin { step } => client.began = Some((step, now)),
+            Request::StepBegin { step } => client.began = Some((step, now.steady_ms)),
             Request::StepEnd { step, seconds, tokens, loss } => {
                 let since = client.began.take().filter(|(began, _)| *began == step);
-                let counted = since.map(|(_, began)| now.duration_since(began).as_secs_f64());
+                #[expect(clippy::cast_precision_loss, reason = "milliseconds of one step")]
+                let counted = since.map(|(_, began)| (now.steady_ms - began) as f64 / 1000.0);
                 let step_s = seconds.or(counted).filter(|step_s| *step_s > 0.0);
                 #[expect(clippy::cast_precision_loss, reason = "tokens of one step")]
                 let rate = tokens.zip(step_s).map(|(tokens, step_s)| tokens as f64 / step_s);
                 client.tokens_per_s = rate;
-                if job.state.step.is_none_or(|last| step >= last) {
-                    job.state.step = Some(step);
-                    job.state.loss =
-                        loss.or(job.state.loss.filter(|_| job.state.step == Some(step)));
-                    job.state.step_s = step_s;
-                }
-                let rates =
-                    self.clients.values().filter(|client| client.job.as_ref() == Some(&name));
-                let rates: Vec<f64> = rates.filter_map(|client| client.tokens_per_s).collect();
-                let total = (!rates.is_empty()).then(|| rates.iter().sum());
-                if let Some(job) = self.jobs.get_mut(&name) {
-                    job.state.tokens_per_s = total;
-                }
+                job.step_ended(RankStep { rank: client.rank, step, step_s }, loss);
+                let ranks =
+                    self.clients.values().filter(|client| client.job.as_ref() == Some(&key));
+                let rates: Vec<f64> = ranks.filter_map(|client| client.tokens_per_s).collect();
+                job.state.tokens_per_s = (!rates.is_empty()).then(|| rates.iter().sum());
             }
             Request::Phase { name } => job.state.phase = Some(bounded(&name)),
-            Request::Oom { .. } => job.state.ooms += 1,
+            Request::Oom { bytes_wanted } => {
+                job.state.ooms += 1;
+                job.state.oom_rank = Some(client.rank);
+                job.state.oom_bytes_wanted = bytes_wanted;
+            }
             Request::CheckpointDone { step } => job.state.checkpoint_step = step,
             Request::Hello { .. } | Request::Status => (),
         }
         Ok(())
     }
 
-    fn count_ranks(&mut self, name: &str) {
-        let ranks = self.clients.values().filter(|client| client.job.as_deref() == Some(name));
+    fn count_ranks(&mut self, key: &JobKey) {
+        let ranks = self.clients.values().filter(|client| client.job.as_ref() == Some(key));
         let ranks = u32::try_from(ranks.count()).unwrap_or(u32::MAX);
-        if let Some(job) = self.jobs.get_mut(name) {
+        if let Some(job) = self.jobs.get_mut(key) {
             job.state.ranks = ranks;
         }
     }
 
-    /// Tells each client once of each finding that ends its work. One whose GPU is not known is told of
-    /// all: a checkpoint too many costs less than one too few.
     fn tell_all(&mut self) {
-        for client in self.clients.values_mut() {
-            let Some(job) = &client.job else { continue };
-            for (id, standing) in &self.standing {
-                let concerned = match standing.subject.gpu() {
-                    None => true,
-                    Some(gpu) => client.gpus.is_empty() || client.gpus.contains(gpu),
-                };
-                if !concerned || client.told.contains(id) {
-                    continue;
-                }
-                // A full outbox is a client that does not read: the server ends it.
-                if client.outbox.try_send(Arc::clone(&standing.line)).is_ok() {
-                    client.told.insert(*id);
-                    if let Some(job) = self.jobs.get_mut(job) {
-                        job.state.checkpoints_wanted += 1;
-                    }
-                }
-            }
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        for id in ids {
+            self.tell(id);
         }
+    }
+
+    /// Tells a client once of each finding that ends its work, of several in one line. What its outbox has no room for
+    /// is told when it took an answer.
+    fn tell(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(job) = &client.job else { return };
+        let news: Vec<(u64, &Standing)> = self
+            .standing
+            .iter()
+            .filter(|(id, it)| !client.told.contains(id) && client.is_concerned(&it.subject))
+            .map(|(id, it)| (*id, it))
+            .collect();
+        let Some((finding, first)) = news.first() else { return };
+        let reason = match news.len() {
+            1 => first.reason.clone(),
+            more => format!("{}; and {} more", first.reason, more - 1),
+        };
+        let line = Answer::CheckpointWanted { finding: *finding, reason: &reason }.line();
+        if client.outbox.try_send(line.into()).is_err() {
+            return;
+        }
+        client.told.extend(news.iter().map(|(id, _)| *id));
+        if let Some(job) = self.jobs.get_mut(job) {
+            job.state.checkpoints_wanted += 1;
+        }
+    }
+}
+
+/// A GPU's or a MIG instance's UUID, as the driver writes it.
+fn uuid(text: &str) -> Result<GpuUuid, String> {
+    let known = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
+    let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '/');
+    match known {
+        Some(rest)
+            if !rest.is_empty() && text.len() <= NAME_CHARS_MAX && rest.chars().all(is_good) =>
+        {
+            Ok(GpuUuid(text.to_owned()))
+        }
+        _ => Err("`gpu` is a UUID as the driver writes it: `GPU-...` or `MIG-...`".to_owned()),
     }
 }
 

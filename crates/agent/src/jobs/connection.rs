@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farrier_fleet::health::Moment;
+use farrier_hardware::clock;
 use jiff::Timestamp;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -53,6 +55,7 @@ pub(super) async fn serve(
             line = outbox.recv() => match line {
                 Some(line) => {
                     if let Err(end) = write(&mut stream, &line).await { break end; }
+                    board.drained(id);
                 }
                 None => break End::Gone,
             },
@@ -77,6 +80,10 @@ pub(super) async fn serve(
         board.drop_messages(1);
         refuse(&stream, why);
     }
+}
+
+fn moment() -> Moment {
+    Moment { steady_ms: clock::since_boot_ms(), wall: Timestamp::now() }
 }
 
 async fn write(stream: &mut UnixStream, text: &str) -> Result<(), End> {
@@ -154,7 +161,7 @@ impl Client<'_> {
                 Ok(request) => {
                     asked_status |= request == Request::Status;
                     let hello = matches!(request, Request::Hello { .. });
-                    let taken = self.board.take(self.id, Timestamp::now(), request);
+                    let taken = self.board.take(self.id, moment(), request);
                     if taken.is_ok() && hello {
                         write(stream, &Answer::Welcome { v: VERSION }.line()).await?;
                     }

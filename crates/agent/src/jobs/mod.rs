@@ -9,11 +9,12 @@
 
 mod board;
 mod connection;
+mod job;
 pub mod protocol;
 mod server;
 
 pub use board::{Board, CLIENTS_MAX, JOBS_MAX};
-pub use protocol::JobState;
+pub use protocol::{JobState, RankStep};
 pub use server::{Answers, SocketError, bind, remove, run};
 
 #[cfg(test)]

@@ -101,6 +101,17 @@ impl Answer<'_> {
     }
 }
 
+/// A step that a rank ended.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RankStep {
+    /// Its number in the job.
+    pub rank: u32,
+    /// Which step.
+    pub step: u64,
+    /// How long it took.
+    pub step_s: Option<f64>,
+}
+
 /// A job as status shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobState {
@@ -122,12 +133,20 @@ pub struct JobState {
     pub loss: Option<f64>,
     /// Time of that step.
     pub step_s: Option<f64>,
+    /// Of the ranks here the one that took longest for the step that it ended last.
+    pub slowest: Option<RankStep>,
+    /// The one that took shortest.
+    pub fastest: Option<RankStep>,
     /// Of all ranks here.
     pub tokens_per_s: Option<f64>,
     /// What it does.
     pub phase: Option<String>,
     /// How often it ran out of memory.
     pub ooms: u64,
+    /// The rank that did so last.
+    pub oom_rank: Option<u32>,
+    /// How much it wanted.
+    pub oom_bytes_wanted: Option<u64>,
     /// The step of the last checkpoint.
     pub checkpoint_step: Option<u64>,
     /// How often it was asked to save.

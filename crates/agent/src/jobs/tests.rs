@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
+use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Moment, Severity, Subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -76,6 +76,14 @@ impl Client {
     }
 }
 
+fn at_s(second: i64) -> Moment {
+    Moment { steady_ms: second * 1000, wall: jiff::Timestamp::from_second(second).unwrap() }
+}
+
+fn request(message: Value) -> protocol::Request {
+    serde_json::from_value(message).unwrap()
+}
+
 fn test(body: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(body);
@@ -134,6 +142,7 @@ fn a_job_is_followed_step_by_step() {
         let job = &jobs[0];
         assert_eq!((job.ranks, job.world_size, job.step), (2, Some(8), Some(12)));
         assert_eq!((job.loss, job.tokens_per_s, job.ooms), (Some(2.5), Some(8000.0), 1));
+        assert_eq!((job.oom_rank, job.oom_bytes_wanted), (Some(0), Some(5)));
         assert_eq!(job.phase.as_deref(), Some("train"));
         drop(first);
         until(|| served.board.jobs()[0].ranks == 1).await;
@@ -312,7 +321,7 @@ fn users_are_bounded_and_jobs_make_room() {
             json!({"type": "hello", "v": 1, "job": format!("job {number} {}", "x".repeat(1000))}),
         )
         .unwrap();
-        let at = jiff::Timestamp::from_second(i64::try_from(number).unwrap()).unwrap();
+        let at = at_s(i64::try_from(number).unwrap());
         board.take(1 + number % 512, at, request).unwrap();
     }
     let jobs = board.jobs();
@@ -338,4 +347,88 @@ fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
         let socket = Socket { group, ..socket };
         assert!(matches!(bind(&socket), Err(SocketError::NoGroup { .. })));
     });
+}
+
+#[test]
+fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
+    let board = Board::default();
+    let (outbox, _inbox) = tokio::sync::mpsc::channel(1);
+    let id = board.join(1000, None, outbox).unwrap();
+    let hello = |gpu: &str| request(json!({"type": "hello", "v": 1, "job": "job", "gpu": gpu}));
+    for wrong in ["0", "", "GPU-", "GPU-a\u{1b}[2J", &format!("GPU-{}", "a".repeat(1000))] {
+        assert!(board.take(id, at_s(0), hello(wrong)).is_err(), "{wrong:?}");
+    }
+    assert!(board.jobs().is_empty());
+    board.take(id, at_s(0), hello("GPU-0")).unwrap();
+    for number in 0..1000 {
+        let refused = board.take(id, at_s(0), hello(&format!("GPU-{number}")));
+        assert!(refused.unwrap_err().contains("once"));
+    }
+    // Only the first one counted: a fault of another GPU is none of its business.
+    board.finding(&finding(1, "GPU-7", Severity::Fatal, Action::RebootNode), None);
+    assert_eq!(board.jobs()[0].checkpoints_wanted, 0);
+}
+
+#[test]
+fn jobs_of_one_name_are_those_of_their_users() {
+    let board = Board::default();
+    let hello = || request(json!({"type": "hello", "v": 1, "job": "train"}));
+    let join = |uid: u32| {
+        let id = board.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
+        board.take(id, at_s(0), hello()).unwrap();
+        id
+    };
+    let (first, _) = (join(1000), join(1001));
+    board.take(first, at_s(0), request(json!({"type": "phase", "name": "mine"}))).unwrap();
+    let phases: Vec<_> = board.jobs().into_iter().map(|job| (job.uid, job.phase)).collect();
+    assert_eq!(phases, [(Some(1000), Some("mine".to_owned())), (Some(1001), None)]);
+}
+
+#[test]
+fn one_users_many_jobs_do_not_push_out_anothers() {
+    let board = Board::default();
+    let join = |uid: u32, job: String, second| {
+        let id = board.join(uid, None, tokio::sync::mpsc::channel(1).0).unwrap();
+        let hello = request(json!({"type": "hello", "v": 1, "job": job}));
+        board.take(id, at_s(second), hello).unwrap();
+    };
+    join(1000, "good".to_owned(), 0);
+    for number in 0..200 {
+        join(1001, format!("bad {number}"), number);
+    }
+    assert!(board.jobs().iter().any(|job| job.job == "good"));
+}
+
+#[test]
+fn a_step_is_timed_by_the_clock_that_nobody_sets() {
+    let board = Board::default();
+    let id = board.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
+    let hello = json!({"type": "hello", "v": 1, "job": "job", "rank": 3});
+    board.take(id, at_s(100), request(hello)).unwrap();
+    board.take(id, at_s(100), request(json!({"type": "step_begin", "step": 1}))).unwrap();
+    // The wall clock was set back by ten hours in between.
+    let later = Moment { steady_ms: 102_000, ..at_s(-36_000) };
+    board.take(id, later, request(json!({"type": "step_end", "step": 1}))).unwrap();
+    let job = &board.jobs()[0];
+    assert_eq!(job.step_s, Some(2.0));
+    assert_eq!(job.slowest.map(|it| (it.rank, it.step)), Some((3, 1)));
+}
+
+#[test]
+fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
+    let board = Board::default();
+    let (outbox, mut inbox) = tokio::sync::mpsc::channel(2);
+    let id = board.join(0, None, outbox).unwrap();
+    board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
+    for number in 0..40 {
+        let gpu = format!("GPU-{number}");
+        board.finding(&finding(number, &gpu, Severity::Fatal, Action::RebootNode), None);
+    }
+    let mut lines = Vec::new();
+    while let Ok(line) = inbox.try_recv() {
+        lines.push(line);
+        board.drained(id);
+    }
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[2].contains("\"finding\":2,") && lines[2].contains("and 37 more"), "{lines:?}");
 }

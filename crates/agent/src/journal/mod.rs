@@ -10,6 +10,7 @@
 //! deleted when they are too old or too many. A torn last line is cut; a damaged one is skipped and counted.
 
 mod fold;
+mod reading;
 mod record;
 mod segment;
 mod sink;
@@ -23,12 +24,14 @@ use farrier_fleet::health::Change;
 use jiff::{SignedDuration, Timestamp};
 
 pub use fold::Fold;
+pub use reading::look;
 pub use record::{Record, Snapshot, VERSION};
 pub use sink::{Backlog, Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
 use farrier_fleet::health::Remembered;
+use reading::{Read, read};
 use segment::Segment;
 use waiting::Waiting;
 
@@ -93,6 +96,8 @@ pub struct Journal {
     /// A write failed half way: what is after the last good byte has to go first.
     dirty: bool,
     recovery: Recovery,
+    /// The wall clock may be wrong: nothing is too old by it.
+    clock_doubted: bool,
 }
 
 impl Journal {
@@ -124,6 +129,7 @@ impl Journal {
             waiting: Waiting::default(),
             dirty: recovery.torn_bytes > 0,
             recovery,
+            clock_doubted: false,
         };
         match journal.mend() {
             Err(err) if !takes_nothing(&err) => {
@@ -141,6 +147,11 @@ impl Journal {
     /// The state that is on disk.
     pub fn durable(&self) -> &Fold {
         &self.durable
+    }
+
+    /// Shows every record that is on disk, oldest first.
+    pub fn each(&self, each: impl FnMut(&Record)) -> Result<(), JournalError> {
+        read(&self.dir, each).map(|_| ())
     }
 
     /// What was found when it was opened.
@@ -161,6 +172,12 @@ impl Journal {
     /// New bounds.
     pub fn retain(&mut self, retention: Retention) {
         self.retention = retention;
+    }
+
+    /// Whether the wall clock was set just now. A step into the future must not make all of the history too old before
+    /// somebody can take it back.
+    pub fn doubt_clock(&mut self, doubted: bool) {
+        self.clock_doubted = doubted;
     }
 
     /// Notes a decision. It is on disk only after [`Self::flush`].
@@ -192,6 +209,7 @@ impl Journal {
             return Ok(Vec::new());
         }
         self.mend()?;
+        let newest = self.segments.iter().filter_map(|segment| segment.last).max();
         if self.is_segment_full(now) {
             self.rotate(now)?;
         }
@@ -210,7 +228,7 @@ impl Journal {
         for record in &written {
             self.durable.apply(record);
         }
-        self.forget(now);
+        self.forget(newest.map_or(now, |newest| newest.min(now)));
         Ok(written)
     }
 
@@ -301,13 +319,15 @@ impl Journal {
     }
 
     /// Deletes closed segments that are too old or too many. What cannot be deleted is tried again
-    /// with the next record.
+    /// with the next record. Age is measured at the last record before this one: of a clock that jumped between the two
+    /// nothing is known yet.
     fn forget(&mut self, now: Timestamp) {
         let most =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
         while self.segments.len() > 1 {
             let [oldest, next, ..] = self.segments.as_slice() else { return };
             let old = oldest.last.is_some_and(|ended| now.duration_since(ended) > most);
+            let old = old && !self.clock_doubted;
             if !next.has_snapshot || !(old || self.bytes() > self.retention.bytes) {
                 return;
             }
@@ -346,54 +366,6 @@ fn takes_nothing(err: &io::Error) -> bool {
 
 fn not_found(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound
-}
-
-/// What a folder holds.
-#[derive(Debug, Default)]
-struct Read {
-    fold: Fold,
-    segments: Vec<Segment>,
-    recovery: Recovery,
-}
-
-/// Folds a journal without taking it: for somebody who only looks.
-pub fn look(dir: &Path) -> Result<(Fold, Recovery), JournalError> {
-    let Read { fold, recovery, .. } = read(dir, |_| ())?;
-    Ok((fold, recovery))
-}
-
-fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, JournalError> {
-    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
-    let mut seen = Read::default();
-    for number in segment::list(dir).map_err(folder)? {
-        let path = segment::path(dir, number);
-        let fold = &mut seen.fold;
-        let read = segment::read(&path, |record| {
-            fold.apply(&record);
-            each(&record);
-        });
-        let read = match read {
-            Ok(read) => read,
-            // Deleted since it was listed: a newer snapshot stands for it.
-            Err(err) if not_found(&err) => continue,
-            Err(err) => return Err(folder(err)),
-        };
-        if let Some(version) = read.newer {
-            return Err(JournalError::Newer { path, version });
-        }
-        seen.recovery.damaged_lines += read.damaged;
-        // Only the last segment can end in the middle of a write; elsewhere it is damage.
-        seen.recovery.damaged_lines += u64::from(seen.recovery.torn_bytes > 0);
-        seen.recovery.torn_bytes = read.torn_bytes;
-        seen.segments.push(Segment {
-            number,
-            bytes: read.whole_bytes,
-            first: read.first,
-            last: read.last,
-            has_snapshot: read.has_snapshot,
-        });
-    }
-    Ok(seen)
 }
 
 #[cfg(test)]

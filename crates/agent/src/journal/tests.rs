@@ -163,6 +163,7 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     let later = 91 * 86_400;
     write(&mut journal, later, 1, vec![Change::Updated(finding(2, 1))]);
     write(&mut journal, later + 100 * 86_400, 1, vec![Change::Updated(finding(2, 2))]);
+    write(&mut journal, later + 100 * 86_400 + 1, 1, vec![Change::Updated(finding(2, 2))]);
     assert_eq!(journal.segments.len(), 1, "{:?}", journal.segments);
     assert_eq!(segment::list(folder.path()).unwrap().len(), 1);
     assert_eq!(journal.durable().open.len(), 41);
@@ -281,4 +282,48 @@ fn a_new_sink_begins_where_the_journal_is() {
     assert!(!sink.was_moved());
     fs::rename(&path, folder.path().join("sink.jsonl.1")).unwrap();
     assert!(sink.was_moved());
+}
+
+#[test]
+fn a_clock_that_jumped_does_not_end_the_history() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    let day = 86_400;
+    for turn in 0..5 {
+        write(&mut journal, turn * 2 * day, 1, vec![Change::Opened(finding(1, 1))]);
+    }
+    let before = journal.segments.len();
+    assert!(before > 3);
+    let year = 365 * day;
+    write(&mut journal, year, 1, vec![Change::Updated(finding(1, 2))]);
+    assert!(journal.segments.len() > before, "the jump alone deletes nothing");
+    journal.doubt_clock(true);
+    write(&mut journal, year + 1, 1, vec![Change::Updated(finding(1, 3))]);
+    assert!(journal.segments.len() > before, "nor what comes while the clock is doubted");
+    write(&mut journal, 9 * day, 1, vec![Change::Updated(finding(1, 4))]);
+    journal.doubt_clock(false);
+    write(&mut journal, 9 * day + 1, 1, vec![Change::Updated(finding(1, 5))]);
+    assert!(journal.segments.len() > before, "the clock was taken back in time");
+}
+
+#[test]
+fn what_waited_long_is_written_in_lines_that_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+    let good = journal.file.replace(full);
+    for turn in 0..1100 {
+        let large = Finding { text: "x".repeat(20_000), ..finding(10 + turn, 1) };
+        journal.note(at(2), BOOT, Some(turn), vec![Change::Opened(large)], Vec::new());
+    }
+    journal.file = good;
+    let written = journal.flush(at(3), &Crash::default()).unwrap();
+    assert!(written.windows(2).all(|two| two[0].seq < two[1].seq), "numbers grow");
+    let durable = journal.durable().clone();
+    assert_eq!((durable.open.len(), durable.kernel_seq), (1101, Some(1099)));
+    drop(journal);
+    let journal = open(folder.path());
+    assert_eq!(journal.recovery(), &Recovery::default());
+    assert_eq!(journal.durable(), &durable);
 }

@@ -9,6 +9,9 @@ use super::record::Record;
 /// Records that may wait one by one.
 const RECORDS_MAX: usize = 1000;
 
+/// Bytes that a record which stands for many may have: far below what a reader takes as a line.
+const PIECE_BYTES: usize = 1 << 20;
+
 /// Changes that may wait in all; beyond it, findings that came and went unseen are forgotten.
 const CHANGES_MAX: usize = 20_000;
 
@@ -41,7 +44,8 @@ impl Waiting {
         }
     }
 
-    /// One record for all of them: every opening and clearing stays, of updates the last of each finding.
+    /// One record for all of them, or a few where it would be a very long line: every opening and clearing stays, of
+    /// updates the last of each finding.
     fn merge(&mut self) {
         let Some(mut merged) = self.records.pop() else { return };
         let mut changes = Vec::new();
@@ -54,8 +58,53 @@ impl Waiting {
         remembered.append(&mut merged.remembered);
         merged.changes = bounded(last_updates(changes));
         merged.remembered = remembered.split_off(remembered.len().saturating_sub(CHANGES_MAX));
-        self.records.push(merged);
+        self.records = pieces(merged);
     }
+}
+
+/// Cuts a record. The pieces have the numbers of the records that were merged, of which there are far more. Only the last
+/// has the place in the kernel log: whoever has not read all of them reads the log again rather than miss a line.
+fn pieces(whole: Record) -> Vec<Record> {
+    let bare = Record {
+        kernel_seq: None,
+        snapshot: None,
+        changes: Vec::new(),
+        remembered: Vec::new(),
+        boot: whole.boot.clone(),
+        ..whole
+    };
+    let mut pieces = vec![bare.clone()];
+    let mut bytes = 0;
+    let mut room = |pieces: &mut Vec<Record>, more: usize| {
+        if bytes > 0 && bytes + more > PIECE_BYTES {
+            pieces.push(bare.clone());
+            bytes = 0;
+        }
+        bytes += more;
+    };
+    for change in whole.changes {
+        room(&mut pieces, length(&change));
+        if let Some(last) = pieces.last_mut() {
+            last.changes.push(change);
+        }
+    }
+    for remembered in whole.remembered {
+        room(&mut pieces, length(&remembered));
+        if let Some(last) = pieces.last_mut() {
+            last.remembered.push(remembered);
+        }
+    }
+    for (back, piece) in pieces.iter_mut().rev().enumerate() {
+        piece.seq = whole.seq - back as u64;
+    }
+    if let Some(last) = pieces.last_mut() {
+        last.kernel_seq = whole.kernel_seq;
+    }
+    pieces
+}
+
+fn length(part: &impl serde::Serialize) -> usize {
+    serde_json::to_vec(part).map_or(0, |bytes| bytes.len())
 }
 
 fn last_updates(changes: Vec<Change>) -> Vec<Change> {

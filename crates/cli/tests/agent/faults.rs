@@ -13,6 +13,8 @@ use crate::world::{PATIENCE, World, find};
 fn a_quiet_node_is_healthy_and_says_what_it_costs() {
     let world = World::new();
     let agent = world.agent().ready();
+    // What rules see is gathered every ten seconds.
+    agent.until(|status| status["verdict"] == "healthy");
     let (status, code) = world.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("healthy"), 0), "{status:#}");
     assert_eq!(status["gpus"].as_array().unwrap().len(), 8);

@@ -31,7 +31,7 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     let said = lines.next().unwrap().unwrap();
     assert!(said.contains("checkpoint_wanted") && said.contains(&gpu), "{said}");
     let (_, text) = agent.get("/metrics");
-    assert!(text.contains("farrier_job_step{job=\"4711\"} 7\n"), "{text}");
+    assert!(text.contains("farrier_job_step{job=\"4711\",uid="), "{text}");
     agent.stop();
 }
 
@@ -39,6 +39,7 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
 fn garbage_on_the_socket_leaves_the_agent_as_it_was() {
     let world = World::of(1);
     let agent = world.agent().ready();
+    agent.until(|status| status["verdict"] == "healthy");
     let before = agent.rss_bytes();
     let mut open = Vec::new();
     for turn in 0..300 {

@@ -353,6 +353,8 @@ signals! {
     AgentCollectorsStalled = "agent.collectors_stalled", Agent, Gauge;
     /// 1 while the configuration file on disk is the one in force.
     AgentConfigGood = "agent.config_good", Agent, Flag;
+    /// 1 while the sink takes what it is given, or none is configured.
+    AgentSinkGood = "agent.sink_good", Agent, Flag;
 }
 
 impl fmt::Display for Signal {

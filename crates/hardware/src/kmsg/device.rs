@@ -26,6 +26,7 @@ pub(super) fn follow(
     log: &File,
     cursor: &mut Cursor,
     stop: &AtomicBool,
+    pulse: &dyn Fn(),
     sink: &mut dyn FnMut(KernelLog),
 ) -> io::Result<()> {
     // A new descriptor begins at the first record of the ring buffer.
@@ -33,6 +34,7 @@ pub(super) fn follow(
     let mut buffer = vec![0; RECORD_BYTES];
     let mut caught_up = false;
     while !stop.load(Ordering::Relaxed) {
+        pulse();
         match step(&mut &*log, &mut buffer, cursor, sink)? {
             Step::More => {}
             Step::Empty => {

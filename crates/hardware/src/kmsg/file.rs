@@ -22,6 +22,7 @@ pub(super) fn follow(
     log: &File,
     cursor: &mut Cursor,
     stop: &AtomicBool,
+    pulse: &dyn Fn(),
     sink: &mut dyn FnMut(KernelLog),
 ) -> io::Result<()> {
     let opened = log.metadata()?;
@@ -31,6 +32,7 @@ pub(super) fn follow(
     let mut caught_up = false;
     cursor.rewind();
     while !stop.load(Ordering::Relaxed) {
+        pulse();
         let length = match (&mut &*log).read(&mut chunk) {
             Ok(length) => length,
             Err(err) if err.kind() == ErrorKind::Interrupted => continue,

@@ -96,6 +96,16 @@ enum LogError {
 
 /// Reads the log until `stop` is set. The sink may block; then records wait in the kernel, and may be lost there.
 pub fn run(settings: &KmsgSettings, stop: &AtomicBool, sink: &mut dyn FnMut(KernelLog)) {
+    run_with_pulse(settings, stop, &|| (), sink);
+}
+
+/// The same; `pulse` is called at least every second while nothing is stuck, also where the log is quiet or cannot be read.
+pub fn run_with_pulse(
+    settings: &KmsgSettings,
+    stop: &AtomicBool,
+    pulse: &dyn Fn(),
+    sink: &mut dyn FnMut(KernelLog),
+) {
     let mut cursor = Cursor::after(settings.after);
     let mut blind = false;
     while !stop.load(Ordering::Relaxed) {
@@ -103,14 +113,14 @@ pub fn run(settings: &KmsgSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Kern
             blind = false;
             sink(said);
         };
-        match follow(&settings.path, &mut cursor, stop, &mut heard) {
+        match follow(&settings.path, &mut cursor, stop, pulse, &mut heard) {
             Ok(()) => {}
             Err(err) => {
                 if !blind {
                     sink(KernelLog::Unreadable { why: err.to_string() });
                 }
                 blind = true;
-                wait(settings.retry, stop);
+                wait(settings.retry, stop, pulse);
             }
         }
     }
@@ -121,6 +131,7 @@ fn follow(
     path: &Path,
     cursor: &mut Cursor,
     stop: &AtomicBool,
+    pulse: &dyn Fn(),
     sink: &mut dyn FnMut(KernelLog),
 ) -> Result<(), LogError> {
     let failed = |err: io::Error| match err.kind() {
@@ -131,9 +142,9 @@ fn follow(
     let log = open(path).map_err(failed)?;
     let meta = log.metadata().map_err(failed)?;
     if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
-        device::follow(&log, cursor, stop, sink).map_err(failed)
+        device::follow(&log, cursor, stop, pulse, sink).map_err(failed)
     } else if meta.is_file() {
-        file::follow(path, &log, cursor, stop, sink).map_err(failed)
+        file::follow(path, &log, cursor, stop, pulse, sink).map_err(failed)
     } else {
         Err(LogError::Other { path: path.to_owned() })
     }
@@ -147,9 +158,10 @@ fn number_of(meta: &fs::Metadata) -> (u32, u32) {
     (libc::major(meta.rdev()), libc::minor(meta.rdev()))
 }
 
-fn wait(time: Duration, stop: &AtomicBool) {
+fn wait(time: Duration, stop: &AtomicBool, pulse: &dyn Fn()) {
     let mut left = time;
     while !left.is_zero() && !stop.load(Ordering::Relaxed) {
+        pulse();
         let nap = left.min(STOP_SEEN);
         std::thread::sleep(nap);
         left -= nap;

@@ -195,6 +195,9 @@ fn round(value: f64) -> f64 {
 
 fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let mut lines: Vec<String> = status.not_seen.iter().map(|blind| blind.why.clone()).collect();
+    if status.agent.is_some() && status.not_checked.is_none() {
+        lines.push("the node's packages and files have not been checked yet".to_owned());
+    }
     for unseen in status.not_checked.iter().flatten() {
         lines.push(format!("{} [{}]", unseen.why, unseen.code));
     }

@@ -1,0 +1,161 @@
+//! From the journal to the sink. What the sink does not take is offered again, and the journal keeps it meanwhile:
+//! here only so much is kept that a short pause costs no reading.
+
+use std::path::PathBuf;
+
+use farrier_fleet::health::Moment;
+
+use super::Chain;
+use crate::journal::{Backlog, Journal, JournalError, Record, Sink, SinkError};
+
+/// Records that are kept for a sink that takes nothing now; with more, the journal is read when it takes again.
+const KEPT_MAX: usize = 256;
+
+/// A sink that failed is tried again this often, and when the configuration is read.
+const RETRY_MS: i64 = 60_000;
+
+/// Why nothing was passed on.
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    #[error("failed to read again what the sink lacks")]
+    Journal(#[from] JournalError),
+}
+
+/// The sink and what it is owed.
+#[derive(Debug)]
+pub(super) struct Passing {
+    /// Where the sink is to be; none: none is wanted.
+    path: Option<PathBuf>,
+    sink: Option<Sink>,
+    /// Records on disk that the sink has not taken yet.
+    unsunk: Vec<Record>,
+    /// More is owed than is kept here.
+    behind: bool,
+    /// A file that is new begins after this record.
+    from: u64,
+    failed_ms: Option<i64>,
+    retry_now: bool,
+}
+
+impl Passing {
+    /// A sink that could not be opened is one that failed.
+    pub(super) fn new(
+        path: Option<PathBuf>,
+        backlog: Option<Backlog>,
+        seq: u64,
+        now: Moment,
+    ) -> Self {
+        let failed = path.is_some() && backlog.is_none();
+        let (sink, unsunk) = backlog.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
+        Self {
+            path,
+            sink,
+            unsunk,
+            behind: failed,
+            from: seq,
+            failed_ms: failed.then_some(now.steady_ms),
+            retry_now: false,
+        }
+    }
+
+    /// Whether the sink takes what it is given, or none is wanted.
+    pub(super) fn is_good(&self) -> bool {
+        self.failed_ms.is_none()
+    }
+
+    /// These are on disk now.
+    pub(super) fn keep(&mut self, records: Vec<Record>) {
+        if self.path.is_none() || self.behind {
+            return;
+        }
+        self.unsunk.extend(records.into_iter().filter(|record| !record.changes.is_empty()));
+        if self.unsunk.len() > KEPT_MAX && !self.is_good() {
+            self.unsunk = Vec::new();
+            self.behind = true;
+        }
+    }
+
+    /// Gives the sink what it is owed, unless it failed a moment ago.
+    pub(super) fn pass_on(&mut self, now: Moment, journal: &Journal) {
+        let too_soon = self.failed_ms.is_some_and(|failed| now.steady_ms - failed < RETRY_MS);
+        if too_soon && !self.retry_now {
+            return;
+        }
+        self.retry_now = false;
+        match self.pass(journal) {
+            Ok(()) => {
+                if self.failed_ms.take().is_some() {
+                    tracing::info!("the sink takes again what it is given");
+                }
+            }
+            Err(err) => {
+                if self.failed_ms.replace(now.steady_ms).is_none() {
+                    tracing::error!(err = %Chain(&err), "the sink takes nothing");
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, journal: &Journal) -> Result<(), PassError> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let sink = match &mut self.sink {
+            Some(sink) => sink,
+            none => none.insert(Sink::open(path, self.from)?),
+        };
+        if self.behind {
+            let mut passed = Ok(());
+            let owed = sink.seq();
+            journal.each(|record| {
+                if record.seq >= owed && passed.is_ok() {
+                    passed = sink.pass(record);
+                }
+            })?;
+            passed?;
+            self.behind = false;
+            self.unsunk.clear();
+            return Ok(());
+        }
+        let mut taken = 0;
+        let mut passed = Ok(());
+        for record in &self.unsunk {
+            passed = sink.pass(record);
+            if passed.is_err() {
+                break;
+            }
+            taken += 1;
+        }
+        self.unsunk.drain(..taken);
+        Ok(passed?)
+    }
+
+    /// The configuration was read again: a file that was moved is opened anew, a sink that failed is tried.
+    pub(super) fn reload(&mut self, path: Option<PathBuf>, now: Moment, journal: &Journal) {
+        let moved = self.sink.as_ref().is_some_and(Sink::was_moved);
+        if moved || self.path != path {
+            self.pass_on(now, journal);
+            let durable = journal.durable().seq;
+            self.from = match (&self.sink, self.unsunk.first()) {
+                (Some(sink), _) if self.behind => sink.seq(),
+                (_, Some(first)) => first.seq - 1,
+                // Whoever had no sink before asks for nothing that was before.
+                (_, None) if self.behind && self.path.is_some() => self.from,
+                (_, None) => durable,
+            };
+            self.sink = None;
+            self.unsunk = Vec::new();
+            self.behind = path.is_some();
+            if path.is_none() {
+                self.failed_ms = None;
+            }
+            self.path = path;
+        }
+        self.retry_now = true;
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.unsunk.len()
+    }
+}

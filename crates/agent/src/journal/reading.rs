@@ -1,0 +1,54 @@
+//! Folds what a folder holds.
+
+use std::path::Path;
+
+use super::segment::{self, Segment};
+use super::{Fold, JournalError, Record, Recovery, not_found};
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    pub(super) fold: Fold,
+    pub(super) segments: Vec<Segment>,
+    pub(super) recovery: Recovery,
+}
+
+/// Folds a journal without taking it: for somebody who only looks.
+pub fn look(dir: &Path) -> Result<(Fold, Recovery), JournalError> {
+    let Read { fold, recovery, .. } = read(dir, |_| ())?;
+    Ok((fold, recovery))
+}
+
+pub(super) fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, JournalError> {
+    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    let mut seen = Read::default();
+    for number in segment::list(dir).map_err(folder)? {
+        let path = segment::path(dir, number);
+        let fold = &mut seen.fold;
+        let read = segment::read(&path, |record| {
+            fold.apply(&record);
+            each(&record);
+        });
+        let read = match read {
+            Ok(read) => read,
+            // Deleted since it was listed: a newer snapshot stands for it.
+            Err(err) if not_found(&err) => continue,
+            Err(err) => return Err(folder(err)),
+        };
+        if let Some(version) = read.newer {
+            return Err(JournalError::Newer { path, version });
+        }
+        seen.recovery.damaged_lines += read.damaged;
+        // Only the last segment can end in the middle of a write; elsewhere it is damage.
+        seen.recovery.damaged_lines += u64::from(seen.recovery.torn_bytes > 0);
+        seen.recovery.torn_bytes = read.torn_bytes;
+        seen.segments.push(Segment {
+            number,
+            bytes: read.whole_bytes,
+            first: read.first,
+            last: read.last,
+            has_snapshot: read.has_snapshot,
+        });
+    }
+    Ok(seen)
+}
