@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::watch::{Asked, Said};
 use crate::world::World;
 
-fn gpu(world: &World, number: usize) -> Value {
+pub(crate) fn gpu(world: &World, number: usize) -> Value {
     let path = world.path().join(format!("gpus/{number}.json"));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }

@@ -265,13 +265,15 @@ impl<C: Children> Supervisor<C> {
         if let Some(refusal) = answer.refusal.take() {
             return self.refused(current.child, refusal, now, said);
         }
+        let mut samples = Vec::new();
         if let Some(inventory) = &answer.inventory {
-            self.seen.keep(inventory);
+            samples = self.seen.keep(inventory);
             self.inventory.clone_from(inventory);
         }
-        let Some(samples) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
+        let Some(values) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
             return self.babbled(current.child, now, said);
         };
+        samples.extend(values);
         if now.saturating_sub(current.since) >= WELL {
             self.backoff = BACKOFF_MIN;
         }
