@@ -124,7 +124,7 @@ pub struct Tiers {
     pub slow_s: f64,
 }
 
-/// What the node ought to have. None: the most that was seen since it started.
+/// What the node ought to have. None: the most that was ever seen on it at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Expect {
     /// GPUs.

@@ -86,8 +86,18 @@ struct Counter {
 }
 
 impl Nics {
-    pub(super) fn new(expected: Option<u32>, ignored: Vec<String>) -> Self {
-        Self { expected, ignored, ports: BTreeMap::new(), most_active: 0 }
+    /// `most`: active ports that were seen at a time by an earlier collector. A number that is expected takes its place.
+    pub(super) fn new(expected: Option<u32>, most: u32, ignored: Vec<String>) -> Self {
+        let most_active = expected.unwrap_or(most);
+        Self { expected, ignored, ports: BTreeMap::new(), most_active }
+    }
+
+    pub(super) fn most_active(&self) -> u32 {
+        self.most_active
+    }
+
+    pub(super) fn ignored(&self) -> &[String] {
+        &self.ignored
     }
 
     /// Only whether the known ports are active: one file each.
@@ -150,7 +160,8 @@ impl Nics {
     }
 
     fn give_counts(&mut self, samples: &mut Vec<Sample>) {
-        if self.ports.is_empty() && self.expected.unwrap_or(0) == 0 {
+        let expected = self.expected.unwrap_or(self.most_active);
+        if self.ports.is_empty() && expected == 0 {
             // A node without such a network has nothing to compare.
             of_node(samples, Signal::NodeNicsActive, Reading::Absent);
             of_node(samples, Signal::NodeNicsExpected, Reading::Absent);

@@ -40,6 +40,11 @@ impl Node {
         self.write(&format!("{folder}/counters/port_rcv_errors"), "rubbish\n");
     }
 
+    fn gpu(&self, address: &str) {
+        self.write(&format!("sys/bus/pci/devices/{address}/vendor"), "0x10de\n");
+        self.write(&format!("sys/bus/pci/devices/{address}/class"), "0x030200\n");
+    }
+
     fn task(&self, pid: u32, name: &str, state: char, switches: u32) {
         self.write(
             &format!("proc/{pid}/stat"),
@@ -343,4 +348,65 @@ fn this_machine_is_read_without_fail() {
         let available = of_the_node(&samples, Signal::NodeMemoryAvailable);
         assert!(available.value().is_some_and(|ratio| *ratio > 0.0 && *ratio <= 1.0));
     }
+}
+
+#[test]
+fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_otherwise() {
+    let mut node = Node::new(Expectations::default());
+    let gpu = |number: u32, pci: &str| GpuIdentity {
+        uuid: GpuUuid(format!("GPU-{number}")),
+        index: number,
+        minor: Some(number),
+        pci: pci.to_owned(),
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
+    };
+    let (first, second) = ("0000:1b:00.0", "0000:43:00.0");
+    node.gpu(first);
+    node.gpu(second);
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_1", "4: ACTIVE");
+    node.collector.set_inventory(&[gpu(0, first), gpu(1, second)]);
+    node.collector.read(Tier::Medium);
+    let before = node.collector.remembered();
+    assert_eq!((before.gpus_most, before.nics_most, before.gpus.len()), (2, 2, 2));
+    node.remove(&format!("sys/bus/pci/devices/{second}"));
+    node.remove("sys/class/infiniband/mlx5_1");
+
+    let root = node.folder.path();
+    let on_bus = |samples: &[Sample], number: u32| {
+        let subject = Subject::Gpu(GpuUuid(format!("GPU-{number}")));
+        reading(samples, &subject, Signal::GpuOnBus)
+    };
+    let restart = |expectations: Expectations, listed: &[GpuIdentity]| {
+        let mut next = Collector::remembering(Root::unrecorded(root), expectations, &before);
+        next.set_inventory(listed);
+        (next.read(Tier::Medium), next.remembered())
+    };
+    let (samples, again) = restart(Expectations::default(), &[gpu(0, first)]);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(on_bus(&samples, 1), Some(Reading::Value(0.0)));
+    assert_eq!(again, before, "and the next one misses it too");
+
+    // It was taken out on purpose.
+    let fewer = Expectations { gpus: Some(1), nics: Some(1), ..Expectations::default() };
+    let (samples, again) = restart(fewer, &[gpu(0, first)]);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
+    assert_eq!(on_bus(&samples, 1), None);
+    assert_eq!((again.gpus_most, again.nics_most, again.gpus.len()), (1, 1, 1));
+
+    // With an adapter left alone the ports are others.
+    let ignoring =
+        Expectations { nics_ignored: vec!["mlx5_1".to_owned()], ..Expectations::default() };
+    let (samples, _) = restart(ignoring, &[gpu(0, first)]);
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(1.0));
+
+    // Another one in another slot took its place.
+    node.gpu("0000:52:00.0");
+    let (samples, again) =
+        restart(Expectations::default(), &[gpu(0, first), gpu(9, "0000:52:00.0")]);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!((on_bus(&samples, 1), on_bus(&samples, 9)), (None, Some(Reading::Value(1.0))));
+    assert_eq!((again.gpus_most, again.gpus.len()), (2, 2));
 }
