@@ -15,7 +15,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     let expectations = Expectations {
         gpus: config.expect.gpus,
         nics: config.expect.nics,
-        ..Expectations::default()
+        nics_ignored: config.expect.nics_ignored.clone(),
     };
     let mut kept = Kept::open(&config.state_dir);
     let root = Root::unrecorded(&config.root);

@@ -292,6 +292,26 @@ fn what_a_part_does_not_have_is_absent() {
 }
 
 #[test]
+fn a_link_that_leads_nowhere_is_not_down() {
+    let world = World::of("A100-PCIe-80GB", 2, "580.95.05");
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let active =
+        |child: &mut Asked, gpu: usize| child.ask("medium").gpus[gpu]["link3/link.active"].clone();
+    assert_eq!(active(&mut child, 0), "absent");
+    // With a bridge it is up, and when it falls that is a fault.
+    for (up, expected) in [(true, "1"), (false, "0"), (true, "1")] {
+        world.edit("gpus/0.json", |gpu| gpu["nvlink"]["links"][3]["active"] = up.into());
+        assert_eq!(active(&mut child, 0), expected);
+        assert_eq!(active(&mut child, 1), "absent");
+    }
+    // It was down before anybody looked, and there is a GPU at its other end.
+    world.edit("gpus/1.json", |gpu| gpu["nvlink"]["links"][3]["remote"] = "gpu".into());
+    child.ask("rare");
+    assert_eq!(active(&mut child, 1), "0");
+}
+
+#[test]
 fn a_fifth_generation_link_has_more_counters() {
     let world = World::of("B200-SXM-180GB", 8, "580.95.05");
     world.inject(&["nvlink-errors", "0", "--recovery", "2", "--gpu", "0"]);

@@ -263,7 +263,7 @@ signals! {
     NicPresent = "nic.present", Nic, Flag;
     /// 1 while the port is active and its link is up.
     NicActive = "nic.active", Nic, Flag;
-    /// Rate of the link.
+    /// Rate of an active port of the model and network that most ports of the node have.
     NicRate = "nic.rate_gbps", Nic, Gauge;
     /// Times that the link went down.
     NicLinkDowned = "nic.link_downed", Nic, Counter;

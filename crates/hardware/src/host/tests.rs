@@ -410,3 +410,32 @@ fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_oth
     assert_eq!((on_bus(&samples, 1), on_bus(&samples, 9)), (None, Some(Reading::Value(1.0))));
     assert_eq!((again.gpus_most, again.gpus.len()), (2, 2));
 }
+
+#[test]
+fn rates_are_compared_within_the_class_that_has_the_most_ports() {
+    let mut node = Node::new(Expectations::default());
+    for (device, network) in
+        [("mlx5_0", "InfiniBand"), ("mlx5_1", "InfiniBand"), ("mlx5_2", "Ethernet")]
+    {
+        node.port(device, "4: ACTIVE");
+        node.write(&format!("sys/class/infiniband/{device}/hca_type"), "MT4129\n");
+        let folder = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{folder}/link_layer"), format!("{network}\n"));
+    }
+    // Without a cable: it never was up, and its rate is that of no link.
+    node.port("mlx5_3", "1: DOWN");
+    node.write("sys/class/infiniband/mlx5_3/ports/1/counters/link_downed", "0\n");
+    node.write("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+    let samples = node.collector.read(Tier::Medium);
+    let rate = |samples: &[Sample], device| reading(samples, &nic(device), Signal::NicRate);
+    for device in ["mlx5_0", "mlx5_1"] {
+        assert_eq!(rate(&samples, device), Some(Reading::Value(400.0)));
+    }
+    for device in ["mlx5_2", "mlx5_3"] {
+        assert_eq!(rate(&samples, device), Some(Reading::Absent));
+    }
+    node.port("mlx5_1", "1: DOWN");
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(rate(&samples, "mlx5_1"), Some(Reading::Absent), "it is down, and not slow");
+    assert_eq!(rate(&samples, "mlx5_0"), Some(Reading::Value(400.0)));
+}

@@ -219,6 +219,10 @@ impl<'a> Session<'a> {
             }
         }
         self.about.set(None);
+        for gpu in &mut gpus {
+            let before = self.gpus.iter().find(|it| it.identity.uuid == gpu.identity.uuid);
+            gpu.links_wired = before.map_or(0, |before| before.links_wired);
+        }
         self.gpus = gpus;
         self.watch_events();
         Ok(())
