@@ -439,3 +439,27 @@ fn rates_are_compared_within_the_class_that_has_the_most_ports() {
     assert_eq!(rate(&samples, "mlx5_1"), Some(Reading::Absent), "it is down, and not slow");
     assert_eq!(rate(&samples, "mlx5_0"), Some(Reading::Value(400.0)));
 }
+
+#[test]
+fn where_a_thread_of_a_gpu_process_is_stuck_may_be_hidden() {
+    let mut node = Node::new(Expectations::default());
+    node.task(7, "python3", 'D', 40);
+    node.task(8, "dd", 'D', 40);
+    node.collector.set_gpu_processes(&[7]);
+    node.collector.read(Tier::Slow);
+    let blocked = |node: &mut Node| {
+        of_the_node(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
+    };
+    assert!(is_unreadable(Some(&blocked(&mut node))), "neither none nor one");
+    let all = of_the_node(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
+    assert_eq!(all, Reading::Value(2.0));
+    // With a place it is known, whatever it is.
+    node.write("proc/7/stack", "[<0>] folio_wait_bit+0x1/0x2\n");
+    assert_eq!(blocked(&mut node), Reading::Value(0.0));
+    node.write("proc/7/stack", "[<0>] os_acquire_mutex+0x1/0x2 [nvidia]\n");
+    assert_eq!(blocked(&mut node), Reading::Value(1.0));
+    // Of a process that is on no GPU it is not asked.
+    node.remove("proc/7/stack");
+    node.collector.set_gpu_processes(&[]);
+    assert_eq!(blocked(&mut node), Reading::Value(0.0));
+}
