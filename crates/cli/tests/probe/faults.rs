@@ -70,6 +70,20 @@ fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
 }
 
 #[test]
+fn after_an_xid_the_recovery_action_is_asked_at_once() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    world.inject(&["recovery-action", "2", "--gpu", "3"]);
+    assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"));
+    world.inject(&["xid", "94", "--gpu", "3"]);
+    let told = child.ask("fast");
+    assert_eq!(told.gpus[3]["gpu.recovery_action"], "2");
+    assert!(!told.gpus[2].contains_key("gpu.recovery_action"), "the others are not asked");
+    assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"), "and once only");
+}
+
+#[test]
 fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
     let world = World::of_eight();
     let mut watcher = Watcher::new(WatchSettings::new({

@@ -54,6 +54,8 @@ pub(super) struct Gpu {
     pub(super) links_wired: u64,
     /// Links that lead nowhere as far as the driver knows; asked again after the rare tier.
     pub(super) links_unwired: u64,
+    /// Whether NVML told of an Xid since the last fast request.
+    pub(super) had_xid: bool,
     pub(super) gpm: Gpm,
     /// Whether it is partitioned, as far as is known.
     pub(super) is_partitioned: bool,
@@ -71,6 +73,7 @@ impl Gpu {
             links: None,
             links_wired: 0,
             links_unwired: 0,
+            had_xid: false,
             gpm: Gpm::default(),
             is_partitioned: false,
             has_limits_by_call: false,

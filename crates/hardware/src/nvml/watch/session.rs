@@ -195,8 +195,9 @@ impl<'a> Session<'a> {
             if called != Ok(ffi::SUCCESS) {
                 break;
             }
-            let gpu = self.gpus.iter().find(|gpu| gpu.handle == Ok(event.device));
+            let gpu = self.gpus.iter_mut().find(|gpu| gpu.handle == Ok(event.device));
             if let Some(gpu) = gpu.filter(|_| event.kind & ffi::EVENT_XID != 0) {
+                gpu.had_xid = true;
                 xids.push((gpu.identity.uuid.clone(), event.data));
             }
         }

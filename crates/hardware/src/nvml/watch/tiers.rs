@@ -25,6 +25,10 @@ const CLOCK_MEMORY: c_uint = 2;
 /// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml-wrapper 0.13.0 `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
+/// Asked every ten seconds, and at once after an Xid.
+const RECOVERY_ACTION: (c_uint, Signal, f64) =
+    (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0);
+
 /// What a medium request needs besides the GPU.
 pub(super) struct Medium<'m> {
     pub(super) held: HeldFields,
@@ -79,6 +83,10 @@ macro_rules! first_of_two {
 
 impl Reader<'_, '_> {
     pub(super) fn fast(&mut self) -> Result<(), Trouble> {
+        if std::mem::take(&mut self.gpu.had_xid) {
+            // What is to be done about it may have changed, and nobody should wait ten seconds to hear of it.
+            self.fields(&[RECOVERY_ACTION])?;
+        }
         self.fields(&[(fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0)])?;
         choice!(self, "nvmlDeviceGetTemperature", 0, Signal::GpuTemperature);
         number!(self, "nvmlDeviceGetPowerUsage", Signal::GpuPower, 0.001);
@@ -91,8 +99,7 @@ impl Reader<'_, '_> {
 
     pub(super) fn medium(&mut self, medium: &mut Medium<'_>) -> Result<(), Trouble> {
         self.fields(&[
-            // An Xid 154 in the kernel log tells of a new one at once.
-            (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0),
+            RECOVERY_ACTION,
             (fields::ECC_CORRECTED_VOLATILE, Signal::GpuEccCorrected, 1.0),
             (fields::ECC_UNCORRECTED_VOLATILE, Signal::GpuEccUncorrected, 1.0),
             (fields::ECC_CORRECTED_AGGREGATE, Signal::GpuEccCorrectedLifetime, 1.0),
