@@ -241,30 +241,6 @@ impl Reader<'_, '_> {
         )
     }
 
-    fn memory(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuMemoryTotal]) {
-            return Ok(());
-        }
-        let version = ffi::struct_version::<ffi::MemoryV2>(2);
-        let mut memory = ffi::MemoryV2 { version, total: 0, reserved: 0, free: 0, used: 0 };
-        let called = call!(
-            self.caller,
-            ffi::DeviceMemory,
-            "nvmlDeviceGetMemoryInfo_v2",
-            self.device,
-            &raw mut memory
-        );
-        self.put(
-            called,
-            &[
-                (Signal::GpuMemoryTotal, float(memory.total)),
-                (Signal::GpuMemoryUsed, float(memory.used)),
-                (Signal::GpuMemoryFree, float(memory.free)),
-                (Signal::GpuMemoryReserved, float(memory.reserved)),
-            ],
-        )
-    }
-
     fn pcie(&mut self) -> Result<(), Trouble> {
         number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         number!(self, "nvmlDeviceGetCurrPcieLinkWidth", Signal::GpuPcieWidth, 1.0);
@@ -308,62 +284,6 @@ impl Reader<'_, '_> {
             self.gpu.is_partitioned = is_partitioned;
         }
         Ok(())
-    }
-
-    fn histogram(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuBanksLow]) {
-            return Ok(());
-        }
-        let mut banks = ffi::RowRemapperHistogram::default();
-        let called = call!(
-            self.caller,
-            ffi::DeviceHistogram,
-            "nvmlDeviceGetRowRemapperHistogram",
-            self.device,
-            &raw mut banks
-        );
-        let values = [
-            (Signal::GpuBanksLow, f64::from(banks.low)),
-            (Signal::GpuBanksNone, f64::from(banks.none)),
-        ];
-        self.put(called, &values)
-    }
-
-    fn sram(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuEccSramThreshold]) {
-            return Ok(());
-        }
-        let version = ffi::struct_version::<ffi::EccSramErrorStatusV1>(1);
-        let mut status = ffi::EccSramErrorStatusV1 { version, ..Default::default() };
-        let called = call!(
-            self.caller,
-            ffi::DeviceSram,
-            "nvmlDeviceGetSramEccErrorStatus",
-            self.device,
-            &raw mut status
-        );
-        let corrected = float(status.aggregate_corrected);
-        self.put(called, &[(Signal::GpuEccSramCorrectedLifetime, corrected)])?;
-        self.flag(called, Signal::GpuEccSramThreshold, status.threshold_exceeded != 0)
-    }
-
-    fn unrepairable(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuMemoryUnrepairable]) {
-            return Ok(());
-        }
-        let version = ffi::struct_version::<ffi::UnrepairableMemory>(1);
-        let mut memory = ffi::UnrepairableMemory { words: [version, 0] };
-        let called = call!(
-            self.caller,
-            ffi::DeviceUnrepairable,
-            "nvmlDeviceGetUnrepairableMemoryFlag_v1",
-            self.device,
-            &raw mut memory
-        );
-        // An H200's driver writes the flag over the version; bindings have it after.
-        let [first, second] = memory.words;
-        let flag = if first == version { second } else { first };
-        self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)
     }
 
     fn fabric(&mut self) -> Result<(), Trouble> {
