@@ -2,6 +2,11 @@
 //!
 //! A case runs on a simulated node in a time that the test makes: real NVML calls by the probe's child, real reads of
 //! the host's files and of the kernel log, faults by `farrier simulate inject`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking and says why"
+)]
 
 mod rehearsal;
 #[path = "../support/mod.rs"]
