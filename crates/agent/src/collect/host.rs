@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use farrier_hardware::host::{Collector as Reader, Expectations};
 use farrier_hardware::{Root, Tier};
 
+use super::remembered::Kept;
 use super::{Known, Surroundings};
 use crate::brain::{Collector, Report, Seen};
 use crate::config::duration;
@@ -14,9 +15,11 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     let expectations = Expectations {
         gpus: config.expect.gpus,
         nics: config.expect.nics,
-        ..Expectations::default()
+        nics_ignored: config.expect.nics_ignored.clone(),
     };
-    let mut reader = Reader::new(Root::unrecorded(&config.root), expectations);
+    let mut kept = Kept::open(&config.state_dir);
+    let root = Root::unrecorded(&config.root);
+    let mut reader = Reader::remembering(root, expectations, kept.get());
     let tiers = [
         (Tier::Fast, Some(Collector::HostFast), duration(config.tiers.fast_s)),
         (Tier::Medium, Some(Collector::HostMedium), duration(config.tiers.medium_s)),
@@ -37,6 +40,9 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
                 continue;
             }
             let samples = reader.read(*tier);
+            if *tier == Tier::Medium {
+                kept.keep(reader.remembered());
+            }
             let report = Report { collector: *collector, samples, ..Report::default() };
             if surroundings.inbox.send(Seen::Report(report)).is_err() {
                 return;

@@ -4,6 +4,7 @@ pub mod check;
 mod host;
 mod kernel;
 mod nvml;
+mod remembered;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -128,6 +128,7 @@ fn tables(top: &mut Section<'_>, config: &mut Config) {
     top.section("expect", |it| {
         it.maybe_integer("gpus", &(0..=1024), &mut config.expect.gpus);
         it.maybe_integer("nics", &(0..=1024), &mut config.expect.nics);
+        it.texts("nics_ignored", &mut config.expect.nics_ignored);
     });
     top.section("retention", |it| {
         it.integer("days", &(1..=3650), &mut config.retention.days);
@@ -170,16 +171,17 @@ mod tests {
     fn an_empty_file_is_the_defaults_and_what_is_printed_reads_back() {
         assert_eq!(of("").unwrap(), Config::default());
         let text = "listen = \"off\"\nnvml = \"/x/libnvidia-ml.so.1\"\n[socket]\nmode = \"0600\"\n\
-             group = \"gpu\"\n[expect]\ngpus = 8\n[sink]\nfile = \"/var/log/farrier.jsonl\"\n";
+             group = \"gpu\"\n[expect]\ngpus = 8\nnics_ignored = [\"mlx5_9\"]\n[sink]\nfile = \"/var/log/farrier.jsonl\"\n";
         let config = of(text).unwrap();
         assert_eq!(config.expect.gpus, Some(8));
+        assert_eq!(config.expect.nics_ignored, ["mlx5_9"]);
         assert_eq!(of(&config.to_toml()).unwrap(), config);
     }
 
     #[test]
     fn every_problem_is_named_at_once() {
         let problems = of("state_dirs = \"/x\"\nlisten = 9402\nnvml = \"lib.so\"\n[tiers]\nfast_s = 0\n\
-             slow_s = 5\n[retention]\ndays = -1\nbytes = 5\n[socket]\nmode = \"0999\"\n[expect]\ngpus = \"8\"\n\
+             slow_s = 5\n[retention]\ndays = -1\nbytes = 5\n[socket]\nmode = \"0999\"\n[expect]\ngpus = \"8\"\nnics_ignored = [1]\n\
              [nonsense]\nx = 1\n[metrics]\ndcgm = 1\n")
         .unwrap_err();
         let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
@@ -193,12 +195,13 @@ mod tests {
             "retention.bytes",
             "socket.mode",
             "expect.gpus",
+            "expect.nics_ignored",
             "nonsense",
             "metrics.dcgm",
         ] {
             assert!(keys.contains(&key), "{key}: {problems:?}");
         }
-        assert_eq!(problems.len(), 11, "{problems:?}");
+        assert_eq!(problems.len(), 12, "{problems:?}");
         let near = problems.iter().find(|problem| problem.key == "state_dirs").unwrap();
         assert!(near.expected.contains("did you mean `state_dir`?"), "{near}");
     }

@@ -124,8 +124,8 @@ pub struct Tiers {
     pub slow_s: f64,
 }
 
-/// What the node ought to have. None: the most that was seen since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+/// What the node ought to have. None: the most that was ever seen on it at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Expect {
     /// GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,6 +133,9 @@ pub struct Expect {
     /// Active network ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nics: Option<u32>,
+    /// Names of adapters that are left alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics_ignored: Vec<String>,
 }
 
 /// How much history is kept.
@@ -218,7 +221,7 @@ impl Config {
             socket: self.socket.clone(),
             probe: self.probe,
             tiers: self.tiers,
-            expect: self.expect,
+            expect: self.expect.clone(),
             ..new.clone()
         }
     }

@@ -72,6 +72,16 @@ impl<'p> Section<'p> {
         }
     }
 
+    /// A list of texts.
+    pub(super) fn texts(&mut self, key: &'static str, into: &mut Vec<String>) {
+        let Some(value) = self.take(key) else { return };
+        let text = |value: &Value| value.as_str().filter(|it| !it.is_empty()).map(str::to_owned);
+        match value.as_array().and_then(|values| values.iter().map(text).collect()) {
+            Some(texts) => *into = texts,
+            None => self.refuse(key, &value, "a list of texts in quotes"),
+        }
+    }
+
     /// A text that is read further.
     pub(super) fn parsed<T>(
         &mut self,

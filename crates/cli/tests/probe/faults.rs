@@ -3,13 +3,15 @@
 use std::fs;
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
-use farrier_hardware::nvml::watch::{ProbeReport, ProbeSaid, Tier};
+use farrier_hardware::nvml::watch::{ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
 
-use crate::watch::{Asked, Watch};
+use crate::tiers::gpu;
+use crate::watch::{Asked, Watch, command, library};
 use crate::world::World;
 
 #[test]
@@ -65,6 +67,57 @@ fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
     world.inject(&["clear", "--gpu", "6"]);
     second.ask("medium");
     assert_eq!(second.ask("fast").gpus[6]["gpu.lost"], "0");
+}
+
+#[test]
+fn after_an_xid_the_recovery_action_is_asked_at_once() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    world.inject(&["recovery-action", "2", "--gpu", "3"]);
+    assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"));
+    world.inject(&["xid", "94", "--gpu", "3"]);
+    let told = child.ask("fast");
+    assert_eq!(told.gpus[3]["gpu.recovery_action"], "2");
+    assert!(!told.gpus[2].contains_key("gpu.recovery_action"), "the others are not asked");
+    assert!(!child.ask("fast").gpus[3].contains_key("gpu.recovery_action"), "and once only");
+}
+
+#[test]
+fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
+    let world = World::of_eight();
+    let mut watcher = Watcher::new(WatchSettings::new({
+        let library = library(&world);
+        move || command(&library)
+    }));
+    let samples = |said: Vec<ProbeSaid>| -> Vec<Sample> {
+        let reports = said.into_iter().filter_map(|said| match said {
+            ProbeSaid::Report(report) => Some(report.samples),
+            _ => None,
+        });
+        reports.flatten().collect()
+    };
+    let before = samples(watcher.until(Duration::ZERO));
+    let uuid = gpu(&world, 7)["uuid"].as_str().unwrap().to_owned();
+    fs::rename(world.path().join("gpus/7.json"), world.path().join("7.json")).unwrap();
+    let mut after = Vec::new();
+    for second in (10..=180).step_by(10) {
+        after.extend(samples(watcher.until(Duration::from_secs(second))));
+    }
+    watcher.end();
+    let of_gone = |sample: &&Sample| match &sample.subject {
+        Subject::Gpu(gpu) | Subject::Link { gpu, .. } => gpu.0 == uuid,
+        _ => false,
+    };
+    let known = before.iter().filter(of_gone).filter(|it| it.reading.value().is_some());
+    let known: Vec<_> = known.filter(|it| it.signal != Signal::GpuLost).collect();
+    assert!(known.len() > 100, "{known:?}");
+    for sample in known {
+        let same = |it: &&Sample| it.subject == sample.subject && it.signal == sample.signal;
+        let last = after.iter().rfind(same);
+        let why = last.and_then(|it| it.reading.why_unreadable());
+        assert_eq!(why, Some("NVML no longer lists it"), "{sample:?}: {last:?}");
+    }
 }
 
 #[test]

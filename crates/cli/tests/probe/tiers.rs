@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::watch::{Asked, Said};
 use crate::world::World;
 
-fn gpu(world: &World, number: usize) -> Value {
+pub(crate) fn gpu(world: &World, number: usize) -> Value {
     let path = world.path().join(format!("gpus/{number}.json"));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -289,6 +289,26 @@ fn what_a_part_does_not_have_is_absent() {
     for signal in ["gpu.sm_active_ratio", "gpu.mig_enabled", "gpu.fabric_state"] {
         assert!(t4.contains_key(signal), "{signal}: {t4:?}");
     }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_not_down() {
+    let world = World::of("A100-PCIe-80GB", 2, "580.95.05");
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let active =
+        |child: &mut Asked, gpu: usize| child.ask("medium").gpus[gpu]["link3/link.active"].clone();
+    assert_eq!(active(&mut child, 0), "absent");
+    // With a bridge it is up, and when it falls that is a fault.
+    for (up, expected) in [(true, "1"), (false, "0"), (true, "1")] {
+        world.edit("gpus/0.json", |gpu| gpu["nvlink"]["links"][3]["active"] = up.into());
+        assert_eq!(active(&mut child, 0), expected);
+        assert_eq!(active(&mut child, 1), "absent");
+    }
+    // It was down before anybody looked, and there is a GPU at its other end.
+    world.edit("gpus/1.json", |gpu| gpu["nvlink"]["links"][3]["remote"] = "gpu".into());
+    child.ask("rare");
+    assert_eq!(active(&mut child, 1), "0");
 }
 
 #[test]

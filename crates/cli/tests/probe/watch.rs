@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +16,14 @@ use serde_json::Value;
 
 use crate::world::World;
 
-/// The command of a child on this node.
-pub(crate) fn command(world: &World) -> Command {
+/// The command of a child.
+pub(crate) fn command(library: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
-    command.args(["probe", "watch", "--library"]).arg(library(world));
+    command.args(["probe", "watch", "--library"]).arg(library);
     command
 }
 
-fn library(world: &World) -> PathBuf {
+pub(crate) fn library(world: &World) -> PathBuf {
     world.path().join("lib/libnvidia-ml.so.1")
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 
 impl Asked {
     pub(crate) fn of(world: &World) -> Self {
-        let mut child = command(world)
+        let mut child = command(&library(world))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -130,11 +130,7 @@ impl Watch {
     /// Watches the node. An answer may take a second and a half; a GPU is left alone for four.
     pub(crate) fn of(world: &World) -> Self {
         let library = library(world);
-        let mut settings = WatchSettings::new(move || {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
-            command.args(["probe", "watch", "--library"]).arg(&library);
-            command
-        });
+        let mut settings = WatchSettings::new(move || command(&library));
         settings.deadline = Duration::from_millis(1500);
         settings.avoid = Duration::from_secs(4);
         let quiesce = Arc::clone(&settings.quiesce);

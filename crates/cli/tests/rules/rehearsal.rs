@@ -136,10 +136,10 @@ impl Rehearsal {
                 let before =
                     Sample { subject: subject.clone(), signal, reading: Reading::Value(0.0) };
                 if signal.behaviour() == farrier_fleet::health::Behaviour::Counter {
-                    self.observe(Batch { samples: vec![before], ..Batch::default() });
+                    self.observe(&Batch { samples: vec![before], ..Batch::default() });
                 }
                 let reading = Reading::Value(number(value)?);
-                self.observe(Batch {
+                self.observe(&Batch {
                     samples: vec![Sample { subject, signal, reading }],
                     ..Batch::default()
                 });
@@ -151,7 +151,7 @@ impl Rehearsal {
                 else {
                     return Err("the check gave something else".to_owned());
                 };
-                self.observe(Batch { checks: Some(items), ..Batch::default() });
+                self.observe(&Batch { checks: Some(items), ..Batch::default() });
             }
             "reboot" => self.reboot(),
             "efa" => {}
@@ -168,7 +168,7 @@ impl Rehearsal {
             self.boot_s += 1;
             let sample =
                 Sample { subject: subject.clone(), signal, reading: Reading::Value(value) };
-            self.observe(Batch { samples: vec![sample], ..Batch::default() });
+            self.observe(&Batch { samples: vec![sample], ..Batch::default() });
         }
     }
 
@@ -213,7 +213,7 @@ impl Rehearsal {
             batch.samples.extend(self.host.read(tier));
         }
         self.kernel(&mut batch);
-        self.observe(batch);
+        self.observe(&batch);
     }
 
     fn kernel(&mut self, batch: &mut Batch) {
@@ -249,8 +249,8 @@ impl Rehearsal {
         batch.samples.push(Sample { subject: Subject::Agent, signal, reading: lost });
     }
 
-    fn observe(&mut self, batch: Batch) {
-        let decision = self.engine.observe(self.now(), &batch);
+    fn observe(&mut self, batch: &Batch) {
+        let decision = self.engine.observe(self.now(), batch);
         self.remembered.extend(decision.remembered);
         self.changes.extend(decision.changes);
     }

@@ -263,7 +263,7 @@ signals! {
     NicPresent = "nic.present", Nic, Flag;
     /// 1 while the port is active and its link is up.
     NicActive = "nic.active", Nic, Flag;
-    /// Rate of the link.
+    /// Rate of an active port of the model and network that most ports of the node have.
     NicRate = "nic.rate_gbps", Nic, Gauge;
     /// Times that the link went down.
     NicLinkDowned = "nic.link_downed", Nic, Counter;
@@ -299,11 +299,11 @@ signals! {
     NodeGpusNvml = "node.gpus_nvml", Node, Gauge;
     /// GPUs that stand on the PCI bus.
     NodeGpusPci = "node.gpus_pci", Node, Gauge;
-    /// GPUs that the configuration expects, or else the most that were seen since the node started.
+    /// GPUs that the configuration expects, or else the most that were ever seen at a time.
     NodeGpusExpected = "node.gpus_expected", Node, Gauge;
     /// Network ports that are active.
     NodeNicsActive = "node.nics_active", Node, Gauge;
-    /// Network ports that the configuration expects, or else the most that were active since the node started.
+    /// Network ports that the configuration expects, or else the most that were ever active at a time.
     NodeNicsExpected = "node.nics_expected", Node, Gauge;
     /// Children that a call into the driver has not returned to: 0, 1, or 2 when an independent one is stuck as well.
     NodeProbesStuck = "node.probes_stuck", Node, Gauge;

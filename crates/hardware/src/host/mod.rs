@@ -20,6 +20,7 @@ mod threads;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
+use serde::{Deserialize, Serialize};
 
 use crate::root::Root;
 use crate::tier::Tier;
@@ -27,11 +28,26 @@ use crate::tier::Tier;
 /// What the node ought to have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expectations {
-    /// GPUs. None: the most that were seen since the collector started.
+    /// GPUs. None: the most that were ever seen at a time.
     pub gpus: Option<u32>,
-    /// Active network ports. None: the most that were active since the collector started.
+    /// Active network ports. None: the most that were ever active at a time.
     pub nics: Option<u32>,
     /// Adapters that are left alone, such as those whose firmware answers each read with an error in the kernel log.
+    pub nics_ignored: Vec<String>,
+}
+
+/// What the node was seen to have, for the next collector: a GPU that does not come back after a restart of the agent
+/// or of the node is missed all the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remembered {
+    /// The GPUs, by the addresses at which they stood last.
+    pub gpus: Vec<GpuIdentity>,
+    /// The most GPUs at a time.
+    pub gpus_most: u32,
+    /// The most active network ports at a time.
+    pub nics_most: u32,
+    /// The adapters that were left alone then.
     pub nics_ignored: Vec<String>,
 }
 
@@ -48,12 +64,30 @@ pub struct Collector {
 impl Collector {
     /// A collector that has seen nothing yet. The root should record nothing: [`Root::unrecorded`].
     pub fn new(root: Root, expectations: Expectations) -> Self {
+        Self::remembering(root, expectations, &Remembered::default())
+    }
+
+    /// A collector that knows what an earlier one saw.
+    pub fn remembering(root: Root, expectations: Expectations, before: &Remembered) -> Self {
+        // With other adapters left alone, the number of ports is another.
+        let same = before.nics_ignored == expectations.nics_ignored;
+        let nics_most = if same { before.nics_most } else { 0 };
         Self {
             root,
-            pci: pci::Pci::new(expectations.gpus),
-            nics: nics::Nics::new(expectations.nics, expectations.nics_ignored),
+            pci: pci::Pci::new(expectations.gpus, before.gpus_most, &before.gpus),
+            nics: nics::Nics::new(expectations.nics, nics_most, expectations.nics_ignored),
             threads: threads::Threads::default(),
             mounts: mounts::Mounts::default(),
+        }
+    }
+
+    /// What the next collector should know.
+    pub fn remembered(&self) -> Remembered {
+        Remembered {
+            gpus: self.pci.gpus().cloned().collect(),
+            gpus_most: self.pci.most(),
+            nics_most: self.nics.most_active(),
+            nics_ignored: self.nics.ignored().to_vec(),
         }
     }
 

@@ -75,7 +75,29 @@ struct Port {
     active: Option<bool>,
     /// Whether its link was ever up: a port without a cable is no fault.
     used: bool,
+    class: Class,
     counters: BTreeMap<Signal, Counter>,
+}
+
+/// Ports that ought to run at one rate: those of one model on one kind of network. A node may have other adapters for
+/// storage besides those for jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Class {
+    /// `hca_type`, such as `MT4129`; adapters of other makers have none.
+    model: String,
+    /// `link_layer`: `InfiniBand` or `Ethernet`.
+    network: String,
+}
+
+impl Class {
+    fn of(root: &Root, name: &PortName) -> Self {
+        // What cannot be read is a class of its own.
+        let word = |path: String| root.word(&path).value().cloned().unwrap_or_default();
+        Self {
+            model: word(format!("{ADAPTERS}/{}/hca_type", name.0)),
+            network: word(format!("{}/link_layer", folder(name))),
+        }
+    }
 }
 
 /// A counter that is not read each time.
@@ -86,8 +108,18 @@ struct Counter {
 }
 
 impl Nics {
-    pub(super) fn new(expected: Option<u32>, ignored: Vec<String>) -> Self {
-        Self { expected, ignored, ports: BTreeMap::new(), most_active: 0 }
+    /// `most`: active ports that were seen at a time by an earlier collector. A number that is expected takes its place.
+    pub(super) fn new(expected: Option<u32>, most: u32, ignored: Vec<String>) -> Self {
+        let most_active = expected.unwrap_or(most);
+        Self { expected, ignored, ports: BTreeMap::new(), most_active }
+    }
+
+    pub(super) fn most_active(&self) -> u32 {
+        self.most_active
+    }
+
+    pub(super) fn ignored(&self) -> &[String] {
+        &self.ignored
     }
 
     /// Only whether the known ports are active: one file each.
@@ -105,6 +137,7 @@ impl Nics {
         if let Reading::Unreadable(why) = self.find(root) {
             return self.give_unreadable(&why, samples);
         }
+        let mut answering = Vec::new();
         for (name, port) in &mut self.ports {
             let active = state(root, name).and_then(|active| {
                 let link = link_up(root, name);
@@ -120,10 +153,26 @@ impl Nics {
             }
             port.give_state(name, active, samples);
             if answers {
-                port.give_rest(root, name, samples);
+                answering.push(name.clone());
+            }
+        }
+        let compared = self.compared();
+        for name in answering {
+            if let Some(port) = self.ports.get_mut(&name) {
+                let compared = compared.as_ref() == Some(&port.class);
+                port.give_rest(root, &name, compared, samples);
             }
         }
         self.give_counts(samples);
+    }
+
+    /// The class with the most ports that are in use: only those are compared with each other.
+    fn compared(&self) -> Option<Class> {
+        let mut counts: BTreeMap<&Class, u32> = BTreeMap::new();
+        for port in self.ports.values().filter(|port| port.used) {
+            *counts.entry(&port.class).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(class, _)| class.clone())
     }
 
     /// Looks for ports that are not known yet.
@@ -141,8 +190,10 @@ impl Nics {
                 Reading::Unreadable(why) => return Reading::Unreadable(why),
             };
             for port in ports.iter().filter_map(|port| port.parse().ok()) {
-                if self.ports.len() < PORTS_MAX {
-                    self.ports.entry((device.clone(), port)).or_default();
+                let name = (device.clone(), port);
+                if self.ports.len() < PORTS_MAX && !self.ports.contains_key(&name) {
+                    let class = Class::of(root, &name);
+                    self.ports.insert(name, Port { class, ..Port::default() });
                 }
             }
         }
@@ -150,7 +201,8 @@ impl Nics {
     }
 
     fn give_counts(&mut self, samples: &mut Vec<Sample>) {
-        if self.ports.is_empty() && self.expected.unwrap_or(0) == 0 {
+        let expected = self.expected.unwrap_or(self.most_active);
+        if self.ports.is_empty() && expected == 0 {
             // A node without such a network has nothing to compare.
             of_node(samples, Signal::NodeNicsActive, Reading::Absent);
             of_node(samples, Signal::NodeNicsExpected, Reading::Absent);
@@ -205,8 +257,17 @@ impl Port {
         samples.push(sample(name, Signal::NicActive, reading));
     }
 
-    fn give_rest(&mut self, root: &Root, name: &PortName, samples: &mut Vec<Sample>) {
-        samples.push(sample(name, Signal::NicRate, rate(root, name)));
+    /// `compared`: whether its rate is compared with those of others. That of a port that is down says nothing.
+    fn give_rest(
+        &mut self,
+        root: &Root,
+        name: &PortName,
+        compared: bool,
+        samples: &mut Vec<Sample>,
+    ) {
+        let has_rate = compared && self.active == Some(true);
+        let rate = if has_rate { rate(root, name) } else { Reading::Absent };
+        samples.push(sample(name, Signal::NicRate, rate));
         for (signal, place, file) in COUNTERS {
             if let Some(counter) = self.counters.get_mut(&signal).filter(|left| left.reads_left > 0)
             {

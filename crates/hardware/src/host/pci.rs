@@ -34,7 +34,10 @@ enum Device {
 #[derive(Debug)]
 pub(super) struct Pci {
     expected: Option<u32>,
+    /// The most that were seen at a time.
     most: u32,
+    /// GPUs that are known from an earlier collector only, until the bus is read.
+    remembered: Vec<GpuIdentity>,
     /// What stands at an address does not change while it stands there: some hundred devices are asked once.
     devices: BTreeMap<String, Device>,
     /// GPUs by address, kept when NVML no longer lists them: that is when it matters.
@@ -42,11 +45,28 @@ pub(super) struct Pci {
 }
 
 impl Pci {
-    pub(super) fn new(expected: Option<u32>) -> Self {
-        Self { expected, most: 0, devices: BTreeMap::new(), gpus: BTreeMap::new() }
+    /// `most` and `gpus` are what an earlier collector saw. A number that is expected takes the place of the former:
+    /// that is how a GPU that was taken out on purpose is no longer missed.
+    pub(super) fn new(expected: Option<u32>, most: u32, gpus: &[GpuIdentity]) -> Self {
+        Self {
+            expected,
+            most: expected.unwrap_or(most),
+            remembered: gpus.to_vec(),
+            devices: BTreeMap::new(),
+            gpus: gpus.iter().map(|gpu| (gpu.pci.to_ascii_lowercase(), gpu.clone())).collect(),
+        }
+    }
+
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+
+    pub(super) fn gpus(&self) -> impl Iterator<Item = &GpuIdentity> {
+        self.gpus.values()
     }
 
     pub(super) fn set_inventory(&mut self, gpus: &[GpuIdentity]) {
+        self.most = self.most.max(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         for gpu in gpus {
             // A GPU that was moved or replaced is not looked for where it was.
             self.gpus.retain(|_, known| known.uuid != gpu.uuid);
@@ -65,14 +85,17 @@ impl Pci {
             let count = self.devices.values().filter(|device| **device == Device::Gpu).count();
             u32::try_from(count).unwrap_or(u32::MAX)
         });
-        self.most = self.most.max(gpus.value().copied().unwrap_or(0));
-        let seen = self.most.max(u32::try_from(self.gpus.len()).unwrap_or(u32::MAX));
+        let on_bus = gpus.value().copied();
+        self.most = self.most.max(on_bus.unwrap_or(0));
         let expected = match self.expected {
             Some(expected) => Reading::Value(expected),
             // Where nothing could ever be counted, none is no expectation.
-            None if seen == 0 => gpus.clone(),
-            None => Reading::Value(seen),
+            None if self.most == 0 => gpus.clone(),
+            None => Reading::Value(self.most),
         };
+        if on_bus.is_some() && !self.remembered.is_empty() {
+            self.forget_replaced(on_bus >= expected.value().copied());
+        }
         of_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
         of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
         for (address, gpu) in &self.gpus {
@@ -86,6 +109,17 @@ impl Pci {
                 for (signal, file, total) in ERRORS {
                     give(signal, errors(root, &format!("{DEVICES}/{address}/{file}"), total));
                 }
+            }
+        }
+    }
+
+    /// Where none is missing, a GPU of earlier that does not stand where it stood was replaced or taken out.
+    fn forget_replaced(&mut self, none_is_missing: bool) {
+        for gpu in std::mem::take(&mut self.remembered) {
+            let address = gpu.pci.to_ascii_lowercase();
+            let is_it = self.gpus.get(&address).is_some_and(|known| known.uuid == gpu.uuid);
+            if none_is_missing && is_it && !self.devices.contains_key(&address) {
+                self.gpus.remove(&address);
             }
         }
     }

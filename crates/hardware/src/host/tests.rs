@@ -40,6 +40,11 @@ impl Node {
         self.write(&format!("{folder}/counters/port_rcv_errors"), "rubbish\n");
     }
 
+    fn gpu(&self, address: &str) {
+        self.write(&format!("sys/bus/pci/devices/{address}/vendor"), "0x10de\n");
+        self.write(&format!("sys/bus/pci/devices/{address}/class"), "0x030200\n");
+    }
+
     fn task(&self, pid: u32, name: &str, state: char, switches: u32) {
         self.write(
             &format!("proc/{pid}/stat"),
@@ -343,4 +348,118 @@ fn this_machine_is_read_without_fail() {
         let available = of_the_node(&samples, Signal::NodeMemoryAvailable);
         assert!(available.value().is_some_and(|ratio| *ratio > 0.0 && *ratio <= 1.0));
     }
+}
+
+#[test]
+fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_otherwise() {
+    let mut node = Node::new(Expectations::default());
+    let gpu = |number: u32, pci: &str| GpuIdentity {
+        uuid: GpuUuid(format!("GPU-{number}")),
+        index: number,
+        minor: Some(number),
+        pci: pci.to_owned(),
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
+    };
+    let (first, second) = ("0000:1b:00.0", "0000:43:00.0");
+    node.gpu(first);
+    node.gpu(second);
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_1", "4: ACTIVE");
+    node.collector.set_inventory(&[gpu(0, first), gpu(1, second)]);
+    node.collector.read(Tier::Medium);
+    let before = node.collector.remembered();
+    assert_eq!((before.gpus_most, before.nics_most, before.gpus.len()), (2, 2, 2));
+    node.remove(&format!("sys/bus/pci/devices/{second}"));
+    node.remove("sys/class/infiniband/mlx5_1");
+
+    let root = node.folder.path();
+    let on_bus = |samples: &[Sample], number: u32| {
+        let subject = Subject::Gpu(GpuUuid(format!("GPU-{number}")));
+        reading(samples, &subject, Signal::GpuOnBus)
+    };
+    let restart = |expectations: Expectations, listed: &[GpuIdentity]| {
+        let mut next = Collector::remembering(Root::unrecorded(root), expectations, &before);
+        next.set_inventory(listed);
+        (next.read(Tier::Medium), next.remembered())
+    };
+    let (samples, again) = restart(Expectations::default(), &[gpu(0, first)]);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(2.0));
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsActive), Reading::Value(1.0));
+    assert_eq!(on_bus(&samples, 1), Some(Reading::Value(0.0)));
+    assert_eq!(again, before, "and the next one misses it too");
+
+    // It was taken out on purpose.
+    let fewer = Expectations { gpus: Some(1), nics: Some(1), ..Expectations::default() };
+    let (samples, again) = restart(fewer, &[gpu(0, first)]);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(1.0));
+    assert_eq!(on_bus(&samples, 1), None);
+    assert_eq!((again.gpus_most, again.nics_most, again.gpus.len()), (1, 1, 1));
+
+    // With an adapter left alone the ports are others.
+    let ignoring =
+        Expectations { nics_ignored: vec!["mlx5_1".to_owned()], ..Expectations::default() };
+    let (samples, _) = restart(ignoring, &[gpu(0, first)]);
+    assert_eq!(of_the_node(&samples, Signal::NodeNicsExpected), Reading::Value(1.0));
+
+    // Another one in another slot took its place.
+    node.gpu("0000:52:00.0");
+    let (samples, again) =
+        restart(Expectations::default(), &[gpu(0, first), gpu(9, "0000:52:00.0")]);
+    assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
+    assert_eq!((on_bus(&samples, 1), on_bus(&samples, 9)), (None, Some(Reading::Value(1.0))));
+    assert_eq!((again.gpus_most, again.gpus.len()), (2, 2));
+}
+
+#[test]
+fn rates_are_compared_within_the_class_that_has_the_most_ports() {
+    let mut node = Node::new(Expectations::default());
+    for (device, network) in
+        [("mlx5_0", "InfiniBand"), ("mlx5_1", "InfiniBand"), ("mlx5_2", "Ethernet")]
+    {
+        node.port(device, "4: ACTIVE");
+        node.write(&format!("sys/class/infiniband/{device}/hca_type"), "MT4129\n");
+        let folder = format!("sys/class/infiniband/{device}/ports/1");
+        node.write(&format!("{folder}/link_layer"), format!("{network}\n"));
+    }
+    // Without a cable: it never was up, and its rate is that of no link.
+    node.port("mlx5_3", "1: DOWN");
+    node.write("sys/class/infiniband/mlx5_3/ports/1/counters/link_downed", "0\n");
+    node.write("sys/class/infiniband/mlx5_2/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+    let samples = node.collector.read(Tier::Medium);
+    let rate = |samples: &[Sample], device| reading(samples, &nic(device), Signal::NicRate);
+    for device in ["mlx5_0", "mlx5_1"] {
+        assert_eq!(rate(&samples, device), Some(Reading::Value(400.0)));
+    }
+    for device in ["mlx5_2", "mlx5_3"] {
+        assert_eq!(rate(&samples, device), Some(Reading::Absent));
+    }
+    node.port("mlx5_1", "1: DOWN");
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(rate(&samples, "mlx5_1"), Some(Reading::Absent), "it is down, and not slow");
+    assert_eq!(rate(&samples, "mlx5_0"), Some(Reading::Value(400.0)));
+}
+
+#[test]
+fn where_a_thread_of_a_gpu_process_is_stuck_may_be_hidden() {
+    let mut node = Node::new(Expectations::default());
+    node.task(7, "python3", 'D', 40);
+    node.task(8, "dd", 'D', 40);
+    node.collector.set_gpu_processes(&[7]);
+    node.collector.read(Tier::Slow);
+    let blocked = |node: &mut Node| {
+        of_the_node(&node.collector.read(Tier::Slow), Signal::NodeDriverThreadsBlocked)
+    };
+    assert!(is_unreadable(Some(&blocked(&mut node))), "neither none nor one");
+    let all = of_the_node(&node.collector.read(Tier::Slow), Signal::NodeThreadsBlocked);
+    assert_eq!(all, Reading::Value(2.0));
+    // With a place it is known, whatever it is.
+    node.write("proc/7/stack", "[<0>] folio_wait_bit+0x1/0x2\n");
+    assert_eq!(blocked(&mut node), Reading::Value(0.0));
+    node.write("proc/7/stack", "[<0>] os_acquire_mutex+0x1/0x2 [nvidia]\n");
+    assert_eq!(blocked(&mut node), Reading::Value(1.0));
+    // Of a process that is on no GPU it is not asked.
+    node.remove("proc/7/stack");
+    node.collector.set_gpu_processes(&[]);
+    assert_eq!(blocked(&mut node), Reading::Value(0.0));
 }

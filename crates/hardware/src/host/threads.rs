@@ -26,6 +26,8 @@ enum Waits {
     Driver,
     Nfs,
     Other,
+    /// Nobody knows: it is a thread of a process on a GPU, and where it waits is shown to root only.
+    Unknown,
 }
 
 /// A thread that was in D in the last pass.
@@ -57,7 +59,14 @@ impl Threads {
         ] {
             let count =
                 counts.as_ref().map(|counts| counts.iter().filter(|w| **w == waits).count());
-            let count = count.map(|count| f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+            let mut count = count.map(|count| f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+            if waits == Waits::Driver
+                && count == Reading::Value(0.0)
+                && counts.value().is_some_and(|counts| counts.contains(&Waits::Unknown))
+            {
+                let why = "a thread of a process on a GPU is stuck, and only root may see where";
+                count = Reading::Unreadable(why.to_owned());
+            }
             of_node(samples, signal, count);
         }
     }
@@ -73,46 +82,58 @@ impl Threads {
         };
         let mut now = HashMap::new();
         for pid in names.iter().filter_map(|name| name.parse::<u32>().ok()) {
-            look(root, &format!("{PROCESSES}/{pid}"), &mut now);
-            if self.gpu_processes.contains(&pid) {
+            let on_gpu = self.gpu_processes.contains(&pid);
+            look(root, &format!("{PROCESSES}/{pid}"), on_gpu, &mut now);
+            if on_gpu {
                 let folder = format!("{PROCESSES}/{pid}/task");
                 let tasks = root.list(&folder);
                 for task in
                     tasks.value().into_iter().flatten().filter(|task| **task != pid.to_string())
                 {
-                    look(root, &format!("{folder}/{task}"), &mut now);
+                    look(root, &format!("{folder}/{task}"), on_gpu, &mut now);
                 }
             }
         }
-        let stuck = now.iter().filter(|(key, stuck)| {
-            self.last.get(*key).is_some_and(|before| match stuck.waits {
-                Waits::Driver => true,
-                Waits::Nfs | Waits::Other => stuck.switches == before.switches,
-            })
-        });
-        let counts = stuck.map(|(_, stuck)| stuck.waits).collect();
+        let mut counts = Vec::new();
+        for (key, stuck) in &now {
+            let Some(before) = self.last.get(key) else { continue };
+            let is_still = stuck.switches == before.switches;
+            match stuck.waits {
+                Waits::Driver => counts.push(Waits::Driver),
+                waits @ (Waits::Nfs | Waits::Other) if is_still => counts.push(waits),
+                Waits::Nfs | Waits::Other => {}
+                Waits::Unknown => {
+                    counts.push(Waits::Unknown);
+                    // Stuck it is, wherever.
+                    counts.extend(is_still.then_some(Waits::Other));
+                }
+            }
+        }
         self.last = now;
         Reading::Value(counts)
     }
 }
 
 /// Notes a thread if it is in D. One that ended meanwhile is none.
-fn look(root: &Root, folder: &str, now: &mut HashMap<ThreadKey, Stuck>) {
+fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, Stuck>) {
     let Reading::Value(line) = root.bytes(&format!("{folder}/stat")) else { return };
     let line = String::from_utf8_lossy(&line);
     let Some(stat) = Stat::parse(&line).filter(|stat| stat.state == "D") else { return };
     if now.len() >= STUCK_MAX {
         return;
     }
-    let text = |file: &str| match root.word(&format!("{folder}/{file}")) {
-        Reading::Value(text) => text,
-        Reading::Absent | Reading::Unreadable(_) => String::new(),
-    };
-    let wait_channel = text("wchan");
+    let text = |file: &str| root.word(&format!("{folder}/{file}")).value().cloned();
+    let wait_channel = text("wchan").unwrap_or_default();
     let mut waits = waits_for(stat.name, &wait_channel, "");
     if waits == Waits::Other {
         // Only root may read it, and behind a lock that a process in `execve` holds: not where the name is enough.
-        waits = waits_for(stat.name, &wait_channel, &text("stack"));
+        let stack = text("stack").filter(|stack| !stack.is_empty());
+        // To whom the kernel does not show the place it shows a nought.
+        let is_hidden = stack.is_none() && matches!(wait_channel.as_str(), "" | "0");
+        waits = match waits_for(stat.name, &wait_channel, stack.as_deref().unwrap_or("")) {
+            Waits::Other if on_gpu && is_hidden => Waits::Unknown,
+            waits => waits,
+        };
     }
     let seen = Stuck { waits, switches: switches(root, folder) };
     now.insert((stat.number, stat.started), seen);

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cursor::Cursor;
+use super::wait::readable;
 use super::{KernelLog, STOP_SEEN};
 
 /// A record with its keys has at most 8 KiB in any kernel so far (`CONSOLE_EXT_LOG_MAX`, `PRINTK_MESSAGE_MAX`).
@@ -42,7 +43,7 @@ pub(super) fn follow(
                     caught_up = true;
                     sink(KernelLog::CaughtUp);
                 }
-                wait_for_more(log)?;
+                readable(log.as_fd(), STOP_SEEN)?;
             }
         }
     }
@@ -79,22 +80,6 @@ fn step(
             _ => Err(err),
         },
     }
-}
-
-/// Waits until there is something to read, or for as long as an order to stop may wait.
-fn wait_for_more(log: &File) -> io::Result<()> {
-    let mut wanted = libc::pollfd { fd: log.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let most_ms = i32::try_from(STOP_SEEN.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: `wanted` is one valid pollfd that outlives the call, and the count is 1; the descriptor
-    // stays open for as long as `log` is borrowed.
-    let result = unsafe { libc::poll(&raw mut wanted, 1, most_ms) };
-    if result < 0 {
-        let err = io::Error::last_os_error();
-        if err.kind() != ErrorKind::Interrupted {
-            return Err(err);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use super::KernelLog;
 use super::cursor::Cursor;
+use super::wait::Changes;
 
-/// A line must reach a finding within 50 ms, of which this is the largest part.
+/// Where the kernel does not tell of changes: a line must reach a finding within 50 ms, of which this is the largest part.
 const LOOK: Duration = Duration::from_millis(20);
+/// Where it does, the file is looked at all the same: some file systems do not tell of all changes.
+const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 const CHUNK_BYTES: usize = 64 << 10;
 /// The kernel's own records have at most 8 KiB; a longer line is not one.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -30,6 +33,7 @@ pub(super) fn follow(
     let mut lines = Lines::default();
     let mut place = 0;
     let mut caught_up = false;
+    let mut changes: Option<io::Result<Changes>> = None;
     cursor.rewind();
     while !stop.load(Ordering::Relaxed) {
         pulse();
@@ -61,7 +65,12 @@ pub(super) fn follow(
             return Ok(());
         }
         if now.len() == place {
-            std::thread::sleep(LOOK);
+            match &changes {
+                // What changed before there was a watch shows in another turn.
+                None => changes = Some(Changes::of(path)),
+                Some(Ok(changes)) => drop(changes.wait(LOOK_ANYWAY)?),
+                Some(Err(_)) => std::thread::sleep(LOOK),
+            }
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ mod cursor;
 mod device;
 mod file;
 mod record;
+mod wait;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

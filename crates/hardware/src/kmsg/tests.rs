@@ -14,6 +14,8 @@ struct Reading {
     said: Receiver<KernelLog>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// Of the thread.
+    status: PathBuf,
 }
 
 impl Reading {
@@ -22,12 +24,15 @@ impl Reading {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let settings = KmsgSettings { path, after, retry: Duration::from_millis(5) };
+        let (sender_of_id, id) = channel();
         let thread = std::thread::spawn(move || {
+            let _ = sender_of_id.send(fs::read_link("/proc/thread-self").unwrap());
             run(&settings, &seen, &mut |log| {
                 let _ = sender.send(log);
             });
         });
-        Self { said, stop, thread: Some(thread) }
+        let status = Path::new("/proc").join(id.recv().unwrap()).join("status");
+        Self { said, stop, thread: Some(thread), status }
     }
 
     fn next(&self) -> KernelLog {
@@ -40,6 +45,16 @@ impl Reading {
             other => format!("{other:?}"),
         };
         (0..count).map(|_| text(self.next())).collect()
+    }
+}
+
+impl Reading {
+    /// How often the thread has gone to sleep.
+    fn sleeps(&self) -> u32 {
+        let status = fs::read_to_string(&self.status).unwrap();
+        let mut lines = status.lines();
+        let number = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        number.trim().parse().unwrap()
     }
 }
 
@@ -66,6 +81,21 @@ fn a_file_is_followed_and_half_a_line_waits() {
     assert_eq!(reading.texts(2), ["two", "CaughtUp"]);
     append(&path, "ee\n4,9,40,-;nine\nnonsense\n4,10,40,-;ten\n");
     assert_eq!(reading.texts(4), ["three", "Lost { lines: 5 }", "nine", "ten"]);
+}
+
+#[test]
+fn while_nothing_is_written_nobody_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kmsg");
+    append(&path, "6,1,10,-;one\n");
+    let reading = Reading::start(path.clone(), None);
+    assert_eq!(reading.texts(2), ["one", "CaughtUp"]);
+    let before = reading.sleeps();
+    std::thread::sleep(Duration::from_millis(900));
+    let sleeps = reading.sleeps() - before;
+    assert!(sleeps <= 5, "{sleeps} times in less than a second");
+    append(&path, "6,2,20,-;two\n");
+    assert_eq!(reading.texts(1), ["two"]);
 }
 
 #[test]

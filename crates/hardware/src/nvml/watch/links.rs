@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
 
+use crate::nvml::caller::call;
 use crate::nvml::ffi::{self, FieldValue};
 
 use super::fields;
@@ -20,6 +21,9 @@ const VERSION_5: f64 = 7.0;
 
 /// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: what NVLink 5 has in place of 162.
 const RECOVERY_5: c_uint = 215;
+
+/// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`
+const REMOTE_UNKNOWN: c_uint = 0xff;
 
 /// The links of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,19 +73,59 @@ impl Reader<'_, '_> {
             for ((_, signal), field) in wanted.iter().zip(answers) {
                 let (outcome, value) = fields::outcome(field);
                 let called = if called == Ok(ffi::SUCCESS) { outcome } else { called };
-                values.put(*signal, reading(called, in_our_unit(*signal, value))?);
+                let mut reading = reading(called, in_our_unit(*signal, value))?;
+                if *signal == Signal::LinkActive {
+                    reading = self.activity(link, reading)?;
+                }
+                values.put(*signal, reading);
             }
             found.push((link, values));
         }
         // What no link has, the part does not have.
         for (_, signal) in wanted {
             let number = signal as u8;
-            if found.iter().all(|(_, values)| values.absent.contains(&number)) {
+            // A link may yet come up.
+            let is_lasting = signal != Signal::LinkActive;
+            if is_lasting && found.iter().all(|(_, values)| values.absent.contains(&number)) {
                 self.gpu.absent.insert(signal);
             }
         }
         self.links.append(&mut found);
         Ok(())
+    }
+
+    /// Whether a link is up. One that is down is a fault where it was up before, or where it is known what is at its
+    /// other end: without a bridge the links of a card in a PCIe slot lead nowhere.
+    fn activity(&mut self, link: u32, active: Reading<f64>) -> Result<Reading<f64>, Trouble> {
+        let bit = 1 << link;
+        if active == Reading::Value(1.0) {
+            self.gpu.links_wired |= bit;
+        }
+        if active != Reading::Value(0.0) || self.gpu.links_wired & bit != 0 {
+            return Ok(active);
+        }
+        if self.gpu.links_unwired & bit != 0 {
+            return Ok(Reading::Absent);
+        }
+        let mut kind: c_uint = REMOTE_UNKNOWN;
+        let (device, out) = (self.device, &raw mut kind);
+        let called = call!(
+            self.caller,
+            ffi::DeviceChoice,
+            "nvmlDeviceGetNvLinkRemoteDeviceType",
+            device,
+            link,
+            out
+        );
+        match reading(called, f64::from(kind))? {
+            Reading::Value(_) if kind != REMOTE_UNKNOWN => self.gpu.links_wired |= bit,
+            Reading::Value(_) | Reading::Absent => {
+                self.gpu.links_unwired |= bit;
+                return Ok(Reading::Absent);
+            }
+            Reading::Unreadable(why) => return Ok(Reading::Unreadable(why)),
+        }
+        Ok(active)
     }
 
     /// Which links the part has; `None` where that cannot be read now.

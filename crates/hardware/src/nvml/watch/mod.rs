@@ -15,6 +15,7 @@ mod child;
 mod fields;
 mod gpm;
 mod links;
+mod memory;
 mod prober;
 mod processes;
 mod reader;

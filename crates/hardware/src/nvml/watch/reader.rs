@@ -50,6 +50,12 @@ pub(super) struct Gpu {
     pub(super) absent: SignalSet,
     /// Its links, once they are known.
     pub(super) links: Option<Links>,
+    /// Links that were up or that have something at their other end, one bit each.
+    pub(super) links_wired: u64,
+    /// Links that lead nowhere as far as the driver knows; asked again after the rare tier.
+    pub(super) links_unwired: u64,
+    /// Whether NVML told of an Xid since the last fast request.
+    pub(super) had_xid: bool,
     pub(super) gpm: Gpm,
     /// Whether it is partitioned, as far as is known.
     pub(super) is_partitioned: bool,
@@ -65,6 +71,9 @@ impl Gpu {
             trouble: [None; 4],
             absent: SignalSet::default(),
             links: None,
+            links_wired: 0,
+            links_unwired: 0,
+            had_xid: false,
             gpm: Gpm::default(),
             is_partitioned: false,
             has_limits_by_call: false,
@@ -75,6 +84,7 @@ impl Gpu {
     pub(super) fn forget(&mut self) {
         self.absent = SignalSet::default();
         self.links = None;
+        self.links_unwired = 0;
         self.has_limits_by_call = false;
         self.gpm.ask_support_again();
     }

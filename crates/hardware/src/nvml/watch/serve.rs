@@ -7,6 +7,7 @@ use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
+use crate::clock;
 use crate::nvml::caller::Caller;
 
 use super::child::NOTE_BYTES;
@@ -51,7 +52,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
             }
         }
         note.write("no call", None);
-        let cpu_us = cpu_us();
+        let cpu_us = clock::process_cpu_us();
         answer.cpu_us = cpu_us.saturating_sub(cpu_us_told);
         cpu_us_told = cpu_us;
         let mut text = serde_json::to_vec(&answer)?;
@@ -104,18 +105,6 @@ impl Note {
         };
         let _ = file.write_at(&note, 0);
     }
-}
-
-/// Processor time of this process.
-fn cpu_us() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live structure of the call's type.
-    let read = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    if read != 0 {
-        return 0;
-    }
-    let (seconds, nanoseconds) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
-    seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
 //! NVML, initialised: its GPUs, events, and what is kept between two requests.
 
+mod opening;
+
 use std::cell::Cell;
-use std::ffi::{CString, c_uint};
 use std::ptr;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::observation::{GpuIdentity, GpuUuid};
+use farrier_fleet::health::observation::GpuUuid;
 use farrier_fleet::health::signal::Signal;
 
-use crate::nvml::caller::{Caller, TEXT_BYTES, call, length, outcome, text_of};
-use crate::nvml::ffi::{self, Device, EventSet, GpmMetricsGet, ProcessInfo, Return};
-use crate::nvml::library::DEVICES_MAX;
+use crate::nvml::caller::{Caller, call};
+use crate::nvml::ffi::{self, EventSet, GpmMetricsGet, ProcessInfo, Return};
 
 use super::fields::HeldFields;
-use super::reader::{Called, Gpu, Reader, Trouble};
+use super::reader::{Gpu, Reader, Trouble};
 use super::tiers::Medium;
 use super::wire::{Answer, GpuValues, Inventory, Refusal, Values};
 use super::{GpuProcess, Tier, gpm};
@@ -195,207 +195,16 @@ impl<'a> Session<'a> {
             if called != Ok(ffi::SUCCESS) {
                 break;
             }
-            let gpu = self.gpus.iter().find(|gpu| gpu.handle == Ok(event.device));
+            let gpu = self.gpus.iter_mut().find(|gpu| gpu.handle == Ok(event.device));
             if let Some(gpu) = gpu.filter(|_| event.kind & ffi::EVENT_XID != 0) {
+                gpu.had_xid = true;
                 xids.push((gpu.identity.uuid.clone(), event.data));
             }
         }
         xids
     }
-
-    /// Counts the GPUs and opens them all.
-    fn open(&mut self, known: &[GpuIdentity]) -> Result<(), Refusal> {
-        self.driver = self.caller.system_text("nvmlSystemGetDriverVersion");
-        self.count = self.ask_count()?;
-        let count = self.count.value().copied().unwrap_or(0).min(DEVICES_MAX);
-        let mut gpus: Vec<Gpu> = Vec::new();
-        for index in 0..count {
-            self.about.set(Some(index));
-            if let Some(gpu) = self.open_one(index, known)? {
-                // NVML lists no GPU twice; a known one whose number went to another is that other.
-                if gpus.iter().all(|other| other.identity.uuid != gpu.identity.uuid) {
-                    gpus.push(gpu);
-                }
-            }
-        }
-        self.about.set(None);
-        self.gpus = gpus;
-        self.watch_events();
-        Ok(())
-    }
-
-    fn ask_count(&mut self) -> Result<Reading<u32>, Refusal> {
-        let mut count: c_uint = 0;
-        let called = call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count);
-        if let Ok(code) = called
-            && let Some(Trouble::Library(code)) = Trouble::of(code)
-        {
-            return Err(Refusal::Refused(ffi::error_name(code)));
-        }
-        Ok(outcome(called, || count))
-    }
-
-    /// Opens a GPU by its number. One that cannot be opened and was not known before has no name to be called by.
-    fn open_one(&mut self, index: u32, known: &[GpuIdentity]) -> Result<Option<Gpu>, Refusal> {
-        let remembered = |code| {
-            let known = known.iter().find(|identity| identity.index == index);
-            known.map(|identity| Gpu::of(identity.clone(), Err(code)))
-        };
-        if self.avoided.contains(&index) {
-            return Ok(remembered(AVOIDED));
-        }
-        let mut device: Device = ptr::null_mut();
-        let out = &raw mut device;
-        let called =
-            call!(self.caller, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
-        let identified = match called {
-            Ok(ffi::SUCCESS) => self.identify(index, device),
-            other => Err(other),
-        };
-        match identified {
-            Ok(identity) => Ok(Some(Gpu::of(identity, Ok(device)))),
-            Err(Err(why)) => Err(Refusal::NoLibrary(why.to_owned())),
-            Err(Ok(code)) => {
-                if let Some(Trouble::Library(code)) = Trouble::of(code) {
-                    return Err(Refusal::Refused(ffi::error_name(code)));
-                }
-                Ok(remembered(code))
-            }
-        }
-    }
-
-    fn identify(&mut self, index: u32, device: Device) -> Result<GpuIdentity, Called> {
-        let uuid = self.uuid(device)?;
-        let pci = self.caller.pci(device).value().map(|pci| {
-            // The kernel's form; NVML's has eight digits of the domain, and capitals.
-            format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device)
-        });
-        Ok(GpuIdentity {
-            uuid,
-            index,
-            minor: self.caller.number(device, "nvmlDeviceGetMinorNumber").value().copied(),
-            pci: pci.unwrap_or_default(),
-            name: self
-                .caller
-                .device_text(device, "nvmlDeviceGetName")
-                .value()
-                .cloned()
-                .unwrap_or_default(),
-        })
-    }
-
-    fn uuid(&mut self, device: Device) -> Result<GpuUuid, Called> {
-        let mut text = [0; TEXT_BYTES];
-        let room = length(&text);
-        let out = text.as_mut_ptr();
-        match call!(self.caller, ffi::DeviceText, "nvmlDeviceGetUUID", device, out, room) {
-            Ok(ffi::SUCCESS) => Ok(GpuUuid(text_of(&text))),
-            other => Err(other),
-        }
-    }
-
-    /// Makes a set of events with all GPUs in it. Without one the kernel log still tells of every Xid.
-    fn watch_events(&mut self) {
-        let mut set: EventSet = ptr::null_mut();
-        let called = call!(self.caller, ffi::EventsCreate, "nvmlEventSetCreate", &raw mut set);
-        if called != Ok(ffi::SUCCESS) {
-            return;
-        }
-        self.events = set;
-        for gpu in &self.gpus {
-            if let Ok(device) = gpu.handle {
-                let _ = register(&mut self.caller, device, set);
-            }
-        }
-    }
-
-    /// Tries GPUs that do not answer again.
-    fn reopen(&mut self) {
-        for gpu in &mut self.gpus {
-            let is_well = gpu.handle.is_ok() && gpu.trouble.iter().all(Option::is_none);
-            if is_well || gpu.handle == Err(AVOIDED) {
-                continue;
-            }
-            self.about.set(Some(gpu.identity.index));
-            let Ok(uuid) = CString::new(gpu.identity.uuid.0.as_str()) else { continue };
-            let mut device: Device = ptr::null_mut();
-            let out = &raw mut device;
-            let name = uuid.as_ptr();
-            match call!(self.caller, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", name, out) {
-                Ok(ffi::SUCCESS) if gpu.handle != Ok(device) => {
-                    gpu.gpm.free(&mut self.caller);
-                    gpu.forget();
-                    gpu.handle = Ok(device);
-                    let _ = register(&mut self.caller, device, self.events);
-                }
-                Ok(code) if code != ffi::SUCCESS && gpu.handle.is_err() => gpu.handle = Err(code),
-                _ => {}
-            }
-        }
-        self.about.set(None);
-    }
-
-    /// Counts the GPUs anew, and starts anew where they are others than before.
-    ///
-    /// A GPU that was reset stays lost for a client that had it open, so one that is lost is a reason to start anew
-    /// too, though less and less often: each attempt at a broken GPU leaves lines in the kernel log.
-    fn recount(&mut self) -> Result<(), Refusal> {
-        let before = self.count.clone();
-        self.count = self.ask_count()?;
-        let is_lost = self.gpus.iter().any(|gpu| {
-            let opened = gpu.handle.is_ok() || gpu.handle == Err(AVOIDED);
-            !opened || gpu.trouble.iter().flatten().any(|code| is_lost(*code))
-        });
-        self.lost_for = if is_lost { self.lost_for.saturating_add(1) } else { 0 };
-        let again = self.lost_for.is_power_of_two()
-            || self.lost_for != 0 && self.lost_for.is_multiple_of(64);
-        if self.count == before && !again && self.uuids_hold() {
-            return Ok(());
-        }
-        let known: Vec<GpuIdentity> = self.gpus.iter().map(|gpu| gpu.identity.clone()).collect();
-        self.shut_down();
-        match call!(self.caller, ffi::Init, "nvmlInit_v2") {
-            Ok(ffi::SUCCESS) => self.open(&known),
-            Ok(code) => Err(Refusal::Refused(ffi::error_name(code))),
-            Err(why) => Err(Refusal::NoLibrary(why.to_owned())),
-        }
-    }
-
-    /// Whether each number still belongs to the GPU that had it.
-    fn uuids_hold(&mut self) -> bool {
-        (0..self.gpus.len()).all(|place| {
-            let gpu = &self.gpus[place];
-            let (index, handle) = (gpu.identity.index, gpu.handle);
-            self.about.set(Some(index));
-            let Ok(device) = handle else { return true };
-            match self.uuid(device) {
-                Ok(uuid) => uuid == self.gpus[place].identity.uuid,
-                // What cannot be read is no other GPU.
-                Err(_) => true,
-            }
-        })
-    }
-
-    fn shut_down(&mut self) {
-        self.about.set(None);
-        for gpu in &mut self.gpus {
-            gpu.gpm.free(&mut self.caller);
-        }
-        if !self.events.is_null() {
-            let _ = call!(self.caller, ffi::EventsFree, "nvmlEventSetFree", self.events);
-            self.events = ptr::null_mut();
-        }
-        let _ = call!(self.caller, ffi::Init, "nvmlShutdown");
-    }
 }
 
 fn is_lost(code: Return) -> bool {
     matches!(code, ffi::GPU_IS_LOST | ffi::GPU_NOT_FOUND)
-}
-
-fn register(nvml: &mut Caller<'_>, device: Device, set: EventSet) -> Called {
-    if set.is_null() {
-        return Ok(ffi::NOT_SUPPORTED);
-    }
-    call!(nvml, ffi::EventsRegister, "nvmlDeviceRegisterEvents", device, ffi::EVENT_XID, set)
 }

@@ -25,6 +25,10 @@ const CLOCK_MEMORY: c_uint = 2;
 /// Seconds of a nanosecond: the unit of the times for which clocks were held (nvml-wrapper 0.13.0 `device.rs`).
 const NANOSECONDS: f64 = 1e-9;
 
+/// Asked every ten seconds, and at once after an Xid.
+const RECOVERY_ACTION: (c_uint, Signal, f64) =
+    (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0);
+
 /// What a medium request needs besides the GPU.
 pub(super) struct Medium<'m> {
     pub(super) held: HeldFields,
@@ -79,6 +83,10 @@ macro_rules! first_of_two {
 
 impl Reader<'_, '_> {
     pub(super) fn fast(&mut self) -> Result<(), Trouble> {
+        if std::mem::take(&mut self.gpu.had_xid) {
+            // What is to be done about it may have changed, and nobody should wait ten seconds to hear of it.
+            self.fields(&[RECOVERY_ACTION])?;
+        }
         self.fields(&[(fields::MEMORY_TEMPERATURE, Signal::GpuMemoryTemperature, 1.0)])?;
         choice!(self, "nvmlDeviceGetTemperature", 0, Signal::GpuTemperature);
         number!(self, "nvmlDeviceGetPowerUsage", Signal::GpuPower, 0.001);
@@ -91,8 +99,7 @@ impl Reader<'_, '_> {
 
     pub(super) fn medium(&mut self, medium: &mut Medium<'_>) -> Result<(), Trouble> {
         self.fields(&[
-            // An Xid 154 in the kernel log tells of a new one at once.
-            (ffi::FIELD_RECOVERY_ACTION, Signal::GpuRecoveryAction, 1.0),
+            RECOVERY_ACTION,
             (fields::ECC_CORRECTED_VOLATILE, Signal::GpuEccCorrected, 1.0),
             (fields::ECC_UNCORRECTED_VOLATILE, Signal::GpuEccUncorrected, 1.0),
             (fields::ECC_CORRECTED_AGGREGATE, Signal::GpuEccCorrectedLifetime, 1.0),
@@ -234,30 +241,6 @@ impl Reader<'_, '_> {
         )
     }
 
-    fn memory(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuMemoryTotal]) {
-            return Ok(());
-        }
-        let version = ffi::struct_version::<ffi::MemoryV2>(2);
-        let mut memory = ffi::MemoryV2 { version, total: 0, reserved: 0, free: 0, used: 0 };
-        let called = call!(
-            self.caller,
-            ffi::DeviceMemory,
-            "nvmlDeviceGetMemoryInfo_v2",
-            self.device,
-            &raw mut memory
-        );
-        self.put(
-            called,
-            &[
-                (Signal::GpuMemoryTotal, float(memory.total)),
-                (Signal::GpuMemoryUsed, float(memory.used)),
-                (Signal::GpuMemoryFree, float(memory.free)),
-                (Signal::GpuMemoryReserved, float(memory.reserved)),
-            ],
-        )
-    }
-
     fn pcie(&mut self) -> Result<(), Trouble> {
         number!(self, "nvmlDeviceGetCurrPcieLinkGeneration", Signal::GpuPcieGeneration, 1.0);
         number!(self, "nvmlDeviceGetCurrPcieLinkWidth", Signal::GpuPcieWidth, 1.0);
@@ -301,62 +284,6 @@ impl Reader<'_, '_> {
             self.gpu.is_partitioned = is_partitioned;
         }
         Ok(())
-    }
-
-    fn histogram(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuBanksLow]) {
-            return Ok(());
-        }
-        let mut banks = ffi::RowRemapperHistogram::default();
-        let called = call!(
-            self.caller,
-            ffi::DeviceHistogram,
-            "nvmlDeviceGetRowRemapperHistogram",
-            self.device,
-            &raw mut banks
-        );
-        let values = [
-            (Signal::GpuBanksLow, f64::from(banks.low)),
-            (Signal::GpuBanksNone, f64::from(banks.none)),
-        ];
-        self.put(called, &values)
-    }
-
-    fn sram(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuEccSramThreshold]) {
-            return Ok(());
-        }
-        let version = ffi::struct_version::<ffi::EccSramErrorStatusV1>(1);
-        let mut status = ffi::EccSramErrorStatusV1 { version, ..Default::default() };
-        let called = call!(
-            self.caller,
-            ffi::DeviceSram,
-            "nvmlDeviceGetSramEccErrorStatus",
-            self.device,
-            &raw mut status
-        );
-        let corrected = float(status.aggregate_corrected);
-        self.put(called, &[(Signal::GpuEccSramCorrectedLifetime, corrected)])?;
-        self.flag(called, Signal::GpuEccSramThreshold, status.threshold_exceeded != 0)
-    }
-
-    fn unrepairable(&mut self) -> Result<(), Trouble> {
-        if !self.wants(&[Signal::GpuMemoryUnrepairable]) {
-            return Ok(());
-        }
-        let version = ffi::struct_version::<ffi::UnrepairableMemory>(1);
-        let mut memory = ffi::UnrepairableMemory { words: [version, 0] };
-        let called = call!(
-            self.caller,
-            ffi::DeviceUnrepairable,
-            "nvmlDeviceGetUnrepairableMemoryFlag_v1",
-            self.device,
-            &raw mut memory
-        );
-        // An H200's driver writes the flag over the version; bindings have it after.
-        let [first, second] = memory.words;
-        let flag = if first == version { second } else { first };
-        self.flag(called, Signal::GpuMemoryUnrepairable, flag != 0)
     }
 
     fn fabric(&mut self) -> Result<(), Trouble> {

@@ -217,6 +217,26 @@ struct Answered {
     links: BTreeMap<u32, SignalSet>,
 }
 
+impl Answered {
+    /// All of it as unreadable, but for what is spared.
+    fn blind(&self, gpu: &GpuUuid, why: &str, spared: &[Signal], into: &mut Vec<Sample>) {
+        let all = self.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
+        unreadable(gpu, all, why, spared, into);
+        self.blind_links(gpu, why, into);
+    }
+
+    fn blind_links(&self, gpu: &GpuUuid, why: &str, into: &mut Vec<Sample>) {
+        for (link, signals) in &self.links {
+            let subject = Subject::Link { gpu: gpu.clone(), link: *link };
+            into.extend(signals.iter().map(|signal| Sample {
+                subject: subject.clone(),
+                signal,
+                reading: Reading::Unreadable(why.to_owned()),
+            }));
+        }
+    }
+}
+
 /// The same of all GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -224,9 +244,16 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Forgets GPUs that are no longer there.
-    pub(super) fn keep(&mut self, inventory: &[GpuIdentity]) {
-        self.gpus.retain(|gpu, _| inventory.iter().any(|identity| identity.uuid == *gpu));
+    /// Forgets GPUs that NVML no longer lists: nothing that they said is known any more. That one is lost stays as
+    /// NVML said it last, for a GPU that falls off the bus is lost first and not listed then.
+    pub(super) fn keep(&mut self, inventory: &[GpuIdentity]) -> Vec<Sample> {
+        let listed = |gpu: &GpuUuid| inventory.iter().any(|identity| identity.uuid == *gpu);
+        let mut samples = Vec::new();
+        for (gpu, answered) in self.gpus.iter().filter(|(gpu, _)| !listed(gpu)) {
+            answered.blind(gpu, "NVML no longer lists it", &[Signal::GpuLost], &mut samples);
+        }
+        self.gpus.retain(|gpu, _| listed(gpu));
+        samples
     }
 
     /// The samples of an answer; `None` where it speaks of what is no signal.
@@ -248,16 +275,10 @@ impl Seen {
                 values.samples(&Subject::Link { gpu: gpu.gpu.clone(), link }, &mut samples)?;
             }
             if let Some(why) = gpu.trouble {
-                let links = (tier == Tier::Medium).then_some(&answered.links);
                 let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
                 unreadable(&gpu.gpu, answered.tiers[tier as usize], &why, &said, &mut samples);
-                for (link, signals) in links.into_iter().flatten() {
-                    let subject = Subject::Link { gpu: gpu.gpu.clone(), link: *link };
-                    samples.extend(signals.iter().map(|signal| Sample {
-                        subject: subject.clone(),
-                        signal,
-                        reading: Reading::Unreadable(why.clone()),
-                    }));
+                if tier == Tier::Medium {
+                    answered.blind_links(&gpu.gpu, &why, &mut samples);
                 }
             }
         }
@@ -268,16 +289,7 @@ impl Seen {
     pub(super) fn blind(&self, why: &str) -> Vec<Sample> {
         let mut samples = Vec::new();
         for (gpu, answered) in &self.gpus {
-            let all = answered.tiers.into_iter().fold(SignalSet::default(), SignalSet::or);
-            unreadable(gpu, all, why, &[], &mut samples);
-            for (link, signals) in &answered.links {
-                let subject = Subject::Link { gpu: gpu.clone(), link: *link };
-                samples.extend(signals.iter().map(|signal| Sample {
-                    subject: subject.clone(),
-                    signal,
-                    reading: Reading::Unreadable(why.to_owned()),
-                }));
-            }
+            answered.blind(gpu, why, &[], &mut samples);
         }
         samples
     }
@@ -363,8 +375,12 @@ mod tests {
             ]
         );
         assert_eq!(seen.blind("hung").len(), 2);
-        seen.keep(&[]);
+        let gone = seen.keep(&[]);
+        let readings: Vec<_> = gone.iter().map(|it| (it.signal, it.reading.clone())).collect();
+        let unlisted = Reading::Unreadable("NVML no longer lists it".to_owned());
+        assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "but that it is lost stays");
         assert_eq!(seen.blind("hung"), []);
+        assert_eq!(seen.keep(&[]), []);
     }
 
     #[test]

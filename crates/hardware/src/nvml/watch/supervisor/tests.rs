@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farrier_fleet::health::observation::GpuUuid;
 
 use super::*;
-use crate::nvml::watch::wire::{GpuValues, Values};
+use crate::nvml::watch::wire::{GpuValues, Refusal, Values};
 
 /// What a child does when it is asked.
 #[derive(Debug, Clone, PartialEq)]

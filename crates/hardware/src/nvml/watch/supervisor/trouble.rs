@@ -1,0 +1,148 @@
+//! Children that refuse, hang, babble or die, and what is said of the node then.
+
+use std::time::Duration;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{Sample, Subject};
+use farrier_fleet::health::signal::Signal;
+
+use crate::nvml::watch::prober::{Children, Prober};
+use crate::nvml::watch::serve::OF_GPU;
+use crate::nvml::watch::wire::Refusal;
+use crate::nvml::watch::{ProbeReport, ProbeSaid};
+
+use super::{BACKOFF_MAX, Leaving, Supervisor};
+
+impl<C: Children> Supervisor<C> {
+    pub(super) fn refused(
+        &mut self,
+        mut child: C::Child,
+        refusal: Refusal,
+        now: Duration,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        // It ends by itself; the next one loads the library anew, which may be another by then.
+        child.dismiss();
+        self.leave(child, false, now);
+        match refusal {
+            Refusal::NoLibrary(why) => {
+                self.fall_ill(now, &why, said);
+                said.push(ProbeSaid::NoLibrary { why });
+            }
+            Refusal::Refused(error) => {
+                self.fall_ill(now, &error, said);
+                said.push(ProbeSaid::Refused { error });
+            }
+        }
+    }
+
+    pub(super) fn hung(
+        &mut self,
+        mut child: C::Child,
+        after: Duration,
+        now: Duration,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        let during = child.during();
+        if let Some(gpu) = gpu_of(&during) {
+            self.avoided.insert(gpu, now + self.deadlines.avoid);
+        }
+        child.kill();
+        self.leave(child, true, now);
+        let why = format!("NVML does not answer: it hangs in {during}");
+        self.fall_ill(now, &why, said);
+        said.push(ProbeSaid::Hung { during, after, stuck: self.stuck(now) });
+    }
+
+    pub(super) fn babbled(
+        &mut self,
+        mut child: C::Child,
+        now: Duration,
+        said: &mut Vec<ProbeSaid>,
+    ) {
+        let why = format!("it wrote what does not read, in {}", child.during());
+        child.kill();
+        self.leave(child, false, now);
+        self.fall_ill(now, &why, said);
+        said.push(ProbeSaid::Died { why });
+    }
+
+    pub(super) fn died(&mut self, mut child: C::Child, now: Duration, said: &mut Vec<ProbeSaid>) {
+        let mut how = child.ended();
+        // Its pipe is closed a moment before it is gone.
+        for _ in 0..20 {
+            if how.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            how = child.ended();
+        }
+        let mut why =
+            format!("{}, in {}", how.as_deref().unwrap_or("its output ended"), child.during());
+        let complaint = child.complaint();
+        if !complaint.is_empty() {
+            why = format!("{why}: {complaint}");
+        }
+        if how.is_none() {
+            child.kill();
+            self.leave(child, false, now);
+        }
+        self.fall_ill(now, &why, said);
+        said.push(ProbeSaid::Died { why });
+    }
+
+    pub(super) fn leave(&mut self, mut child: C::Child, hung: bool, now: Duration) {
+        // One that hung counts until the next look, even if it is gone by now: it did hang.
+        if hung || child.ended().is_none() {
+            self.leaving.push(Leaving { child, since: now, hung });
+        }
+    }
+
+    /// Nothing answers: what was known no longer is, and the next start waits.
+    pub(super) fn fall_ill(&mut self, now: Duration, why: &str, said: &mut Vec<ProbeSaid>) {
+        self.start_at = now + self.backoff;
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        self.is_ill = true;
+        self.go_blind(why, self.stuck(now), said);
+    }
+
+    fn go_blind(&mut self, why: &str, stuck: u32, said: &mut Vec<ProbeSaid>) {
+        let known = self.answers || self.stuck_said.is_none();
+        self.answers = false;
+        if known {
+            self.say_node(Some(why), stuck, said);
+        } else if self.stuck_said != Some(stuck) {
+            self.say_node(None, stuck, said);
+        }
+    }
+
+    /// A report of the parent's own; with a reason all that the GPUs said is unreadable.
+    pub(super) fn say_node(&mut self, why: Option<&str>, stuck: u32, said: &mut Vec<ProbeSaid>) {
+        let mut samples = why.map(|why| self.seen.blind(why)).unwrap_or_default();
+        let count = why.map(|why| Reading::Unreadable(why.to_owned()));
+        self.node_samples(count, stuck, &mut samples);
+        said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
+    }
+
+    pub(super) fn node_samples(
+        &mut self,
+        count: Option<Reading<f64>>,
+        stuck: u32,
+        samples: &mut Vec<Sample>,
+    ) {
+        self.stuck_said = Some(stuck);
+        let mut put = |signal, reading| {
+            samples.push(Sample { subject: Subject::Node, signal, reading });
+        };
+        if let Some(count) = count {
+            put(Signal::NodeGpusNvml, count);
+        }
+        put(Signal::NodeNvmlAnswers, Reading::Value(f64::from(u8::from(self.answers))));
+        put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)));
+    }
+}
+
+/// The GPU that a call was about, as the child writes it.
+fn gpu_of(during: &str) -> Option<u32> {
+    during.rsplit_once(OF_GPU)?.1.parse().ok()
+}
