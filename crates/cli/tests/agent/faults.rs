@@ -33,6 +33,23 @@ fn a_quiet_node_is_healthy_and_says_what_it_costs() {
 }
 
 #[test]
+fn a_gpu_that_does_not_come_back_with_the_agent_is_missed() {
+    let world = World::of(2);
+    let quick = "[tiers]\nmedium_s = 1\n[rules.\"node.gpus-missing\"]\nfor_s = 1\n";
+    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    let agent = world.agent().ready();
+    let kept = || fs::read_to_string(world.path("state/hardware.json")).unwrap_or_default();
+    agent.until(|_| kept().contains("\"gpus_most\":2"));
+    agent.stop();
+    fs::remove_file(world.path("node/gpus/0.json")).unwrap();
+    let device = format!("node/root/sys/bus/pci/devices/{}.0", gpu_address(&world));
+    fs::remove_dir_all(world.path(&device)).unwrap();
+    let agent = world.agent().ready();
+    agent.until_found("node.gpus-missing");
+    agent.stop();
+}
+
+#[test]
 fn a_lost_gpu_is_found_and_comes_back() {
     let world = World::new();
     let agent = world.agent().ready();
