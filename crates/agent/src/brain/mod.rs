@@ -209,6 +209,7 @@ impl Brain {
     /// One turn: everything between an observation and its sinks, in this order.
     pub(crate) fn turn(&mut self, now: Moment, messages: impl Iterator<Item = Seen>, tick: bool) {
         let mut batch = Batch::default();
+        let saw = self.own.sees();
         self.look_at_clock(now);
         for seen in messages {
             self.take(now, seen, &mut batch);
@@ -225,8 +226,10 @@ impl Brain {
             self.pending.add(decision.changes, decision.remembered);
         }
         let changed = self.write(now);
-        if tick || changed {
-            self.publish(now, tick);
+        // That something is not seen any more is as much news as a finding.
+        let whole = tick || saw != self.own.sees();
+        if whole || changed {
+            self.publish(now, whole);
             if changed {
                 self.crash.reach(Point::Published);
             }

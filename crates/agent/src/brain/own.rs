@@ -153,6 +153,11 @@ impl Own {
         }
     }
 
+    /// Whether NVML and the kernel log are seen.
+    pub(super) fn sees(&self) -> (bool, bool) {
+        (self.nvml_blind.is_none(), matches!(self.kernel_log, Some(Ok(()))))
+    }
+
     /// What the agent does not see now.
     pub(super) fn blindness(&self, now: Moment) -> Vec<Blindness> {
         let mut blind = Vec::new();

@@ -474,3 +474,12 @@ fn nvmls_xids_wait_for_the_first_word_of_the_log() {
     world.tick();
     assert_eq!(world.count("gpu.xid"), Some(1));
 }
+
+#[test]
+fn blindness_is_shown_at_once() {
+    let mut world = World::new();
+    world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
+    assert!(world.tick().blind.is_empty());
+    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    assert_eq!(world.published.get().unwrap().blind.len(), 1, "without waiting for a tick");
+}

@@ -82,6 +82,7 @@ fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     world.inject(&["hang", "*", "forever"]);
     let found = agent.until_found("driver.unresponsive");
     assert_eq!(found["subject"], "node");
+    agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     let (code, text) = agent.get("/healthz");
     assert_eq!(code, 503);
     assert!(text.contains("nvml: NVML: a call has not returned"), "{text}");
