@@ -25,6 +25,7 @@ pub use table::SignalValues;
 
 use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
+use super::rule::Limit;
 use super::rules::Rules;
 use super::signal::Signal;
 use ledger::{Key, Ledger, Verdict};
@@ -74,8 +75,8 @@ pub struct Coverage {
 #[derive(Debug)]
 pub struct Engine {
     rules: Rules,
-    /// By signal: the rules and clauses that look at it.
-    looks: BTreeMap<Signal, Vec<(usize, usize)>>,
+    /// By signal: the rules that look at it, and the clause of which it is the signal; none where it is a limit.
+    looks: BTreeMap<Signal, Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
     watches: BTreeMap<(usize, usize), Watch>,
@@ -332,11 +333,14 @@ fn whole(value: f64) -> u32 {
     whole
 }
 
-fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, usize)>> {
-    let mut looks: BTreeMap<Signal, Vec<(usize, usize)>> = BTreeMap::new();
+fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, Option<usize>)>> {
+    let mut looks: BTreeMap<Signal, Vec<(usize, Option<usize>)>> = BTreeMap::new();
     for (rule_at, rule) in rules.iter().enumerate() {
         for (clause_at, clause) in rule.when.iter().enumerate() {
-            looks.entry(clause.signal).or_default().push((rule_at, clause_at));
+            looks.entry(clause.signal).or_default().push((rule_at, Some(clause_at)));
+            if let Limit::Signal { signal, .. } = clause.limit {
+                looks.entry(signal).or_default().push((rule_at, None));
+            }
         }
     }
     looks

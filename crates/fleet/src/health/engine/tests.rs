@@ -122,6 +122,15 @@ fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
 }
 
 #[test]
+fn a_limit_that_comes_later_is_taken() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
+    assert!(engine.coverage().blind.iter().any(|(code, ..)| code == "gpu.pcie-narrow"));
+    engine.observe(at(1), &sample(gpu(0), Signal::GpuPcieWidthMax, 16.0));
+    assert!(!engine.coverage().blind.iter().any(|(code, ..)| code == "gpu.pcie-narrow"));
+}
+
+#[test]
 fn the_slow_one_among_peers_is_found() {
     let mut engine = engine();
     let mut opened = Vec::new();

@@ -63,6 +63,7 @@ impl Engine {
                 let is_open = self.ledger.is_open(&key(rule, subject));
                 Watch::new(rule, is_open)
             });
+            let Some(clause_at) = clause_at else { continue };
             let clause = &rule.when[clause_at];
             if let (Some(value), true) = (value, clause.measure != Measure::Last) {
                 watch.push(clause_at, now.steady_ms, watch::flag(clause, value));
