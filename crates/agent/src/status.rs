@@ -236,8 +236,10 @@ impl Status {
 /// Whether nothing that could be wrong is hidden. No blindness is tolerated: which of them hides a fault cannot be known,
 /// and the status names each, so that a rule nobody can feed on this node is turned off by name and not passed over.
 fn sees_all(state: &State) -> bool {
+    // What has not been looked at yet is not seen either.
+    let looked = state.collectors.iter().all(|collector| collector.age_s.is_some());
     let checked = state.unseen.as_ref().is_some_and(|unseen| unseen.is_empty());
-    checked && state.blind.is_empty() && state.coverage.blind.is_empty()
+    looked && checked && state.blind.is_empty() && state.coverage.blind.is_empty()
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {

@@ -10,6 +10,9 @@ use crate::state::{JournalState, Shown, State, Values};
 /// Ticks between two looks at what rules see and what the agent costs: both are costly to gather.
 const SELDOM_TICKS: u64 = 10;
 
+/// Until every collector has spoken what is seen changes with each tick.
+const FIRST_TICKS: u64 = 20;
+
 impl Brain {
     pub(super) fn publish(&mut self, now: Moment, tick: bool) {
         if tick {
@@ -56,7 +59,7 @@ impl Brain {
         let latest = self.engine.latest().map(shared).collect();
         self.values.gpus = self.engine.inventory().to_vec();
         self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
-        if self.ticks.is_multiple_of(SELDOM_TICKS) {
+        if self.ticks < FIRST_TICKS || self.ticks.is_multiple_of(SELDOM_TICKS) {
             self.coverage = Arc::new(self.engine.coverage());
             let (cpu_us, rss_bytes) = self.clock.cost();
             (self.cost.cpu_us, self.cost.rss_bytes) = (cpu_us, rss_bytes);

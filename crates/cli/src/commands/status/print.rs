@@ -160,7 +160,7 @@ fn print_finding(
     let action = &shown.finding.action;
     printer.paragraph("  do", INDENT, &format!("{action}: {}{by}", action.asks()))?;
     for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
-        printer.paragraph("  seen", INDENT, &evidence_text(evidence))?;
+        printer.paragraph("  seen", INDENT, &evidence_text(evidence, text))?;
     }
     if !clears.is_empty() {
         printer.paragraph("  clears", INDENT, clears)?;
@@ -172,7 +172,12 @@ fn severity_word(severity: Severity) -> String {
     severity.to_string()
 }
 
-fn evidence_text(evidence: &Evidence) -> String {
+fn evidence_text(evidence: &Evidence, said: &str) -> String {
+    // What the finding says already is not said again.
+    let told = |who: &str, text: &str, at| {
+        let text = if text == said { String::new() } else { format!(": {text}") };
+        format!("{who}, {}{text}", second(at))
+    };
     match evidence {
         Evidence::Signal { signal, measure, value, limit, at } => {
             let measure = if measure.is_empty() { String::new() } else { format!(" ({measure})") };
@@ -183,8 +188,8 @@ fn evidence_text(evidence: &Evidence) -> String {
             };
             format!("{signal}{measure} is {value}, held against {}, {}", round(*limit), second(*at))
         }
-        Evidence::Kernel { text, at } => format!("kernel log, {}: {text}", second(*at)),
-        Evidence::Check { text, at } => format!("check, {}: {text}", second(*at)),
+        Evidence::Kernel { text, at } => told("kernel log", text, *at),
+        Evidence::Check { text, at } => told("check", text, *at),
     }
 }
 
@@ -195,6 +200,9 @@ fn round(value: f64) -> f64 {
 
 fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let mut lines: Vec<String> = status.not_seen.iter().map(|blind| blind.why.clone()).collect();
+    for collector in status.collectors.iter().filter(|it| it.age_s.is_none()) {
+        lines.push(format!("{} has not looked yet", collector.name));
+    }
     if status.agent.is_some() && status.not_checked.is_none() {
         lines.push("the node's packages and files have not been checked yet".to_owned());
     }
