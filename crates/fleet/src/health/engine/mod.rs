@@ -215,7 +215,7 @@ impl Engine {
             let subject = self.table.subject(*subject).clone();
             match &watch.truth {
                 Truth::Unsupported(signal) => coverage.unsupported.push((code, subject, *signal)),
-                Truth::Early => *coverage.early.entry(code).or_default() += 1,
+                Truth::Early | Truth::Unread(_) => *coverage.early.entry(code).or_default() += 1,
                 Truth::Unknown(why) => coverage.blind.push((code, subject, why.clone())),
                 Truth::Holds | Truth::HoldsNot => *coverage.watched.entry(code).or_default() += 1,
             }
@@ -289,7 +289,7 @@ impl Engine {
             self.recovered(whose, why, now);
             for ((at, place), watch) in &mut self.watches {
                 if whose(self.table.subject(*place)) {
-                    watch.forget(self.rules.at(*at));
+                    watch.forget(self.rules.at(*at), now.steady_ms);
                 }
             }
         }

@@ -122,12 +122,19 @@ fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
 }
 
 #[test]
-fn a_limit_that_comes_later_is_taken() {
-    let mut engine = engine();
-    engine.observe(at(0), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
-    assert!(engine.coverage().blind.iter().any(|(code, ..)| code == "gpu.pcie-narrow"));
+fn a_limit_that_comes_later_is_taken_and_one_that_never_comes_is_told() {
+    let (mut engine, mut other) = (engine(), engine());
+    for engine in [&mut engine, &mut other] {
+        engine.observe(at(0), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
+        assert!(engine.coverage().early.contains_key("gpu.pcie-narrow"));
+    }
     engine.observe(at(1), &sample(gpu(0), Signal::GpuPcieWidthMax, 16.0));
-    assert!(!engine.coverage().blind.iter().any(|(code, ..)| code == "gpu.pcie-narrow"));
+    assert!(engine.coverage().watched.contains_key("gpu.pcie-narrow"));
+    other.observe(at(300), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
+    let blind = other.coverage().blind;
+    assert!(
+        blind.iter().any(|(code, _, why)| code == "gpu.pcie-narrow" && why.contains("never read"))
+    );
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Engine {
             touched.insert(at);
             let watch = self.watches.entry((at, place)).or_insert_with(|| {
                 let is_open = self.ledger.is_open(&key(rule, subject));
-                Watch::new(rule, is_open)
+                Watch::new(rule, is_open, now.steady_ms)
             });
             let Some(clause_at) = clause_at else { continue };
             let clause = &rule.when[clause_at];
@@ -185,7 +185,7 @@ impl Engine {
             lacking.or(fails.then_some(Truth::HoldsNot)).or(unknown).unwrap_or(Truth::Holds);
         // A finding from before a restart: its window has not been watched for long enough to say that it is over.
         let too_soon = truth == Truth::HoldsNot && is_open && watch.is_young(rule, now.steady_ms);
-        let truth = if too_soon { Truth::Early } else { truth };
+        let truth = if too_soon { Truth::Early } else { watch.judge_unread(truth, now.steady_ms) };
         Tried { place, truth, measured }
     }
 

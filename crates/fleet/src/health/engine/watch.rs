@@ -16,6 +16,8 @@ pub(super) enum Truth {
     Unknown(String),
     /// Its window has not been watched for long enough yet.
     Early,
+    /// This signal has never been read.
+    Unread(Signal),
     /// The part does not have this signal.
     Unsupported(Signal),
 }
@@ -31,7 +33,13 @@ pub(super) struct Watch {
     pub(super) truth: Truth,
     /// Whether its finding is open.
     pub(super) is_open: bool,
+    /// When the first of its signals came.
+    born_ms: i64,
 }
+
+/// A signal that has not come for so long after its companions does not come soon: every tier but the hourly one has
+/// been read several times by then.
+const UNREAD_MS: i64 = 300_000;
 
 /// What a turn comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +60,7 @@ pub(super) struct Measured {
 }
 
 impl Watch {
-    pub(super) fn new(rule: &Rule, is_open: bool) -> Self {
+    pub(super) fn new(rule: &Rule, is_open: bool, now_ms: i64) -> Self {
         let series = |clause: &Clause| {
             (clause.measure != Measure::Last).then(|| Series::new(clause.measure))
         };
@@ -60,8 +68,9 @@ impl Watch {
             series: rule.when.iter().map(series).collect(),
             since_ms: None,
             holding: false,
-            truth: Truth::Unknown("not read yet".to_owned()),
+            truth: Truth::Early,
             is_open,
+            born_ms: now_ms,
         }
     }
 
@@ -81,8 +90,19 @@ impl Watch {
     }
 
     /// What was before does not count any more.
-    pub(super) fn forget(&mut self, rule: &Rule) {
-        *self = Self::new(rule, self.is_open);
+    pub(super) fn forget(&mut self, rule: &Rule, now_ms: i64) {
+        *self = Self::new(rule, self.is_open, now_ms);
+    }
+
+    /// A signal that was never read is early at first, and then nobody knows it.
+    pub(super) fn judge_unread(&self, truth: Truth, now_ms: i64) -> Truth {
+        match truth {
+            Truth::Unread(signal) if now_ms - self.born_ms >= UNREAD_MS => {
+                Truth::Unknown(format!("{signal}: never read"))
+            }
+            Truth::Unread(_) => Truth::Early,
+            other => other,
+        }
     }
 
     /// The measure of a clause, from the newest value or the past.
@@ -104,7 +124,7 @@ impl Watch {
         let holds = match &truth {
             Truth::Holds => true,
             Truth::HoldsNot => false,
-            Truth::Unknown(_) | Truth::Early | Truth::Unsupported(_) => {
+            Truth::Unknown(_) | Truth::Early | Truth::Unread(_) | Truth::Unsupported(_) => {
                 // What is not known neither opens nor clears; a stretch that it interrupts begins anew.
                 self.since_ms = None;
                 self.truth = truth;
@@ -161,7 +181,7 @@ pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<
         Some(Reading::Value(value)) => Ok(*value),
         Some(Reading::Absent) => Err(Truth::Unsupported(signal)),
         Some(Reading::Unreadable(why)) => Err(Truth::Unknown(format!("{signal}: {why}"))),
-        None => Err(Truth::Unknown(format!("{signal}: not read yet"))),
+        None => Err(Truth::Unread(signal)),
     }
 }
 
