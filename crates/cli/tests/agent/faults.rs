@@ -109,7 +109,7 @@ fn a_probe_that_is_killed_is_started_again() {
         .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         .collect();
     assert_eq!(pids.len(), 1, "{pids:?}");
-    assert!(Command::new("kill").args(["-KILL", &pids[0]]).status().unwrap().success());
+    crate::kill::kill("-KILL", &pids[0]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.stop();

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+#[path = "../support/kill.rs"]
+mod kill;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -190,8 +190,7 @@ impl Agent<'_> {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.pid().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        crate::kill::kill(name, &self.pid().to_string());
     }
 
     /// Waits for its end by itself.

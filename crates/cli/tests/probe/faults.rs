@@ -1,7 +1,6 @@
 //! GPUs that are lost, calls that hang, drivers that go: what is said, and that the rest goes on.
 
 use std::fs;
-use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -253,7 +252,7 @@ fn a_child_that_is_killed_is_replaced() {
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Rare);
     let pid = pid_of(&world).unwrap();
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    crate::kill::kill("-KILL", &pid.to_string());
     let (why, _) = watch.until(|said| match said {
         ProbeSaid::Died { why } => Some(why.clone()),
         _ => None,

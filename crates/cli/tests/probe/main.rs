@@ -6,6 +6,8 @@
 )]
 
 mod faults;
+#[path = "../support/kill.rs"]
+mod kill;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "what commands print is for other tests")]
 mod support;
