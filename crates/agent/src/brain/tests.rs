@@ -337,7 +337,12 @@ fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
     let state = world.tick();
     assert!(state.blind.is_empty());
-    assert_eq!(verdict(&state), Verdict::Unknown, "the node was not checked yet");
+    assert_eq!(verdict(&state), Verdict::Unknown, "nobody has looked yet");
+    let all = Collector::ALL
+        .into_iter()
+        .map(|collector| Seen::Report(Report { collector: Some(collector), ..Report::default() }));
+    world.turn(all.collect(), false);
+    assert_eq!(verdict(&world.tick()), Verdict::Unknown, "the node was not checked yet");
     let checked = |unseen| Seen::Checked { items: Vec::new(), unseen };
     let hidden = Unseen { code: "grub".to_owned(), why: "only root may read it".to_owned() };
     world.turn(vec![checked(vec![hidden])], false);

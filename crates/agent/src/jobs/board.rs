@@ -197,7 +197,10 @@ impl Board {
             finding.severity,
             finding.action.asks()
         );
-        let standing = Standing { subject: finding.subject.clone(), reason };
+        // A node that goes down takes every rank with it, whichever GPU is to blame.
+        let whole_node = finding.action >= Action::RebootNode;
+        let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
+        let standing = Standing { subject, reason };
         let mut inner = self.lock();
         for held in processes.unwrap_or_default() {
             let clients = inner.clients.values_mut();

@@ -156,10 +156,10 @@ fn whoever_works_on_a_failing_gpu_is_told_once() {
         let served = serve();
         let mut sick = Client::hello(&served, "sick", "GPU-0").await;
         let mut well = Client::hello(&served, "well", "GPU-1").await;
-        let bad = finding(5, "GPU-0", Severity::Fatal, Action::RebootNode);
+        let bad = finding(5, "GPU-0", Severity::Fatal, Action::ResetGpu);
         served.board.finding(&bad, None);
         served.board.finding(&bad, None);
-        served.board.finding(&finding(6, "GPU-0", Severity::Warning, Action::RebootNode), None);
+        served.board.finding(&finding(6, "GPU-0", Severity::Warning, Action::ResetGpu), None);
         served.board.finding(&finding(7, "GPU-0", Severity::Fatal, Action::RestartApp), None);
         let told = sick.hear().await.unwrap();
         assert_eq!((&told["type"], &told["finding"]), (&json!("checkpoint_wanted"), &json!(5)));
@@ -365,8 +365,11 @@ fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
         assert!(refused.unwrap_err().contains("once"));
     }
     // Only the first one counted: a fault of another GPU is none of its business.
-    board.finding(&finding(1, "GPU-7", Severity::Fatal, Action::RebootNode), None);
+    board.finding(&finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
     assert_eq!(board.jobs()[0].checkpoints_wanted, 0);
+    // A node that goes down takes it along, whichever GPU is to blame.
+    board.finding(&finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
+    assert_eq!(board.jobs()[0].checkpoints_wanted, 1);
 }
 
 #[test]

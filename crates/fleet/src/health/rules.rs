@@ -64,7 +64,7 @@ pub enum RulesError {
     },
     /// The configuration changes what the rule does not have.
     #[error(
-        "rule `{code}` has no number to set `limit` to: its limit is another signal, its peers, or an event"
+        "rule `{code}` has no number to set `limit` to: it looks at a flag, a state, another signal, its peers, or an event"
     )]
     NoLimit {
         /// Which.
@@ -129,7 +129,10 @@ impl Rules {
         rule.for_s = change.for_s.unwrap_or(rule.for_s);
         let Some(limit) = change.limit else { return Ok(()) };
         match rule.when.first_mut() {
-            Some(clause) if matches!(clause.limit, Limit::Number(_)) => {
+            Some(clause)
+                if matches!(clause.limit, Limit::Number(_))
+                    && is_amount(clause.signal.behaviour()) =>
+            {
                 clause.limit = Limit::Number(limit);
                 // A distance that was chosen for another limit may turn hysteresis upside down.
                 clause.clear = None;
@@ -159,6 +162,11 @@ fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {
     let form =
         |err: toml::de::Error| RulesError::Form { file: file.to_owned(), why: err.to_string() };
     Ok(toml::from_str::<File>(text).map_err(form)?.rule)
+}
+
+/// Whether more or less of it makes sense. A flag that is compared with 5 never fires.
+fn is_amount(behaviour: Behaviour) -> bool {
+    matches!(behaviour, Behaviour::Gauge | Behaviour::Counter)
 }
 
 /// What keeps a rule from being one.

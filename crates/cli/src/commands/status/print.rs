@@ -198,6 +198,16 @@ fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
+/// Some names, and how many more there are.
+fn named(codes: &[&str]) -> String {
+    const SHOWN: usize = 3;
+    let first = codes[..codes.len().min(SHOWN)].join(", ");
+    match codes.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first} and {more} more rules (--output json lists them)"),
+    }
+}
+
 fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let mut lines: Vec<String> = status.not_seen.iter().map(|blind| blind.why.clone()).collect();
     for collector in status.collectors.iter().filter(|it| it.age_s.is_none()) {
@@ -213,12 +223,18 @@ fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         let count = status.journal.damaged_lines;
         lines.push(format!("{count} lines of the journal are damaged: what they said is lost"));
     }
+    // One cause blinds many rules: it is said once.
+    let mut causes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (code, blind) in &status.rules_blind {
-        lines.push(format!("{code} on {} parts: {}", blind.parts, blind.why));
+        let why = blind.why.split_once(": ").map_or(blind.why.as_str(), |(_, why)| why);
+        causes.entry(why).or_default().push(code);
+    }
+    for (why, codes) in causes {
+        lines.push(format!("{why}: {} sees nothing", named(&codes)));
     }
     if !status.rules_early.is_empty() {
         let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
-        lines.push(format!("rules whose window is not full yet: {}", codes.join(", ")));
+        lines.push(format!("{}: the window is not full yet", named(&codes)));
     }
     if !status.not_supported.is_empty() {
         let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();

@@ -380,8 +380,10 @@ fn rules_can_be_changed_while_findings_are_open() {
             super::super::rules::RuleOverride { limit: Some(3.0), ..Default::default() },
         ),
     ]);
+    let flag = super::super::rules::RuleOverride { limit: Some(5.0), ..Default::default() };
+    let wrong: BTreeMap<_, _> = wrong.into_iter().chain([("gpu.lost".to_owned(), flag)]).collect();
     let errors = Rules::configured(&wrong).unwrap_err();
-    assert_eq!(errors.len(), 2, "both are said");
+    assert_eq!(errors.len(), 3, "all are said");
     assert!(errors.iter().any(|err| err.to_string().contains("did you mean `gpu.rows-failed`?")));
 }
 
