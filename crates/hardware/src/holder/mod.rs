@@ -189,6 +189,7 @@ mod tests {
     #[test]
     fn this_process_is_found() {
         let found = holder(&Root::unrecorded("/"), std::process::id());
-        assert!(found.name.is_some() && found.command.is_some() && found.uid.is_some());
+        // Not its command: another test's thread may wait for the disk, and then that is not read.
+        assert!(found.name.is_some() && found.uid.is_some());
     }
 }
