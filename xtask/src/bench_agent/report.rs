@@ -14,8 +14,8 @@ changes fast each second, the rest less often; besides NVML it reads the kernel 
 checks the node. The simulated library answers from memory in the process of whoever calls it: a call over which a real \
 driver takes long costs no more than another here. What real calls cost is in [agent_h200.md](agent_h200.md).
 
-The kernel log of a simulated node is a file that is looked at every 20 ms, which costs (thread `kernel`) and delays what a \
-real `/dev/kmsg` does not: there the reader sleeps until the kernel wakes it.
+The kernel log of a simulated node is a file, for whose growth the reader waits with inotify (thread `kernel`); a real \
+`/dev/kmsg` wakes its reader by itself.
 ";
 
 pub(super) fn text(costs: &[Cost], latency: &Times, flood: &Flood) -> anyhow::Result<String> {

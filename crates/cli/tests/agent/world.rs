@@ -1,16 +1,19 @@
 //! A simulated node with an agent that does not outlive its test.
 
+#[path = "../support/library.rs"]
+mod library;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::support::{Ran, farrier, run};
+use library::build_library;
 
 /// What the agent does within a second may take longer on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -254,21 +257,6 @@ impl Drop for Agent<'_> {
 pub(crate) fn find(status: &Value, code: &str) -> Option<Value> {
     let findings = status["findings"].as_array()?;
     findings.iter().map(|it| &it["finding"]).find(|it| it["code"] == code).cloned()
-}
-
-/// Builds the library beside the binary: tests of one package do not build the library of another.
-fn build_library() {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap();
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["build", "--quiet", "--locked", "-p", "farrier-nvml-sim", "--target-dir"]);
-        command.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if folder.ends_with("release") {
-            command.arg("--release");
-        }
-        assert!(command.status().unwrap().success(), "the library does not build");
-    });
 }
 
 /// Whether this is root, to whom nothing is denied.

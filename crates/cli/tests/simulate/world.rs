@@ -1,13 +1,16 @@
 //! What the tests run in: a simulated node in a temporary directory, and a Python with the clients.
 
+#[path = "../support/library.rs"]
+mod library;
+
 use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::support::{Ran, run};
+pub(crate) use library::build_library;
 
 /// The clients, pinned: what they print is part of the tests.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
@@ -146,21 +149,6 @@ pub(crate) fn ended_within(child: &mut Child, limit: Duration) -> Option<std::pr
         std::thread::sleep(Duration::from_millis(20));
     }
     None
-}
-
-/// Builds the library beside the binary: tests of one package do not build the library of another.
-pub(crate) fn build_library() {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = profile_folder();
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["build", "--quiet", "--locked", "-p", "farrier-nvml-sim", "--target-dir"]);
-        command.arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if folder.ends_with("release") {
-            command.arg("--release");
-        }
-        assert!(command.status().unwrap().success(), "the library does not build");
-    });
 }
 
 /// `target/debug` or `target/release`.
