@@ -1,0 +1,58 @@
+"""Which tests can run here: those of a framework run where it is installed, those of a GPU where there is one.
+
+`FARRIER_NEEDS` names what must be there ("torch,keras"): a missing one is then an error and not a test that did not run.
+What did not run is said at the end.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+FRAMEWORKS = ("torch", "keras", "jax")
+
+
+def _has_gpu() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _present() -> set[str]:
+    found = {name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None}
+    if _has_gpu():
+        found.add("gpu")
+    return found
+
+
+PRESENT = _present()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    needed = {name for name in os.environ.get("FARRIER_NEEDS", "").split(",") if name}
+    unknown = needed - {*FRAMEWORKS, "gpu"}
+    if unknown:
+        raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(unknown)}; known: {', '.join(FRAMEWORKS)}, gpu")
+    missing = needed - PRESENT
+    if missing:
+        raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(missing)}, and this Python has no such thing")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """A file under tests/NAME/ needs that framework (or a GPU) to be imported at all."""
+    parts = set(collection_path.parts)
+    return True if parts & {*FRAMEWORKS, "gpu"} - PRESENT else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    absent = [name for name in (*FRAMEWORKS, "gpu") if name not in PRESENT]
+    if absent:
+        terminalreporter.write_line(f"did not run, for want of them: the tests of {', '.join(absent)}")
