@@ -47,9 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """A file under tests/NAME/ needs that framework (or a GPU) to be imported at all."""
-    parts = set(collection_path.parts)
-    return True if parts & {*FRAMEWORKS, "gpu"} - PRESENT else None
+    """A file under tests/with_NAME/ needs that framework (or a GPU) to be imported at all."""
+    absent = {f"with_{name}" for name in (*FRAMEWORKS, "gpu") if name not in PRESENT}
+    return True if absent.intersection(collection_path.parts) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
