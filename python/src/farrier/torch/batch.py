@@ -1,0 +1,95 @@
+"""A batch as its tensors: nested dicts, tuples, lists, dataclasses, and what has the methods of a dict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from farrier.torch.lengths import Lengths
+
+#: Tells two batches apart that need different graphs: structure, names, shapes, types, and every value that is no tensor.
+Signature = tuple[object, ...]
+
+
+def rebuild(value: Any, each: Callable[[str, Any], Any], name: str = "") -> Any:
+    """The same structure, with `each(name, leaf)` in place of each leaf."""
+    inner = (lambda key: f"{name}.{key}") if name else str
+    if isinstance(value, Mapping):
+        made = {key: rebuild(item, each, inner(key)) for key, item in value.items()}
+        return made if type(value) is dict else _like(value, made)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(rebuild(getattr(value, key), each, inner(key)) for key in value._fields))
+    if isinstance(value, (tuple, list)):
+        return type(value)(rebuild(item, each, inner(str(place))) for place, item in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        made = {field.name: rebuild(getattr(value, field.name), each, inner(field.name)) for field in fields}
+        return dataclasses.replace(value, **made)
+    return each(name, value)
+
+
+def _like(mapping: Mapping[str, Any], made: dict[str, Any]) -> Any:
+    """Hugging Face's BatchEncoding and its kind: made from a dict, read by attribute too."""
+    try:
+        return type(mapping)(made)  # type: ignore[call-arg]
+    except TypeError:
+        return made
+
+
+def leaves(value: Any) -> dict[str, Any]:
+    """Every leaf by its name."""
+    found: dict[str, Any] = {}
+
+    def note(name: str, leaf: Any) -> Any:
+        found[name] = leaf
+        return leaf
+
+    rebuild(value, note)
+    return found
+
+
+def tensors(value: Any) -> dict[str, Tensor]:
+    """Every tensor by its name."""
+    return {name: leaf for name, leaf in leaves(value).items() if isinstance(leaf, Tensor)}
+
+
+def signature(batch: Any) -> Signature:
+    """What a graph for this batch is made for. Raises TypeError for a leaf that is neither tensor nor plain value."""
+    parts: list[object] = []
+    for name, leaf in leaves(batch).items():
+        if isinstance(leaf, Tensor):
+            parts.append((name, tuple(leaf.shape), leaf.dtype))
+        elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
+            parts.append((name, leaf))
+        else:
+            raise TypeError(
+                f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: give tensors or plain values"
+            )
+    return tuple(parts)
+
+
+def padded(batch: Any, lengths: Lengths) -> Any:
+    """The batch padded to its bucket. Every tensor with the length must be named with its padding value."""
+    named = {name: tensor for name, tensor in tensors(batch).items() if tensor.dim() > lengths.dim}
+    missing = sorted(set(lengths.pad) - set(named))
+    if missing:
+        raise ValueError(f"pad names {missing}, and the batch has {sorted(named)} with a dimension {lengths.dim}")
+    longest = max(named[name].shape[lengths.dim] for name in lengths.pad)
+    unnamed = sorted(name for name in set(named) - set(lengths.pad) if named[name].shape[lengths.dim] == longest)
+    if unnamed:
+        raise ValueError(f"{unnamed} have the length {longest} and no padding value in pad")
+    target = lengths.bucket(longest)
+
+    def pad(name: str, leaf: Any) -> Any:
+        if name not in lengths.pad or not isinstance(leaf, Tensor):
+            return leaf
+        after = leaf.dim() - 1 - lengths.dim
+        room = target - leaf.shape[lengths.dim]
+        return functional.pad(leaf, (0, 0) * after + (0, room), value=lengths.pad[name]) if room else leaf
+
+    return rebuild(batch, pad)

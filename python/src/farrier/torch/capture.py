@@ -1,0 +1,128 @@
+"""The hands of a captured step: one stream, one pool of memory, and the graphs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farrier.torch.batch import rebuild, tensors
+
+#: What the CUDA array interface calls a type of that many bytes; the tensor is then viewed as what it is.
+_INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
+
+
+class Arena:
+    """Where steps are run and captured.
+
+    All graphs share the pool, and eager steps run in it as well: between two replays its memory is free, so that the
+    eager step of a comparison and the graph never need memory at the same time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.MemPool()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """The arena's stream, joined to the current one on both ends. Memory is of the usual pool."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:
+            current.wait_stream(self.stream)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """The arena's stream and pool. Backward runs on this thread: the pool is that of a thread."""
+        single = torch.autograd.set_multithreading_enabled(False)
+        with self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
+            yield
+
+
+class Address:
+    """Where a tensor of a graph lies. It holds no memory: what is there is valid until the pool is next used."""
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self.name = name
+        self.dtype = tensor.dtype
+        width = tensor.element_size()
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(step * width for step in tensor.stride()),
+            "typestr": _INTEGER_OF_BYTES[width],
+        }
+
+    def tensor(self, device: torch.device) -> Tensor:
+        """What lies there now."""
+        return torch.as_tensor(self, device=device).view(self.dtype)
+
+
+class Captured:
+    """One step for one shape of batch, as a graph."""
+
+    def __init__(self, arena: Arena, batch: Any) -> None:
+        self.arena = arena
+        self.replays = 0
+        self.gradients: list[Address] = []
+        self._graph = torch.cuda.CUDAGraph()
+        self._batch = on_device(batch, arena.device, copy=True)
+        self._inputs = tensors(self._batch)
+        self._result: Any = None
+
+    def capture(self, fn: Callable[[Any], Any]) -> None:
+        """Records the step; nothing of it is run.
+
+        `thread_local`: a loader's thread may allocate pinned memory meanwhile.
+        """
+        pool: Any = self.arena.pool.id
+        with torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
+            self._result = fn(self._batch)
+        self._result = detached(self._result)
+
+    def note_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
+        """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
+        self.gradients += [Address(name, gradient) for name, gradient in gradients]
+
+    def replay(self, batch: Any) -> None:
+        """Runs the step on a batch of the shape it was made for."""
+        for name, tensor in tensors(batch).items():
+            self._inputs[name].copy_(tensor, non_blocking=True)
+        self._graph.replay()
+
+    def found(self) -> Iterator[tuple[str, Tensor]]:
+        """The gradients of the last replay."""
+        for address in self.gradients:
+            yield address.name, address.tensor(self.arena.device)
+
+    @property
+    def result(self) -> Any:
+        """What the step returned, copied: the next replay writes over it."""
+        return rebuild(self._result, lambda _, leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
+
+    def reset(self) -> None:
+        """Gives the graph up. Its memory is the pool's."""
+        self._graph.reset()
+        self._result = None
+
+
+def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
+    """The batch with its tensors on the device."""
+
+    def move(_: str, leaf: Any) -> Any:
+        return leaf.to(device, non_blocking=True, copy=copy) if isinstance(leaf, Tensor) else leaf
+
+    return rebuild(batch, move)
+
+
+def detached(result: Any) -> Any:
+    """Without the autograd graph, which would keep every activation."""
+    return rebuild(result, lambda _, leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf)

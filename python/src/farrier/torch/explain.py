@@ -1,0 +1,89 @@
+"""Why a step cannot be captured, in words, with the line of the user's code that does it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+#: Folders whose frames are not the user's code.
+_NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/farrier/torch/", "<frozen")
+
+#: What a message of torch or CUDA means for a capture, and what to do. The first that matches counts.
+_MEANINGS: tuple[tuple[str, str, str], ...] = (
+    (
+        "synchronizing CUDA operation",
+        "it waits for the GPU (`.item()`, `.cpu()`, `.tolist()`, `float(t)`, `if t:`, `nonzero`, a mask as index)",
+        "keep the value on the GPU and read it outside of the step; choose with torch.where instead of `if`",
+    ),
+    (
+        "operation not permitted when stream is capturing",
+        "it does what a capture does not allow: it waits for the GPU, or uses the legacy default stream",
+        "move it out of the step, or keep its result on the GPU",
+    ),
+    (
+        "would make the legacy stream depend on a capturing",
+        "it uses the default stream in between",
+        "run everything on the current stream",
+    ),
+    (
+        "unjoined work",
+        "it starts work on another stream and does not wait for it",
+        "join the other stream before the step ends: torch.cuda.current_stream().wait_stream(other)",
+    ),
+    (
+        "dependency created on uncaptured work",
+        "it waits for work of another stream that was queued before the step",
+        "let the other stream wait for the current one first: other.wait_stream(torch.cuda.current_stream())",
+    ),
+    (
+        "Cannot prepare for replay during capturing stage",
+        "it replays another graph (a part compiled with mode reduce-overhead does)",
+        "compile that part with mode default: the whole step is one graph already",
+    ),
+    (
+        "Attempting CUDA graph capture of step() for an instance of",
+        "its optimizer counts steps on the host",
+        "use an optimizer of torch.optim with capturable=True",
+    ),
+    ("generator", "it draws random numbers of a generator that the graph does not know", "use the default generator"),
+    ("out of memory", "there is no memory for it", "give less memory to others, or keep fewer graphs"),
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a step runs eagerly."""
+
+    what: str
+    remedy: str
+    where: str | None = None
+
+    def __str__(self) -> str:
+        where = f" at {self.where}" if self.where else ""
+        return f"{self.what}{where}. What helps: {self.remedy}"
+
+
+def users_line(trace: TracebackType | None) -> str | None:
+    """The innermost line that is the user's own, as `file:line: code`."""
+    frames = [
+        frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _NOT_THE_USERS)
+    ]
+    if not frames:
+        return None
+    last = frames[-1]
+    return f"{Path(last.filename).name}:{last.lineno}: {last.line}"
+
+
+def reason(err: BaseException) -> Reason:
+    """What an exception in a capture, or in the run before it, means."""
+    text = str(err)
+    where = users_line(err.__traceback__)
+    for sign, what, remedy in _MEANINGS:
+        if sign.lower() in text.lower():
+            return Reason(f"the step cannot be captured: {what}", remedy, where)
+    first = text.splitlines()[0] if text else type(err).__name__
+    return Reason(
+        f"the step cannot be captured: {type(err).__name__}: {first}", "see the line, or run it with graph=False", where
+    )

@@ -1,0 +1,106 @@
+"""When a step is captured, verified and given up. Pure: no torch, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the user decides.
+
+    Attributes:
+        warmups: eager steps before the first capture (at least 11 under DistributedDataParallel, which reorders its
+            buckets in the first ones).
+        sights: how often a shape must have been seen before it gets a graph of its own.
+        graphs: how many graphs are kept; the one unused for longest goes.
+        shapes: so many shapes without one that comes back, and the step is said to change its shape every time.
+        gain: the least speed-up for which a graph is made and kept (1.01: one per cent).
+        verify_every: replays between two comparisons with an eager step; besides, replays 1, 2, 4, 8 ... are compared.
+        profile: whether one eager step is measured with the profiler, to say beforehand what a graph would bring.
+    """
+
+    warmups: int = 3
+    sights: int = 2
+    graphs: int = 8
+    shapes: int = 32
+    gain: float = 1.01
+    verify_every: int = 1000
+    profile: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("warmups", "sights", "graphs", "shapes", "verify_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, and must be 1 or more")
+
+
+def verification_due(replays: int, every: int) -> bool:
+    """Whether the replay of that number (the first is 1) is compared with an eager step.
+
+    Early ones often, because what a graph bakes in (a Python number that changes) shows within a few steps.
+    """
+    early = replays < every and replays & (replays - 1) == 0
+    return early or replays % every == 0
+
+
+@dataclass(frozen=True)
+class Boundness:
+    """One eager step: what the host needed for it and what the GPU needed.
+
+    `busy_s` is the time in which a kernel or copy ran; None where no profiler could say. `launches` likewise.
+    """
+
+    wall_s: float
+    enqueue_s: float
+    busy_s: float | None = None
+    launches: int | None = None
+    launch_s: float | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster the step would be if the GPU never waited for the host; None: not known."""
+        if self.busy_s is not None and self.busy_s > 0:
+            return max(1.0, self.wall_s / self.busy_s)
+        if self.enqueue_s < 0.5 * self.wall_s:
+            return 1.0  # The host was done long before the GPU: it is not what the step waits for.
+        return None
+
+    def __str__(self) -> str:
+        busy = "unknown" if self.busy_s is None else f"{100 * self.busy_s / self.wall_s:.0f} %"
+        gain = "unknown" if self.gain is None else f"{self.gain:.2f}x at most"
+        launches = "" if self.launches is None else f", {self.launches} launches"
+        if self.launch_s is not None:
+            launches += f" ({1e3 * self.launch_s:.2f} ms in the launching calls)"
+        return f"eager step {1e3 * self.wall_s:.2f} ms, GPU busy {busy}{launches}; a graph would bring {gain}"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far gradients of one batch may lie apart.
+
+    `relative` is the largest ||a - b|| / ||b|| of one gradient, with ||b|| not below `floor` times the norm of all
+    gradients: a gradient that is noise is not held to its own size.
+    """
+
+    relative: float
+    floor: float = 1e-3
+
+    def allows(self, difference: float, norm: float, whole: float) -> bool:
+        """Whether a gradient of that norm may differ by that much. What is no number never may."""
+        return difference <= self.relative * max(norm, self.floor * whole)
+
+
+#: Bits of the fraction, by dtype: rounding of one step is 2**-(bits + 1).
+FRACTION_BITS = {"float64": 52, "float32": 23, "bfloat16": 7, "float16": 10}
+
+
+def tolerance_for(dtype: str, *, noise: float = 0.0) -> Tolerance:
+    """What rounding of that type explains.
+
+    Eight roundings; for 32-bit types the products may be of TF32 (10 bits). `noise` is what two eager runs of one batch
+    were seen to differ by (atomic additions): four times that is allowed.
+    """
+    if dtype not in FRACTION_BITS:
+        raise ValueError(f"no tolerance is known for gradients of {dtype}")
+    bits = min(FRACTION_BITS[dtype], 10) if dtype == "float32" else FRACTION_BITS[dtype]
+    return Tolerance(relative=max(8.0 * 2.0 ** -(bits + 1), 4.0 * noise))
