@@ -67,9 +67,7 @@ def signature(batch: Any) -> Signature:
         elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
             parts.append((name, leaf))
         else:
-            raise TypeError(
-                f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: give tensors or plain values"
-            )
+            raise TypeError(f"`{name or 'batch'}` of the batch is a {type(leaf).__name__}: give tensors or plain values")
     return tuple(parts)
 
 

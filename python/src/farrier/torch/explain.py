@@ -67,9 +67,7 @@ class Reason:
 
 def users_line(trace: TracebackType | None) -> str | None:
     """The innermost line that is the user's own, as `file:line: code`."""
-    frames = [
-        frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _NOT_THE_USERS)
-    ]
+    frames = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _NOT_THE_USERS)]
     if not frames:
         return None
     last = frames[-1]

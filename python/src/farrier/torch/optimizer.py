@@ -33,9 +33,7 @@ def prepare(optimizer: Optimizer) -> None:
             group["capturable"] = True
         elif not gated:
             name = type(optimizer).__name__
-            raise UnsupportedOptimizer(
-                f"{name} has no `capturable`: its step counts on the host; AdamW, for one, has it"
-            )
+            raise UnsupportedOptimizer(f"{name} has no `capturable`: its step counts on the host; AdamW, for one, has it")
         if gated and not group.get("fused") and not group.get("foreach") and _fusable(group):
             group["fused"], group["foreach"] = True, False
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections import Counter
@@ -53,7 +54,7 @@ class Step:
             self._begin()
 
     def _begin(self) -> None:
-        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self._model.named_parameters()}
         for optimizer in self._optimizers:
             for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
                 names.setdefault(parameter, f"parameter {place} of {type(optimizer).__name__}")
@@ -62,9 +63,12 @@ class Step:
         self._prepare()
         self._watch = Watch(self._optimizers, names)
         for optimizer in self._optimizers:
-            hook: Any = optimizer.register_load_state_dict_post_hook
-            hook(lambda _: self.forget("the optimizer's state was loaded"))
-        self._model.register_load_state_dict_post_hook(lambda *_: self.forget("the model's weights were loaded"))
+            when_loaded: Any = optimizer.register_load_state_dict_post_hook
+            when_loaded(functools.partial(self._loaded, "the optimizer's state was loaded"))
+        self._model.register_load_state_dict_post_hook(functools.partial(self._loaded, "the model's weights were loaded"))
+
+    def _loaded(self, why: str, *_: object) -> None:
+        self.forget(why)
 
     def _prepare(self) -> None:
         for optimizer in self._optimizers:
@@ -148,9 +152,7 @@ class Step:
     def _judge(self, found: Boundness) -> None:
         log.info("%s", found)
         if found.gain is not None and found.gain < self._policy.gain:
-            self._stop(
-                Reason(f"the step waits for the GPU and not for launches: {found}", "larger gains are elsewhere")
-            )
+            self._stop(Reason(f"the step waits for the GPU and not for launches: {found}", "larger gains are elsewhere"))
 
     def _eager(self, batch: Any) -> Any:
         with self._arena.inside():
@@ -216,9 +218,7 @@ class Step:
         if not found.same:
             self._drop_graphs()
             what = f"graph and eager step differ after {graph.replays} replays: {found}"
-            remedy = (
-                "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
-            )
+            remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
             return self._give_up(Reason(what, remedy), batch)
         result, took = timed(lambda: self._replay(graph, ready))
         self._note_speed(graph, took.wall_s)

@@ -58,9 +58,7 @@ def compare(
     for name, gradient in found:
         twin = expected.held.get(name)
         if twin is None or twin.shape != gradient.shape:
-            wrong.append(
-                f"{name} has a gradient in the graph and {'none' if twin is None else 'another shape'} eagerly"
-            )
+            wrong.append(f"{name} has a gradient in the graph and {'none' if twin is None else 'another shape'} eagerly")
             continue
         wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
         a, b = gradient.to(wide), twin.to(gradient.device).to(wide)

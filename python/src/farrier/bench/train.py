@@ -1,0 +1,134 @@
+"""One shard of the training table: one model, one way to run the step, in a process of its own.
+
+`python -m farrier.bench.train '{"model": "191m", "variant": "ours", ...}'` prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import farrier.torch
+from farrier.bench.model import Decoder, build
+from farrier.torch.measure import profiled
+
+#: The ways to run a step that are compared.
+VARIANTS = ("eager", "compile", "reduce-overhead", "ours")
+
+Train = Callable[[dict[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What is measured."""
+
+    model: str
+    variant: str
+    rows: int
+    length: int
+    repeat: int = 0
+    warmups: int = 12
+    groups: int = 8
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise ValueError(f"no variant `{self.variant}`; there are {', '.join(VARIANTS)}")
+
+
+def train_step(model: Decoder, optimizer: torch.optim.Optimizer, forward: Callable[..., Tensor]) -> Train:
+    """A whole training step, as anybody would write it."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def train(batch: dict[str, Tensor]) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = forward(batch["ids"], batch["labels"])
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    return train
+
+
+def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer) -> Train:
+    """The step, run in the way that the shard names."""
+    if shard.variant == "compile":
+        return train_step(model, optimizer, torch.compile(model))
+    if shard.variant == "reduce-overhead":
+        return train_step(model, optimizer, torch.compile(model, mode="reduce-overhead"))
+    train = train_step(model, optimizer, model)
+    if shard.variant == "eager":
+        return train
+    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True)
+
+
+def measure(shard: Shard) -> dict[str, Any]:
+    """Runs the shard on the present GPU."""
+    began = time.perf_counter()
+    model = build(shard.model, longest=shard.length)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=3e-4, fused=True)
+    train = variant_step(shard, model, optimizer)
+    torch.manual_seed(shard.repeat)
+    shape = (shard.rows, shard.length + 1)
+    ids = [torch.randint(0, model.shape.vocabulary, shape, device="cuda") for _ in range(4)]
+    stream = [{"ids": each[:, :-1].contiguous(), "labels": each[:, 1:].contiguous()} for each in ids]
+    for place in range(shard.warmups):
+        loss = train(stream[place % len(stream)])
+    torch.cuda.synchronize()
+    ready_s = time.perf_counter() - began
+    peak_before = torch.cuda.max_memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    step_s = [timed_group(train, stream, shard.steps) for _ in range(shard.groups)]
+    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    median_s = statistics.median(step_s)
+    _, bound = profiled(lambda: train(stream[0]), median_s, median_s)
+    report = getattr(train, "report", None)
+    return {
+        "shard": dataclasses.asdict(shard),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "step_s": step_s,
+        "tokens": shard.rows * shard.length,
+        "flops_causal": model.shape.flops_per_token(shard.length, causal=True),
+        "flops_full": model.shape.flops_per_token(shard.length, causal=False),
+        "launches": bound.launches,
+        "launch_s": bound.launch_s,
+        "busy_s": bound.busy_s,
+        "allocated_bytes": allocated,
+        "reserved_bytes": reserved,
+        "reserved_while_starting_bytes": peak_before,
+        "ready_s": ready_s,
+        "loss": float(loss),
+        "report": None if report is None else str(report),
+    }
+
+
+def timed_group(train: Train, stream: list[dict[str, Tensor]], steps: int) -> float:
+    """Seconds a step, over some steps between two waits for the GPU."""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for place in range(steps):
+        train(stream[place % len(stream)])
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps
+
+
+def main(arguments: list[str]) -> int:
+    """Measures the shard that the argument describes."""
+    print(json.dumps(measure(Shard(**json.loads(arguments[0])))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
