@@ -1,7 +1,24 @@
-"""Training steps for PyTorch: launched as one graph, and not killed by memory."""
+"""Training steps for PyTorch: launched as one graph, and not killed by memory.
 
-from farrier.torch.lengths import Lengths
-from farrier.torch.policy import Policy
-from farrier.torch.step import Step, step
+Names are imported when they are used: what is pure here (buckets, policies, the ladder) needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farrier.torch.lengths import Lengths
+    from farrier.torch.policy import Policy
+    from farrier.torch.graphed import Step, step
 
 __all__ = ["Lengths", "Policy", "Step", "step"]
+
+_ROOMS = {"Lengths": "lengths", "Policy": "policy", "Step": "graphed", "step": "graphed"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"farrier.torch has no `{name}`; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"farrier.torch.{_ROOMS[name]}"), name)
