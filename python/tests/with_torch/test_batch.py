@@ -55,7 +55,8 @@ def test_padding_is_to_the_right_with_the_value_of_each():
     batch = {"ids": torch.ones(2, 70), "labels": torch.ones(2, 70), "weight": torch.ones(2)}
     made = padded(batch, Lengths(pad={"ids": 0, "labels": -100}))
     assert made["ids"].shape == made["labels"].shape == (2, 72)
-    assert made["ids"][:, 70:].eq(0).all() and made["labels"][:, 70:].eq(-100).all()
+    assert made["ids"][:, 70:].eq(0).all()
+    assert made["labels"][:, 70:].eq(-100).all()
     assert made["weight"] is batch["weight"]
     full = {"ids": torch.ones(2, 72), "labels": torch.ones(2, 72)}
     assert padded(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]

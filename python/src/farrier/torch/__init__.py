@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from farrier.torch.graphed import Step, step
     from farrier.torch.lengths import Lengths
     from farrier.torch.policy import Policy
-    from farrier.torch.graphed import Step, step
 
 __all__ = ["Lengths", "Policy", "Step", "step"]
 
