@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment};
+use farrier_fleet::health::{Batch, KernelEvent, Moment, Signal};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
@@ -41,7 +41,7 @@ impl Brain {
                 self.own.ended.extend(collectors);
             }
             Seen::Reloaded(config) => self.reload(now, &config),
-            Seen::ConfigBad => self.own.config_good = false,
+            Seen::ConfigBad(why) => self.own.config = Err(why),
             Seen::Stop => (),
         }
     }
@@ -129,5 +129,8 @@ impl Brain {
         self.own.messages_dropped = self.board.dropped();
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
+        if let Err(why) = &self.own.config {
+            batch.notes.push((Signal::AgentConfigGood, why.clone()));
+        }
     }
 }

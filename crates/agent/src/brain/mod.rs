@@ -320,7 +320,7 @@ impl Brain {
     fn reload(&mut self, now: Moment, config: &Config) {
         // The file was checked when it was read.
         let Ok(rules) = Rules::configured(&config.rules) else { return };
-        self.own.config_good = true;
+        self.own.config = Ok(());
         let changes = self.engine.reconfigure(rules, now);
         self.pending.add(changes, Vec::new());
         self.journal.retain(config.retention);

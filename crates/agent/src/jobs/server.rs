@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::board::Board;
 use super::connection;
-use crate::config::Socket;
+use crate::config::{Socket, group_id};
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -62,18 +62,6 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     }
     fs::set_permissions(path, fs::Permissions::from_mode(socket.mode)).map_err(failed)?;
     Ok(listener)
-}
-
-/// The number of a group, from `/etc/group`.
-fn group_id(name: &str) -> Option<u32> {
-    if let Ok(id) = name.parse() {
-        return Some(id);
-    }
-    let text = fs::read_to_string("/etc/group").ok()?;
-    text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    })
 }
 
 /// What a connection may ask for besides its job.
