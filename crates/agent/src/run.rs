@@ -19,6 +19,7 @@ use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Judgement, Listen};
 use crate::crash::Crash;
 use crate::http::{self, Pages};
+use crate::jobs::protocol::{Answer, ErrorCode};
 use crate::jobs::{self, Answers, Board, SocketError};
 use crate::journal::{Backlog, Journal, JournalError, Sink};
 use crate::notify;
@@ -356,7 +357,8 @@ impl StatusLine {
 impl Answers for StatusLine {
     fn status(&self) -> Arc<str> {
         let Some(state) = self.published.get() else {
-            return "{\"type\":\"error\",\"message\":\"the agent has only just started\"}\n".into();
+            let message = "the agent has only just started";
+            return Answer::Error { code: ErrorCode::Starting, message }.line().into();
         };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, line)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {

@@ -60,6 +60,7 @@ impl Brain {
         self.values.processes = report.processes.or(self.values.processes.take());
         if let Some(gpus) = &report.inventory {
             self.inventory.keep(gpus);
+            self.board.counted(now, gpus);
         }
         batch.inventory = report.inventory.or(batch.inventory.take());
         batch.samples.extend(report.samples);
@@ -127,6 +128,7 @@ impl Brain {
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
         self.own.messages_dropped = self.board.dropped();
+        self.board.forget_old(now);
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
         if let Err(why) = &self.own.config {

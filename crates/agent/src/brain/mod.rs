@@ -142,9 +142,10 @@ impl Brain {
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
+        board.counted(now, inventory.gpus());
         // Jobs that connect to an agent that was started anew hear of what stands.
         for finding in engine.findings() {
-            board.finding(finding, None);
+            board.finding(now, finding, None);
         }
         let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
         let mut own = Own::new(config.tiers, now);
@@ -313,7 +314,7 @@ impl Brain {
         if matches!(change, Change::Cleared(_)) {
             self.board.cleared(finding);
         } else {
-            self.board.finding(finding, self.values.processes.as_deref());
+            self.board.finding(self.clock.now(), finding, self.values.processes.as_deref());
         }
     }
 

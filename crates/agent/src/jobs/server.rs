@@ -88,13 +88,15 @@ fn take(stream: UnixStream, board: &Arc<Board>, answers: &Arc<dyn Answers>) {
     let peer = stream.peer_cred();
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
+    // Nought: a process that this namespace does not see.
+    let pid = pid.filter(|pid| *pid > 0);
     let (outbox, lines) = tokio::sync::mpsc::channel(connection::OUTBOX);
     match board.join(uid, pid, outbox) {
         Ok(id) => {
             let (board, answers) = (Arc::clone(board), Arc::clone(answers));
             tokio::spawn(async move {
                 connection::serve(stream, id, lines, &board, &*answers).await;
-                board.leave(id);
+                board.leave(id, connection::moment());
             });
         }
         Err(refusal) => {
