@@ -292,7 +292,7 @@ async fn signals(
                 }
                 let path = options.config.display();
                 let command = format!("farrier agent --check-config --config {path}");
-                Seen::ConfigBad(format!("{}; `{command}` says all", err.first()))
+                Seen::ConfigBad(format!("{}; `{command}` lists all", err.first()))
             }
         };
         // The channel may be full for a moment; the brain empties it.

@@ -61,7 +61,7 @@ impl ConfigError {
         let first = problems.first().map(ToString::to_string).unwrap_or_default();
         let more = match problems.len() {
             0 | 1 => String::new(),
-            all => format!(" (and {} more)", counted(all - 1)),
+            all => format!(" (and {} more)", all - 1),
         };
         format!("`{}` {first}{more}", path.display())
     }

@@ -113,6 +113,10 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
 fn a_gpu_of_another_node_is_told() {
     let world = World::of(1);
     let agent = world.agent().ready();
+    // The variable that leads a job to its agent leads people there, too.
+    let mut status = crate::support::farrier(&["status", "--output", "json"]);
+    let ran = status.env("FARRIER_SOCKET", world.path("agent.sock")).output().unwrap();
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("\"agent\""), "{ran:?}");
     let mut rank = Rank::hello(&world, "\"gpu\":\"GPU-deadbeef-0000-0000-0000-000000000000\"");
     assert!(rank.hear().contains("welcome"));
     let notice = rank.hear();
