@@ -65,10 +65,14 @@ fn a_lost_gpu_is_found_and_comes_back() {
         text.contains("farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\"} 1"),
         "{text}"
     );
+    // The limit is read once a minute, and is gone at once with the GPU.
+    let limit = |gpu: u32| text.contains(&format!("farrier_gpu_power_limit_w{{gpu=\"{gpu}\""));
+    assert!(limit(2) && !limit(3), "{text}");
     world.inject(&["clear"]);
     agent.until(|status| {
         let gpus = status["gpus"].as_array().map_or(0, Vec::len);
-        gpus == 8 && status["gpus"][3]["temperature_c"]["value"].is_number()
+        let is_read = |name: &str| status["gpus"][3][name]["value"].is_number();
+        gpus == 8 && is_read("temperature_c") && is_read("power_limit_w")
     });
     agent.stop();
 }
