@@ -116,6 +116,7 @@ fn state() -> State {
             pci: "0000:1b:00.0".to_owned(),
             name: "NVIDIA H100 80GB HBM3".to_owned(),
         }],
+        gone: Vec::new(),
         latest: latest.map(|(subject, values)| (Arc::new(subject), Arc::new(values))).into(),
         processes: Some(vec![held]),
         driver: Some("580.95.05".to_owned()),
