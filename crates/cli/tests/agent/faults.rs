@@ -62,10 +62,8 @@ fn a_lost_gpu_is_found_and_comes_back() {
     assert!(table.contains("\n  fatal     gpu.lost, since "), "{table}");
     assert!(table.contains(": NVML says that the GPU fell off the bus\n"), "{table}");
     let (_, text) = agent.get("/metrics");
-    assert!(
-        text.contains("farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\"} 1"),
-        "{text}"
-    );
+    let named = "farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\",gpu=\"3\",UUID=\"GPU-";
+    assert!(text.contains(named), "{text}");
     // The limit is read once a minute, and goes with the GPU.
     agent.until(|status| {
         let limit = |gpu: usize| status["gpus"][gpu]["power_limit_w"]["value"].is_number();
