@@ -101,9 +101,9 @@ pub struct Status {
 pub struct RuleBlind {
     /// On how many subjects.
     pub parts: usize,
-    /// On which parts, as people call them.
+    /// On which parts, as people call them, by cause.
     #[serde(default)]
-    pub on: BTreeSet<String>,
+    pub causes: BTreeMap<String, BTreeSet<String>>,
     /// Why, on one of them.
     pub why: String,
 }
@@ -297,12 +297,12 @@ fn gpu(
         let unread = || Reading::Unreadable(unread.to_owned());
         values.reading(&subject, signal).cloned().unwrap_or_else(unread)
     };
-    let is_lost = reading(Signal::GpuLost) == Reading::Value(1.0);
+    let is_listed = !matches!(reading(Signal::GpuProcesses), Reading::Unreadable(_));
     let own = findings.iter().map(|it| &it.finding).filter(|finding| {
         finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
     });
-    // Of a lost GPU nobody lists them.
-    let processes = values.processes.as_ref().filter(|_| !is_lost).map(|all| {
+    // Of a GPU that does not answer nobody lists them.
+    let processes = values.processes.as_ref().filter(|_| is_listed).map(|all| {
         let held = all.iter().filter(|held| held.gpu == identity.uuid);
         held.cloned().collect()
     });
@@ -332,11 +332,14 @@ fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {
     for (code, subject, why) in &state.coverage.blind {
         let rule = blind.entry(code.clone()).or_insert_with(|| RuleBlind {
             parts: 0,
-            on: BTreeSet::new(),
+            causes: BTreeMap::new(),
             why: why.clone(),
         });
         rule.parts += 1;
-        rule.on.insert(known.name(&known.part(subject)));
+        // The signal stands before it, and differs from rule to rule.
+        let cause = why.split_once(": ").map_or(why.as_str(), |(_, cause)| cause);
+        let parts = rule.causes.entry(cause.to_owned()).or_default();
+        parts.insert(known.name(&known.part(subject)));
     }
     blind
 }

@@ -47,11 +47,12 @@ fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
 
 fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> anyhow::Result<()> {
     let first = &group.do_first;
-    let mut text = format!("{}: {}", first.action, first.text);
-    if let (Action::RebootNode, Some(other)) = (first.action, reboot_for) {
-        text.push_str(&format!(", as for {other}: one reboot is for both"));
-    }
-    text.push('.');
+    let mut text = match (first.action, reboot_for) {
+        (Action::RebootNode, Some(other)) => {
+            format!("{}: the same reboot as for {other}.", first.action)
+        }
+        (action, _) => format!("{action}: {}.", first.text),
+    };
     if first.action_by == ActionBy::Driver {
         text.push_str(" The driver itself says so.");
     }

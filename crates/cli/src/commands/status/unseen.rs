@@ -41,14 +41,17 @@ fn not_seen(status: &Status) -> Vec<String> {
         }
     }
     // One cause blinds many rules: it is said once.
-    let mut causes: BTreeMap<(&str, &BTreeSet<String>), Vec<&str>> = BTreeMap::new();
+    let mut causes: BTreeMap<&str, (BTreeSet<&str>, Vec<&str>)> = BTreeMap::new();
     for (code, blind) in &status.rules_blind {
-        let why = blind.why.split_once(": ").map_or(blind.why.as_str(), |(_, why)| why);
-        causes.entry((why, &blind.on)).or_default().push(code);
+        for (cause, on) in &blind.causes {
+            let (parts, codes) = causes.entry(cause).or_default();
+            parts.extend(on.iter().map(String::as_str));
+            codes.push(code);
+        }
     }
-    for ((why, on), codes) in causes {
+    for (cause, (on, codes)) in causes {
         let see = if codes.len() == 1 { "sees" } else { "see" };
-        lines.push(format!("{}: {why}; {} {see} nothing there", parts(on), named(&codes)));
+        lines.push(format!("{}: {cause}; {} {see} nothing there", parts(&on), named(&codes)));
     }
     lines
 }
@@ -83,11 +86,69 @@ fn named(codes: &[&str]) -> String {
     }
 }
 
-fn parts(on: &BTreeSet<String>) -> String {
+fn parts(on: &BTreeSet<&str>) -> String {
     const SHOWN: usize = 4;
     match on.len() {
         0 => "this node".to_owned(),
-        1..=SHOWN => on.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        1..=SHOWN => on.iter().copied().collect::<Vec<_>>().join(", "),
         count => format!("{count} parts"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use farrier_agent::brain::Inventory;
+    use farrier_agent::journal::{Fold, Recovery};
+    use farrier_agent::status::RuleBlind;
+
+    use super::*;
+
+    fn status() -> Status {
+        let inventory = Inventory::last(Path::new("/nonexistent"));
+        let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
+        status.not_seen.clear();
+        status
+    }
+
+    const LOST: &str = "NVML_ERROR_GPU_IS_LOST";
+
+    fn blind(causes: &[(&str, &str)]) -> RuleBlind {
+        let causes: BTreeMap<String, BTreeSet<String>> = causes
+            .iter()
+            .map(|(cause, part)| ((*cause).to_owned(), BTreeSet::from([(*part).to_owned()])))
+            .collect();
+        RuleBlind { parts: causes.len(), causes, why: String::new() }
+    }
+
+    #[test]
+    fn what_only_needs_time_stands_apart_from_what_is_hidden() {
+        let mut status = status();
+        status.rules_early.insert("gpu.slow".to_owned(), 8);
+        assert!(not_seen(&status).is_empty());
+        assert_eq!(not_yet(&status), ["gpu.slow looks back over a window that is not full yet"]);
+        status.rules_early.insert("link.slow".to_owned(), 1);
+        let both = "gpu.slow, link.slow look back over windows that are not full yet";
+        assert_eq!(not_yet(&status), [both]);
+    }
+
+    #[test]
+    fn one_cause_is_said_once_with_the_parts_and_in_grammar() {
+        let mut status = status();
+        status.journal.damaged_lines = 1;
+        status.rules_blind.insert("gpu.power".to_owned(), blind(&[(LOST, "GPU 3")]));
+        let damaged = "1 line of the journal is damaged: what it said is lost";
+        let one = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.power sees nothing there";
+        assert_eq!(not_seen(&status), [damaged, one]);
+        for code in ["gpu.a", "gpu.b", "gpu.c"] {
+            status
+                .rules_blind
+                .insert(code.to_owned(), blind(&[(LOST, "GPU 3"), ("it hangs", "GPU 0")]));
+        }
+        let more = "GPU 3: NVML_ERROR_GPU_IS_LOST; gpu.a, gpu.b, gpu.c and 1 more rule \
+                    (--output json lists them) see nothing there";
+        let other = "GPU 0: it hangs; gpu.a, gpu.b, gpu.c see nothing there";
+        assert_eq!(not_seen(&status)[1..], [more, other]);
     }
 }
