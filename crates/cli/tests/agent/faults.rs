@@ -59,17 +59,64 @@ fn a_lost_gpu_is_found_and_comes_back() {
     let (status, code) = world.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
     let table = world.status_ran(&[]).stdout;
-    assert!(table.contains("GPU 3: gpu.lost"), "{table}");
+    assert!(table.contains("\n  fatal     gpu.lost, since "), "{table}");
+    assert!(table.contains(": NVML says that the GPU fell off the bus\n"), "{table}");
     let (_, text) = agent.get("/metrics");
-    assert!(
-        text.contains("farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\"} 1"),
-        "{text}"
-    );
+    let named = "farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\",gpu=\"3\",UUID=\"GPU-";
+    assert!(text.contains(named), "{text}");
+    // The limit is read once a minute, and goes with the GPU.
+    agent.until(|status| {
+        let limit = |gpu: usize| status["gpus"][gpu]["power_limit_w"]["value"].is_number();
+        limit(2) && !limit(3)
+    });
+    let (_, text) = agent.get("/metrics");
+    let limit = |gpu: u32| text.contains(&format!("farrier_gpu_power_limit_w{{gpu=\"{gpu}\""));
+    assert!(limit(2) && !limit(3), "{text}");
     world.inject(&["clear"]);
     agent.until(|status| {
         let gpus = status["gpus"].as_array().map_or(0, Vec::len);
-        gpus == 8 && status["gpus"][3]["temperature_c"]["value"].is_number()
+        let is_read = |name: &str| status["gpus"][3][name]["value"].is_number();
+        gpus == 8 && is_read("temperature_c") && is_read("power_limit_w")
     });
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_and_nvml() {
+    let world = World::of(4);
+    let agent = world.agent().ready();
+    let of_gpu = |status: &Value| {
+        let groups = status["groups"].as_array().cloned().unwrap_or_default();
+        groups.into_iter().find(|it| it["name"] == "GPU 3")
+    };
+    world.inject(&["--gpu", "3", "xid", "79"]);
+    let count =
+        |status: &Value| of_gpu(status).map_or(0, |it| it["findings"].as_array().unwrap().len());
+    let status = agent.until(|status| count(status) >= 3);
+    let identity = &status["gpus"][3]["identity"];
+    let (pci, uuid) = (identity["pci"].as_str().unwrap(), identity["uuid"].as_str().unwrap());
+    let shown = |ran: crate::support::Ran| {
+        let table = ran.stdout;
+        assert_eq!(table.matches("do first").count(), 1, "{table}");
+        let heading = format!("\nGPU 3: NVIDIA H100 80GB HBM3, {pci}, {uuid}\n");
+        let first = "  do first  reboot-node: drain the node and reboot it.\n  fatal  ";
+        assert!(table.contains(&format!("{heading}{first}")), "{table}");
+        table
+    };
+    shown(world.status_ran(&[]));
+    agent.kill();
+    let (status, _) = world.status();
+    let group = of_gpu(&status).unwrap();
+    assert_eq!((&group["pci"], &group["uuid"]), (&pci.into(), &uuid.into()));
+    assert_eq!(group["do_first"]["action"], "reboot-node");
+    let table = shown(world.status_ran(&[]));
+    assert!(table.contains("agent is not running"), "{table}");
+    // One that starts anew and sees no GPU knows them by what was kept.
+    let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
+    fs::write(world.path("agent.toml"), config).unwrap();
+    let agent = world.agent();
+    agent.until(|status| of_gpu(status).is_some());
+    shown(world.status_ran(&[]));
     agent.stop();
 }
 

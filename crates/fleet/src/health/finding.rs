@@ -83,6 +83,9 @@ pub enum Evidence {
     Signal {
         /// Which.
         signal: Signal,
+        /// What was seen, in words; empty in what an older agent wrote.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
         /// What was made of it, such as `rate over 60 s`; empty for the value itself.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         measure: String,

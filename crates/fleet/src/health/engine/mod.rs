@@ -13,6 +13,7 @@ mod repeats;
 mod table;
 mod values;
 mod watch;
+mod words;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -226,7 +227,7 @@ impl Engine {
     /// A check of the whole node: what it found wrong is open, what it no longer finds is cleared.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
-        let (kind, clears) = (rule.kind, "a check of the node that no longer finds it".to_owned());
+        let (kind, clears) = (rule.kind, "when a check of the node no longer finds it".to_owned());
         let mut found: BTreeMap<Key, Verdict> = BTreeMap::new();
         for item in items {
             let key =

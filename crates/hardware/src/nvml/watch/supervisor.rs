@@ -309,6 +309,9 @@ impl<C: Children> Supervisor<C> {
                 }
             }
         }
+        if std::mem::take(&mut self.seen.has_returned) {
+            current.due = [now; 4];
+        }
         // A call that hangs may be in any tier.
         let is_well = current.is_started && current.due.iter().all(|due| *due > now);
         if self.is_ill && is_well && self.leaving.is_empty() && self.avoided.is_empty() {
