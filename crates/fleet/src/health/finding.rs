@@ -90,6 +90,9 @@ pub enum Evidence {
         value: Reading<f64>,
         /// What it was held against.
         limit: f64,
+        /// What the number does not say, such as the call that is stuck.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
         /// When.
         at: Timestamp,
     },

@@ -93,6 +93,9 @@ pub struct Sample {
     pub signal: Signal,
     /// Its value.
     pub reading: Reading<f64>,
+    /// What the number does not say, such as the call that is stuck. Findings that rest on the value show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// A line, or several, of the kernel log that mean something.

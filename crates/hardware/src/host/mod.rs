@@ -128,7 +128,7 @@ impl Collector {
 }
 
 fn of_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
-    samples.push(Sample { subject: Subject::Node, signal, reading });
+    samples.push(Sample { subject: Subject::Node, signal, reading, note: None });
 }
 
 /// A count as a value of a signal.

@@ -289,7 +289,7 @@ impl Port {
 
 fn sample((device, port): &PortName, signal: Signal, reading: Reading<f64>) -> Sample {
     let subject = Subject::Nic { device: device.clone(), port: *port };
-    Sample { subject, signal, reading }
+    Sample { subject, signal, reading, note: None }
 }
 
 fn folder((device, port): &PortName) -> String {

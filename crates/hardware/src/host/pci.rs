@@ -101,7 +101,7 @@ impl Pci {
         for (address, gpu) in &self.gpus {
             let subject = Subject::Gpu(gpu.uuid.clone());
             let mut give = |signal, reading| {
-                samples.push(Sample { subject: subject.clone(), signal, reading });
+                samples.push(Sample { subject: subject.clone(), signal, reading, note: None });
             };
             let there = found.as_ref().map(|()| self.devices.contains_key(address));
             give(Signal::GpuOnBus, there.clone().map(flag));

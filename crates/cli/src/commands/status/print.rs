@@ -179,14 +179,16 @@ fn evidence_text(evidence: &Evidence, said: &str) -> String {
         format!("{who}, {}{text}", second(at))
     };
     match evidence {
-        Evidence::Signal { signal, measure, value, limit, at } => {
+        Evidence::Signal { signal, measure, value, limit, note, at } => {
             let measure = if measure.is_empty() { String::new() } else { format!(" ({measure})") };
             let value = match value {
                 Reading::Value(value) => format!("{}", round(*value)),
                 Reading::Absent => "absent".to_owned(),
                 Reading::Unreadable(why) => format!("not readable: {why}"),
             };
-            format!("{signal}{measure} is {value}, held against {}, {}", round(*limit), second(*at))
+            let note = note.as_ref().map(|note| format!("{note}: ")).unwrap_or_default();
+            let (limit, at) = (round(*limit), second(*at));
+            format!("{note}{signal}{measure} is {value}, held against {limit}, {at}")
         }
         Evidence::Kernel { text, at } => told("kernel log", text, *at),
         Evidence::Check { text, at } => told("check", text, *at),

@@ -79,6 +79,8 @@ pub struct Engine {
     looks: BTreeMap<Signal, Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
+    /// What values do not say by themselves, until the next value.
+    notes: BTreeMap<(usize, Signal), String>,
     watches: BTreeMap<(usize, usize), Watch>,
     counted: BTreeMap<usize, Counted>,
     /// When an event was last kept, so that a storm is kept once a minute.
@@ -111,6 +113,7 @@ impl Engine {
             rules,
             facts,
             table: Table::default(),
+            notes: BTreeMap::new(),
             watches: BTreeMap::new(),
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),

@@ -29,6 +29,10 @@ impl Engine {
         for sample in &batch.samples {
             let Some(place) = self.table.place(&sample.subject) else { continue };
             self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
+            match &sample.note {
+                Some(note) => drop(self.notes.insert((place, sample.signal), note.clone())),
+                None => drop(self.notes.remove(&(place, sample.signal))),
+            }
             derived.extend(follows(sample.signal).map(|signal| (place, signal)));
         }
         for (place, signal) in derived {
@@ -207,7 +211,9 @@ impl Engine {
                 };
                 let (text, clears) = (text.clone(), watch::clears(rule, action));
                 let verdict = Verdict { kind: rule.kind, severity, action, text, clears };
-                let evidence = watch::evidence(rule, &tried.measured, now);
+                let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
+                    self.notes.get(&(tried.place, signal)).cloned()
+                });
                 self.ledger.found(key, verdict, evidence, now, false);
             }
         }

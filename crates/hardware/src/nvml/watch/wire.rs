@@ -154,7 +154,7 @@ impl Values {
     fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
         let mut put = |number: u8, reading: Reading<f64>| {
             let signal = *Signal::ALL.get(usize::from(number))?;
-            into.push(Sample { subject: subject.clone(), signal, reading });
+            into.push(Sample { subject: subject.clone(), signal, reading, note: None });
             Some(())
         };
         for (number, value) in self.known {
@@ -232,6 +232,7 @@ impl Answered {
                 subject: subject.clone(),
                 signal,
                 reading: Reading::Unreadable(why.to_owned()),
+                note: None,
             }));
         }
     }
@@ -307,6 +308,7 @@ fn unreadable(
             subject: Subject::Gpu(gpu.clone()),
             signal,
             reading: Reading::Unreadable(why.to_owned()),
+            note: None,
         });
     }
 }
