@@ -80,7 +80,8 @@ impl Brain {
             let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
             let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
             for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
+                let line = format!("Xid {xid}, told by NVML and not by the kernel log");
+                let event = KernelEvent { event, line, boot: self.place.boot.clone(), at: now };
                 self.values.count_xid(inventory, &event);
                 batch.kernel.push(event);
             }

@@ -169,6 +169,31 @@ fn an_xid_is_on_disk_and_shown_in_the_turn_in_which_it_is_read() {
 }
 
 #[test]
+fn a_finding_of_the_kernel_log_shows_the_line_and_names_the_process() {
+    let mut world = World::new();
+    let line = "NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=python3, Ch 00000008, MMU Fault";
+    world.line(1, line);
+    let state = world.published.get().unwrap();
+    let finding = &state.findings.iter().find(|it| it.finding.code == "gpu.xid").unwrap().finding;
+    assert!(finding.text.contains("python3 (pid 4242)"), "{}", finding.text);
+    let evidence = serde_json::to_value(&finding.evidence).unwrap();
+    let evidence = &evidence[0]["kernel"];
+    assert_eq!((&evidence["line"], &evidence["pid"]), (&line.into(), &4242.into()));
+    assert_eq!(evidence["process"], "python3");
+}
+
+#[test]
+fn ten_thousand_lines_of_as_many_processes_are_few_writes() {
+    let mut world = World::new();
+    for pid in 1..=10_000 {
+        world.line(pid, &format!("NVRM: Xid (PCI:0000:1b:00): 31, pid={pid}, name=python3, x"));
+    }
+    let state = world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(10_000));
+    assert!(state.journal.seq <= 4, "{} records", state.journal.seq);
+}
+
+#[test]
 fn ten_thousand_lines_are_one_finding_and_few_writes() {
     let mut world = World::new();
     world.line(1, XID_48);

@@ -242,7 +242,10 @@ impl Rehearsal {
                 KernelLog::Record { seq, mut text, .. } => {
                     self.kernel_after = Some(seq);
                     text.push(b'\n');
-                    let seen = |event| KernelEvent { event, boot: boot.clone(), at: now };
+                    let seen = |event| {
+                        let line = String::from_utf8_lossy(&text).into_owned();
+                        KernelEvent { event, line, boot: boot.clone(), at: now }
+                    };
                     self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
                     self.decoder.settle(|event| batch.kernel.push(seen(event)));
                 }

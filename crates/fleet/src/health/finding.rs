@@ -100,6 +100,15 @@ pub enum Evidence {
     Kernel {
         /// The decoded event's text.
         text: String,
+        /// The line itself, or the first of several; a long one is cut.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        line: String,
+        /// The process that the line names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<String>,
         /// When.
         at: Timestamp,
     },

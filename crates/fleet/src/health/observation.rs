@@ -103,6 +103,8 @@ pub struct Sample {
 pub struct KernelEvent {
     /// What the log said and what it means.
     pub event: decode::Event,
+    /// The line itself, or the first of several, as it can be shown.
+    pub line: String,
     /// The boot in which it was logged; repeats are told from repeats after a reboot by it.
     pub boot: String,
     /// When, on the steady clock. Lines of the ring buffer may be older than the batch.

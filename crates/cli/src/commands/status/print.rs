@@ -190,7 +190,10 @@ fn evidence_text(evidence: &Evidence, said: &str) -> String {
             let (limit, at) = (round(*limit), second(*at));
             format!("{note}{signal}{measure} is {value}, held against {limit}, {at}")
         }
-        Evidence::Kernel { text, at } => told("kernel log", text, *at),
+        // Journals of before have no line.
+        Evidence::Kernel { text, line, at, .. } => {
+            told("kernel log", if line.is_empty() { text } else { line }, *at)
+        }
         Evidence::Check { text, at } => told("check", text, *at),
     }
 }

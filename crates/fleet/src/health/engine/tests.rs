@@ -186,6 +186,7 @@ fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
         .into_iter()
         .map(|event| super::super::observation::KernelEvent {
             event,
+            line: line.trim_end().to_owned(),
             boot: boot.to_owned(),
             at: when,
         })
