@@ -64,8 +64,11 @@ pub struct Status {
     pub verdict: Verdict,
     /// The agent; none: it does not run, and this is what its journal says.
     pub agent: Option<AgentStatus>,
-    /// The driver, where it is known.
+    /// The driver that is loaded, where it is known.
     pub driver: Option<String>,
+    /// Whether one is loaded; none: not known.
+    #[serde(default)]
+    pub driver_loaded: Option<bool>,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
     /// Open findings, worst first.
@@ -171,13 +174,16 @@ impl Status {
             .collect();
         worst_first(&mut findings);
         let faults = findings.iter().map(|it| &it.finding);
+        let loaded = state.values.reading(&Subject::Node, Signal::NodeDriverLoaded);
+        let loaded = loaded.and_then(Reading::value).map(|value| *value > 0.0);
         Self {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
             verdict: Verdict::of(faults, sees_all(state)),
             agent: Some(agent(state)),
-            driver: state.values.driver.clone(),
+            driver: state.values.driver.clone().filter(|_| loaded != Some(false)),
+            driver_loaded: loaded,
             gpus: gpus(&state.values, &findings),
             findings,
             not_seen: state.blind.clone(),
@@ -210,6 +216,7 @@ impl Status {
             verdict: Verdict::of(findings.iter().map(|it| &it.finding), false),
             agent: None,
             driver: None,
+            driver_loaded: None,
             gpus: Vec::new(),
             findings,
             not_seen: vec![Blindness {

@@ -156,7 +156,15 @@ fn a_driver_that_is_unloaded_under_the_agent_is_found() {
     world.inject(&["driver-unloaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     agent.until_found("driver.not-loaded");
+    // The check runs again as soon as the driver goes, says nothing twice, and again when it is back.
+    let hidden = |status: &Value| status["not_checked"].as_array().map_or(0, Vec::len);
+    let status = agent.until(|status| hidden(status) > 0);
+    assert!(find(&status, "check").is_none(), "one cause is said once: {status:#}");
+    assert!(status["driver"].is_null() && status["driver_loaded"] == false, "{status:#}");
+    let table = world.status_ran(&[]).stdout;
+    assert!(table.contains(", no driver loaded, "), "{table}");
     world.inject(&["driver-loaded"]);
+    agent.until(|status| hidden(status) == 0);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.until(|status| find(status, "driver.not-loaded").is_none());
     agent.stop();

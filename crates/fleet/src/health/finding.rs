@@ -29,6 +29,9 @@ pub struct Finding {
     pub text: String,
     /// What to do.
     pub action: Action,
+    /// What would help, where more is known than the action says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// What the rule asks for, whatever the driver says.
     pub rule_action: Action,
     /// Who says so: the driver's own verdict outranks the rule's.

@@ -122,6 +122,9 @@ pub struct CheckItem {
     pub action: Action,
     /// What is wrong, in words.
     pub text: String,
+    /// What would help, with the command, where the check knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// A GPU as it is known on the node.

@@ -52,8 +52,11 @@ fn headline(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         return Ok(printer.line(&format!("{verdict}: agent is not running, state as of {at}"))?);
     }
     let node = status.node.as_deref().unwrap_or("this node");
-    let driver =
-        status.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
+    let driver = match (&status.driver, status.driver_loaded) {
+        (_, Some(false)) => ", no driver loaded".to_owned(),
+        (Some(driver), _) => format!(", driver {driver}"),
+        (None, _) => String::new(),
+    };
     printer.line(&format!("{verdict}: {node}{driver}, {at}"))?;
     Ok(())
 }
@@ -158,7 +161,8 @@ fn print_finding(
         ActionBy::Driver => " (the driver itself says so)",
     };
     let action = &shown.finding.action;
-    printer.paragraph("  do", INDENT, &format!("{action}: {}{by}", action.asks()))?;
+    let asks = shown.finding.remedy.as_deref().unwrap_or(action.asks());
+    printer.paragraph("  do", INDENT, &format!("{action}: {asks}{by}"))?;
     for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
         printer.paragraph("  seen", INDENT, &evidence_text(evidence, text))?;
     }

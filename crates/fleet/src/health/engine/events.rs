@@ -78,6 +78,7 @@ impl Engine {
             severity: rule.severity.unwrap_or(event.severity),
             action,
             text: rule.text.clone().unwrap_or_else(|| text_of(&seen.event)),
+            remedy: None,
             clears: watch::clears(rule, action),
         };
         let evidence = vec![Evidence::Kernel {

@@ -41,6 +41,7 @@ pub(super) struct Verdict {
     pub(super) severity: Severity,
     pub(super) action: Action,
     pub(super) text: String,
+    pub(super) remedy: Option<String>,
     pub(super) clears: String,
 }
 
@@ -106,12 +107,14 @@ impl Ledger {
             open.last_ms = open.last_ms.max(at.steady_ms);
             let changed = finding.severity != verdict.severity
                 || finding.rule_action != verdict.action
-                || finding.text != verdict.text;
+                || finding.text != verdict.text
+                || finding.remedy != verdict.remedy;
             if anew || changed {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
                 finding.rule_action = verdict.action;
                 finding.text = verdict.text;
+                finding.remedy = verdict.remedy;
                 finding.clears = verdict.clears;
                 append(&mut finding.evidence, evidence);
                 self.updated.insert(key);
@@ -130,6 +133,7 @@ impl Ledger {
             severity: verdict.severity,
             text: verdict.text,
             action: verdict.action,
+            remedy: verdict.remedy,
             rule_action: verdict.action,
             action_by: ActionBy::Rule,
             evidence,

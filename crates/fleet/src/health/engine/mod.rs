@@ -239,7 +239,8 @@ impl Engine {
             let (text, clears) = (item.text.clone(), clears.clone());
             match found.entry(key) {
                 Entry::Vacant(free) => {
-                    free.insert(Verdict { kind, severity, action, text, clears });
+                    let remedy = item.remedy.clone();
+                    free.insert(Verdict { kind, severity, action, text, remedy, clears });
                 }
                 // Several of one kind are one finding that names them all.
                 Entry::Occupied(mut taken) => {
@@ -247,6 +248,7 @@ impl Engine {
                     verdict.severity = verdict.severity.max(severity);
                     verdict.action = verdict.action.max(action);
                     verdict.text = format!("{}; {text}", verdict.text);
+                    verdict.remedy = verdict.remedy.take().or_else(|| item.remedy.clone());
                 }
             }
         }

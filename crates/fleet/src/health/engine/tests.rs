@@ -360,11 +360,14 @@ fn a_check_is_open_until_it_finds_nothing() {
         severity: Severity::Critical,
         action: Action::RebootNode,
         text: "loaded 1, on disk 2".to_owned(),
+        remedy: Some("load it: `modprobe nvidia`".to_owned()),
     };
     let other = CheckItem { text: "and on another disk 3".to_owned(), ..item.clone() };
     let wrong = Batch { checks: Some(vec![item.clone()]), ..Batch::default() };
     let both = Batch { checks: Some(vec![item, other]), ..Batch::default() };
-    assert_eq!(codes(&engine.observe(at(0), &wrong).changes), [("opened", "check".to_owned())]);
+    let opened = engine.observe(at(0), &wrong).changes;
+    assert_eq!(codes(&opened), [("opened", "check".to_owned())]);
+    assert_eq!(opened[0].finding().remedy.as_deref(), Some("load it: `modprobe nvidia`"));
     assert!(engine.observe(at(60), &wrong).changes.is_empty());
     assert!(engine.observe(at(61), &Batch::default()).changes.is_empty(), "no check was made");
     assert_eq!(codes(&engine.observe(at(62), &both).changes), [("updated", "check".to_owned())]);

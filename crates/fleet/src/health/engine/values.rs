@@ -210,7 +210,8 @@ impl Engine {
                     return;
                 };
                 let (text, clears) = (text.clone(), watch::clears(rule, action));
-                let verdict = Verdict { kind: rule.kind, severity, action, text, clears };
+                let verdict =
+                    Verdict { kind: rule.kind, severity, action, text, remedy: None, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
                     self.notes.get(&(tried.place, signal)).cloned()
                 });
