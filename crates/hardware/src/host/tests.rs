@@ -412,6 +412,31 @@ fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_oth
 }
 
 #[test]
+fn a_port_that_was_in_use_is_down_after_a_restart_and_an_empty_socket_is_not() {
+    let mut node = Node::new(Expectations::default());
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_1", "1: DOWN");
+    for device in ["mlx5_0", "mlx5_1"] {
+        let file = format!("sys/class/infiniband/{device}/ports/1/counters/link_downed");
+        node.write(&file, "0\n");
+    }
+    node.collector.read(Tier::Medium);
+    let before = node.collector.remembered();
+    // The node was rebooted: its counters are at nought, and the cable is still out.
+    node.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
+    let active = |expectations: Expectations, device: &str| {
+        let root = Root::unrecorded(node.folder.path());
+        let mut next = Collector::remembering(root, expectations, &before);
+        let samples = next.read(Tier::Medium);
+        reading(&samples, &Subject::Nic { device: device.to_owned(), port: 1 }, Signal::NicActive)
+    };
+    assert_eq!(active(Expectations::default(), "mlx5_0"), Some(Reading::Value(0.0)));
+    assert_eq!(active(Expectations::default(), "mlx5_1"), Some(Reading::Absent));
+    let fewer = Expectations { nics: Some(0), ..Expectations::default() };
+    assert_eq!(active(fewer, "mlx5_0"), Some(Reading::Absent), "it was taken out on purpose");
+}
+
+#[test]
 fn rates_are_compared_within_the_class_that_has_the_most_ports() {
     let mut node = Node::new(Expectations::default());
     for (device, network) in
