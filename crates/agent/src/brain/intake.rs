@@ -78,9 +78,12 @@ impl Brain {
         for (gpu, xid) in self.told.due(now, log) {
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
             let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
-            let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
+            let pci = identity.pci.as_deref().unwrap_or("unknown");
+            let line = format!("NVRM: Xid (PCI:{pci}): {xid}, told by NVML\n");
             for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                let line = format!("Xid {xid}, told by NVML and not by the kernel log");
+                let index = identity.index;
+                let line =
+                    format!("Xid {xid} of GPU {index}, told by NVML and not by the kernel log");
                 let event = KernelEvent { event, line, boot: self.place.boot.clone(), at: now };
                 self.values.count_xid(inventory, &event);
                 batch.kernel.push(event);

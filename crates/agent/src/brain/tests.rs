@@ -68,8 +68,8 @@ impl World {
             uuid: GpuUuid("GPU-0".to_owned()),
             index: 0,
             minor: Some(0),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
         let inventory = Some(vec![gpu]);
         let collector = Some(Collector::NvmlFast);

@@ -136,17 +136,17 @@ pub struct GpuIdentity {
     pub index: u32,
     /// The number in `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// `0000:1b:00.0`, as the kernel writes it.
-    pub pci: String,
-    /// What NVML calls it.
-    pub name: String,
+    /// `0000:1b:00.0`, as the kernel writes it; none where NVML does not tell.
+    pub pci: Option<String>,
+    /// What NVML calls it; none where it does not tell.
+    pub name: Option<String>,
 }
 
 impl GpuIdentity {
     /// Whether an address, with or without the function, is its own.
     pub fn stands_at(&self, address: &str) -> bool {
         let without = |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
-        without(&self.pci) == without(address)
+        self.pci.as_deref().is_some_and(|pci| without(pci) == without(address))
     }
 }
 

@@ -78,7 +78,7 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
     let total = number(&gpu.memory_total_bytes, 1.0 / GIB, "");
     vec![
         gpu.identity.index.to_string(),
-        gpu.identity.name.clone(),
+        gpu.identity.name.clone().unwrap_or_else(|| "?".to_owned()),
         number(&gpu.temperature_c, 1.0, ""),
         format!("{}/{limit} W", number(&gpu.power_w, 1.0, "")),
         number(&gpu.utilisation_ratio, 100.0, " %"),

@@ -28,8 +28,8 @@ fn inventory() -> Vec<GpuIdentity> {
             uuid: GpuUuid(format!("GPU-{index}")),
             index,
             minor: Some(index),
-            pci: format!("0000:{:02x}:00.0", 0x1b + index),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some(format!("0000:{:02x}:00.0", 0x1b + index)),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         })
         .collect()
 }

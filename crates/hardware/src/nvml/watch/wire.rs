@@ -323,8 +323,8 @@ mod tests {
             uuid: GpuUuid("GPU-1".to_owned()),
             index: 3,
             minor: Some(3),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
         for request in Tier::ALL.map(Request::Values).into_iter().chain([
             Request::Inventory(Inventory::default()),

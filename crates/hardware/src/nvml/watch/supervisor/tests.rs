@@ -85,8 +85,8 @@ fn answer(line: &str) -> Answer {
             uuid: uuid(),
             index: 0,
             minor: None,
-            pci: "0000:1b:00.0".to_owned(),
-            name: "H100".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("H100".to_owned()),
         }]);
     } else {
         answer.gpus.push(values);
