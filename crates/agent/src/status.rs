@@ -69,8 +69,11 @@ pub struct Status {
     pub verdict: Verdict,
     /// The agent; none: it does not run, and this is what its journal says.
     pub agent: Option<AgentStatus>,
-    /// The driver, where it is known.
+    /// The driver that is loaded, where it is known.
     pub driver: Option<String>,
+    /// Whether one is loaded; none: not known.
+    #[serde(default)]
+    pub driver_loaded: Option<bool>,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
     /// Open findings, worst first.
@@ -184,13 +187,16 @@ impl Status {
         let values = &state.values;
         let known = Known { listed: &values.gpus, gone: &values.gone };
         let faults = || findings.iter().map(|it| &it.finding);
+        let loaded = values.reading(&Subject::Node, Signal::NodeDriverLoaded);
+        let loaded = loaded.and_then(Reading::value).map(|value| *value > 0.0);
         Self {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
             verdict: Verdict::of(faults(), sees_all(state)),
             agent: Some(agent(state)),
-            driver: values.driver.clone(),
+            driver: values.driver.clone().filter(|_| loaded != Some(false)),
+            driver_loaded: loaded,
             gpus: gpus(values, &findings, "it has not been read yet"),
             groups: group::groups(faults(), known),
             findings,
@@ -226,6 +232,7 @@ impl Status {
             verdict: Verdict::of(findings.iter().map(|it| &it.finding), false),
             agent: None,
             driver: None,
+            driver_loaded: None,
             gpus: gpus(&values, &findings, "the agent is not running"),
             groups: group::groups(findings.iter().map(|it| &it.finding), known),
             findings,

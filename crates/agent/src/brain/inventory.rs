@@ -107,8 +107,8 @@ mod tests {
             uuid: GpuUuid(format!("GPU-{index}")),
             index,
             minor: None,
-            pci: format!("0000:{index:02x}:00.0"),
-            name: "H100".to_owned(),
+            pci: Some(format!("0000:{index:02x}:00.0")),
+            name: Some("H100".to_owned()),
         }
     }
 

@@ -118,12 +118,12 @@ pub(super) fn groups<'f>(
         Some(Group {
             name: known.name(&part),
             uuid: uuid.cloned(),
-            pci: identity.map(|gpu| gpu.pci.clone()),
-            model: identity.map(|gpu| gpu.name.clone()),
+            pci: identity.and_then(|gpu| gpu.pci.clone()),
+            model: identity.and_then(|gpu| gpu.name.clone()),
             worst,
             do_first: DoFirst {
                 action: first.action,
-                text: first.action.asks().to_owned(),
+                text: first.remedy.as_deref().unwrap_or(first.action.asks()).to_owned(),
                 action_by: first.action_by,
                 finding: first.id,
             },
@@ -153,8 +153,8 @@ mod tests {
             uuid: GpuUuid(format!("GPU-{index}")),
             index,
             minor: None,
-            pci: format!("0000:{index:02x}:00.0"),
-            name: "H100".to_owned(),
+            pci: Some(format!("0000:{index:02x}:00.0")),
+            name: Some("H100".to_owned()),
         }
     }
 
@@ -168,6 +168,7 @@ mod tests {
             severity,
             text: String::new(),
             action,
+            remedy: None,
             rule_action: action,
             action_by: ActionBy::Rule,
             evidence: Vec::new(),

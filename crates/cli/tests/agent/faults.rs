@@ -123,12 +123,19 @@ fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_an
 #[test]
 fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     let world = World::of(2);
-    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 1\navoid_s = 2\n"))
+    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 2\n"))
         .unwrap();
     let agent = world.agent().ready();
-    world.inject(&["hang", "*", "forever"]);
-    let found = agent.until_found("driver.unresponsive");
-    assert_eq!(found["subject"], "node");
+    world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
+    // One cause is one finding: the collector that waits for the call is not also said to be silent.
+    let status = agent.until(|status| !status["findings"].as_array().unwrap().is_empty());
+    let found: Vec<&Value> = status["findings"].as_array().unwrap().iter().collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let found = &found[0]["finding"];
+    assert_eq!(found["code"], "driver.unresponsive");
+    assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
+    let note = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
+    assert_eq!(note, "nvmlDeviceGetTemperature of GPU 1 has not returned for 4 s");
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     let (code, text) = agent.get("/healthz");
     assert_eq!(code, 503);
@@ -196,7 +203,15 @@ fn a_driver_that_is_unloaded_under_the_agent_is_found() {
     world.inject(&["driver-unloaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     agent.until_found("driver.not-loaded");
+    // The check runs again as soon as the driver goes, says nothing twice, and again when it is back.
+    let hidden = |status: &Value| status["not_checked"].as_array().map_or(0, Vec::len);
+    let status = agent.until(|status| hidden(status) > 0);
+    assert!(find(&status, "check").is_none(), "one cause is said once: {status:#}");
+    assert!(status["driver"].is_null() && status["driver_loaded"] == false, "{status:#}");
+    let table = world.status_ran(&[]).stdout;
+    assert!(table.contains(", no driver loaded, "), "{table}");
     world.inject(&["driver-loaded"]);
+    agent.until(|status| hidden(status) == 0);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.until(|status| find(status, "driver.not-loaded").is_none());
     agent.stop();

@@ -29,6 +29,9 @@ pub struct Finding {
     pub text: String,
     /// What to do.
     pub action: Action,
+    /// What would help, where more is known than the action says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// What the rule asks for, whatever the driver says.
     pub rule_action: Action,
     /// Who says so: the driver's own verdict outranks the rule's.
@@ -93,6 +96,9 @@ pub enum Evidence {
         value: Reading<f64>,
         /// What it was held against.
         limit: f64,
+        /// What the number does not say, such as the call that is stuck.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
         /// When.
         at: Timestamp,
     },
@@ -100,6 +106,15 @@ pub enum Evidence {
     Kernel {
         /// The decoded event's text.
         text: String,
+        /// The line itself, or the first of several; a long one is cut.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        line: String,
+        /// The process that the line names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<String>,
         /// When.
         at: Timestamp,
     },

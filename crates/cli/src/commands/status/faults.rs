@@ -87,6 +87,11 @@ fn print_finding(
     for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
         printer.paragraph("    seen", INDENT, &evidence_text(evidence, text))?;
     }
+    if let Some(remedy) = &shown.finding.remedy
+        && shown.finding.id != group.do_first.finding
+    {
+        printer.paragraph("    do", INDENT, &format!("{remedy}."))?;
+    }
     if !clears.is_empty() && cleared_by != Some(clears) {
         printer.paragraph("    clears", INDENT, clears)?;
     }
@@ -104,16 +109,20 @@ fn toned(printer: &Printer, severity: Severity) -> String {
 
 fn evidence_text(evidence: &Evidence, said: &str) -> String {
     let (who, text, at) = match evidence {
-        Evidence::Signal { signal, text, value, at, .. } => {
+        Evidence::Signal { signal, text, value, note, at, .. } => {
             let text = match value {
                 _ if !text.is_empty() => text.clone(),
                 Reading::Value(value) => format!("{signal} was {value}"),
                 Reading::Absent => format!("{signal} was not there"),
                 Reading::Unreadable(why) => format!("{signal} was not readable: {why}"),
             };
-            return format!("{}: {text}", second(*at));
+            let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+            return format!("{}: {text}{note}", second(*at));
         }
-        Evidence::Kernel { text, at } => ("in the kernel log", text, at),
+        // Journals of before have no line.
+        Evidence::Kernel { text, line, at, .. } => {
+            ("in the kernel log", if line.is_empty() { text } else { line }, at)
+        }
         Evidence::Check { text, at } => ("by the check of the node", text, at),
     };
     // What the finding says already is not said again.

@@ -47,8 +47,11 @@ fn headline(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         return Ok(printer.line(&format!("{verdict}: agent is not running, state as of {at}"))?);
     }
     let node = status.node.as_deref().unwrap_or("this node");
-    let driver =
-        status.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
+    let driver = match (&status.driver, status.driver_loaded) {
+        (_, Some(false)) => ", no driver loaded".to_owned(),
+        (Some(driver), _) => format!(", driver {driver}"),
+        (None, _) => String::new(),
+    };
     printer.line(&format!("{verdict}: {node}{driver}, {at}"))?;
     Ok(())
 }
@@ -72,8 +75,8 @@ fn known(gpu: &GpuStatus) -> Vec<String> {
     let identity = &gpu.identity;
     vec![
         identity.index.to_string(),
-        identity.name.clone(),
-        identity.pci.clone(),
+        identity.name.clone().unwrap_or_else(|| "?".to_owned()),
+        identity.pci.clone().unwrap_or_else(|| "?".to_owned()),
         identity.uuid.0.clone(),
         worst(gpu),
     ]
@@ -89,8 +92,8 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
     let total = number(&gpu.memory_total_bytes, 1.0 / GIB, "");
     vec![
         gpu.identity.index.to_string(),
-        gpu.identity.name.clone(),
-        gpu.identity.pci.clone(),
+        gpu.identity.name.clone().unwrap_or_else(|| "?".to_owned()),
+        gpu.identity.pci.clone().unwrap_or_else(|| "?".to_owned()),
         number(&gpu.temperature_c, 1.0, ""),
         format!("{}/{limit} W", number(&gpu.power_w, 1.0, "")),
         number(&gpu.utilisation_ratio, 100.0, " %"),

@@ -187,13 +187,19 @@ pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<
 }
 
 /// What stands in the finding.
-pub(super) fn evidence(rule: &Rule, measured: &[Measured], now: Moment) -> Vec<Evidence> {
+pub(super) fn evidence(
+    rule: &Rule,
+    measured: &[Measured],
+    now: Moment,
+    note: impl Fn(Signal) -> Option<String>,
+) -> Vec<Evidence> {
     let of = |(clause, measured): (&Clause, &Measured)| Evidence::Signal {
         signal: clause.signal,
         text: words::saw(clause, *measured),
         measure: clause.measure.words(),
         value: Reading::Value(measured.value),
         limit: measured.limit,
+        note: note(clause.signal),
         at: now.wall,
     };
     rule.when.iter().zip(measured).map(of).collect()

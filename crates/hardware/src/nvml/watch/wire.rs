@@ -163,7 +163,7 @@ impl Values {
     fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
         let mut put = |number: u8, reading: Reading<f64>| {
             let signal = *Signal::ALL.get(usize::from(number))?;
-            into.push(Sample { subject: subject.clone(), signal, reading });
+            into.push(Sample { subject: subject.clone(), signal, reading, note: None });
             Some(())
         };
         for (number, value) in self.known {
@@ -242,6 +242,7 @@ impl Answered {
                 subject: subject.clone(),
                 signal,
                 reading: Reading::Unreadable(why.to_owned()),
+                note: None,
             }));
         }
     }
@@ -327,6 +328,7 @@ fn unreadable(
             subject: Subject::Gpu(gpu.clone()),
             signal,
             reading: Reading::Unreadable(why.to_owned()),
+            note: None,
         });
     }
 }
@@ -341,8 +343,8 @@ mod tests {
             uuid: GpuUuid("GPU-1".to_owned()),
             index: 3,
             minor: Some(3),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
         for request in Tier::ALL.map(Request::Values).into_iter().chain([
             Request::Inventory(Inventory::default()),

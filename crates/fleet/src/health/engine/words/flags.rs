@@ -3,7 +3,7 @@
 use super::super::super::signal::Signal;
 
 /// The flag, what 0 says and what 1 says.
-const WORDS: [(Signal, &str, &str); 23] = [
+const WORDS: [(Signal, &str, &str); 24] = [
     (Signal::GpuLost, "NVML finds the GPU", "NVML says that the GPU fell off the bus"),
     (
         Signal::GpuResetRequired,
@@ -52,6 +52,7 @@ const WORDS: [(Signal, &str, &str); 23] = [
     (Signal::LinkActive, "the link is down", "the link is up"),
     (Signal::NicPresent, "the port is gone from sysfs", "the port stands in sysfs"),
     (Signal::NicActive, "the port is down", "the port is up"),
+    (Signal::NodeCallsStuck, "no call of NVML is stuck", "a call of NVML is stuck"),
     (Signal::NodeNvmlAnswers, "NVML does not answer", "NVML answers"),
     (
         Signal::NodeDriverLoaded,
