@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from farrier.torch.graphed import Step, step
+    from farrier.torch.hugging_face import trainer
     from farrier.torch.lengths import Lengths
     from farrier.torch.policy import Policy
 
-__all__ = ["Lengths", "Policy", "Step", "step"]
+__all__ = ["Lengths", "Policy", "Step", "step", "trainer"]
 
-_ROOMS = {"Lengths": "lengths", "Policy": "policy", "Step": "graphed", "step": "graphed"}
+_ROOMS = {"Lengths": "lengths", "Policy": "policy", "Step": "graphed", "step": "graphed", "trainer": "hugging_face"}
 
 
 def __getattr__(name: str) -> Any:

@@ -191,10 +191,10 @@ class Workshop:
         """Captures the step for this shape. Whatever fails, this batch is trained on, once."""
         undo = Undo(self._model, self._optimizers, self._scaler, self._device)
         graph = Captured(self._arena, ready)
+        waits: Reason | None = None
         try:
-            if self._report.captures:
-                self._shadow(batch, undo, lambda _: None)
-            else:
+            waits = self._waits(batch, undo)
+            if not self._report.captures:
                 self._report.noise = self._noise(batch, undo)
             with self._watch.looking(graph.note_gradients):
                 graph.capture(self._fn)
@@ -203,7 +203,7 @@ class Workshop:
             graph.reset()
             undo.all()
             _survive(err)
-            return self._refuse(key, reason(err), batch)
+            return self._refuse(key, waits or reason(err), batch)
         except BaseException:
             graph.reset()
             undo.all()
@@ -241,6 +241,17 @@ class Workshop:
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
         return result
 
+    def _waits(self, batch: Any, undo: Undo) -> Reason | None:
+        """The line that waits for the GPU, if any. Some code waits only where nobody captures: it is no verdict."""
+        try:
+            with _synchronising("error"):
+                self._shadow(batch, undo, lambda _: None)
+        except RuntimeError as err:
+            if "synchronizing" not in str(err):
+                raise
+            return reason(err)
+        return None
+
     def _noise(self, batch: Any, undo: Undo) -> float:
         """How far two eager runs of one batch lie apart: atomic additions come in any order."""
         first = Gradients()
@@ -254,18 +265,15 @@ class Workshop:
         return max(differences, default=0.0)
 
     def _shadow(self, batch: Any, undo: Undo, look: Look) -> float:
-        """The eager step on this batch, which trains nothing and may not wait for the GPU. Gives its loss."""
-        placed = on_device(batch, self._device)
-
-        def show(gradients: list[tuple[str, Tensor]]) -> None:
-            with _synchronising("default"):
-                look(gradients)
-
-        self._watch.close(True)
+        """The eager step on this batch, which trains nothing. Gives its loss."""
+        with _synchronising("default"):
+            placed = on_device(batch, self._device)
+            self._watch.close(True)
         try:
-            with self._arena.inside(), self._watch.looking(show), _synchronising("error"):
+            with self._arena.inside(), self._watch.looking(look):
                 result = self._fn(placed)
-            return _loss(result)
+            with _synchronising("default"):
+                return _loss(result)
         finally:
             self._watch.close(False)
             undo.all()
