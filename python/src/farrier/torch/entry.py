@@ -23,7 +23,7 @@ class Entry:
         self._leaves = leaves
         self._random = RandomState()
         self._buffers = [
-            (module, name, buffer, buffer._version, buffer.detach().clone())
+            (module, name, buffer, buffer.detach().clone())
             for root in modules
             for module in root.modules()
             for name, buffer in module._buffers.items()
@@ -38,11 +38,11 @@ class Entry:
         for leaf in self._leaves:
             leaf.grad = None
         self._random.restore()
-        for module, name, buffer, version, copy in self._buffers:
-            module._buffers[name] = buffer
-            if buffer._version != version:
-                with torch.no_grad():
-                    buffer.copy_(copy)
+        # All of them: BatchNorm writes its statistics without raising their version.
+        with torch.no_grad():
+            for module, name, buffer, copy in self._buffers:
+                module._buffers[name] = buffer
+                buffer.copy_(copy)
 
     def give_up(self) -> None:
         """Everything as it was before the call."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from farrier.torch.ballast import Ballast
 from farrier.torch.entry import Entry
 from farrier.torch.events import Events, default_events
 from farrier.torch.guard_report import DoesNotFit, GuardReport
-from farrier.torch.ladder import Means, Plan, Rung, Step, climb, piece_sizes, worth_retrying
+from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_sizes, worth_retrying
 from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
@@ -25,6 +24,8 @@ from farrier.torch.parallel import average_gradients, parallel_of
 from farrier.torch.recompute import blocks_of
 from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
 
+#: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
+ASK_CAPACITY_EVERY = 100
 #: Calls between releasing the ballast and trying to take it again: time for the checkpoint that was asked for.
 RETAKE_AFTER = 20
 
@@ -132,6 +133,7 @@ class Guard:
         self._retry_s = 0.0
         self._peak_bytes: int | None = None
         self._released_at: int | None = None
+        self._capacity_bytes: int | None = None
 
     def __call__(self, batch: Any) -> Tensor:
         """Forward and backward of the batch; the detached loss of the whole of it."""
@@ -170,9 +172,10 @@ class Guard:
     def _climb(self, batch: Any, shape: Shape, means: Means, entry: Entry, meter: Meter) -> Tensor:
         """Attempts, from the planned one up the ladder, until one ends well or none is left."""
         base = meter.allocated()
-        known = self.learned.measured(shape, means.plan(means.modes()[0], shape.rows))
-        capacity = None if known and not self._counts["ooms"] else meter.capacity()
-        room = None if capacity is None or base is None else capacity - base
+        known = self.learned.measured(shape, means.plan(Mode.PLAIN, shape.rows))
+        if not known or self._counts["calls"] % ASK_CAPACITY_EVERY == 0:
+            self._capacity_bytes = meter.capacity()
+        room = None if self._capacity_bytes is None or base is None else self._capacity_bytes - base
         plan = self.learned.plan(shape, means, room)
         tried: list[str] = []
         rung: Rung | None = None
@@ -206,6 +209,7 @@ class Guard:
         with contextlib.suppress(Exception):
             self.events.oom(failure.wanted_bytes, rung=rung.value if rung else "none", rows=plan.rows, shape=shape.key)
         capacity, now = meter.capacity(), meter.allocated()
+        self._capacity_bytes = capacity
         garbage = None if base is None or now is None else base - now
         perhaps = worth_retrying(failure.wanted_bytes, failure.allocated_bytes, capacity, garbage)
         room = None if capacity is None or now is None else capacity - now
@@ -308,5 +312,5 @@ class Guard:
             return
         self._released_at = self._counts["calls"]
         capacity, peak = meter.capacity(), self._peak_bytes
-        if math.inf if capacity is None or peak is None else capacity - peak >= self.ballast.size_bytes:
+        if capacity is None or peak is None or capacity - peak >= self.ballast.size_bytes:
             self.ballast.take()

@@ -221,7 +221,8 @@ class Learned:
         learned.margin = float(value["margin"])
         for shape in value["shapes"]:
             kept = dict(shape)
-            learned.shapes[kept.pop("key"), Mode(kept.pop("mode"))] = Seen(**kept)
+            name = kept.pop("key"), Mode(kept.pop("mode"))
+            learned.shapes[name] = Seen(**kept)
         for mode, points in value["lines"].items():
             learned.lines[Mode(mode)].points = [(int(size), int(need)) for size, need in points]
         return learned
