@@ -16,9 +16,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
-use crate::config::{self, Config, ConfigError, Listen};
+use crate::config::{self, Config, ConfigError, Judgement, Listen};
 use crate::crash::Crash;
 use crate::http::{self, Pages};
+use crate::jobs::protocol::{Answer, ErrorCode};
 use crate::jobs::{self, Answers, Board, SocketError};
 use crate::journal::{Backlog, Journal, JournalError, Sink};
 use crate::notify;
@@ -93,14 +94,36 @@ pub struct Options {
 impl Options {
     /// The configuration in force.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        let mut config = config::read(&self.config, self.config_named)?;
+        config::read(&self.config, self.config_named).map(|config| self.outranked(config))
+    }
+
+    /// The configuration that would be in force, if the node also has what the file names.
+    pub fn check(&self) -> Result<Config, ConfigError> {
+        let Judgement { config, mut lines, mut problems } =
+            config::judge(&self.config, self.config_named)?;
+        let Overrides { root, nvml, state_dir, listen, socket } = &self.overrides;
+        let outranked = [
+            ("root", root.is_some()),
+            ("nvml", nvml.is_some()),
+            ("state_dir", state_dir.is_some()),
+            ("listen", listen.is_some()),
+            ("socket.path", socket.is_some()),
+        ];
+        lines.retain(|key, _| !outranked.contains(&(key, true)));
+        let config = self.outranked(config);
+        problems.extend(config::look_around(&config, &lines));
+        Judgement { config, lines, problems }.into_config(&self.config)
+    }
+
+    /// With what the command line says.
+    fn outranked(&self, mut config: Config) -> Config {
         let Overrides { root, nvml, state_dir, listen, socket } = self.overrides.clone();
         config.root = root.unwrap_or(config.root);
         config.nvml = nvml.or(config.nvml);
         config.state_dir = state_dir.unwrap_or(config.state_dir);
         config.listen = listen.unwrap_or(config.listen);
         config.socket.path = socket.unwrap_or(config.socket.path);
-        Ok(config)
+        config
     }
 }
 
@@ -220,6 +243,7 @@ fn listen(
 /// The file was checked rule by rule when it was read.
 fn rules_changed(errors: Vec<farrier_fleet::health::RulesError>) -> AgentError {
     let problems = errors.into_iter().map(|err| config::Problem {
+        line: 0,
         key: "rules".to_owned(),
         value: String::new(),
         expected: err.to_string(),
@@ -266,7 +290,9 @@ async fn signals(
                 for problem in err.lines() {
                     tracing::error!(%problem, "the configuration");
                 }
-                Seen::ConfigBad
+                let path = options.config.display();
+                let command = format!("farrier agent --check-config --config {path}");
+                Seen::ConfigBad(format!("{}; `{command}` lists all", err.first()))
             }
         };
         // The channel may be full for a moment; the brain empties it.
@@ -331,7 +357,8 @@ impl StatusLine {
 impl Answers for StatusLine {
     fn status(&self) -> Arc<str> {
         let Some(state) = self.published.get() else {
-            return "{\"type\":\"error\",\"message\":\"the agent has only just started\"}\n".into();
+            let message = "the agent has only just started";
+            return Answer::Error { code: ErrorCode::Starting, message }.line().into();
         };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, line)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {

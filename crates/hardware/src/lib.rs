@@ -18,9 +18,10 @@
 //! hang in a wedged driver is in the probe child.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library that is loaded at run time, with its calls in `nvml`; `poll` and `sysconf` have no safe form"
+    reason = "NVML is a C library that is loaded at run time, with its calls in `nvml`; `poll`, `sysconf` and `faccessat` have no safe form"
 )]
 
+pub mod access;
 mod apt_conf;
 pub mod capture;
 pub mod clock;

@@ -389,3 +389,32 @@ def test_a_step_that_waits_for_launches_is_measured_and_faster():
     assert graphed.report.reason is None, graphed.report
     assert graphed.report.eager.gain > 1.5
     assert graphed.report.gain > 1.5
+
+
+def test_a_scheduler_that_moves_momentum_too_has_no_graph_and_says_why():
+    model = model_of()
+    optimizer = optimizer_of(model)
+    graphed = step(plain_step(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=30)
+    for batch in batches(20):
+        graphed(batch)
+        scheduler.step()
+    assert "betas of group 0" in graphed.report.reason.what
+
+
+def test_no_more_memory_than_the_eager_run():
+    def run(graph):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        model = build("191m", device="cuda")
+        optimizer = optimizer_of(model, fused=True)
+        train = step(plain_step(model, optimizer), model=model, optimizer=optimizer, policy=FAST, graph=graph)
+        base = torch.cuda.memory_reserved()
+        for batch in batches(12, rows=4, length=1024):
+            train(batch)
+        torch.cuda.synchronize()
+        assert train.graphed == graph
+        return torch.cuda.max_memory_reserved(), base
+
+    eager, graphed = run(False)[0], run(True)[0]
+    assert graphed < 1.08 * eager, (graphed, eager)

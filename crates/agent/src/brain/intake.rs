@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment};
+use farrier_fleet::health::{Batch, KernelEvent, Moment, Signal};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
@@ -41,7 +41,7 @@ impl Brain {
                 self.own.ended.extend(collectors);
             }
             Seen::Reloaded(config) => self.reload(now, &config),
-            Seen::ConfigBad => self.own.config_good = false,
+            Seen::ConfigBad(why) => self.own.config = Err(why),
             Seen::Stop => (),
         }
     }
@@ -60,6 +60,7 @@ impl Brain {
         self.values.processes = report.processes.or(self.values.processes.take());
         if let Some(gpus) = &report.inventory {
             self.inventory.keep(gpus);
+            self.board.counted(now, gpus);
         }
         batch.inventory = report.inventory.or(batch.inventory.take());
         batch.samples.extend(report.samples);
@@ -127,7 +128,11 @@ impl Brain {
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
         self.own.messages_dropped = self.board.dropped();
+        self.board.forget_old(now);
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
+        if let Err(why) = &self.own.config {
+            batch.notes.push((Signal::AgentConfigGood, why.clone()));
+        }
     }
 }

@@ -142,9 +142,10 @@ impl Brain {
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
         pending.add(changes, Vec::new());
+        board.counted(now, inventory.gpus());
         // Jobs that connect to an agent that was started anew hear of what stands.
         for finding in engine.findings() {
-            board.finding(finding, None);
+            board.finding(now, finding, None);
         }
         let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
         let mut own = Own::new(config.tiers, now);
@@ -313,14 +314,14 @@ impl Brain {
         if matches!(change, Change::Cleared(_)) {
             self.board.cleared(finding);
         } else {
-            self.board.finding(finding, self.values.processes.as_deref());
+            self.board.finding(self.clock.now(), finding, self.values.processes.as_deref());
         }
     }
 
     fn reload(&mut self, now: Moment, config: &Config) {
         // The file was checked when it was read.
         let Ok(rules) = Rules::configured(&config.rules) else { return };
-        self.own.config_good = true;
+        self.own.config = Ok(());
         let changes = self.engine.reconfigure(rules, now);
         self.pending.add(changes, Vec::new());
         self.journal.retain(config.retention);

@@ -60,7 +60,8 @@ pub(super) struct Own {
     pub(super) kernel_log: Option<Result<(), String>>,
     pub(super) lines_lost: u64,
     pub(super) writable: Result<(), String>,
-    pub(super) config_good: bool,
+    /// What is wrong with the file, where the one before it is in force.
+    pub(super) config: Result<(), String>,
     pub(super) sink_good: bool,
     pub(super) messages_dropped: u64,
 }
@@ -80,7 +81,7 @@ impl Own {
             kernel_log: None,
             lines_lost: 0,
             writable: Ok(()),
-            config_good: true,
+            config: Ok(()),
             sink_good: true,
             messages_dropped: 0,
         }
@@ -121,7 +122,7 @@ impl Own {
             (Signal::AgentClockSteps, Reading::Value(self.stepped_s)),
             (Signal::AgentJobMessagesDropped, count(self.messages_dropped)),
             (Signal::AgentCollectorsStalled, count(stalled as u64)),
-            (Signal::AgentConfigGood, flag(self.config_good)),
+            (Signal::AgentConfigGood, flag(self.config.is_ok())),
             (Signal::AgentSinkGood, flag(self.sink_good)),
         ];
         if let Some(log) = &self.kernel_log {

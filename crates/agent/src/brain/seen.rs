@@ -163,8 +163,8 @@ pub enum Seen {
     Ended(&'static [Collector]),
     /// A new configuration is in force.
     Reloaded(Box<Config>),
-    /// The configuration on disk is wrong, and the old one stays.
-    ConfigBad,
+    /// The configuration on disk is wrong, and the old one stays: what is wrong, and how to see all of it.
+    ConfigBad(String),
     /// It is time to end.
     Stop,
 }

@@ -277,7 +277,7 @@ fn a_rule_that_is_turned_off_takes_its_findings_along() {
     assert_eq!(world.count("gpu.xid"), Some(1));
     let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
     world.config.rules.insert("gpu.xid".to_owned(), off);
-    world.turn(vec![Seen::ConfigBad], false);
+    world.turn(vec![Seen::ConfigBad("line 3".to_owned())], false);
     let state = world.tick();
     assert_eq!(signal(&state, Signal::AgentConfigGood), Some(Reading::Value(0.0)));
     let config = Box::new(world.config.clone());

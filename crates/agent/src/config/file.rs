@@ -3,14 +3,17 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use farrier_fleet::health::{RuleOverride, Rules};
-use toml::Table;
+use farrier_fleet::health::{RuleOverride, Rules, Severity};
+use toml::de::DeTable;
 
-use super::section::{Problem, Section};
-use super::{Config, LISTEN};
+use super::section::{Judged, Problem, Section, near};
+use super::{Config, LISTEN, Lines, Tiers};
 
 /// A configuration of hand-written rules for every code is far below this.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A fault that lasts for a day without being told is never told.
+const FOR_S_MAX: u32 = 86_400;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -30,16 +33,8 @@ pub enum ConfigError {
         /// Which.
         path: PathBuf,
     },
-    /// It is no TOML.
-    #[error("`{}` is not TOML: {message}", path.display())]
-    Syntax {
-        /// Which.
-        path: PathBuf,
-        /// Where and why.
-        message: String,
-    },
     /// Its content is wrong.
-    #[error("`{}` has {} {}", path.display(), problems.len(), if problems.len() == 1 { "problem" } else { "problems" })]
+    #[error("`{}` has {}", path.display(), counted(problems.len()))]
     Content {
         /// Which.
         path: PathBuf,
@@ -54,38 +49,95 @@ impl ConfigError {
         match self {
             Self::Content { problems, .. } => problems.iter().map(ToString::to_string).collect(),
             Self::Unreadable { err, .. } => vec![err.to_string()],
-            Self::TooLarge { .. } | Self::Syntax { .. } => Vec::new(),
+            Self::TooLarge { .. } => Vec::new(),
         }
     }
+
+    /// The first that is wrong, and how much more, for those who have room for one line.
+    pub fn first(&self) -> String {
+        let Self::Content { problems, path } = self else {
+            return crate::brain::Chain(self).to_string();
+        };
+        let first = problems.first().map(ToString::to_string).unwrap_or_default();
+        let more = match problems.len() {
+            0 | 1 => String::new(),
+            all => format!(" (and {} more)", all - 1),
+        };
+        format!("`{}` {first}{more}", path.display())
+    }
+}
+
+fn counted(problems: usize) -> String {
+    format!("{problems} {}", if problems == 1 { "problem" } else { "problems" })
 }
 
 /// Reads a configuration. A file that is not there is an empty one unless somebody named it.
 pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
+    judge(path, named)?.into_config(path)
+}
+
+/// A file as far as it could be read.
+#[derive(Debug, Default)]
+pub(crate) struct Judgement {
+    /// What is in force, with the default where a key is wrong.
+    pub(crate) config: Config,
+    /// Where each good key of the file stands.
+    pub(crate) lines: Lines,
+    /// Everything that is wrong.
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Judgement {
+    /// The configuration, if nothing is wrong; otherwise all that is, from top to bottom.
+    pub(crate) fn into_config(self, path: &Path) -> Result<Config, ConfigError> {
+        let Self { config, mut problems, .. } = self;
+        if problems.is_empty() {
+            return Ok(config);
+        }
+        problems.sort_by_key(|problem| problem.line);
+        Err(ConfigError::Content { path: path.to_owned(), problems })
+    }
+}
+
+/// Reads a file, right or wrong.
+pub(crate) fn judge(path: &Path, named: bool) -> Result<Judgement, ConfigError> {
     let unreadable = |err| ConfigError::Unreadable { path: path.to_owned(), err };
     let size = match std::fs::metadata(path) {
         Ok(meta) => meta.len(),
-        Err(err) if err.kind() == ErrorKind::NotFound && !named => return Ok(Config::default()),
+        Err(err) if err.kind() == ErrorKind::NotFound && !named => {
+            return Ok(Judgement::default());
+        }
         Err(err) => return Err(unreadable(err)),
     };
     if size > FILE_BYTES_MAX {
         return Err(ConfigError::TooLarge { path: path.to_owned() });
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let table: Table = text.parse().map_err(|err: toml::de::Error| {
-        let line = err.span().map(|span| {
-            text.get(..span.start).map_or(0, |before| before.matches('\n').count()) + 1
-        });
-        let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-        ConfigError::Syntax { path: path.to_owned(), message: format!("{line}{}", err.message()) }
-    })?;
-    from_table(table).map_err(|problems| ConfigError::Content { path: path.to_owned(), problems })
+    Ok(from_text(&text))
 }
 
-/// The configuration that a table gives, or everything that is wrong with it.
-pub(super) fn from_table(table: Table) -> Result<Config, Vec<Problem>> {
-    let mut problems = Vec::new();
+/// What a text says, and everything that is wrong with it.
+pub(super) fn from_text(text: &str) -> Judgement {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let mut judged = Judged { text, problems: Vec::new(), lines: Lines::new() };
+    let config = from_table(table.into_inner(), &mut judged);
+    for err in &errors {
+        let line = judged.line(err.span().map_or(0, |span| span.start));
+        // What was made of a line that is no TOML is not what somebody meant.
+        judged.problems.retain(|problem| problem.line != line || problem.key.is_empty());
+        if judged.problems.iter().any(|problem| problem.line == line) {
+            continue;
+        }
+        let expected = format!("this is not TOML: {}", err.message());
+        judged.problems.push(Problem { line, key: String::new(), value: String::new(), expected });
+    }
+    let Judged { problems, lines, .. } = judged;
+    Judgement { config, lines, problems }
+}
+
+fn from_table<'t>(table: DeTable<'t>, judged: &mut Judged<'t>) -> Config {
     let mut config = Config::default();
-    let mut top = Section::top(table, &mut problems);
+    let mut top = Section::top(table, judged);
     top.path("state_dir", &mut config.state_dir);
     top.parsed("listen", LISTEN, &mut config.listen, |text| text.parse().ok());
     top.path("root", &mut config.root);
@@ -93,18 +145,10 @@ pub(super) fn from_table(table: Table) -> Result<Config, Vec<Problem>> {
     tables(&mut top, &mut config);
     rules(&mut top, &mut config);
     top.finish();
-    let Config { tiers, .. } = &config;
-    if tiers.fast_s > tiers.medium_s || tiers.medium_s > tiers.slow_s {
-        problems.push(Problem {
-            key: "tiers".to_owned(),
-            value: format!("{} s, {} s, {} s", tiers.fast_s, tiers.medium_s, tiers.slow_s),
-            expected: "fast_s <= medium_s <= slow_s".to_owned(),
-        });
-    }
-    if problems.is_empty() { Ok(config) } else { Err(problems) }
+    config
 }
 
-fn tables(top: &mut Section<'_>, config: &mut Config) {
+fn tables(top: &mut Section<'_, '_>, config: &mut Config) {
     top.section("socket", |it| {
         it.path("path", &mut config.socket.path);
         let octal = |text: &str| u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
@@ -124,6 +168,12 @@ fn tables(top: &mut Section<'_>, config: &mut Config) {
         it.seconds("fast_s", &(0.1..=60.0), &mut config.tiers.fast_s);
         it.seconds("medium_s", &(0.1..=600.0), &mut config.tiers.medium_s);
         it.seconds("slow_s", &(0.1..=3600.0), &mut config.tiers.slow_s);
+        let Tiers { fast_s, medium_s, slow_s } = config.tiers;
+        let line = ["fast_s", "medium_s", "slow_s"].into_iter().find_map(|key| it.line_of(key));
+        if let Some(line) = line.filter(|_| fast_s > medium_s || medium_s > slow_s) {
+            let found = format!("they are {fast_s} s, {medium_s} s and {slow_s} s");
+            it.problem("", line, format!("{found}; expected fast_s <= medium_s <= slow_s"));
+        }
     });
     top.section("expect", |it| {
         it.maybe_integer("gpus", &(0..=1024), &mut config.expect.gpus);
@@ -141,22 +191,45 @@ fn tables(top: &mut Section<'_>, config: &mut Config) {
     });
 }
 
-/// The rules' own keys are read by their own type; whether a code exists the rules themselves say.
-fn rules(top: &mut Section<'_>, config: &mut Config) {
-    for (code, value) in top.entries("rules") {
-        let key = format!("rules.\"{code}\"");
-        let shown = value.to_string();
-        match value.try_into::<RuleOverride>() {
-            Err(err) => top.problem(&key, shown.trim(), err.message().trim()),
-            Ok(changed) => {
-                let one = [(code.clone(), changed.clone())].into();
-                match Rules::configured(&one) {
-                    Ok(_) => drop(config.rules.insert(code, changed)),
-                    Err(errors) => errors.iter().for_each(|err| top.problem(&key, "", err)),
-                }
+/// Changes to rules. A code that does not exist and keys that are wrong are told side by side.
+fn rules(top: &mut Section<'_, '_>, config: &mut Config) {
+    let embedded = Rules::embedded();
+    top.entries("rules", |code, line, it| {
+        let mut change = RuleOverride::default();
+        it.flag("enabled", &mut change.enabled);
+        let words = [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
+        it.word("severity", &words, &mut change.severity);
+        it.maybe_number("limit", &mut change.limit);
+        it.maybe_integer("for_s", &(0..=FOR_S_MAX), &mut change.for_s);
+        let embedded = match &embedded {
+            Ok(rules) => rules,
+            Err(err) => return it.problem("", line, err),
+        };
+        let whole = it.first_key().map(|key| format!("{code}.{key}"));
+        if let Some(whole) = whole.filter(|whole| embedded.get(whole).is_some()) {
+            it.pass_over();
+            return it.problem(
+                "",
+                line,
+                format!("expected the code in quotes: `rules.\"{whole}\"`"),
+            );
+        }
+        let Some(rule) = embedded.get(code) else {
+            let near = near(code, embedded.iter().map(|rule| rule.code.as_str()));
+            let near = if near.is_empty() { "; docs/rules.md has them all" } else { &near };
+            return it.problem("", line, format!("there is no such rule{near}"));
+        };
+        if let Some(line) = it.line_of("for_s").filter(|_| rule.on.is_some()) {
+            it.problem("for_s", line, "the rule is about an event, which does not last");
+        }
+        if let Err(errors) = Rules::configured(&[(code.to_owned(), change.clone())].into()) {
+            let line = it.line_of("limit").unwrap_or(line);
+            for err in &errors {
+                it.problem("limit", line, err);
             }
         }
-    }
+        config.rules.insert(code.to_owned(), change);
+    });
 }
 
 #[cfg(test)]
@@ -164,7 +237,10 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Result<Config, Vec<Problem>> {
-        from_table(text.parse().unwrap())
+        from_text(text).into_config(Path::new("")).map_err(|err| match err {
+            ConfigError::Content { problems, .. } => problems,
+            other => panic!("{other}"),
+        })
     }
 
     #[test]
@@ -207,6 +283,59 @@ mod tests {
     }
 
     #[test]
+    fn every_problem_of_a_rule_is_told_with_its_line() {
+        let problems = of("[rules.\"gpu.xid\"]\nseverity = \"critcal\"\nenabled = \"no\"\nlimit = 5\nfors = 1\n\
+             [rules.\"gpu.temperature-margins\"]\nfor_s = -1\n[rules]\n\"gpu.lost\" = 7\n\"gpu.xid-repeated\".for_s = 5\n")
+        .unwrap_err();
+        let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let parts = [
+            (
+                "line 2: `rules.\"gpu.xid\".severity = \"critcal\"`: expected one of \"info\", ",
+                "did you mean `critical`?",
+            ),
+            ("line 3: `rules.\"gpu.xid\".enabled = \"no\"`: expected true or false", ""),
+            ("line 4: `rules.\"gpu.xid\".limit`", "has no number"),
+            ("line 5: `rules.\"gpu.xid\".fors = 1`: there is no such key", "did you mean `for_s`?"),
+            (
+                "line 6: `rules.\"gpu.temperature-margins\"`: there is no such rule",
+                "did you mean `gpu.temperature-margin`?",
+            ),
+            ("line 7: ", "a whole number from 0 to 86400"),
+            ("line 9: `rules.\"gpu.lost\" = 7`: expected a table", ""),
+        ];
+        assert!(said.len() >= parts.len(), "{said:#?}");
+        for (begins, contains) in parts {
+            assert!(
+                said.iter().any(|it| it.starts_with(begins) && it.contains(contains)),
+                "{begins}: {said:#?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_toml_does_not_hide_the_rest() {
+        let problems = of(
+            "listen = \nstate_dir = \"x\"\nroot = /\n[tiers\nfast_s = 1\n[retention]\ndays = 0\n",
+        )
+        .unwrap_err();
+        let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let parts = [
+            "line 1: this is not TOML: ",
+            "line 2: `state_dir",
+            "line 3: this",
+            "line 4: this",
+            "line 7: `retention.days = 0`",
+        ];
+        assert_eq!(said.len(), parts.len(), "{said:#?}");
+        assert!(said.iter().zip(parts).all(|(said, part)| said.starts_with(part)), "{said:#?}");
+        // The commonest slip of all has its own words, and one line is said to be wrong once.
+        let problems = of("[rules.gpu.xid]\nenabled = false\n").unwrap_err();
+        assert_eq!(problems[0].expected, "expected the code in quotes: `rules.\"gpu.xid\"`");
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(of("nics = [1,\n2\nlisten = \"off\"\n").unwrap_err().len(), 2);
+    }
+
+    #[test]
     fn the_reference_in_the_guide_is_the_defaults() {
         let guide = include_str!("../../../../docs/agent.md");
         let block =
@@ -226,6 +355,6 @@ mod tests {
         assert!(matches!(read(&path, true), Err(ConfigError::Unreadable { .. })));
         std::fs::write(&path, "listen = \"off\"\nlisten\n").unwrap();
         let err = read(&path, false).unwrap_err();
-        assert!(err.to_string().contains("line 2"), "{err}");
+        assert!(err.lines()[0].starts_with("line 2: this is not TOML"), "{:?}", err.lines());
     }
 }

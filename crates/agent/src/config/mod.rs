@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! text ─ toml ─> Section (takes keys one by one, keeps every problem) ─> Config, or all that is wrong with it
+//!                                     `--check-config`: look_around ─> what the node does not have, does not allow
 //! ```
 //!
 //! The file is judged whole: somebody who repairs it should not have to run the agent once for each mistake.
 
 mod file;
 mod section;
+mod surroundings;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +20,12 @@ use farrier_fleet::health::RuleOverride;
 use serde::Serialize;
 
 pub use file::{ConfigError, read};
+pub(crate) use file::{Judgement, judge};
 pub use section::Problem;
+pub(crate) use surroundings::{group_id, look_around};
+
+/// The line in the file of each key that stands there.
+pub(crate) type Lines = BTreeMap<String, usize>;
 
 /// Where the file is unless a flag says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";

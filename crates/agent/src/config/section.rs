@@ -4,82 +4,131 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use toml::{Table, Value};
+use farrier_facts::names::nearest;
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+/// Of a value that is wrong so much is repeated.
+const FOUND_CHARS_MAX: usize = 60;
 
 /// One thing that is wrong with the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key with its tables, such as `tiers.fast_s`.
+    /// Where it stands in the file.
+    pub line: usize,
+    /// The key with its tables, such as `tiers.fast_s`; empty where the text is no TOML.
     pub key: String,
     /// The value as it stands in the file; empty where the key itself is wrong.
     pub value: String,
-    /// What is allowed.
+    /// What is wrong with it and what would be right.
     pub expected: String,
 }
 
 impl Display for Problem {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.value.is_empty() {
-            return write!(formatter, "`{}`: {}", self.key, self.expected);
+        let Self { line, key, value, expected } = self;
+        match (key.is_empty(), value.is_empty()) {
+            (true, _) => write!(formatter, "line {line}: {expected}"),
+            (false, true) => write!(formatter, "line {line}: `{key}`: {expected}"),
+            (false, false) => write!(formatter, "line {line}: `{key} = {value}`: {expected}"),
         }
-        write!(formatter, "`{} = {}`: expected {}", self.key, self.value, self.expected)
+    }
+}
+
+/// A file's text and what was wrong with it so far.
+pub(super) struct Judged<'t> {
+    pub(super) text: &'t str,
+    pub(super) problems: Vec<Problem>,
+    /// Where the keys stand that were taken and are right.
+    pub(super) lines: super::Lines,
+}
+
+impl Judged<'_> {
+    /// The line of a place in the text, counted from one.
+    pub(super) fn line(&self, at: usize) -> usize {
+        self.text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1
+    }
+
+    /// A value as it stands in the file, on one line and not too long.
+    fn found(&self, value: &Spanned<DeValue<'_>>) -> String {
+        let text = self.text.get(value.span()).unwrap_or_default();
+        let first = text.lines().next().unwrap_or_default().trim();
+        if first.len() == text.trim().len() && first.chars().count() <= FOUND_CHARS_MAX {
+            return first.to_owned();
+        }
+        first.chars().take(FOUND_CHARS_MAX).chain("...".chars()).collect()
     }
 }
 
 /// A table whose keys are taken one by one.
-pub(super) struct Section<'p> {
+pub(super) struct Section<'p, 't> {
     path: String,
-    table: Table,
+    table: DeTable<'t>,
     known: Vec<&'static str>,
-    problems: &'p mut Vec<Problem>,
+    judged: &'p mut Judged<'t>,
 }
 
-impl<'p> Section<'p> {
-    pub(super) fn top(table: Table, problems: &'p mut Vec<Problem>) -> Self {
-        Self { path: String::new(), table, known: Vec::new(), problems }
+type Taken<'t> = (usize, Spanned<DeValue<'t>>);
+
+impl<'p, 't> Section<'p, 't> {
+    pub(super) fn top(table: DeTable<'t>, judged: &'p mut Judged<'t>) -> Self {
+        Self { path: String::new(), table, known: Vec::new(), judged }
     }
 
     /// The table under a key; an empty one where there is none.
-    pub(super) fn section(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_>)) {
-        let path = self.key(key);
-        let table = match self.take(key) {
-            None => return,
-            Some(Value::Table(table)) => table,
-            Some(other) => return self.refuse(key, &other, "a table"),
+    pub(super) fn section(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_, 't>)) {
+        if let Some(taken) = self.take(key) {
+            let path = self.key(key);
+            self.inside(path, taken, read);
+        }
+    }
+
+    /// The tables under a key, by names that the caller knows.
+    pub(super) fn entries(
+        &mut self,
+        key: &'static str,
+        mut read: impl FnMut(&str, usize, &mut Section<'_, 't>),
+    ) {
+        let Some(taken) = self.take(key) else { return };
+        self.inside(key.to_owned(), taken, |it| {
+            for (name, value) in std::mem::take(&mut it.table) {
+                let line = it.judged.line(name.span().start);
+                let path = format!("{key}.\"{}\"", name.get_ref());
+                it.inside(path, (line, value), |entry| read(name.get_ref(), line, entry));
+            }
+        });
+    }
+
+    fn inside(
+        &mut self,
+        path: String,
+        (line, value): Taken<'t>,
+        read: impl FnOnce(&mut Section<'_, 't>),
+    ) {
+        let found = self.judged.found(&value);
+        let DeValue::Table(table) = value.into_inner() else {
+            let expected = "expected a table".to_owned();
+            self.judged.problems.push(Problem { line, key: path, value: found, expected });
+            return;
         };
-        let mut inner = Section { path, table, known: Vec::new(), problems: self.problems };
+        let mut inner = Section { path, table, known: Vec::new(), judged: self.judged };
         read(&mut inner);
         inner.finish();
     }
 
-    /// A table whose keys are names that the caller knows.
-    pub(super) fn entries(&mut self, key: &'static str) -> Vec<(String, Value)> {
-        match self.take(key) {
-            None => Vec::new(),
-            Some(Value::Table(table)) => table.into_iter().collect(),
-            Some(other) => {
-                self.refuse(key, &other, "a table");
-                Vec::new()
-            }
-        }
-    }
-
     pub(super) fn text(&mut self, key: &'static str, into: &mut Option<String>) {
-        match self.take(key) {
-            None => (),
-            Some(Value::String(text)) if !text.is_empty() => *into = Some(text),
-            Some(other) => self.refuse(key, &other, "a text in quotes"),
-        }
+        let text = |text: &str| (!text.is_empty()).then(|| Some(text.to_owned()));
+        self.parsed(key, "a text in quotes", into, text);
     }
 
     /// A list of texts.
     pub(super) fn texts(&mut self, key: &'static str, into: &mut Vec<String>) {
-        let Some(value) = self.take(key) else { return };
-        let text = |value: &Value| value.as_str().filter(|it| !it.is_empty()).map(str::to_owned);
-        match value.as_array().and_then(|values| values.iter().map(text).collect()) {
-            Some(texts) => *into = texts,
-            None => self.refuse(key, &value, "a list of texts in quotes"),
-        }
+        self.value(key, "a list of texts in quotes", into, |value| {
+            let text = |value: &Spanned<DeValue<'_>>| {
+                value.get_ref().as_str().filter(|it| !it.is_empty()).map(str::to_owned)
+            };
+            value.as_array()?.iter().map(text).collect()
+        });
     }
 
     /// A text that is read further.
@@ -90,10 +139,24 @@ impl<'p> Section<'p> {
         into: &mut T,
         parse: impl FnOnce(&str) -> Option<T>,
     ) {
-        let Some(value) = self.take(key) else { return };
-        match value.as_str().and_then(parse) {
-            Some(parsed) => *into = parsed,
-            None => self.refuse(key, &value, expected),
+        self.value(key, expected, into, |value| value.as_str().and_then(parse));
+    }
+
+    /// One of several words.
+    pub(super) fn word<T: Copy + Display>(
+        &mut self,
+        key: &'static str,
+        words: &[T],
+        into: &mut Option<T>,
+    ) {
+        let Some((line, value)) = self.take(key) else { return };
+        let given = value.get_ref().as_str();
+        *into = words.iter().find(|word| given == Some(word.to_string().as_str())).copied();
+        if into.is_none() {
+            let names: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+            let near = near(given.unwrap_or_default(), names.iter().map(|it| it.trim_matches('"')));
+            let expected = format!("expected one of {}{near}", names.join(", "));
+            self.refuse(key, line, &value, expected);
         }
     }
 
@@ -103,35 +166,24 @@ impl<'p> Section<'p> {
     }
 
     pub(super) fn maybe_path(&mut self, key: &'static str, into: &mut Option<PathBuf>) {
-        let mut path = PathBuf::new();
-        self.path(key, &mut path);
-        if path.is_absolute() {
-            *into = Some(path);
-        }
+        let absolute = |text: &str| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
+        self.parsed(key, "an absolute path in quotes", into, |text| absolute(text).map(Some));
     }
 
-    pub(super) fn flag(&mut self, key: &'static str, into: &mut bool) {
-        match self.take(key) {
-            None => (),
-            Some(Value::Boolean(flag)) => *into = flag,
-            Some(other) => self.refuse(key, &other, "true or false"),
-        }
+    pub(super) fn flag<T: From<bool>>(&mut self, key: &'static str, into: &mut T) {
+        self.value(key, "true or false", into, |value| value.as_bool().map(T::from));
     }
 
-    pub(super) fn integer<T: TryFrom<i64> + TryInto<i64> + Copy + Display + PartialOrd>(
+    pub(super) fn integer<T: TryFrom<i64> + Display + PartialOrd>(
         &mut self,
         key: &'static str,
         range: &RangeInclusive<T>,
         into: &mut T,
     ) {
-        let Some(value) = self.take(key) else { return };
-        let number = value.as_integer().and_then(|number| T::try_from(number).ok());
-        if let Some(number) = number.filter(|number| range.contains(number)) {
-            *into = number;
-        } else {
-            let expected = format!("a whole number from {} to {}", range.start(), range.end());
-            self.refuse(key, &value, &expected);
-        }
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        self.value(key, &expected, into, |value| {
+            T::try_from(integer(value)?).ok().filter(|number| range.contains(number))
+        });
     }
 
     pub(super) fn maybe_integer(
@@ -140,16 +192,13 @@ impl<'p> Section<'p> {
         range: &RangeInclusive<u32>,
         into: &mut Option<u32>,
     ) {
-        if self.table.contains_key(key) {
-            let before = self.problems.len();
-            let mut number = 0;
-            self.integer(key, range, &mut number);
-            if self.problems.len() == before {
-                *into = Some(number);
-            }
-        } else {
-            self.known.push(key);
-        }
+        let mut number = None;
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        self.value(key, &expected, &mut number, |value| {
+            let number = u32::try_from(integer(value)?).ok();
+            number.filter(|number| range.contains(number)).map(Some)
+        });
+        *into = number.or(*into);
     }
 
     pub(super) fn seconds(
@@ -158,68 +207,109 @@ impl<'p> Section<'p> {
         range: &RangeInclusive<f64>,
         into: &mut f64,
     ) {
-        let Some(value) = self.take(key) else { return };
-        // Lossless: no whole number of seconds that is allowed comes near 2^52.
-        #[expect(clippy::cast_precision_loss, reason = "the range is small")]
-        let number = value.as_float().or(value.as_integer().map(|number| number as f64));
-        if let Some(number) = number.filter(|number| range.contains(number)) {
-            *into = number;
-        } else {
-            let (from, to) = (range.start(), range.end());
-            self.refuse(key, &value, &format!("a number of seconds from {from} to {to}"));
-        }
-    }
-
-    /// Adds a problem with a key of this table.
-    pub(super) fn problem(&mut self, key: &str, value: impl Display, expected: impl Display) {
-        self.problems.push(Problem {
-            key: self.key(key),
-            value: value.to_string(),
-            expected: expected.to_string(),
+        let expected = format!("a number of seconds from {} to {}", range.start(), range.end());
+        self.value(key, &expected, into, |value| {
+            number(value).filter(|number| range.contains(number))
         });
     }
 
+    pub(super) fn maybe_number(&mut self, key: &'static str, into: &mut Option<f64>) {
+        self.value(key, "a number", into, |value| {
+            number(value).filter(|number| number.is_finite()).map(Some)
+        });
+    }
+
+    /// Adds a problem with the table itself, or with a key of it.
+    pub(super) fn problem(&mut self, key: &str, line: usize, expected: impl Display) {
+        let key = self.key(key);
+        let expected = expected.to_string();
+        self.judged.problems.push(Problem { line, key, value: String::new(), expected });
+    }
+
+    /// A key that nobody took yet.
+    pub(super) fn first_key(&self) -> Option<&str> {
+        self.table.keys().next().map(|key| key.get_ref().as_ref())
+    }
+
+    /// Says nothing of what is left.
+    pub(super) fn pass_over(&mut self) {
+        self.table.clear();
+    }
+
+    /// The line of a key that was taken and is right.
+    pub(super) fn line_of(&self, key: &str) -> Option<usize> {
+        self.judged.lines.get(&self.key(key)).copied()
+    }
+
     /// Refuses what nobody took.
-    pub(super) fn finish(self) {
-        for key in self.table.keys() {
-            let near = self.known.iter().min_by_key(|known| distance(known, key));
-            let near = near.filter(|known| distance(known, key) <= 2);
-            let expected = match near {
-                Some(near) => format!("there is no such key; did you mean `{near}`?"),
-                None => format!("there is no such key; known here: {}", self.known.join(", ")),
+    pub(super) fn finish(mut self) {
+        for (key, value) in std::mem::take(&mut self.table) {
+            let near = near(key.get_ref(), self.known.iter().copied());
+            let near = match near.as_str() {
+                "" => format!("; known here: {}", self.known.join(", ")),
+                near => near.to_owned(),
             };
-            let key =
-                if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
-            self.problems.push(Problem { key, value: String::new(), expected });
+            let line = self.judged.line(key.span().start);
+            let expected = format!("there is no such key{near}");
+            // Of a whole table its name says enough.
+            match value.get_ref() {
+                DeValue::Table(_) => self.problem(key.get_ref(), line, expected),
+                _ => self.refuse(key.get_ref(), line, &value, expected),
+            }
         }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<Value> {
-        self.known.push(key);
-        self.table.remove(key)
+    fn value<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        into: &mut T,
+        read: impl FnOnce(&DeValue<'t>) -> Option<T>,
+    ) {
+        let Some((line, value)) = self.take(key) else { return };
+        match read(value.get_ref()) {
+            Some(read) => *into = read,
+            None => self.refuse(key, line, &value, format!("expected {expected}")),
+        }
     }
 
-    fn refuse(&mut self, key: &str, value: &Value, expected: &str) {
-        self.problem(key, value.to_string().trim(), expected);
+    fn take(&mut self, key: &'static str) -> Option<Taken<'t>> {
+        self.known.push(key);
+        let (name, value): (Spanned<DeString<'_>>, _) = self.table.remove_entry(key)?;
+        let line = self.judged.line(name.span().start);
+        self.judged.lines.insert(self.key(key), line);
+        Some((line, value))
+    }
+
+    fn refuse(&mut self, key: &str, line: usize, value: &Spanned<DeValue<'t>>, expected: String) {
+        let (key, value) = (self.key(key), self.judged.found(value));
+        self.judged.lines.remove(&key);
+        self.judged.problems.push(Problem { line, key, value, expected });
     }
 
     fn key(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        match (self.path.as_str(), key) {
+            ("", key) => key.to_owned(),
+            (path, "") => path.to_owned(),
+            (path, key) => format!("{path}.{key}"),
+        }
     }
 }
 
-/// Levenshtein's distance; keys are short.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (above, letter) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (at, other) in right.iter().enumerate() {
-            let change = diagonal + usize::from(letter != *other);
-            diagonal = row[at + 1];
-            row[at + 1] = change.min(diagonal + 1).min(row[at] + 1);
-        }
-    }
-    row[right.len()]
+/// `; did you mean ...?`, or nothing.
+pub(super) fn near<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let near = nearest(given, known).first().map(|near| format!("; did you mean `{near}`?"));
+    near.unwrap_or_default()
+}
+
+fn integer(value: &DeValue<'_>) -> Option<i64> {
+    let integer = value.as_integer()?;
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn number(value: &DeValue<'_>) -> Option<f64> {
+    // Lossless: no whole number that makes sense here comes near 2^52.
+    #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
+    let whole = integer(value).map(|number| number as f64);
+    whole.or_else(|| value.as_float()?.as_str().parse().ok())
 }

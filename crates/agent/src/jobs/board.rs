@@ -1,15 +1,18 @@
 //! Who is connected, what jobs do, and whom to tell that the GPU will not last.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Moment, Severity, Subject};
+use farrier_fleet::health::{
+    Action, Finding, FindingKind, GpuIdentity, GpuUuid, Moment, Severity, Subject,
+};
 use tokio::sync::mpsc::Sender;
 
+use super::client::{Client, uuid};
 use super::job::{Job, JobKey};
-use super::protocol::{Answer, JobState, RankStep, Request};
+use super::protocol::{Answer, Hello, JobState, RankStep, Request, VERSION};
 use crate::brain::Held;
 
 /// Connections in all.
@@ -20,8 +23,9 @@ pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
 pub const JOBS_MAX: usize = 64;
 /// A job's name and phase are cut to this.
 const NAME_CHARS_MAX: usize = 128;
-/// GPUs of one client: the most that a node has.
-const GPUS_MAX: usize = 16;
+/// Findings and reasons that one `checkpoint_wanted` names; the rest comes in the next.
+const FINDINGS_IN_A_LINE: usize = 256;
+const REASONS_IN_A_LINE: usize = 3;
 /// Bytes of lines that have not ended yet, of all clients together.
 const LINE_BYTES_TOTAL_MAX: usize = 4 << 20;
 
@@ -40,35 +44,19 @@ struct Inner {
     jobs: BTreeMap<JobKey, Job>,
     /// Findings that end work, while they are open.
     standing: BTreeMap<u64, Standing>,
-}
-
-#[derive(Debug)]
-struct Client {
-    uid: u32,
-    pid: Option<u32>,
-    outbox: Sender<Arc<str>>,
-    job: Option<JobKey>,
-    rank: u32,
-    gpus: BTreeSet<GpuUuid>,
-    /// A step, and when it began on the clock that nobody sets.
-    began: Option<(u64, i64)>,
-    tokens_per_s: Option<f64>,
-    told: BTreeSet<u64>,
+    /// The GPUs of the node, sorted; none: they were never counted.
+    gpus: Option<Vec<GpuUuid>>,
 }
 
 #[derive(Debug, Clone)]
 struct Standing {
     subject: Subject,
+    /// Its number and when it began: numbers begin anew where somebody has removed the journal.
+    key: String,
+    /// `gpu.xid Xid 79 on GPU-...`.
+    what: String,
+    /// That, how bad it is and what is to be done.
     reason: String,
-}
-
-/// Who says hello.
-struct Newcomer {
-    job: String,
-    rank: u32,
-    world_size: Option<u32>,
-    pid: Option<u32>,
-    gpu: Option<String>,
 }
 
 /// Why a client is not taken.
@@ -127,28 +115,39 @@ impl Board {
         }
         inner.next_id += 1;
         let id = inner.next_id;
-        let client = Client {
-            uid,
-            pid,
-            outbox,
-            job: None,
-            rank: 0,
-            gpus: BTreeSet::new(),
-            began: None,
-            tokens_per_s: None,
-            told: BTreeSet::new(),
-        };
+        let client = Client::new(uid, pid, outbox);
         inner.clients.insert(id, client);
         Ok(id)
     }
 
     /// Lets a client go.
-    pub(super) fn leave(&self, id: u64) {
+    pub(super) fn leave(&self, id: u64, now: Moment) {
         let mut inner = self.lock();
         let job = inner.clients.remove(&id).and_then(|client| client.job);
         if let Some(job) = job {
-            inner.count_ranks(&job);
+            inner.count_ranks(&job, now);
         }
+    }
+
+    /// The GPUs of the node were counted. Whoever named one that is not among them is told so.
+    pub(crate) fn counted(&self, now: Moment, gpus: &[GpuIdentity]) {
+        let mut gpus: Vec<GpuUuid> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        gpus.sort();
+        let mut inner = self.lock();
+        if gpus.is_empty() || inner.gpus.as_ref() == Some(&gpus) {
+            return;
+        }
+        let Inner { clients, gpus: known, .. } = &mut *inner;
+        *known = Some(gpus);
+        for client in clients.values_mut() {
+            client.look_for_gpu(known.as_deref());
+        }
+        inner.tell_all(now);
+    }
+
+    /// Forgets jobs that nobody was connected for in a long time.
+    pub(crate) fn forget_old(&self, now: Moment) {
+        self.lock().jobs.retain(|_, job| !job.is_old(now.steady_ms));
     }
 
     /// How many are connected.
@@ -160,20 +159,15 @@ impl Board {
     pub(super) fn take(&self, id: u64, now: Moment, request: Request) -> Result<(), String> {
         let mut inner = self.lock();
         match request {
-            Request::Hello { v, job, rank, world_size, pid, gpu } => {
-                if v != super::protocol::VERSION {
-                    return Err(format!("version {v} of the protocol is not spoken here, 1 is"));
-                }
-                inner.hello(id, now, Newcomer { job, rank, world_size, pid, gpu })
-            }
+            Request::Hello(hello) => inner.hello(id, now, hello),
             Request::Status => Ok(()),
             other => inner.progress(id, now, other),
         }
     }
 
     /// A client took an answer: there is room for what it was not told yet.
-    pub(super) fn drained(&self, id: u64) {
-        self.lock().tell(id);
+    pub(super) fn drained(&self, id: u64, now: Moment) {
+        self.lock().tell(id, now);
     }
 
     /// Jobs, by user and name.
@@ -182,7 +176,7 @@ impl Board {
     }
 
     /// A finding opened or changed: whoever works on it hears that a checkpoint is wanted.
-    pub(crate) fn finding(&self, finding: &Finding, processes: Option<&[Held]>) {
+    pub(crate) fn finding(&self, now: Moment, finding: &Finding, processes: Option<&[Held]>) {
         let ends_work = finding.kind == FindingKind::Fault
             && finding.severity >= Severity::Critical
             && finding.action >= Action::ResetGpu
@@ -190,17 +184,15 @@ impl Board {
         if !ends_work {
             return;
         }
-        let reason = format!(
-            "{} ({}, {}): {}",
-            finding.code,
-            finding.subject,
-            finding.severity,
-            finding.action.asks()
-        );
+        let Finding { code, detail, subject, severity, action, .. } = finding;
+        let detail = if detail.is_empty() { String::new() } else { format!(" {detail}") };
+        let key = format!("{}-{}", finding.id, finding.first_seen.as_second());
+        let what = format!("{code}{detail} on {subject}");
+        let reason = format!("{what}, {severity}: {}", action.asks());
         // A node that goes down takes every rank with it, whichever GPU is to blame.
         let whole_node = finding.action >= Action::RebootNode;
         let subject = if whole_node { Subject::Node } else { finding.subject.clone() };
-        let standing = Standing { subject, reason };
+        let standing = Standing { subject, key, what, reason };
         let mut inner = self.lock();
         for held in processes.unwrap_or_default() {
             let clients = inner.clients.values_mut();
@@ -209,7 +201,7 @@ impl Board {
             }
         }
         inner.standing.insert(finding.id, standing);
-        inner.tell_all();
+        inner.tell_all(now);
     }
 
     /// A job that is connected; says how often it was asked for a checkpoint.
@@ -218,9 +210,8 @@ impl Board {
         let (outbox, inbox) = tokio::sync::mpsc::channel(64);
         let now = Moment { steady_ms: 0, wall: jiff::Timestamp::UNIX_EPOCH };
         let id = self.join(0, None, outbox).expect("there is room");
-        let newcomer =
-            Newcomer { job: "job".to_owned(), rank: 0, world_size: None, pid: None, gpu: None };
-        self.lock().hello(id, now, newcomer).expect("it is a good hello");
+        let hello = serde_json::from_str(r#"{"v":1,"job":"job"}"#).expect("it is a good hello");
+        self.lock().hello(id, now, hello).expect("it is a good hello");
         let board = Arc::clone(self);
         move || {
             let _connected = &inbox;
@@ -235,48 +226,39 @@ impl Board {
         for client in inner.clients.values_mut() {
             client.told.remove(&finding.id);
         }
-    }
-}
-
-impl Client {
-    fn holds(&mut self, gpu: GpuUuid) {
-        if self.gpus.len() < GPUS_MAX {
-            self.gpus.insert(gpu);
+        for job in inner.jobs.values_mut() {
+            job.cleared(finding.id);
         }
-    }
-
-    /// Whether a finding ends its work. One whose GPU is not known is told of all: a checkpoint too many costs less
-    /// than one too few. Of a MIG instance it is not known on which GPU it is.
-    fn is_concerned(&self, subject: &Subject) -> bool {
-        let Some(gpu) = subject.gpu() else { return true };
-        let unknown = self.gpus.iter().all(|own| own.0.starts_with("MIG-"));
-        unknown || self.gpus.contains(gpu)
     }
 }
 
 impl Inner {
-    fn hello(&mut self, id: u64, now: Moment, newcomer: Newcomer) -> Result<(), String> {
-        let Newcomer { job, rank, world_size, pid, gpu } = newcomer;
+    fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), String> {
+        let Hello { v, job, rank, world_size, local_world_size, gpu } = hello;
+        if v == 0 {
+            return Err(format!(
+                "there is no version 0 of the protocol; this agent speaks 1 to {VERSION}"
+            ));
+        }
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         if client.job.is_some() {
             return Err("hello comes once: open another connection for another rank".to_owned());
         }
         let job = bounded(&job);
         if job.is_empty() {
-            return Err("a job has a name".to_owned());
+            return Err("`job` is empty: a job has a name".to_owned());
         }
-        let gpu = gpu.map(|gpu| uuid(&gpu)).transpose()?;
+        client.names(gpu.map(|gpu| uuid(&gpu)).transpose()?, self.gpus.as_deref());
         let key = (client.uid, job);
-        client.pid = client.pid.or(pid);
         client.rank = rank;
-        client.gpus.extend(gpu);
         client.job = Some(key.clone());
         self.make_room(&key);
         let entry = self.jobs.entry(key.clone()).or_insert_with(|| Job::new(&key, now));
         entry.state.world_size = world_size.or(entry.state.world_size);
+        entry.state.local_world_size = local_world_size.or(entry.state.local_world_size);
         entry.state.last_heard = now.wall;
-        self.count_ranks(&key);
-        self.tell(id);
+        self.count_ranks(&key, now);
+        self.tell(id, now);
         Ok(())
     }
 
@@ -316,7 +298,8 @@ impl Inner {
                 #[expect(clippy::cast_precision_loss, reason = "tokens of one step")]
                 let rate = tokens.zip(step_s).map(|(tokens, step_s)| tokens as f64 / step_s);
                 client.tokens_per_s = rate;
-                job.step_ended(RankStep { rank: client.rank, step, step_s }, loss);
+                let (rank, pid, gpu) = (client.rank, client.pid, client.gpu().cloned());
+                job.step_ended(RankStep { rank, step, step_s, pid, gpu }, loss);
                 let ranks =
                     self.clients.values().filter(|client| client.job.as_ref() == Some(&key));
                 let rates: Vec<f64> = ranks.filter_map(|client| client.tokens_per_s).collect();
@@ -325,68 +308,68 @@ impl Inner {
             Request::Phase { name } => job.state.phase = Some(bounded(&name)),
             Request::Oom { bytes_wanted } => {
                 job.state.ooms += 1;
+                job.state.oom_at = Some(now.wall);
                 job.state.oom_rank = Some(client.rank);
                 job.state.oom_bytes_wanted = bytes_wanted;
             }
-            Request::CheckpointDone { step } => job.state.checkpoint_step = step,
-            Request::Hello { .. } | Request::Status => (),
+            Request::CheckpointDone { step } => job.saved(step, now),
+            Request::CheckpointFailed { message } => {
+                job.state.checkpoint_failed = Some(bounded(&message));
+            }
+            Request::Hello(_) | Request::Status => (),
         }
         Ok(())
     }
 
-    fn count_ranks(&mut self, key: &JobKey) {
+    fn count_ranks(&mut self, key: &JobKey, now: Moment) {
         let ranks = self.clients.values().filter(|client| client.job.as_ref() == Some(key));
         let ranks = u32::try_from(ranks.count()).unwrap_or(u32::MAX);
         if let Some(job) = self.jobs.get_mut(key) {
-            job.state.ranks = ranks;
+            job.connected(ranks, now);
         }
     }
 
-    fn tell_all(&mut self) {
+    fn tell_all(&mut self, now: Moment) {
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
-            self.tell(id);
+            self.tell(id, now);
         }
     }
 
     /// Tells a client once of each finding that ends its work, of several in one line. What its outbox has no room for
     /// is told when it took an answer.
-    fn tell(&mut self, id: u64) {
+    fn tell(&mut self, id: u64, now: Moment) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let Some(job) = &client.job else { return };
-        let news: Vec<(u64, &Standing)> = self
+        let Some(job) = client.job.clone() else { return };
+        client.give_notice();
+        let mut news: Vec<(u64, &Standing)> = self
             .standing
             .iter()
             .filter(|(id, it)| !client.told.contains(id) && client.is_concerned(&it.subject))
             .map(|(id, it)| (*id, it))
+            .take(FINDINGS_IN_A_LINE)
             .collect();
-        let Some((finding, first)) = news.first() else { return };
-        let reason = match news.len() {
-            1 => first.reason.clone(),
-            more => format!("{}; and {} more", first.reason, more - 1),
-        };
-        let line = Answer::CheckpointWanted { finding: *finding, reason: &reason }.line();
+        if news.is_empty() {
+            return;
+        }
+        // An Xid says more than what follows from it.
+        news.sort_by_key(|(id, it)| (!it.reason.contains("Xid "), *id));
+        let findings: Vec<&str> = news.iter().map(|(_, it)| it.key.as_str()).collect();
+        let reasons: Vec<&str> = news.iter().map(|(_, it)| it.reason.as_str()).collect();
+        let mut reason = reasons[..reasons.len().min(REASONS_IN_A_LINE)].join("; ");
+        if let Some(more @ 1..) = reasons.len().checked_sub(REASONS_IN_A_LINE) {
+            reason.push_str(&format!("; and {more} more"));
+        }
+        let line = Answer::CheckpointWanted { findings: &findings, reason: &reason }.line();
         if client.outbox.try_send(line.into()).is_err() {
             return;
         }
         client.told.extend(news.iter().map(|(id, _)| *id));
-        if let Some(job) = self.jobs.get_mut(job) {
-            job.state.checkpoints_wanted += 1;
+        if let Some(job) = self.jobs.get_mut(&job) {
+            for (id, standing) in news {
+                job.was_asked(id, &standing.what, now);
+            }
         }
-    }
-}
-
-/// A GPU's or a MIG instance's UUID, as the driver writes it.
-fn uuid(text: &str) -> Result<GpuUuid, String> {
-    let known = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
-    let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '/');
-    match known {
-        Some(rest)
-            if !rest.is_empty() && text.len() <= NAME_CHARS_MAX && rest.chars().all(is_good) =>
-        {
-            Ok(GpuUuid(text.to_owned()))
-        }
-        _ => Err("`gpu` is a UUID as the driver writes it: `GPU-...` or `MIG-...`".to_owned()),
     }
 }
 

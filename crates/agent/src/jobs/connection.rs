@@ -1,5 +1,6 @@
 //! One connection. Everything about it is bounded: the line, the rate, the answers that wait.
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
 use super::board::Board;
-use super::protocol::{Answer, Request, VERSION};
+use super::protocol::{Answer, ErrorCode, Hello, Request, VERSION};
 use super::server::Answers;
 
 /// Answers that may wait for a client that is slow to read.
@@ -32,12 +33,19 @@ const CHUNK_BYTES: usize = 8 << 10;
 /// Why a connection ends.
 enum End {
     Gone,
-    Told(&'static str),
+    Told(ErrorCode, Cow<'static, str>),
 }
 
-/// Says one line and closes, without waiting.
+impl End {
+    fn told(code: ErrorCode, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Told(code, why.into())
+    }
+}
+
+/// Says that there is no room and closes, without waiting: nothing was written before, so that the kernel takes it.
 pub(super) fn refuse(stream: &UnixStream, why: &str) {
-    let _ = stream.try_write(Answer::Error { message: why }.line().as_bytes());
+    let line = Answer::Error { code: ErrorCode::Full, message: why }.line();
+    let _ = stream.try_write(line.as_bytes());
 }
 
 /// Serves a client until one of both ends it.
@@ -49,13 +57,22 @@ pub(super) async fn serve(
     answers: &dyn Answers,
 ) {
     let mut lines = Lines { kept: Vec::new(), board };
-    let mut client = Client { id, board, answers, errors: 0, allowed: BURST, last: Instant::now() };
+    let mut client = Client {
+        id,
+        board,
+        answers,
+        errors: 0,
+        allowed: BURST,
+        last: Instant::now(),
+        welcomed: false,
+        deaf: false,
+    };
     let end = loop {
         tokio::select! {
             line = outbox.recv() => match line {
                 Some(line) => {
-                    if let Err(end) = write(&mut stream, &line).await { break end; }
-                    board.drained(id);
+                    if let Err(end) = client.say(&mut stream, &line).await { break end; }
+                    board.drained(id, moment());
                 }
                 None => break End::Gone,
             },
@@ -76,21 +93,14 @@ pub(super) async fn serve(
             }
         }
     };
-    if let End::Told(why) = end {
+    if let End::Told(code, why) = end {
         board.drop_messages(1);
-        refuse(&stream, why);
+        let _ = client.say(&mut stream, &Answer::Error { code, message: &why }.line()).await;
     }
 }
 
-fn moment() -> Moment {
+pub(super) fn moment() -> Moment {
     Moment { steady_ms: clock::since_boot_ms(), wall: Timestamp::now() }
-}
-
-async fn write(stream: &mut UnixStream, text: &str) -> Result<(), End> {
-    match timeout(WRITE_WAIT, stream.write_all(text.as_bytes())).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) | Err(_) => Err(End::Gone),
-    }
 }
 
 /// Whole lines out of chunks.
@@ -109,15 +119,18 @@ impl Lines<'_> {
             line.extend_from_slice(&rest[..end]);
             rest = &rest[end + 1..];
             if line.len() > LINE_BYTES_MAX {
-                return Err(End::Told("a line has at most 65536 bytes"));
+                return Err(End::told(ErrorCode::LongLine, "a line has at most 65536 bytes"));
             }
             whole.push(line);
         }
         if self.kept.len() + rest.len() > LINE_BYTES_MAX {
-            return Err(End::Told("a line has at most 65536 bytes"));
+            return Err(End::told(ErrorCode::LongLine, "a line has at most 65536 bytes"));
         }
         if !self.board.reserve(rest.len()) {
-            return Err(End::Told("too many unfinished lines of all clients together"));
+            return Err(End::told(
+                ErrorCode::Full,
+                "too many unfinished lines of all clients together",
+            ));
         }
         self.kept.extend_from_slice(rest);
         Ok(whole)
@@ -137,9 +150,26 @@ struct Client<'b> {
     errors: u32,
     allowed: f64,
     last: Instant,
+    welcomed: bool,
+    /// It takes no answers any more. What it said before it went is read to the end: an `oom` is often the last word.
+    deaf: bool,
 }
 
 impl Client<'_> {
+    async fn say(&mut self, stream: &mut UnixStream, text: &str) -> Result<(), End> {
+        if self.deaf {
+            return Ok(());
+        }
+        match timeout(WRITE_WAIT, stream.write_all(text.as_bytes())).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => {
+                self.deaf = true;
+                Ok(())
+            }
+            Err(_) => Err(End::Gone),
+        }
+    }
+
     async fn answer(&mut self, stream: &mut UnixStream, lines: Vec<Vec<u8>>) -> Result<(), End> {
         let now = Instant::now();
         let earned = (now - self.last).as_secs_f64() * RATE_PER_S;
@@ -152,42 +182,69 @@ impl Client<'_> {
                 continue;
             }
             if self.allowed < 1.0 {
+                if !self.welcomed {
+                    // A hello may be among them, and is not passed over in silence.
+                    return Err(End::told(ErrorCode::TooFast, "too many messages before hello"));
+                }
                 self.board.drop_messages(1);
                 continue;
             }
             self.allowed -= 1.0;
-            let refused = match serde_json::from_slice::<Request>(&line) {
-                Err(err) => Some(err.to_string()),
+            match serde_json::from_slice::<Request>(&line) {
+                Err(err) => self.misread(stream, &line, &err).await?,
+                Ok(Request::Hello(hello)) => self.hello(stream, hello).await?,
                 Ok(request) => {
                     asked_status |= request == Request::Status;
-                    let hello = matches!(request, Request::Hello { .. });
-                    let taken = self.board.take(self.id, moment(), request);
-                    if taken.is_ok() && hello {
-                        write(stream, &Answer::Welcome { v: VERSION }.line()).await?;
+                    if let Err(why) = self.board.take(self.id, moment(), request) {
+                        self.bad_line(stream, &why).await?;
                     }
-                    taken.err()
                 }
-            };
-            if let Some(why) = refused {
-                self.refused(stream, &why).await?;
             }
         }
         if asked_status {
             let status = self.answers.status();
-            write(stream, &status).await?;
+            self.say(stream, &status).await?;
         }
         Ok(())
     }
 
-    async fn refused(&mut self, stream: &mut UnixStream, why: &str) -> Result<(), End> {
-        self.errors += 1;
-        self.board.drop_messages(1);
-        if self.errors >= ERRORS_MAX {
-            return Err(End::Told("too many lines that are no messages"));
+    /// A hello has one answer: a welcome, or an error and the end.
+    async fn hello(&mut self, stream: &mut UnixStream, hello: Hello) -> Result<(), End> {
+        let v = hello.v.min(VERSION);
+        if let Err(why) = self.board.take(self.id, moment(), Request::Hello(hello)) {
+            return Err(End::told(ErrorCode::BadHello, why));
         }
+        self.welcomed = true;
+        self.say(stream, &Answer::Welcome { v }.line()).await
+    }
+
+    async fn misread(
+        &mut self,
+        stream: &mut UnixStream,
+        line: &[u8],
+        err: &serde_json::Error,
+    ) -> Result<(), End> {
+        #[derive(serde::Deserialize)]
+        struct Kind<'k> {
+            r#type: &'k str,
+        }
+        let is_hello = |kind: Kind<'_>| kind.r#type == "hello";
+        if serde_json::from_slice(line).is_ok_and(is_hello) {
+            return Err(End::told(ErrorCode::BadHello, err.to_string()));
+        }
+        self.bad_line(stream, &err.to_string()).await
+    }
+
+    async fn bad_line(&mut self, stream: &mut UnixStream, why: &str) -> Result<(), End> {
+        self.errors += 1;
+        if self.errors >= ERRORS_MAX {
+            return Err(End::told(ErrorCode::BadLines, "too many lines that are no messages"));
+        }
+        self.board.drop_messages(1);
         // One line says how it is meant; nine more of them help nobody.
         if self.errors == 1 {
-            write(stream, &Answer::Error { message: why }.line()).await?;
+            self.say(stream, &Answer::Error { code: ErrorCode::BadLine, message: why }.line())
+                .await?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! One job: what its ranks said of it last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_fleet::health::Moment;
 
@@ -9,6 +9,12 @@ use super::protocol::{JobState, RankStep};
 /// Ranks of one job whose steps are kept: more than a node has GPUs, and all that a client can make up.
 const RANKS_MAX: usize = 1024;
 
+/// A job whose last rank has left is shown for so long: whoever is called at night asks what ran in the evening.
+const GONE_SHOWN_MS: i64 = 24 * 3_600_000;
+
+/// Reasons for a checkpoint that are kept; the first ones say what began it.
+const REASONS_MAX: usize = 8;
+
 /// A job is somebody's: another user's job of the same name is another job.
 pub(super) type JobKey = (u32, String);
 
@@ -16,6 +22,10 @@ pub(super) type JobKey = (u32, String);
 pub(super) struct Job {
     pub(super) state: JobState,
     steps: BTreeMap<u32, RankStep>,
+    /// When its last rank left.
+    left_ms: Option<i64>,
+    /// Findings for which it was asked to save, while they are open.
+    asked: BTreeSet<u64>,
 }
 
 impl Job {
@@ -24,28 +34,37 @@ impl Job {
             job: name.clone(),
             ranks: 0,
             world_size: None,
+            local_world_size: None,
             uid: Some(*uid),
             since: now.wall,
             last_heard: now.wall,
+            left: None,
             step: None,
             loss: None,
             step_s: None,
+            step_s_median: None,
             slowest: None,
+            slowest_over_median: None,
             fastest: None,
             tokens_per_s: None,
             phase: None,
             ooms: 0,
+            oom_at: None,
             oom_rank: None,
             oom_bytes_wanted: None,
+            checkpoint_at: None,
             checkpoint_step: None,
+            checkpoint_failed: None,
             checkpoints_wanted: 0,
+            checkpoint_wanted_at: None,
+            checkpoint_wanted_for: Vec::new(),
         };
-        Self { state, steps: BTreeMap::new() }
+        Self { state, steps: BTreeMap::new(), left_ms: None, asked: BTreeSet::new() }
     }
 
     /// A rank ended a step. A loss stays only with the step that it is of.
     pub(super) fn step_ended(&mut self, ended: RankStep, loss: Option<f64>) {
-        let RankStep { rank, step, step_s } = ended;
+        let RankStep { rank, step, step_s, .. } = ended;
         if self.state.step.is_none_or(|last| step >= last) {
             let told_by_another = self.state.loss.filter(|_| self.state.step == Some(step));
             self.state.loss = loss.or(told_by_another);
@@ -63,17 +82,70 @@ impl Job {
         let by_time = |left: &&RankStep, right: &&RankStep| {
             left.step_s.unwrap_or_default().total_cmp(&right.step_s.unwrap_or_default())
         };
+        let median = median(timed().filter_map(|step| step.step_s).collect());
+        let slowest = timed().max_by(by_time).cloned();
+        let comparable = slowest.as_ref().filter(|_| timed().nth(1).is_some());
+        let over = comparable.and_then(|it| it.step_s).zip(median).map(|(it, median)| it / median);
         JobState {
-            slowest: timed().max_by(by_time).copied(),
-            fastest: timed().min_by(by_time).copied(),
+            step_s_median: median,
+            slowest,
+            slowest_over_median: over,
+            fastest: timed().min_by(by_time).cloned(),
             ..self.state.clone()
         }
+    }
+
+    /// So many ranks are connected now.
+    pub(super) fn connected(&mut self, ranks: u32, now: Moment) {
+        self.state.ranks = ranks;
+        let left = (ranks == 0).then_some(now);
+        self.left_ms = left.map(|left| left.steady_ms);
+        self.state.left = left.map(|left| left.wall);
+    }
+
+    /// Whether nobody wants to hear of it any more.
+    pub(super) fn is_old(&self, now_ms: i64) -> bool {
+        self.left_ms.is_some_and(|left| now_ms - left >= GONE_SHOWN_MS)
+    }
+
+    /// A rank was asked to save. Every rank is asked; the job is asked once for each finding.
+    pub(super) fn was_asked(&mut self, finding: u64, reason: &str, now: Moment) {
+        if !self.asked.insert(finding) {
+            return;
+        }
+        let state = &mut self.state;
+        if state.checkpoint_at.is_some_and(|taken| Some(taken) >= state.checkpoint_wanted_at) {
+            state.checkpoint_wanted_for.clear();
+        }
+        state.checkpoints_wanted += 1;
+        state.checkpoint_wanted_at = Some(now.wall);
+        if state.checkpoint_wanted_for.len() < REASONS_MAX {
+            state.checkpoint_wanted_for.push(reason.to_owned());
+        }
+    }
+
+    /// A finding is over.
+    pub(super) fn cleared(&mut self, finding: u64) {
+        self.asked.remove(&finding);
+    }
+
+    pub(super) fn saved(&mut self, step: Option<u64>, now: Moment) {
+        self.state.checkpoint_at = Some(now.wall);
+        self.state.checkpoint_step = step;
+        self.state.checkpoint_failed = None;
     }
 
     #[cfg(test)]
     pub(super) fn ranks_kept(&self) -> usize {
         self.steps.len()
     }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
+    let upper = *values.get(middle)?;
+    Some(if odd { upper } else { f64::midpoint(values[middle - 1], upper) })
 }
 
 #[cfg(test)]
@@ -87,10 +159,61 @@ mod tests {
         Job::new(&(1000, "job".to_owned()), now)
     }
 
+    fn ended(rank: u32, step: u64, step_s: f64) -> RankStep {
+        RankStep { rank, step, step_s: Some(step_s), pid: None, gpu: None }
+    }
+
+    fn at(second: i64) -> Moment {
+        Moment { steady_ms: second * 1000, wall: Timestamp::from_second(second).unwrap() }
+    }
+
+    #[test]
+    fn the_slowest_rank_is_held_against_the_median() {
+        let mut job = job();
+        job.step_ended(ended(0, 9, 2.0), None);
+        assert_eq!((job.shown().step_s_median, job.shown().slowest_over_median), (Some(2.0), None));
+        for (rank, step_s) in [(1, 2.0), (2, 2.2), (3, 3.0)] {
+            job.step_ended(ended(rank, 9, step_s), None);
+        }
+        let shown = job.shown();
+        assert_eq!(shown.step_s_median, Some(2.1));
+        assert_eq!(shown.slowest.map(|it| it.rank), Some(3));
+        assert!(shown.slowest_over_median.is_some_and(|over| (over - 3.0 / 2.1).abs() < 1e-9));
+    }
+
+    #[test]
+    fn a_job_is_asked_once_for_each_finding_and_says_what_came_of_it() {
+        let mut job = job();
+        for _rank in 0..8 {
+            job.was_asked(5, "Xid 79", at(10));
+        }
+        job.was_asked(6, "gpu.lost", at(11));
+        assert_eq!(
+            (job.state.checkpoints_wanted, job.state.checkpoint_wanted_at),
+            (2, Some(at(11).wall))
+        );
+        assert_eq!(job.state.checkpoint_wanted_for, ["Xid 79", "gpu.lost"]);
+        job.saved(Some(100), at(20));
+        job.was_asked(7, "Xid 48", at(30));
+        assert_eq!(job.state.checkpoint_wanted_for, ["Xid 48"], "the others are dealt with");
+        job.cleared(7);
+        job.was_asked(7, "Xid 48", at(40));
+        assert_eq!(job.state.checkpoints_wanted, 4);
+    }
+
+    #[test]
+    fn a_job_without_ranks_is_old_after_a_day() {
+        let mut job = job();
+        job.connected(0, at(0));
+        assert!(!job.is_old(at(86_399).steady_ms) && job.is_old(at(86_400).steady_ms));
+        job.connected(1, at(86_400));
+        assert!(!job.is_old(at(1_000_000).steady_ms));
+    }
+
     #[test]
     fn a_step_without_a_loss_has_none() {
         let mut job = job();
-        let ended = |rank, step| RankStep { rank, step, step_s: Some(1.0) };
+        let ended = |rank, step| ended(rank, step, 1.0);
         job.step_ended(ended(0, 12), Some(2.5));
         job.step_ended(ended(1, 12), None);
         assert_eq!(job.state.loss, Some(2.5), "of the same step");
@@ -102,8 +225,7 @@ mod tests {
     fn ranks_are_told_apart_and_bounded() {
         let mut job = job();
         for rank in 0..5000 {
-            let step_s = Some(1.0 + f64::from(rank));
-            job.step_ended(RankStep { rank, step: 1, step_s }, None);
+            job.step_ended(ended(rank, 1, 1.0 + f64::from(rank)), None);
         }
         assert_eq!(job.ranks_kept(), RANKS_MAX);
         let shown = job.shown();

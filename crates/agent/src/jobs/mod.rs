@@ -8,6 +8,7 @@
 //! Nothing that a client does or leaves undone makes another wait, or lets memory grow.
 
 mod board;
+mod client;
 mod connection;
 mod job;
 pub mod protocol;

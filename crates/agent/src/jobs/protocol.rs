@@ -1,34 +1,39 @@
 //! The lines that jobs and the agent exchange. `docs/job-socket.md` is their description.
 
+use farrier_fleet::health::GpuUuid;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
 
+/// Who says hello. The process and the user come from the kernel.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Hello {
+    /// The newest version that it speaks.
+    pub v: u32,
+    /// The job's name, such as a Slurm job id.
+    pub job: String,
+    /// Its number in the job.
+    #[serde(default)]
+    pub rank: u32,
+    /// How many there are.
+    #[serde(default)]
+    pub world_size: Option<u32>,
+    /// How many of them are on this node.
+    #[serde(default)]
+    pub local_world_size: Option<u32>,
+    /// The UUID of its GPU, where it knows it.
+    #[serde(default)]
+    pub gpu: Option<String>,
+}
+
 /// What a client says. A field that is not known is passed over, so that an older agent serves a newer job.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Request {
     /// Who it is. Comes first; only `status` needs none.
-    Hello {
-        /// [`VERSION`].
-        v: u32,
-        /// The job's name, such as a Slurm job id.
-        job: String,
-        /// Its number in the job.
-        #[serde(default)]
-        rank: u32,
-        /// How many there are.
-        #[serde(default)]
-        world_size: Option<u32>,
-        /// Its process, as it sees itself.
-        #[serde(default)]
-        pid: Option<u32>,
-        /// The UUID of its GPU, where it knows it.
-        #[serde(default)]
-        gpu: Option<String>,
-    },
+    Hello(Hello),
     /// A step began.
     StepBegin {
         /// Which.
@@ -65,6 +70,11 @@ pub enum Request {
         #[serde(default)]
         step: Option<u64>,
     },
+    /// None could be made.
+    CheckpointFailed {
+        /// Why.
+        message: String,
+    },
     /// What does the node look like? The answer is what `farrier status --output json` prints.
     Status,
 }
@@ -78,18 +88,45 @@ pub enum Answer<'a> {
         /// [`VERSION`].
         v: u32,
     },
+    /// Nothing is wrong with the connection, and somebody should read this.
+    Notice {
+        /// In words.
+        message: &'a str,
+    },
     /// A line was not understood, or the connection ends.
     Error {
-        /// Why.
+        /// For programs.
+        code: ErrorCode,
+        /// For people.
         message: &'a str,
     },
     /// The GPU or the node will have to be reset, rebooted or replaced: save what you have.
     CheckpointWanted {
-        /// The finding behind it.
-        finding: u64,
+        /// Keys of the findings behind it: the same finding has the same, whoever is started anew in between.
+        findings: &'a [&'a str],
         /// In words.
         reason: &'a str,
     },
+}
+
+/// What an error means for a client. All but two end the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// A line is no message. The connection goes on.
+    BadLine,
+    /// The hello is refused, and would be again.
+    BadHello,
+    /// Too many lines were no messages.
+    BadLines,
+    /// A line is too long.
+    LongLine,
+    /// Too many messages before a hello.
+    TooFast,
+    /// There is no room for another client, or for what it sends. There may be later.
+    Full,
+    /// There is no state yet. The connection goes on.
+    Starting,
 }
 
 impl Answer<'_> {
@@ -102,7 +139,7 @@ impl Answer<'_> {
 }
 
 /// A step that a rank ended.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankStep {
     /// Its number in the job.
     pub rank: u32,
@@ -110,6 +147,12 @@ pub struct RankStep {
     pub step: u64,
     /// How long it took.
     pub step_s: Option<f64>,
+    /// Its process.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// Its GPU, where one is known.
+    #[serde(default)]
+    pub gpu: Option<GpuUuid>,
 }
 
 /// A job as status shows it.
@@ -121,20 +164,32 @@ pub struct JobState {
     pub ranks: u32,
     /// Ranks in all, where somebody said so.
     pub world_size: Option<u32>,
+    /// Ranks that ought to be on this node, where somebody said so.
+    #[serde(default)]
+    pub local_world_size: Option<u32>,
     /// The user who runs it.
     pub uid: Option<u32>,
     /// When it was first heard of.
     pub since: Timestamp,
     /// When it was last heard of.
     pub last_heard: Timestamp,
+    /// When its last rank here left, where none is connected. It is shown for a day after.
+    #[serde(default)]
+    pub left: Option<Timestamp>,
     /// The last step that any rank ended.
     pub step: Option<u64>,
     /// The loss of that step.
     pub loss: Option<f64>,
     /// Time of that step.
     pub step_s: Option<f64>,
+    /// The median over the ranks here, each with the step that it ended last.
+    #[serde(default)]
+    pub step_s_median: Option<f64>,
     /// Of the ranks here the one that took longest for the step that it ended last.
     pub slowest: Option<RankStep>,
+    /// Its time as a multiple of the median; only where there are others to compare it with.
+    #[serde(default)]
+    pub slowest_over_median: Option<f64>,
     /// The one that took shortest.
     pub fastest: Option<RankStep>,
     /// Of all ranks here.
@@ -143,14 +198,29 @@ pub struct JobState {
     pub phase: Option<String>,
     /// How often it ran out of memory.
     pub ooms: u64,
+    /// When it did so last.
+    #[serde(default)]
+    pub oom_at: Option<Timestamp>,
     /// The rank that did so last.
     pub oom_rank: Option<u32>,
     /// How much it wanted.
     pub oom_bytes_wanted: Option<u64>,
-    /// The step of the last checkpoint.
+    /// When it last told of a checkpoint.
+    #[serde(default)]
+    pub checkpoint_at: Option<Timestamp>,
+    /// The step of that checkpoint.
     pub checkpoint_step: Option<u64>,
-    /// How often it was asked to save.
+    /// Why the last one failed, where none was made since.
+    #[serde(default)]
+    pub checkpoint_failed: Option<String>,
+    /// For how many findings it was asked to save.
     pub checkpoints_wanted: u64,
+    /// When it was asked last.
+    #[serde(default)]
+    pub checkpoint_wanted_at: Option<Timestamp>,
+    /// Why: what came since the checkpoint before.
+    #[serde(default)]
+    pub checkpoint_wanted_for: Vec<String>,
 }
 
 #[cfg(test)]
@@ -167,6 +237,16 @@ mod tests {
         }
         for line in text.lines().filter_map(|line| line.strip_prefix("< ")) {
             serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_code() {
+        use ErrorCode::{BadHello, BadLine, BadLines, Full, LongLine, Starting, TooFast};
+        let text = include_str!("../../../../docs/job-socket.md");
+        for code in [BadLine, BadHello, BadLines, LongLine, TooFast, Full, Starting] {
+            let word = serde_json::to_string(&code).unwrap();
+            assert!(text.contains(&format!("| `{}` |", word.trim_matches('"'))), "{word}");
         }
     }
 }

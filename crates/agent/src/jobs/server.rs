@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::board::Board;
 use super::connection;
-use crate::config::Socket;
+use crate::config::{Socket, group_id};
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -64,18 +64,6 @@ pub fn bind(socket: &Socket) -> Result<UnixListener, SocketError> {
     Ok(listener)
 }
 
-/// The number of a group, from `/etc/group`.
-fn group_id(name: &str) -> Option<u32> {
-    if let Ok(id) = name.parse() {
-        return Some(id);
-    }
-    let text = fs::read_to_string("/etc/group").ok()?;
-    text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    })
-}
-
 /// What a connection may ask for besides its job.
 pub trait Answers: Send + Sync {
     /// The line that answers `status`. Shared: a thousand that ask hold one text.
@@ -100,13 +88,15 @@ fn take(stream: UnixStream, board: &Arc<Board>, answers: &Arc<dyn Answers>) {
     let peer = stream.peer_cred();
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     let pid = peer.ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
+    // Nought: a process that this namespace does not see.
+    let pid = pid.filter(|pid| *pid > 0);
     let (outbox, lines) = tokio::sync::mpsc::channel(connection::OUTBOX);
     match board.join(uid, pid, outbox) {
         Ok(id) => {
             let (board, answers) = (Arc::clone(board), Arc::clone(answers));
             tokio::spawn(async move {
                 connection::serve(stream, id, lines, &board, &*answers).await;
-                board.leave(id);
+                board.leave(id, connection::moment());
             });
         }
         Err(refusal) => {

@@ -95,7 +95,7 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
     Finding {
         id,
         code: "gpu.xid".to_owned(),
-        detail: String::new(),
+        detail: "Xid 79".to_owned(),
         subject,
         kind: FindingKind::Fault,
         severity,
@@ -157,12 +157,24 @@ fn whoever_works_on_a_failing_gpu_is_told_once() {
         let mut sick = Client::hello(&served, "sick", "GPU-0").await;
         let mut well = Client::hello(&served, "well", "GPU-1").await;
         let bad = finding(5, "GPU-0", Severity::Fatal, Action::ResetGpu);
-        served.board.finding(&bad, None);
-        served.board.finding(&bad, None);
-        served.board.finding(&finding(6, "GPU-0", Severity::Warning, Action::ResetGpu), None);
-        served.board.finding(&finding(7, "GPU-0", Severity::Fatal, Action::RestartApp), None);
+        served.board.finding(at_s(0), &bad, None);
+        served.board.finding(at_s(0), &bad, None);
+        served.board.finding(
+            at_s(0),
+            &finding(6, "GPU-0", Severity::Warning, Action::ResetGpu),
+            None,
+        );
+        served.board.finding(
+            at_s(0),
+            &finding(7, "GPU-0", Severity::Fatal, Action::RestartApp),
+            None,
+        );
         let told = sick.hear().await.unwrap();
-        assert_eq!((&told["type"], &told["finding"]), (&json!("checkpoint_wanted"), &json!(5)));
+        assert_eq!(
+            (&told["type"], &told["findings"]),
+            (&json!("checkpoint_wanted"), &json!(["5-0"]))
+        );
+        assert_eq!(told["reason"], "gpu.xid Xid 79 on GPU-0, fatal: drain the GPU and reset it");
         // The next that each hears is the answer to its own question: nothing came in between.
         for client in [&mut sick, &mut well] {
             client.send(&json!({"type": "status"})).await;
@@ -170,7 +182,7 @@ fn whoever_works_on_a_failing_gpu_is_told_once() {
         }
         // Who comes later hears of what stands, until it is cleared.
         let mut late = Client::hello(&served, "late", "GPU-0").await;
-        assert_eq!(late.hear().await.unwrap()["finding"], 5);
+        assert_eq!(late.hear().await.unwrap()["findings"][0], "5-0");
         served.board.cleared(&bad);
         let mut later = Client::hello(&served, "later", "GPU-0").await;
         later.send(&json!({"type": "status"})).await;
@@ -190,18 +202,167 @@ fn nonsense_is_answered_once_and_then_ended() {
         }
         assert_eq!(client.hear().await.unwrap()["type"], "error");
         let last = client.hear().await.unwrap();
-        assert_eq!(last["message"], "too many lines that are no messages");
+        assert_eq!(last["code"], "bad_lines");
         assert_eq!(client.hear().await, None);
         let mut client = Client::connect(&served).await;
         client.send(&json!({"type": "step_begin", "step": 1})).await;
         assert_eq!(client.hear().await.unwrap()["message"], "say hello first");
-        client.send(&json!({"type": "hello", "v": 2, "job": "x"})).await;
-        let mut client = Client::connect(&served).await;
-        client.send(&json!({"type": "hello", "v": 2, "job": "x"})).await;
-        let message = client.hear().await.unwrap()["message"].to_string();
-        assert!(message.contains("version 2"), "{message}");
-        assert!(served.board.dropped() >= 12);
+        assert!(served.board.dropped() >= 11);
     });
+}
+
+#[test]
+fn a_refused_hello_is_answered_and_the_connection_ends() {
+    test(async {
+        let served = serve();
+        let hello = |more: &str| format!("{{\"type\":\"hello\",\"v\":1,{more}}}\n");
+        let status = "{\"type\":\"status\"}\n".repeat(3000);
+        let cases = [
+            (String::new(), hello("\"job\":\"\""), "bad_hello", "a job has a name"),
+            (String::new(), hello("\"rank\":1"), "bad_hello", "missing field `job`"),
+            (String::new(), hello("\"job\":\"x\",\"gpu\":\"0\""), "bad_hello", "is a UUID"),
+            (hello("\"job\":\"x\""), hello("\"job\":\"x\""), "bad_hello", "hello comes once"),
+            // Whatever was wrong before it.
+            ("nonsense\n\n{}\n".to_owned(), hello("\"job\":5"), "bad_hello", "invalid type"),
+            (status, hello("\"job\":\"x\""), "too_fast", "before hello"),
+        ];
+        for (before, hello, code, why) in cases {
+            let mut client = Client::connect(&served).await;
+            // As one write, which the server reads in pieces of its own.
+            client.raw(format!("{before}{hello}").as_bytes()).await;
+            let mut last = Value::Null;
+            while let Some(said) = client.hear().await {
+                last = said;
+            }
+            assert_eq!(last["code"], code, "{last}");
+            assert!(last["message"].to_string().contains(why), "{last}");
+        }
+        until(|| served.board.clients() == 0).await;
+    });
+}
+
+#[test]
+fn a_newer_client_is_served_in_the_version_that_both_speak() {
+    test(async {
+        let served = serve();
+        for (said, spoken) in [(1, 1), (7, 1)] {
+            let mut client = Client::connect(&served).await;
+            client.send(&json!({"type": "hello", "v": said, "job": "x", "new": {"a": 1}})).await;
+            assert_eq!(client.hear().await, Some(json!({"type": "welcome", "v": spoken})));
+        }
+        let mut client = Client::connect(&served).await;
+        client.send(&json!({"type": "hello", "v": 0, "job": "x"})).await;
+        assert_eq!(client.hear().await.unwrap()["code"], "bad_hello");
+    });
+}
+
+#[test]
+fn the_last_words_of_a_process_that_dies_are_heard() {
+    test(async {
+        let served = serve();
+        for _ in 0..50 {
+            let mut client = Client::connect(&served).await;
+            let words = "{\"type\":\"hello\",\"v\":1,\"job\":\"x\"}\n{\"type\":\"oom\",\"bytes_wanted\":5}\n";
+            client.raw(words.as_bytes()).await;
+            // It ends here, without having read a word.
+        }
+        until(|| {
+            served.board.clients() == 0
+                && served.board.jobs().first().is_some_and(|job| job.left.is_some())
+        })
+        .await;
+        assert_eq!(served.board.jobs()[0].ooms, 50);
+    });
+}
+
+fn gpu(number: u32) -> farrier_fleet::health::GpuIdentity {
+    serde_json::from_value(json!({
+        "index": number, "uuid": format!("GPU-{number}0000000-1111-2222-3333-444444444444"),
+        "pci": format!("00000000:0{number}:00.0"), "name": "H100", "serial": null, "board": null,
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_gpu_that_is_not_on_the_node_is_told_and_the_job_hears_of_every_gpu() {
+    let board = Board::default();
+    let join = |gpu: &str| {
+        let (outbox, inbox) = tokio::sync::mpsc::channel(8);
+        let id = board.join(1000, None, outbox).unwrap();
+        let hello = json!({"type": "hello", "v": 1, "job": gpu, "gpu": gpu});
+        board.take(id, at_s(0), request(hello)).unwrap();
+        inbox
+    };
+    let words = |inbox: &mut tokio::sync::mpsc::Receiver<Arc<str>>| -> Vec<String> {
+        std::iter::from_fn(|| inbox.try_recv().ok())
+            .map(|line| {
+                serde_json::from_str::<Value>(&line).unwrap()["type"].as_str().unwrap().to_owned()
+            })
+            .collect()
+    };
+    let mut early_mig = join("MIG-10000000-1111-2222-3333-444444444444");
+    // Before the GPUs were counted a name is believed, and then held against them.
+    let mut early = join("GPU-90000000-1111-2222-3333-444444444444");
+    assert_eq!(words(&mut early), [""; 0]);
+    board.counted(at_s(1), &[gpu(1), gpu(2)]);
+    board.counted(at_s(2), &[gpu(1), gpu(2)]);
+    assert_eq!(words(&mut early), ["notice"]);
+    let mut late = join("GPU-90000000-1111-2222-3333-444444444444");
+    let mut whole = join(&gpu(1).uuid.0);
+    let mut bare = join("10000000-1111-2222-3333-444444444444");
+    let mut beginning = join("GPU-10000");
+    let mut other = join(&gpu(2).uuid.0);
+    let mut mig = join("MIG-10000000-1111-2222-3333-444444444444");
+    assert_eq!(words(&mut late), ["notice"]);
+    board.finding(at_s(3), &finding(1, &gpu(1).uuid.0, Severity::Fatal, Action::ResetGpu), None);
+    for inbox in
+        [&mut early, &mut early_mig, &mut late, &mut whole, &mut bare, &mut beginning, &mut mig]
+    {
+        assert_eq!(words(inbox), ["checkpoint_wanted"]);
+    }
+    assert_eq!(words(&mut other), [""; 0]);
+    // One that falls off the bus is still the one that it was.
+    board.counted(at_s(4), &[gpu(2)]);
+    assert_eq!(words(&mut whole), [""; 0]);
+}
+
+#[test]
+fn pieces_of_lines_and_what_is_no_text_do_no_harm() {
+    test(async {
+        let served = serve();
+        let mut client = Client::connect(&served).await;
+        let words = "{\"type\":\"hello\",\"v\":1,\"job\":\"j\u{f6}b\"}\r\n";
+        for byte in words.as_bytes() {
+            client.raw(&[*byte]).await;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(client.hear().await.unwrap()["type"], "welcome");
+        client.raw(b"{\"type\":\"phase\",\"name\":\"\xff\xfe\"}\n").await;
+        assert_eq!(client.hear().await.unwrap()["code"], "bad_line");
+        client.send(&json!({"type": "phase", "name": "a\u{1b}[2Jb"})).await;
+        until(|| served.board.jobs()[0].phase.as_deref() == Some("a[2Jb")).await;
+        assert_eq!(served.board.jobs()[0].job, "j\u{f6}b");
+        client.raw(b"{\"type\":\"phase\",\"name\":\"half").await;
+        drop(client);
+        until(|| served.board.clients() == 0).await;
+        assert_eq!(served.board.jobs()[0].phase.as_deref(), Some("a[2Jb"), "half a line is none");
+        assert!(served.board.reserve(4 << 20), "all the room is free again");
+    });
+}
+
+#[test]
+fn a_job_is_forgotten_a_day_after_its_last_rank_left() {
+    let board = Board::default();
+    let id = board.join(0, None, tokio::sync::mpsc::channel(1).0).unwrap();
+    board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
+    board.forget_old(at_s(1_000_000));
+    assert_eq!(board.jobs().len(), 1, "it is connected, however long it is silent");
+    board.leave(id, at_s(1_000_000));
+    assert_eq!(board.jobs()[0].left, Some(at_s(1_000_000).wall));
+    board.forget_old(at_s(1_086_399));
+    assert_eq!(board.jobs().len(), 1);
+    board.forget_old(at_s(1_086_400));
+    assert!(board.jobs().is_empty());
 }
 
 #[test]
@@ -365,10 +526,10 @@ fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
         assert!(refused.unwrap_err().contains("once"));
     }
     // Only the first one counted: a fault of another GPU is none of its business.
-    board.finding(&finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
+    board.finding(at_s(0), &finding(1, "GPU-7", Severity::Fatal, Action::ResetGpu), None);
     assert_eq!(board.jobs()[0].checkpoints_wanted, 0);
     // A node that goes down takes it along, whichever GPU is to blame.
-    board.finding(&finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
+    board.finding(at_s(0), &finding(2, "GPU-7", Severity::Fatal, Action::RebootNode), None);
     assert_eq!(board.jobs()[0].checkpoints_wanted, 1);
 }
 
@@ -414,7 +575,7 @@ fn a_step_is_timed_by_the_clock_that_nobody_sets() {
     board.take(id, later, request(json!({"type": "step_end", "step": 1}))).unwrap();
     let job = &board.jobs()[0];
     assert_eq!(job.step_s, Some(2.0));
-    assert_eq!(job.slowest.map(|it| (it.rank, it.step)), Some((3, 1)));
+    assert_eq!(job.slowest.as_ref().map(|it| (it.rank, it.step)), Some((3, 1)));
 }
 
 #[test]
@@ -425,13 +586,16 @@ fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
     board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": "job"}))).unwrap();
     for number in 0..40 {
         let gpu = format!("GPU-{number}");
-        board.finding(&finding(number, &gpu, Severity::Fatal, Action::RebootNode), None);
+        board.finding(at_s(0), &finding(number, &gpu, Severity::Fatal, Action::RebootNode), None);
     }
     let mut lines = Vec::new();
     while let Ok(line) = inbox.try_recv() {
         lines.push(line);
-        board.drained(id);
+        board.drained(id, at_s(0));
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
-    assert!(lines[2].contains("\"finding\":2,") && lines[2].contains("and 37 more"), "{lines:?}");
+    assert!(
+        lines[2].contains("\"findings\":[\"2-0\",\"3-0\",") && lines[2].contains("and 35 more"),
+        "{lines:?}"
+    );
 }

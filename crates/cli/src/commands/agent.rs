@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         facts: facts(),
     };
     if args.check_config {
-        let config = options.load().map_err(|err| explained(err.into()))?;
+        let config = options.check().map_err(|err| unchecked(&err))?;
         for line in config.to_toml().lines() {
             printer.line(line)?;
         }
@@ -86,12 +86,11 @@ fn explained(err: AgentError) -> anyhow::Error {
     use farrier_agent::journal::JournalError;
 
     let hint = match &err {
-        AgentError::Config(ConfigError::Content { problems, .. }) => {
-            let lines: Vec<String> = problems.iter().map(|it| format!("  {it}")).collect();
-            format!("nothing was started; the problems:\n{}", lines.join("\n"))
-        }
-        AgentError::Config(_) => {
-            "`farrier agent --check-config --config FILE` says what is wrong".to_owned()
+        AgentError::Config(err) => {
+            return Hinted::error(
+                whole(err),
+                "nothing was started; mend the file, or name another with --config",
+            );
         }
         AgentError::Root(_) => {
             "--root takes a folder that has the node's /proc, /sys and /dev".to_owned()
@@ -107,13 +106,27 @@ fn explained(err: AgentError) -> anyhow::Error {
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
         AgentError::Start(_) => return err.into(),
     };
-    let message = match &err {
-        AgentError::Config(ConfigError::Content { .. }) => return Hinted::error(chain(&err), hint),
-        _ => err.to_string(),
+    Hinted::error(chain(&err), hint)
+}
+
+/// What `--check-config` says of a wrong file.
+fn unchecked(err: &ConfigError) -> anyhow::Error {
+    let hint = match err {
+        ConfigError::Content { .. } => {
+            "an agent that runs goes on as it was; `systemctl reload farrier-agent` when the file is mended"
+        }
+        ConfigError::Unreadable { .. } | ConfigError::TooLarge { .. } => {
+            "--config names another file"
+        }
     };
-    let cause = std::error::Error::source(&err).map(chain);
-    let message = cause.map_or(message.clone(), |cause| format!("{message}: {cause}"));
-    Hinted::error(message, hint)
+    Hinted::error(whole(err), hint)
+}
+
+/// A wrong configuration with every problem on a line of its own.
+fn whole(err: &ConfigError) -> String {
+    let ConfigError::Content { problems, .. } = err else { return chain(err) };
+    let lines: Vec<String> = problems.iter().map(|it| format!("\n  {it}")).collect();
+    format!("the configuration {err}:{}", lines.concat())
 }
 
 fn chain(err: &dyn std::error::Error) -> String {

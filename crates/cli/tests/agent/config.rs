@@ -32,21 +32,57 @@ fn everything_that_is_wrong_is_said_at_once() {
     let world = World::of(1);
     let path = world.text("agent.toml");
     let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
-                 [rules.\"gpu.xid\"]\nlimits = 1\n";
+                 [rules.\"gpu.xid\"]\nlimits = 1\n[sink]\nfile = \"/nonexistent/sink\"\n";
     fs::write(&path, wrong).unwrap();
     let ran = run(&["agent", "--check-config", "--config", &path]);
     assert_eq!(ran.code, 2);
-    for part in
-        ["`lisen`", "did you mean `listen`?", "tiers.fast_s", "gpu.temperature-margins", "limits"]
-    {
+    for part in [
+        "`lisen = \"off\"`",
+        "did you mean `listen`?",
+        "tiers.fast_s",
+        "gpu.temperature-margins",
+        "limits",
+        "/nonexistent/sink",
+    ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
     }
+    // Each problem has a line of its own, and nobody is sent where he stands.
+    assert!(
+        ran.stderr.contains("has 5 problems:\n  line 1: `lisen = \"off\"`: "),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("\n  line 7: `rules.\"gpu.xid\".limits = 1`: "), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("check-config"), "{}", ran.stderr);
     // What would not pass the check does not start.
     let ran = run(&["agent", "--config", &path]);
     assert_eq!(ran.code, 2);
     let ran = run(&["agent", "--config", "/nonexistent/agent.toml"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("/nonexistent/agent.toml"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_the_node_does_not_have_is_checked_unless_a_flag_outranks_it() {
+    let world = World::of(1);
+    let path = world.text("agent.toml");
+    let wrong = world.config("").replace("agent.sock\"", "agent.sock\"\ngroup = \"no such group\"");
+    fs::write(&path, wrong.replace("127.0.0.1:0", "192.0.2.1:9402")).unwrap();
+    let check =
+        |more: &[&str]| run(&[&["agent", "--check-config", "--config", &path], more].concat());
+    let ran = check(&[]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.stderr.contains("line 2: `listen") && ran.stderr.contains("line 7: `socket.group"),
+        "{}",
+        ran.stderr
+    );
+    let ran = check(&["--listen", "off"]);
+    assert!(
+        !ran.stderr.contains("listen") && ran.stderr.contains("socket.group"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -62,7 +98,19 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
     agent.until_found("gpu.xid");
     fs::write(&path, "nonsense = true\n").unwrap();
     agent.signal("-HUP");
-    agent.until_found("agent.config-wrong");
+    let found = agent.until_found("agent.config-wrong");
+    let said = found["evidence"][1]["check"]["text"].as_str().unwrap_or_default();
+    let text = path.display();
+    let first = format!("`{text}` line 1: `nonsense = true`: there is no such key");
+    assert!(said.starts_with(&first), "{found:#}");
+    assert!(said.contains(&format!("`farrier agent --check-config --config {text}`")), "{said}");
+    // Another mistake is told as well, in the same finding.
+    fs::write(&path, "listen = 5\nroot = 6\n").unwrap();
+    agent.signal("-HUP");
+    agent.until(|status| {
+        let found = find(status, "agent.config-wrong").unwrap_or_default();
+        found["evidence"].to_string().contains("`listen = 5`: ") && found["count"] == 1
+    });
     assert!(agent.log().contains("the old one stays in force"), "{}", agent.log());
     let off = world.config("[rules.\"gpu.xid\"]\nenabled = false\n");
     fs::write(&path, off.replace("127.0.0.1:0", "127.0.0.1:1")).unwrap();

@@ -35,6 +35,97 @@ fn a_job_is_shown_and_told_when_its_gpu_fails() {
     agent.stop();
 }
 
+/// A rank of a job.
+struct Rank {
+    stream: UnixStream,
+    lines: std::io::Lines<BufReader<UnixStream>>,
+}
+
+impl Rank {
+    fn hello(world: &World, words: &str) -> Self {
+        let stream = UnixStream::connect(world.path("agent.sock")).unwrap();
+        stream.set_read_timeout(Some(crate::world::PATIENCE)).unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut rank = Self { stream, lines };
+        rank.say(&format!("{{\"type\":\"hello\",\"v\":1,\"job\":\"4711\",{words}}}"));
+        rank
+    }
+
+    fn say(&mut self, words: &str) {
+        self.stream.write_all(format!("{words}\n").as_bytes()).unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+}
+
+#[test]
+fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    let (status, _) = world.status();
+    let uuid = |at: usize| status["gpus"][at]["identity"]["uuid"].as_str().unwrap().to_owned();
+    let words = |rank: usize| {
+        format!(
+            "\"rank\":{rank},\"world_size\":4,\"local_world_size\":2,\"gpu\":\"{}\"",
+            uuid(rank)
+        )
+    };
+    let mut ranks = [Rank::hello(&world, &words(0)), Rank::hello(&world, &words(1))];
+    for (rank, seconds) in ranks.iter_mut().zip(["2.0", "3.0"]) {
+        assert!(rank.hear().contains("welcome"));
+        rank.say(&format!("{{\"type\":\"step_end\",\"step\":7,\"seconds\":{seconds}}}"));
+    }
+    ranks[1].say("{\"type\":\"oom\",\"bytes_wanted\":2147483648}");
+    world.inject(&["--gpu", "1", "xid", "95"]);
+    let wanted = ranks[1].hear();
+    assert!(wanted.contains("checkpoint_wanted") && wanted.contains("Xid 95"), "{wanted}");
+    let before = world.status_ran(&[]).stdout;
+    for part in ["2 of 2 here, 4 in all", "rank 1 +20 %", "none taken yet"] {
+        assert!(before.contains(part), "{part}: {before}");
+    }
+    ranks[1].say("{\"type\":\"checkpoint_done\",\"step\":8}");
+    let status = agent.until(|status| status["jobs"][0]["checkpoint_step"] == 8);
+    let job = &status["jobs"][0];
+    assert_eq!((&job["slowest"]["rank"], &job["slowest_over_median"]), (&1.into(), &1.2.into()));
+    assert!(job["checkpoint_wanted_for"].to_string().contains("Xid 95"), "{job:#}");
+    drop(ranks);
+    agent.until(|status| !status["jobs"][0]["left"].is_null());
+    // As wide as it comes: where lines are folded is not the matter here.
+    let after = world.status_ran(&[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "because of gpu.xid Xid 95 on GPU 1",
+        "; taken 20",
+        "of step 8",
+        "out of GPU memory once, last 20",
+        "by rank 1, which wanted 2.0 GiB",
+        "took 3.00 s for step 7, 20 % more than the median of 2.50 s",
+        "no rank is connected since",
+        "; shown until",
+    ] {
+        assert!(after.contains(part), "{part}: {after}");
+    }
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_of_another_node_is_told() {
+    let world = World::of(1);
+    let agent = world.agent().ready();
+    // The variable that leads a job to its agent leads people there, too.
+    let mut status = crate::support::farrier(&["status", "--output", "json"]);
+    let ran = status.env("FARRIER_SOCKET", world.path("agent.sock")).output().unwrap();
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("\"agent\""), "{ran:?}");
+    let mut rank = Rank::hello(&world, "\"gpu\":\"GPU-deadbeef-0000-0000-0000-000000000000\"");
+    assert!(rank.hear().contains("welcome"));
+    let notice = rank.hear();
+    assert!(notice.contains("notice") && notice.contains("is not on this node"), "{notice}");
+    world.inject(&["--gpu", "0", "lost"]);
+    assert!(rank.hear().contains("checkpoint_wanted"));
+    agent.stop();
+}
+
 #[test]
 fn garbage_on_the_socket_leaves_the_agent_as_it_was() {
     let world = World::of(1);

@@ -149,6 +149,8 @@ pub struct Batch {
     pub inventory: Option<Vec<GpuIdentity>>,
     /// Values.
     pub samples: Vec<Sample>,
+    /// Why a signal is as it is, in words, for the evidence of a finding that rests on it.
+    pub notes: Vec<(Signal, String)>,
     /// The kernel log.
     pub kernel: Vec<KernelEvent>,
     /// All that a check of the whole node found wrong, where one was made.

@@ -1,19 +1,21 @@
 """Training steps for PyTorch: launched as one graph, and not killed by memory.
 
-Where torch is not installed, the decisions (`ladder`, `learned`, `policy`, `allocator`, ...) can still be imported from
-their modules; the names of this one need it. No module has the name of `guard`: imported, it would hide the function.
+Names are imported when they are used: what is pure here (buckets, policies, the ladder) needs no torch.
 """
 
-import importlib.util as _importlib
+from __future__ import annotations
 
-if _importlib.find_spec("torch") is not None:
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
     from farrier.torch.allocator import classic_pool, configure_allocator
     from farrier.torch.ballast import Ballast
+    from farrier.torch.graphed import Step, step
     from farrier.torch.guard_report import DoesNotFit, GuardReport
     from farrier.torch.guarded import Guard, guard
     from farrier.torch.lengths import Lengths
     from farrier.torch.policy import Policy
-    from farrier.torch.step import Step, step
 
 __all__ = [
     "Ballast",
@@ -29,8 +31,22 @@ __all__ = [
     "step",
 ]
 
+_ROOMS = {
+    "Ballast": "ballast",
+    "DoesNotFit": "guard_report",
+    "Guard": "guarded",
+    "GuardReport": "guard_report",
+    "Lengths": "lengths",
+    "Policy": "policy",
+    "Step": "graphed",
+    "classic_pool": "allocator",
+    "configure_allocator": "allocator",
+    "guard": "guarded",
+    "step": "graphed",
+}
 
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        raise ImportError(f"farrier.torch.{name} needs torch: pip install 'farrier[torch]'")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"farrier.torch has no `{name}`; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"farrier.torch.{_ROOMS[name]}"), name)

@@ -73,14 +73,16 @@ class Rates:
                 group[name] = held
 
 
-def constants(optimizers: list[Optimizer]) -> tuple[object, ...]:
-    """All that a graph of these optimizers bakes in: where it changes, the graph is stale."""
-    baked: list[object] = []
+def constants(optimizers: list[Optimizer]) -> dict[str, object]:
+    """All that a graph of these optimizers bakes in, by name: where it changes, the graph is stale."""
+    baked: dict[str, object] = {}
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            baked.append(len(group["params"]))
-            baked += [value for key, value in group.items() if key != "params" and key not in _ON_DEVICE]
-    return tuple(id(value) if isinstance(value, (Tensor, list, dict)) else value for value in baked)
+        for place, group in enumerate(optimizer.param_groups):
+            baked[f"parameters of group {place}"] = len(group["params"])
+            for key, value in group.items():
+                if key != "params" and key not in _ON_DEVICE and key != "initial_lr":
+                    baked[f"{key} of group {place}"] = id(value) if isinstance(value, Tensor) else value
+    return baked
 
 
 def is_gated(optimizer: Optimizer) -> bool:
@@ -120,6 +122,27 @@ class Watch:
         """Closes or opens the gate, for graphs too."""
         for flag in self._closed.values():
             flag.fill_(1.0 if closed else 0.0)
+
+    def make_state(self, optimizers: list[Optimizer]) -> None:
+        """Lets gated optimizers make their state now, a parameter at a time behind the closed gate.
+
+        Made in the first step it would lie between that step's activations, and keep their memory from being given back.
+        """
+        self.close(True)
+        with self.looking(None):
+            for optimizer in (each for each in optimizers if is_gated(each)):
+                parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+                grads = [(p, p.grad) for p in parameters]
+                for p in parameters:
+                    p.grad = None
+                for p in parameters:
+                    if not optimizer.state[p]:
+                        p.grad = torch.zeros_like(p)
+                        optimizer.step()
+                        p.grad = None
+                for p, grad in grads:
+                    p.grad = grad
+        self.close(False)
 
     def remove(self) -> None:
         """Takes the hooks away."""

@@ -1,5 +1,6 @@
 //! `farrier status`: what the agent of this node knows.
 
+mod jobs;
 mod print;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -29,7 +30,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Exit code 0: healthy; 1: a fault is open, or not everything is seen; 2: an error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The agent's socket [default: as its configuration says]
+    /// The agent's socket [default: `FARRIER_SOCKET` of the environment, or as its configuration says]
     #[arg(long, value_name = "PATH", value_parser = absolute)]
     socket: Option<PathBuf>,
     /// The journal to read where no agent answers [default: as its configuration says]
@@ -51,7 +52,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         // The agent goes on with its last good one, and so do the usual places.
         Err(_) => config::Config::default(),
     };
-    let socket = args.socket.clone().unwrap_or(config.socket.path);
+    // The same variable leads jobs to their agent.
+    let named =
+        std::env::var_os("FARRIER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let socket = args.socket.clone().or(named).unwrap_or(config.socket.path);
     let state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
     let status = match ask(&socket)? {
         Some(status) => status,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use farrier_agent::brain::Held;
-use farrier_agent::jobs::JobState;
 use farrier_agent::status::{FindingStatus, GpuStatus, Status, Verdict};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::finding::ActionBy;
 use farrier_fleet::health::{Evidence, Finding, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
+use super::jobs;
 use crate::printer::{Printer, Tone};
 
 /// The width of the longest severity and two spaces.
@@ -21,8 +21,8 @@ const EVIDENCE_SHOWN: usize = 3;
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     headline(status, printer)?;
     gpus(status, printer)?;
-    jobs(&status.jobs, printer)?;
     let names = names(status);
+    jobs::print(&status.jobs, &names, printer)?;
     let (faults, advice): (Vec<_>, Vec<_>) =
         status.findings.iter().partition(|it| it.finding.kind == FindingKind::Fault);
     for finding in faults {
@@ -112,31 +112,6 @@ fn holders(processes: Option<&[Held]>) -> String {
         .map(|(who, count)| if count > 1 { format!("{who} ({count} processes)") } else { who })
         .collect();
     words.join(", ")
-}
-
-fn jobs(jobs: &[JobState], printer: &mut Printer) -> anyhow::Result<()> {
-    if jobs.is_empty() {
-        return Ok(());
-    }
-    printer.line("")?;
-    let rows: Vec<Vec<String>> = jobs
-        .iter()
-        .map(|job| {
-            let maybe = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-            let of = job.world_size.map(|size| format!(" of {size}")).unwrap_or_default();
-            vec![
-                job.job.clone(),
-                format!("{}{of}", job.ranks),
-                maybe(job.phase.clone()),
-                maybe(job.step.map(|step| step.to_string())),
-                maybe(job.loss.map(|loss| format!("{loss:.4}"))),
-                maybe(job.tokens_per_s.map(|rate| format!("{rate:.0}"))),
-                second(job.last_heard),
-            ]
-        })
-        .collect();
-    printer.table(&["job", "ranks", "phase", "step", "loss", "tokens/s", "last heard"], &rows)?;
-    Ok(())
 }
 
 fn print_finding(
@@ -287,6 +262,6 @@ fn subject(subject: &Subject, names: &BTreeMap<String, String>) -> String {
 }
 
 /// A moment to the second, in UTC.
-fn second(at: Timestamp) -> String {
+pub(super) fn second(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).map_or_else(|_| at.to_string(), |at| at.to_string())
 }

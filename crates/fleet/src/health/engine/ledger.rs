@@ -106,7 +106,8 @@ impl Ledger {
             open.last_ms = open.last_ms.max(at.steady_ms);
             let changed = finding.severity != verdict.severity
                 || finding.rule_action != verdict.action
-                || finding.text != verdict.text;
+                || finding.text != verdict.text
+                || is_news(&finding.evidence, &evidence);
             if anew || changed {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
@@ -199,6 +200,18 @@ impl Ledger {
         changes.extend(rest);
         changes
     }
+}
+
+/// Whether the words behind it are others than they were.
+fn is_news(kept: &[Evidence], new: &[Evidence]) -> bool {
+    let words = |evidence: &[Evidence]| {
+        evidence.iter().rev().find_map(|it| match it {
+            Evidence::Check { text, .. } => Some(text.clone()),
+            Evidence::Signal { .. } | Evidence::Kernel { .. } => None,
+        })
+    };
+    let new = words(new);
+    new.is_some() && new != words(kept)
 }
 
 fn append(evidence: &mut Vec<Evidence>, more: Vec<Evidence>) {

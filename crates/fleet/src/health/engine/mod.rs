@@ -144,7 +144,7 @@ impl Engine {
     /// What the batch means.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
         let touched = self.take(now, batch);
-        self.evaluate(&touched, now);
+        self.evaluate(&touched, now, &batch.notes);
         let remembered = self.events(&batch.kernel, now);
         if let Some(items) = &batch.checks {
             self.checks(items, now);

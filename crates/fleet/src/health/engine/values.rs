@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use farrier_facts::node::Reading;
 
+use super::super::finding::Evidence;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::signal::Signal;
@@ -109,12 +110,17 @@ impl Engine {
     }
 
     /// Asks the rules that were touched.
-    pub(super) fn evaluate(&mut self, touched: &BTreeSet<usize>, now: Moment) {
+    pub(super) fn evaluate(
+        &mut self,
+        touched: &BTreeSet<usize>,
+        now: Moment,
+        notes: &[(Signal, String)],
+    ) {
         self.mark_open();
         for at in touched {
             let tried = self.try_all(*at, now);
             for it in tried {
-                self.settle(*at, it, now);
+                self.settle(*at, it, now, notes);
             }
         }
     }
@@ -189,7 +195,7 @@ impl Engine {
         Tried { place, truth, measured }
     }
 
-    fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
+    fn settle(&mut self, at: usize, tried: Tried, now: Moment, notes: &[(Signal, String)]) {
         let rule = self.rules.at(at);
         let Some(watch) = self.watches.get_mut(&(at, tried.place)) else { return };
         match watch.step(rule, tried.truth, now.steady_ms) {
@@ -207,7 +213,12 @@ impl Engine {
                 };
                 let (text, clears) = (text.clone(), watch::clears(rule, action));
                 let verdict = Verdict { kind: rule.kind, severity, action, text, clears };
-                let evidence = watch::evidence(rule, &tried.measured, now);
+                let mut evidence = watch::evidence(rule, &tried.measured, now);
+                let of = |signal: Signal| rule.when.iter().any(|clause| clause.signal == signal);
+                let notes = notes.iter().filter(|(signal, _)| of(*signal));
+                evidence.extend(
+                    notes.map(|(_, text)| Evidence::Check { text: text.clone(), at: now.wall }),
+                );
                 self.ledger.found(key, verdict, evidence, now, false);
             }
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import warnings
 from collections import Counter
@@ -49,6 +50,7 @@ class Step:
         self._seen: Counter[Key] = Counter()
         self._refused: set[Key] = set()
         self._warm = 0
+        self._changes = 0
         self._graphs: Recent[Key, Captured] = Recent(policy.graphs)
         if reason is None:
             self._begin()
@@ -62,10 +64,12 @@ class Step:
         self._arena = Arena(self._device)
         self._prepare()
         self._watch = Watch(self._optimizers, names)
+        self._watch.make_state(self._optimizers)
         for optimizer in self._optimizers:
             when_loaded: Any = optimizer.register_load_state_dict_post_hook
             when_loaded(functools.partial(self._loaded, "the optimizer's state was loaded"))
-        self._model.register_load_state_dict_post_hook(functools.partial(self._loaded, "the model's weights were loaded"))
+        when_loaded = self._model.register_load_state_dict_post_hook
+        when_loaded(functools.partial(self._loaded, "the model's weights were loaded"))
 
     def _loaded(self, why: str, *_: object) -> None:
         self.forget(why)
@@ -74,6 +78,7 @@ class Step:
         for optimizer in self._optimizers:
             prepare(optimizer)
         self._rates = Rates(self._optimizers)
+        self._constants = constants(self._optimizers)
 
     @property
     def graphed(self) -> bool:
@@ -94,15 +99,31 @@ class Step:
             return detached(self._fn(batch))
         try:
             ready = padded(batch, self._lengths) if self._lengths else batch
-            key = (signature(ready), self._model.training, constants(self._optimizers))
+            key = (signature(ready), self._model.training)
         except (TypeError, ValueError) as err:
             return self._give_up(Reason(f"the batch has no fixed form: {err}", "give tensors of known names"), batch)
+        self._look_at_constants()
+        if self.report.reason is not None:
+            return detached(self._fn(batch))
         if key in self._refused:
             return self._eager(batch)
         graph = self._graphs.get(key)
         if graph is not None:
             return self._replayed(graph, batch, ready)
         return self._not_yet(key, batch, ready)
+
+    def _look_at_constants(self) -> None:
+        """Numbers of the optimizer that graphs bake in: a change makes them stale, and one every time has no graph."""
+        now = constants(self._optimizers)
+        if now == self._constants:
+            return
+        changed = sorted(key for key in now.keys() | self._constants.keys() if now.get(key) != self._constants.get(key))
+        self._constants = now
+        self._changes += 1
+        self._drop_graphs()
+        if self._changes > self._policy.graphs:
+            what = f"{', '.join(changed)} of the optimizer changed {self._changes} times, and a graph bakes it in"
+            self._stop(Reason(what, "keep it fixed (cycle_momentum=False); only the learning rate may change"))
 
     def _replayed(self, graph: Captured, batch: Any, ready: Any) -> Any:
         if verification_due(graph.replays + 1, self._policy.verify_every):
@@ -132,12 +153,8 @@ class Step:
         """An eager step that trains, is timed, and the last of which says what a graph would bring."""
         first, last = self._warm == 0, self._warm == self._policy.warmups
         self._warm += 1
-        if first:  # What lives on (the optimizer's state) is made outside the pool.
-            with self._arena.beside():
-                result = self._counted(batch)
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-            return result
+        if first:  # What is compiled and looked up in the first step is not to be timed.
+            return self._eager(batch)
         before = self.report.eager
         if last and self._policy.profile and before is not None:
             result, found = profiled(lambda: self._eager(batch), before.wall_s, before.enqueue_s)
@@ -179,7 +196,7 @@ class Step:
                 self._shadow(batch, undo, lambda _: None)
             else:
                 self.report.noise = self._noise(batch, undo)
-            with self._watch.looking(graph.note_gradients):
+            with self._watch.looking(graph.note_gradients), _no_collection():
                 graph.capture(self._fn)
             undo.all()
         except Exception as err:
@@ -251,7 +268,7 @@ class Step:
 
         self._watch.close(True)
         try:
-            with self._arena.inside(), self._watch.looking(show), _synchronising("error"):
+            with self._arena.inside(), self._watch.looking(show), _no_collection(), _synchronising("error"):
                 result = self._fn(placed)
             return _loss(result)
         finally:
@@ -295,6 +312,18 @@ class Step:
 def _loss(result: Any) -> float:
     """The first tensor of what the step returned, as a number."""
     return float(next(iter(tensors(result).values())).detach().float().mean())
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from collecting garbage: a graph or pool of old that is destroyed now waits for the GPU, and aborts."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -1,0 +1,229 @@
+//! Whether what the file names is there: a group, folders that can be written, an address of this machine.
+//!
+//! Only for `--check-config`: an agent that runs meets these things one by one, and goes on without some of them.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use farrier_hardware::access::may_write;
+
+use super::section::near;
+use super::{Config, Lines, Listen, Problem};
+
+/// A path of a Unix socket has room for so many bytes and a nought (`sun_path`, unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Where groups are.
+const GROUPS: &str = "/etc/group";
+
+/// What is wrong with the keys of the file that are in force. `lines` are theirs.
+pub(crate) fn look_around(config: &Config, lines: &Lines) -> Vec<Problem> {
+    let socket = &config.socket;
+    let shown = |path: &Path| format!("\"{}\"", path.display());
+    let looks: [(&str, String, Option<String>); 7] = [
+        ("state_dir", shown(&config.state_dir), folder(&config.state_dir)),
+        ("listen", listen_text(config.listen), listen(config)),
+        ("root", shown(&config.root), root(&config.root)),
+        ("nvml", config.nvml.as_deref().map(shown).unwrap_or_default(), nvml(config)),
+        ("socket.path", shown(&socket.path), socket_path(&socket.path)),
+        ("socket.group", quoted(socket.group.as_deref()), group(socket.group.as_deref())),
+        (
+            "sink.file",
+            config.sink.file.as_deref().map(shown).unwrap_or_default(),
+            config.sink.file.as_deref().and_then(sink),
+        ),
+    ];
+    let wrong = looks.into_iter().filter_map(|(key, value, wrong)| {
+        let (line, expected) = lines.get(key).copied().zip(wrong)?;
+        Some(Problem { line, key: key.to_owned(), value, expected })
+    });
+    wrong.collect()
+}
+
+fn quoted(text: Option<&str>) -> String {
+    format!("\"{}\"", text.unwrap_or_default())
+}
+
+fn listen_text(listen: Listen) -> String {
+    match listen {
+        Listen::Off => quoted(Some("off")),
+        Listen::At(address) => quoted(Some(&address.to_string())),
+    }
+}
+
+/// A folder that the agent makes where it is not there.
+fn folder(path: &Path) -> Option<String> {
+    let there = path.ancestors().find(|path| fs::symlink_metadata(path).is_ok())?;
+    let shown = there.display();
+    if !there.is_dir() {
+        return Some(format!(
+            "`{shown}` is not a folder; expected one that the agent can write to"
+        ));
+    }
+    (!may_write(there)).then(|| {
+        let what = if there == path { "write to it" } else { "make it" };
+        format!("this user may not {what}: `{shown}` is not writable; expected a folder of the agent's user")
+    })
+}
+
+fn root(path: &Path) -> Option<String> {
+    let wrong = !path.is_dir();
+    wrong.then(|| {
+        "there is no such folder; expected one with the node's /proc, /sys and /dev".to_owned()
+    })
+}
+
+fn nvml(config: &Config) -> Option<String> {
+    let wrong = !config.nvml.as_deref()?.is_file();
+    wrong.then(|| "there is no such file; expected NVML's library, libnvidia-ml.so.1".to_owned())
+}
+
+/// Takes the address for a moment. One in use is that of the agent that runs, or somebody else's.
+fn listen(config: &Config) -> Option<String> {
+    let Listen::At(address) = config.listen else { return None };
+    let err = TcpListener::bind(address).err()?;
+    match err.kind() {
+        ErrorKind::AddrInUse if UnixStream::connect(&config.socket.path).is_ok() => None,
+        ErrorKind::AddrInUse => Some(format!(
+            "port {} is taken by another program; expected a free one",
+            address.port()
+        )),
+        ErrorKind::AddrNotAvailable => {
+            Some(format!("{} is no address of this machine; expected one that is", address.ip()))
+        }
+        ErrorKind::PermissionDenied => Some(format!(
+            "this user may not listen on port {}; expected one from 1024",
+            address.port()
+        )),
+        _ => Some(format!("failed to listen there: {err}")),
+    }
+}
+
+fn socket_path(path: &Path) -> Option<String> {
+    let bytes = path.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        return Some(format!(
+            "it has {bytes} bytes; expected at most {SOCKET_PATH_BYTES_MAX}, the most that a socket can have"
+        ));
+    }
+    if fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
+        return Some(
+            "something else than a socket is there; expected a path that is free".to_owned(),
+        );
+    }
+    path.parent().and_then(folder)
+}
+
+fn group(name: Option<&str>) -> Option<String> {
+    let name = name.filter(|name| group_id(name).is_none())?;
+    let text = fs::read_to_string(GROUPS).unwrap_or_default();
+    let near = near(name, text.lines().filter_map(|line| line.split(':').next()));
+    Some(format!("there is no such group; expected one of {GROUPS}, or its number{near}"))
+}
+
+fn sink(path: &Path) -> Option<String> {
+    if path.is_dir() {
+        return Some("this is a folder; expected a file".to_owned());
+    }
+    let parent = path.parent()?;
+    if !parent.is_dir() {
+        return Some(format!(
+            "there is no folder `{}`; the agent makes only the file",
+            parent.display()
+        ));
+    }
+    let place = if path.exists() { path } else { parent };
+    (!may_write(place)).then(|| {
+        format!(
+            "this user may not write to `{}`; expected a file that the agent can write",
+            place.display()
+        )
+    })
+}
+
+/// The number of a group, from `/etc/group`.
+pub(crate) fn group_id(name: &str) -> Option<u32> {
+    if let Ok(id) = name.parse() {
+        return Some(id);
+    }
+    let text = fs::read_to_string(GROUPS).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::from_text;
+    use super::*;
+
+    fn wrong(text: &str) -> Vec<String> {
+        let judgement = from_text(text);
+        assert!(judgement.problems.is_empty());
+        look_around(&judgement.config, &judgement.lines).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_the_node_does_not_have_is_told_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        fs::write(at("file"), "").unwrap();
+        let text = format!(
+            "state_dir = \"{}\"\nlisten = \"192.0.2.1:9402\"\nroot = \"/nonexistent\"\nnvml = \"/nonexistent\"\n\
+             [socket]\npath = \"{}\"\ngroup = \"rooot\"\n[sink]\nfile = \"{}\"\n",
+            at("file/state"),
+            at("file"),
+            at("none/sink.jsonl")
+        );
+        let wrong = wrong(&text);
+        let parts = [
+            ("line 1: `state_dir = ", "is not a folder"),
+            ("line 2: `listen = \"192.0.2.1:9402\"`", "no address of this machine"),
+            ("line 3: `root", "no such folder"),
+            ("line 4: `nvml", "no such file"),
+            ("line 6: `socket.path", "else than a socket"),
+            ("line 7: `socket.group = \"rooot\"`", "did you mean `root`?"),
+            ("line 9: `sink.file", "there is no folder"),
+        ];
+        assert_eq!(wrong.len(), parts.len(), "{wrong:#?}");
+        for (said, (begins, contains)) in wrong.iter().zip(parts) {
+            assert!(said.starts_with(begins) && said.contains(contains), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_sink_that_is_a_folder_a_long_socket_and_a_taken_port_are_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let path = format!("/tmp/{}", "a".repeat(200));
+        let text = format!(
+            "listen = \"{}\"\n[socket]\npath = \"{path}\"\n[sink]\nfile = \"{}\"\n",
+            taken.local_addr().unwrap(),
+            folder.path().display()
+        );
+        let wrong = wrong(&text).join("\n");
+        assert!(wrong.contains("is taken by another program"), "{wrong}");
+        assert!(wrong.contains("it has 205 bytes"), "{wrong}");
+        assert!(wrong.contains("this is a folder; expected a file"), "{wrong}");
+    }
+
+    #[test]
+    fn what_is_right_or_is_not_in_the_file_is_not_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let text = format!(
+            "state_dir = \"{}\"\nlisten = \"127.0.0.1:0\"\n[socket]\npath = \"{}\"\ngroup = \"root\"\n[sink]\nfile = \"{}\"\n",
+            at("new/state"),
+            at("new/agent.sock"),
+            at("sink.jsonl")
+        );
+        assert_eq!(wrong(&text), [""; 0]);
+        assert_eq!(wrong(""), [""; 0]);
+        assert!(!folder.path().join("new").exists(), "looking makes nothing");
+    }
+}

@@ -1,0 +1,156 @@
+//! One client as the board knows it: a rank of a job, and which GPU's fate is its own.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use farrier_fleet::health::{GpuUuid, Subject};
+use tokio::sync::mpsc::Sender;
+
+use super::job::JobKey;
+use super::protocol::Answer;
+
+/// GPUs of one client: the most that a node has.
+const GPUS_MAX: usize = 16;
+/// A UUID has forty letters, one of a MIG instance in its older form some twenty more.
+const UUID_CHARS_MAX: usize = 128;
+/// `5f2a1c7e-...` without what stands before it.
+const BARE_UUID_CHARS: usize = 36;
+/// What CUDA takes in `CUDA_VISIBLE_DEVICES` as the beginning of a UUID should be more than nothing.
+const BEGINNING_CHARS_MIN: usize = "GPU-".len() + 4;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) uid: u32,
+    pub(super) pid: Option<u32>,
+    pub(super) outbox: Sender<Arc<str>>,
+    pub(super) job: Option<JobKey>,
+    pub(super) rank: u32,
+    /// The GPU that it named.
+    named: Option<GpuUuid>,
+    whose: Whose,
+    /// GPUs on which the driver sees its process.
+    gpus: BTreeSet<GpuUuid>,
+    /// A step, and when it began on the clock that nobody sets.
+    pub(super) began: Option<(u64, i64)>,
+    pub(super) tokens_per_s: Option<f64>,
+    pub(super) told: BTreeSet<u64>,
+    /// It does not know yet that its GPU is not here.
+    owed_notice: Option<String>,
+}
+
+/// What the name that it gave is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Whose {
+    /// It gave none.
+    Unnamed,
+    /// This one's.
+    Gpu(GpuUuid),
+    /// Nobody knows which: everything is its business. A checkpoint too many costs less than one too few.
+    Every,
+}
+
+impl Client {
+    pub(super) fn new(uid: u32, pid: Option<u32>, outbox: Sender<Arc<str>>) -> Self {
+        Self {
+            uid,
+            pid,
+            outbox,
+            job: None,
+            rank: 0,
+            named: None,
+            whose: Whose::Unnamed,
+            gpus: BTreeSet::new(),
+            began: None,
+            tokens_per_s: None,
+            told: BTreeSet::new(),
+            owed_notice: None,
+        }
+    }
+
+    /// The driver sees its process there.
+    pub(super) fn holds(&mut self, gpu: GpuUuid) {
+        if self.gpus.len() < GPUS_MAX {
+            self.gpus.insert(gpu);
+        }
+    }
+
+    /// It says which GPU is its own.
+    pub(super) fn names(&mut self, gpu: Option<GpuUuid>, inventory: Option<&[GpuUuid]>) {
+        self.named = gpu;
+        self.look_for_gpu(inventory);
+    }
+
+    /// Holds the name against the GPUs of the node. One that was found once stays known, also when it falls off the bus.
+    pub(super) fn look_for_gpu(&mut self, inventory: Option<&[GpuUuid]>) {
+        let Some(named) = &self.named else { return };
+        if named.0.starts_with("MIG-") {
+            self.whose = Whose::Every;
+            return;
+        }
+        let Some(inventory) = inventory else {
+            self.whose = Whose::Gpu(named.clone());
+            return;
+        };
+        let mut found = inventory.iter().filter(|gpu| gpu.0.starts_with(&named.0));
+        self.whose = match (found.next(), found.next()) {
+            (Some(gpu), None) if gpu == named || named.0.len() >= BEGINNING_CHARS_MIN => {
+                let gpu = gpu.clone();
+                self.named = None;
+                Whose::Gpu(gpu)
+            }
+            (first, _) => {
+                let what = if first.is_some() { "may be several GPUs of" } else { "is not on" };
+                let notice =
+                    format!("`{}` {what} this node: you hear of the faults of every GPU", named.0);
+                if self.whose != Whose::Every {
+                    self.owed_notice = Some(notice);
+                }
+                Whose::Every
+            }
+        };
+    }
+
+    /// Whether a finding ends its work.
+    pub(super) fn is_concerned(&self, subject: &Subject) -> bool {
+        let Some(gpu) = subject.gpu() else { return true };
+        match &self.whose {
+            Whose::Every => true,
+            // Until the GPUs were counted it may be the beginning of a name.
+            Whose::Gpu(own) => gpu.0.starts_with(&own.0) || self.gpus.contains(gpu),
+            Whose::Unnamed => self.gpus.is_empty() || self.gpus.contains(gpu),
+        }
+    }
+
+    /// Its GPU, where it is one.
+    pub(super) fn gpu(&self) -> Option<&GpuUuid> {
+        let only = || self.gpus.first().filter(|_| self.gpus.len() == 1);
+        match &self.whose {
+            Whose::Gpu(own) => Some(own),
+            Whose::Unnamed | Whose::Every => only(),
+        }
+    }
+
+    /// Says what is owed, where there is room.
+    pub(super) fn give_notice(&mut self) {
+        let Some(message) = &self.owed_notice else { return };
+        if self.outbox.try_send(Answer::Notice { message }.line().into()).is_ok() {
+            self.owed_notice = None;
+        }
+    }
+}
+
+/// A GPU's or a MIG instance's UUID, as the driver writes it, or without what stands before it, as `PyTorch` does.
+pub(super) fn uuid(text: &str) -> Result<GpuUuid, String> {
+    let is_good = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '/');
+    let bare = text.len() == BARE_UUID_CHARS && text.split('-').count() == 5;
+    let whole = if bare { format!("GPU-{}", text.to_ascii_lowercase()) } else { text.to_owned() };
+    let rest = whole.strip_prefix("GPU-").or_else(|| whole.strip_prefix("MIG-"));
+    match rest {
+        Some(rest)
+            if !rest.is_empty() && whole.len() <= UUID_CHARS_MAX && rest.chars().all(is_good) =>
+        {
+            Ok(GpuUuid(whole))
+        }
+        _ => Err("`gpu` is a UUID as the driver writes it: `GPU-...` or `MIG-...`".to_owned()),
+    }
+}

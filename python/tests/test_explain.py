@@ -1,0 +1,33 @@
+import pytest
+
+from farrier.torch.explain import reason, users_line
+
+
+def raised(message):
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as err:
+        return err
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        ("called a synchronizing CUDA operation", "waits for the GPU"),
+        ("CUDA error: operation not permitted when stream is capturing", "does not allow"),
+        ("capturing stream has unjoined work", "another stream"),
+        ("CUDA out of memory. Tried to allocate 2 GiB", "no memory"),
+        ("something new", "something new"),
+    ],
+)
+def test_a_message_becomes_words_with_the_line(message, word):
+    found = reason(raised(message))
+    assert word in found.what
+    assert found.remedy
+    assert found.where.startswith("test_explain.py:")
+    assert "raise RuntimeError(message)" in str(found)
+
+
+def test_no_line_where_none_is_known():
+    assert users_line(None) is None
+    assert reason(RuntimeError()).where is None

@@ -1,0 +1,41 @@
+import pytest
+
+from farrier.torch.lengths import Lengths, Recent, bucket
+
+
+def test_a_bucket_holds_the_length_and_is_at_most_an_eighth_longer():
+    for length in range(64, 9000):
+        padded = bucket(length)
+        assert length <= padded <= length * (1 + 1 / 8) + 1
+        assert bucket(padded) == padded
+
+
+def test_an_octave_has_eight_buckets():
+    assert len({bucket(length) for length in range(1025, 2049)}) == 8
+    assert [bucket(n) for n in (1024, 1025, 1152, 1153)] == [1024, 1152, 1152, 1280]
+
+
+def test_short_ones_share_and_the_longest_is_not_passed():
+    assert bucket(3) == 64
+    assert bucket(2000, longest=2010) == 2010
+    with pytest.raises(ValueError, match="beyond the longest"):
+        bucket(2011, longest=2010)
+    with pytest.raises(ValueError, match="1 or more"):
+        bucket(0)
+
+
+def test_lengths_need_a_tensor():
+    with pytest.raises(ValueError, match="names no tensor"):
+        Lengths(pad={})
+
+
+def test_what_was_unused_for_longest_goes():
+    recent = Recent(2)
+    assert recent.put("a", 1) == []
+    assert recent.put("b", 2) == []
+    assert recent.get("a") == 1
+    assert recent.put("c", 3) == [2]
+    assert recent.get("b") is None
+    assert recent.clear() == [1, 3]
+    with pytest.raises(ValueError, match="1 or more"):
+        Recent(0)

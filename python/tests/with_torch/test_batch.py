@@ -1,0 +1,70 @@
+import dataclasses
+from collections import UserDict, namedtuple
+
+import pytest
+import torch
+
+from farrier.torch.batch import padded, rebuild, signature, tensors
+from farrier.torch.lengths import Lengths
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Record:
+    ids: torch.Tensor
+    note: str = "x"
+
+
+class Encoding(UserDict):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("batch", "names"),
+    [
+        (torch.ones(2), [""]),
+        ({"a": torch.ones(2), "b": {"c": torch.ones(1)}}, ["a", "b.c"]),
+        ([torch.ones(2), (torch.ones(1),)], ["0", "1.0"]),
+        (Pair(torch.ones(2), None), ["left"]),
+        (Record(torch.ones(2)), ["ids"]),
+        (Encoding(ids=torch.ones(2)), ["ids"]),
+    ],
+)
+def test_every_shape_of_batch_is_read_and_made_again(batch, names):
+    assert list(tensors(batch)) == names
+    doubled = rebuild(batch, lambda _, leaf: leaf * 2 if isinstance(leaf, torch.Tensor) else leaf)
+    assert type(doubled) is type(batch)
+    for name, tensor in tensors(batch).items():
+        assert torch.equal(tensors(doubled)[name], tensor * 2)
+
+
+def test_a_signature_tells_shapes_types_and_values_apart():
+    def of(**batch):
+        return signature(batch)
+
+    assert of(a=torch.ones(2)) == of(a=torch.zeros(2))
+    assert of(a=torch.ones(2)) != of(a=torch.ones(3))
+    assert of(a=torch.ones(2)) != of(a=torch.ones(2, dtype=torch.int64))
+    assert of(a=torch.ones(2), flag=True) != of(a=torch.ones(2), flag=False)
+    with pytest.raises(TypeError, match="`odd` of the batch is a object"):
+        of(odd=object())
+
+
+def test_padding_is_to_the_right_with_the_value_of_each():
+    batch = {"ids": torch.ones(2, 70), "labels": torch.ones(2, 70), "weight": torch.ones(2)}
+    made = padded(batch, Lengths(pad={"ids": 0, "labels": -100}))
+    assert made["ids"].shape == made["labels"].shape == (2, 72)
+    assert made["ids"][:, 70:].eq(0).all()
+    assert made["labels"][:, 70:].eq(-100).all()
+    assert made["weight"] is batch["weight"]
+    full = {"ids": torch.ones(2, 72), "labels": torch.ones(2, 72)}
+    assert padded(full, Lengths(pad={"ids": 0, "labels": -100}))["ids"] is full["ids"]
+
+
+def test_a_tensor_with_the_length_and_no_value_is_refused():
+    batch = {"ids": torch.ones(2, 70), "mask": torch.ones(2, 70)}
+    with pytest.raises(ValueError, match=r"\['mask'\] have the length 70"):
+        padded(batch, Lengths(pad={"ids": 0}))
+    with pytest.raises(ValueError, match="labels"):
+        padded(batch, Lengths(pad={"labels": 0}))
