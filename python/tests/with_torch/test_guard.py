@@ -440,6 +440,19 @@ def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
     torch.testing.assert_close(given["x"].grad, reference["x"].grad, **EXACT)
 
 
+def test_modules_that_come_later_are_seen(net, batch, memory):
+    model, given = net(layers=2), batch()
+    run = guard(model, memory)
+    run(given)
+    model.blocks[0] = net(layers=3).blocks[2]
+    model.into.register_parameter("bias", nn.Parameter(torch.ones(4, dtype=torch.float64)))
+    model.zero_grad()
+    expected = whole(model, given)
+    memory.limit = 4 * 120
+    check(model, run(given), expected)
+    assert run.report().saved == {"split": 1}
+
+
 def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
     model, odd = net(), (batch()["x"], torch.ones(3))
     memory.limit = ROW

@@ -20,18 +20,22 @@ class Entry:
     """
 
     def __init__(self, leaves: Sequence[Tensor], modules: Sequence[nn.Module]) -> None:
+        """`modules` are all of them, not only the roots."""
         self._leaves = leaves
         self._random = RandomState()
         self._buffers = [
             (module, name, buffer, buffer.detach().clone())
-            for root in modules
-            for module in root.modules()
+            for module in modules
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
         self.gradients = [(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None]
         for leaf, _ in self.gradients:
             leaf.grad = None
+
+    def gradient_bytes(self) -> int:
+        """What the gradients of a call take."""
+        return sum(leaf.nbytes for leaf in self._leaves if leaf.requires_grad)
 
     def begin_again(self) -> None:
         """No gradients, random states and buffers as on entry: the next attempt sees what the first one saw."""

@@ -23,6 +23,7 @@ from farrier.torch.oom import Failure
 from farrier.torch.parallel import average_gradients, parallel_of
 from farrier.torch.recompute import blocks_of
 from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
+from farrier.torch.walk import Walk
 
 #: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
 ASK_CAPACITY_EVERY = 100
@@ -124,6 +125,7 @@ class Guard:
         self.events: Events = default_events()
         self.meter: Meter | None = None
         self._attempts = Attempts(setting)
+        self._walk = Walk(setting.modules)
         self._rows = rows
         self._split_batchnorm = split_batchnorm
         self._floor_rows = floor_rows
@@ -141,7 +143,7 @@ class Guard:
         meter = self.meter = self.meter or meter_of(self._device())
         self._retake_ballast(meter)
         shape, means = self._look_at(batch)
-        entry = Entry([*self._parameters(), *gradient_leaves(batch)], self.setting.modules)
+        entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
         try:
             return self._climb(batch, shape, means, entry, meter)
         except BaseException:
@@ -172,6 +174,7 @@ class Guard:
     def _climb(self, batch: Any, shape: Shape, means: Means, entry: Entry, meter: Meter) -> Tensor:
         """Attempts, from the planned one up the ladder, until one ends well or none is left."""
         base = meter.allocated()
+        self.learned.fix(entry.gradient_bytes())
         known = self.learned.measured(shape, means.plan(Mode.PLAIN, shape.rows))
         if not known or self._counts["calls"] % ASK_CAPACITY_EVERY == 0:
             self._capacity_bytes = meter.capacity()
@@ -292,17 +295,11 @@ class Guard:
         return describe(batch, rows), means
 
     def _has_batchnorm(self) -> bool:
-        return any(
-            isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
-            for root in self.setting.modules
-            for module in root.modules()
-        )
-
-    def _parameters(self) -> list[Tensor]:
-        return list(dict.fromkeys(parameter for root in self.setting.modules for parameter in root.parameters()))
+        kind = nn.modules.batchnorm._BatchNorm
+        return any(module.training and isinstance(module, kind) for module in self._walk.modules())
 
     def _device(self) -> torch.device:
-        return next((parameter.device for parameter in self._parameters()), torch.device("cpu"))
+        return next((parameter.device for parameter in self._walk.parameters()), torch.device("cpu"))
 
     def _retake_ballast(self, meter: Meter) -> None:
         """Holds the ballast again, some calls after its release, when there is room for it and for the highest peak."""

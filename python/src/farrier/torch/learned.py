@@ -51,9 +51,13 @@ class Seen:
 
 @dataclass
 class Line:
-    """Bytes needed over elements, from measured points."""
+    """Bytes needed over elements, from measured points.
+
+    `fixed_bytes` is needed for any size (the gradients): a line that begins lower is not believed.
+    """
 
     points: list[tuple[int, int]] = field(default_factory=list)
+    fixed_bytes: int = 0
 
     def add(self, elements: int, need_bytes: int) -> None:
         """A measured need; the same size twice keeps the larger."""
@@ -80,18 +84,18 @@ class Line:
     def _fit(self) -> tuple[float, float]:
         """Base and slope: least squares, raised until no point is above it.
 
-        One point alone gives a line through the origin: for bigger sizes that errs on the safe side, since part of any need
-        (the gradients) does not grow.
+        Where that makes no sense (one size only, a slope downwards, a base below what is fixed) it is the steepest line
+        from the fixed need to any point.
         """
-        largest_size, largest_need = max(self.points)
         mean_x = sum(size for size, _ in self.points) / len(self.points)
         mean_y = sum(need for _, need in self.points) / len(self.points)
         spread = sum((size - mean_x) ** 2 for size, _ in self.points)
         slope = sum((size - mean_x) * (need - mean_y) for size, need in self.points) / spread if spread else 0.0
-        if slope <= 0:
-            return 0.0, largest_need / max(1, largest_size)
         base = max(need - slope * size for size, need in self.points)
-        return base, slope
+        if slope > 0 and base >= self.fixed_bytes:
+            return base, slope
+        fixed = min(self.fixed_bytes, *(need for _, need in self.points))
+        return float(fixed), max((need - fixed) / max(1, size) for size, need in self.points)
 
 
 class Learned:
@@ -101,6 +105,11 @@ class Learned:
         self.shapes: dict[tuple[str, Mode], Seen] = {}
         self.lines: dict[Mode, Line] = {mode: Line() for mode in Mode}
         self.margin = MARGIN
+
+    def fix(self, fixed_bytes: int) -> None:
+        """Says what any size needs: the bytes of the gradients that a call makes."""
+        for line in self.lines.values():
+            line.fixed_bytes = fixed_bytes
 
     def plan(self, shape: Shape, means: Means, room_bytes: int | None) -> Plan:
         """The cheapest plan that is expected to fit. `room_bytes`: what is free for this call, where known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """
     set_stance: Any = getattr(torch.compiler, "set_stance", None)
     with contextlib.ExitStack() as stack:
-        if set_stance is not None:
+        # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
+        if set_stance is not None and "torch._dynamo" in sys.modules:
             stack.enter_context(set_stance("force_eager"))
         for block in dict.fromkeys(blocks):
             own = block.__dict__.get("forward")
