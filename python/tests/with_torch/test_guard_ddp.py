@@ -4,7 +4,9 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.multiprocessing as processes
 from torch import nn
@@ -141,6 +143,13 @@ def test_ranks_that_split_differently_have_the_same_gradients():
             for mine, theirs in zip(made, expected(2, 2 if accumulated else 1), strict=True):
                 mine = torch.tensor(mine, dtype=torch.float64)
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_communication_hook_is_not_passed_over_in_silence():
+    from farrier.torch.parallel import average_gradients
+
+    with pytest.raises(TypeError, match='ddp_sync="last"'):
+        average_gradients(SimpleNamespace(_comm_hooks=[print]))
 
 
 def test_out_of_memory_within_the_reduction_ends_in_a_clear_error():

@@ -91,16 +91,24 @@ def test_an_error_lets_go_of_its_frames_and_of_those_before():
 
 
 def test_a_failed_attempt_is_gone_before_the_next(net, batch):
-    model, watched = net(), []
+    """Also where the error itself is kept, as a logger may do."""
+    model, watched, kept = net(), [], []
 
-    def loss_fn(given):
-        assert all(reference() is None for reference in watched), "held by the failed attempt"
+    def attempt(given):
         held = Held()
         watched.append(weakref.ref(held))
         out = model(given["x"])
         if given["x"].shape[0] > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return (out**2).mean()
+
+    def loss_fn(given):
+        assert all(reference() is None for reference in watched), "held by the failed attempt"
+        try:
+            return attempt(given)
+        except torch.OutOfMemoryError as error:
+            kept.append(error)
+            raise
 
     run = farrier.torch.guard(loss_fn, model=model)
     run(batch())

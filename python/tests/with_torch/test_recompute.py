@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import farrier.torch
 from farrier.torch.recompute import blocks_of, offloading, recomputing
@@ -117,7 +118,9 @@ def test_a_compiled_model_runs_eagerly_while_it_recomputes(how):
     runs.clear()
     limit[0] = 1
     model.zero_grad()
+    frames = dict(counters["frames"])
     loss = run(x)
+    assert dict(counters["frames"]) == frames, "nothing is compiled for an attempt of last resort"
     expected = (plain(x) ** 2).mean()
     expected.backward()
     torch.testing.assert_close(loss, expected)

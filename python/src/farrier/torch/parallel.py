@@ -71,6 +71,11 @@ def average_gradients(wrapper: DistributedDataParallel) -> None:
     A parameter without gradient on this rank, but with one on another, counts as zero here; one without anywhere stays
     without, as in DDP.
     """
+    if getattr(wrapper, "_comm_hooks", None):
+        raise TypeError(
+            "the model has a communication hook, which a reduction after backward would pass over\n"
+            'hint: guard(..., ddp_sync="last") lets DDP reduce with its hook'
+        )
     group = wrapper.process_group
     ranks = distributed.get_world_size(group)
     parameters = [parameter for parameter in wrapper.parameters() if parameter.requires_grad]
