@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,8 +43,20 @@ class Arena:
     def inside(self) -> Iterator[None]:
         """The arena's stream and pool. Backward runs on this thread: the pool is that of a thread."""
         single = torch.autograd.set_multithreading_enabled(False)
-        with self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
+        with no_collection(), self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps Python from collecting garbage: torch aborts when a pool of old is destroyed while another one is in use."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Address:
@@ -84,7 +97,7 @@ class Captured:
         `thread_local`: a loader's thread may allocate pinned memory meanwhile.
         """
         pool: Any = self.arena.pool.id
-        with torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
+        with no_collection(), torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
             self._result = fn(self._batch)
         self._result = detached(self._result)
 
