@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face with whole steps: forward, backward, clipping and optimizer in one call that can be a graph."""
+"""The Trainer of Hugging Face with whole steps: forward, backward, clipping and optimizer in a call that can be a graph."""
 
 from __future__ import annotations
 
