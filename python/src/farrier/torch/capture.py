@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,20 @@ class Arena:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.MemPool()
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
+        weakref.finalize(self, _give_back, self._graphs, [self.pool])
+
+    def graph(self) -> torch.cuda.CUDAGraph:
+        """A graph of this pool, which goes before it."""
+        made = torch.cuda.CUDAGraph()
+        self._graphs.append(made)
+        return made
+
+    def drop(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Gives a graph up. Its memory is the pool's."""
+        graph.reset()
+        self._graphs.remove(graph)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -45,6 +60,13 @@ class Arena:
         single = torch.autograd.set_multithreading_enabled(False)
         with no_collection(), self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
+
+
+def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
+    for graph in graphs:
+        graph.reset()
+    graphs.clear()
+    pools.clear()
 
 
 @contextmanager
@@ -86,7 +108,7 @@ class Captured:
         self.arena = arena
         self.replays = 0
         self.gradients: list[Address] = []
-        self._graph = torch.cuda.CUDAGraph()
+        self._graph = arena.graph()
         self._batch = on_device(batch, arena.device, copy=True)
         self._inputs = tensors(self._batch)
         self._result: Any = None
@@ -122,8 +144,8 @@ class Captured:
         return rebuild(self._result, lambda _, leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
 
     def reset(self) -> None:
-        """Gives the graph up. Its memory is the pool's."""
-        self._graph.reset()
+        """Gives the graph up."""
+        self.arena.drop(self._graph)
         self._result = None
 
 

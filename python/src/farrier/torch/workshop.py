@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,8 +70,12 @@ class Workshop:
         self._hooks.append(self._when_loaded(model, "the model's weights were loaded"))
 
     def _when_loaded(self, owner: Any, why: str) -> Any:
+        this = weakref.ref(self)
+
         def forget(*_: object) -> None:
-            self.forget(why)
+            workshop = this()
+            if workshop is not None:
+                workshop.forget(why)
 
         return owner.register_load_state_dict_post_hook(forget)
 
@@ -87,8 +92,10 @@ class Workshop:
         self._prepare()
 
     def close(self) -> None:
-        """Takes the hooks away and gives the pool back: it holds as much memory as a step needs."""
+        """Takes the hooks away and gives the pool back, which holds as much memory as a step needs, gradients and all."""
         self._drop_graphs()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
         self._watch.remove()
         for hook in self._hooks:
             hook.remove()
