@@ -140,13 +140,21 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
     assert torch.equal(torch.cuda.get_rng_state(), random_before)
 
 
+def largest_ballast():
+    for size in range(8 * GIB, GIB, -(32 << 20)):
+        try:
+            return farrier.torch.Ballast(size)
+        except MemoryError:
+            torch.cuda.empty_cache()
+    raise AssertionError("not even a small one fits")
+
+
 def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
     batch = batch_of(model, 1, 1024)
     expected = whole(model, batch)
-    torch.cuda.empty_cache()
-    cap(torch.cuda.memory_reserved() + 4 * GIB)
+    cap(expected[2] + 8 * GIB)
     asked: list[str] = []
-    ballast = farrier.torch.Ballast(4 * GIB - 256 * 2**20)
+    ballast = largest_ballast()
     run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
     check(model, run(batch), expected)
     assert run.report().saved == {"ballast": 1}
@@ -158,7 +166,7 @@ def test_half_precision_stays_close(cap):
     model = build("191m", device="cuda", dtype=torch.bfloat16)
     batch = batch_of(model, 8, 1024)
     expected = whole(model, batch)
-    cap(expected[2] + int(0.5 * expected[3]))
+    cap(expected[2] + int(0.35 * expected[3]))
     run = guard(model)
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)

@@ -164,7 +164,7 @@ def test_a_number_of_python_that_changes_is_found():
     optimizer = optimizer_of(model)
     graphed = step(schedule(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
     losses(graphed, batches(12))
-    assert "bakes in" in graphed.report.reason.remedy
+    assert "two eager runs of one batch differ" in graphed.report.reason.what
 
 
 def test_float16_with_a_scaler():
@@ -296,9 +296,11 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
     for batch in batches(20):
         try:
             found.append(graphed(batch).item())
+            continue
         except KeyboardInterrupt:
-            found.append(graphed(batch).item())
-    assert calls["count"] == 4
+            pass
+        found.append(graphed(batch).item())
+    assert calls["count"] == 4, graphed.report
     same(eager, found)
     assert graphed.report.replays >= 5
 

@@ -152,7 +152,9 @@ class Workshop:
             what = f"the last {len(self._seen)} batches had {len(self._seen)} shapes, and none came back"
             raise GiveUp(Reason(what, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
         if self._seen[key] < self._policy.sights:
-            return self._eager(batch)
+            result = self._eager(batch)
+            torch.cuda.empty_cache()  # What a step needs lies in the pool already, and is not to be held twice.
+            return result
         return self._made(key, batch, ready)
 
     def _warm_up(self, batch: Any) -> Any:
@@ -180,9 +182,13 @@ class Workshop:
             raise GiveUp(Reason(what, "larger gains are elsewhere"), trained=True, result=result)
 
     def _eager(self, batch: Any) -> Any:
-        """A step that trains. It must step each optimizer once: a graph can do nothing else."""
+        """A step that trains. It must step each optimizer once: a graph can do nothing else.
+
+        Once there is a graph it runs outside the pool: what it makes and somebody keeps (the loss, a table for a longer
+        batch) would lie where a graph of before writes.
+        """
         before = self._watch.calls
-        with self._arena.inside():
+        with self._arena.beside() if self._report.captures else self._arena.inside():
             result = detached(self._fn(batch))
         steps = self._watch.calls - before
         if steps != len(self._optimizers):
