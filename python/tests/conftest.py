@@ -10,11 +10,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fake_agent import Agent
+
+from farrier import agent
 
 FRAMEWORKS = ("torch", "keras", "jax")
 KNOWN = (*FRAMEWORKS, "gpu", "binary")
@@ -60,3 +66,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     absent = [name for name in KNOWN if name not in PRESENT]
     if absent:
         terminalreporter.write_line(f"did not run, for want of them: the tests of {', '.join(absent)}")
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the job of a test finds its agent, and nothing of the machine's own jobs."""
+    for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FARRIER_SOCKET", str(tmp_path / "agent.sock"))
+    agent.use(None)
+    yield tmp_path / "agent.sock"
+    agent.use(None)
+
+
+@pytest.fixture
+def fake(socket_path: Path) -> Iterator[Agent]:
+    """An agent that does what a test says."""
+    made = Agent(socket_path)
+    yield made
+    made.server.close()

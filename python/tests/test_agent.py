@@ -11,118 +11,38 @@ import threading
 import time
 
 import pytest
+from fake_agent import PATIENCE_S, Agent
 
 from farrier import wire
 from farrier.agent import Job
-
-PATIENCE_S = 10.0
-
-
-class Agent:
-    """A socket that does what a test says."""
-
-    def __init__(self, path, backlog=8):
-        self.path = str(path)
-        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.server.bind(self.path)
-        self.server.listen(backlog)
-        self.server.settimeout(PATIENCE_S)
-        self.open = []
-
-    def accept(self):
-        connection, _ = self.server.accept()
-        connection.settimeout(PATIENCE_S)
-        self.open.append(connection)
-        return Rank(connection)
-
-    def nobody(self):
-        self.server.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            self.server.accept()
-        self.server.settimeout(PATIENCE_S)
-
-    def die(self):
-        for connection in self.open:
-            connection.shutdown(socket.SHUT_RDWR)
-        self.server.close()
-        os.unlink(self.path)
-
-
-class Rank:
-    """A connection as the agent sees it."""
-
-    def __init__(self, connection):
-        self.connection = connection
-        self.file = connection.makefile("rb")
-
-    def hear(self):
-        return json.loads(self.file.readline())
-
-    def raw(self, data):
-        self.connection.sendall(data)
-
-    def say(self, **words):
-        self.raw(json.dumps(words).encode() + b"\n")
-
-    def silent(self):
-        self.connection.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            self.connection.recv(1)
-        self.connection.settimeout(PATIENCE_S)
-
-    def close(self):
-        self.file.close()
-        self.connection.close()
-
-
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FARRIER_SOCKET", str(tmp_path / "agent.sock"))
-    return tmp_path / "agent.sock"
-
-
-@pytest.fixture
-def agent(path):
-    made = Agent(path)
-    yield made
-    made.server.close()
 
 
 def ten_seconds_later(job):
     job._memory.pacing.tried_s -= wire.CONNECT_EVERY_S
 
 
-def until(holds):
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.002)
-
-
-def test_the_environment_says_who_it_is(agent, monkeypatch):
+def test_the_environment_says_who_it_is(fake, monkeypatch):
     for name, value in {"SLURM_JOB_ID": "4711", "RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     job = Job(gpu="GPU-5f2a")
-    hello = agent.accept().hear()
+    hello = fake.accept().hear()
     assert hello == {
         "type": "hello", "v": 1, "job": "4711", "rank": 3, "world_size": 16, "local_world_size": 8, "gpu": "GPU-5f2a",
     }  # fmt: skip
     assert (job.name, job.rank) == ("4711", 3)
 
 
-def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(agent, monkeypatch):
+def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "-1")
     Job("mine", world_size=2)
-    assert agent.accept().hear() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
+    assert fake.accept().hear() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
 
 
-def test_everything_that_a_job_says(agent):
+def test_everything_that_a_job_says(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     job.phase("train")
     job.step_begin(1200)
     job.step_end(1200, seconds=1.42, tokens=65536, loss=float("nan"))
@@ -143,9 +63,9 @@ def test_everything_that_a_job_says(agent):
     assert (job.sent, job.dropped) == (7, 0)
 
 
-def test_what_is_no_step_is_dropped_and_counted(agent):
+def test_what_is_no_step_is_dropped_and_counted(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.hear()
     job.step_begin(-1)
     job.step_end(2**64)
@@ -154,40 +74,40 @@ def test_what_is_no_step_is_dropped_and_counted(agent):
     assert (job.sent, job.dropped) == (0, 3)
 
 
-def test_no_agent_is_no_error(path):
+def test_no_agent_is_no_error(socket_path):
     job = Job("j")
     for step in range(100):
         job.step_end(step)
     assert (job.sent, job.dropped, job.connected, job.checkpoint_wanted) == (0, 100, False, None)
 
 
-def test_a_file_that_is_no_socket_a_folder_that_is_not_there_and_a_path_that_is_none(path):
-    path.write_text("hello")
-    for name in (str(path), "/nowhere/at/all", "x" * 400, "a\0b"):
+def test_a_file_that_is_no_socket_a_folder_that_is_not_there_and_a_path_that_is_none(socket_path):
+    socket_path.write_text("hello")
+    for name in (str(socket_path), "/nowhere/at/all", "x" * 400, "a\0b"):
         job = Job("j", path=name)
         job.step_end(1)
         assert (job.sent, job.dropped) == (0, 1)
 
 
-def test_a_socket_without_permission_or_listener(path):
-    dead = Agent(path)
+def test_a_socket_without_permission_or_listener(socket_path):
+    dead = Agent(socket_path)
     dead.server.close()
     job = Job("j")
     job.step_end(1)
     assert job.dropped == 1
 
 
-def test_a_job_that_wants_no_agent(agent, monkeypatch):
+def test_a_job_that_wants_no_agent(fake, monkeypatch):
     monkeypatch.setenv("FARRIER_SOCKET", "")
     job = Job("j")
     job.step_end(1)
-    agent.nobody()
+    fake.nobody()
     assert job.dropped == 1
 
 
-def test_a_welcome_and_a_wish(agent, caplog):
+def test_a_welcome_and_a_wish(fake, caplog):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     assert not job.connected
     rank.say(type="welcome", v=1)
     rank.say(type="notice", message="`GPU-x` is not on this node")
@@ -201,16 +121,16 @@ def test_a_welcome_and_a_wish(agent, caplog):
     assert job.checkpoint_wanted is None
 
 
-def test_the_end_of_a_step_hears_too(agent):
+def test_the_end_of_a_step_hears_too(fake):
     job = Job("j")
-    agent.accept().say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    fake.accept().say(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.step_end(1)
     assert job.checkpoint_wanted == "r"
 
 
-def test_half_lines_garbage_and_unknown_types_are_survived(agent):
+def test_half_lines_garbage_and_unknown_types_are_survived(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.raw(b'\xff\xfe\n[]\n{"type":"dance"}\n{"type":"checkpoint_wan')
     job.poll()
     assert job.checkpoint_wanted is None
@@ -227,9 +147,9 @@ def test_half_lines_garbage_and_unknown_types_are_survived(agent):
 
 
 @pytest.mark.parametrize("line", [b"x\n", b'{"type":"dance"}\n', b"x"])
-def test_one_that_never_stops_talking_does_not_hold_a_step(agent, line):
+def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     stop = threading.Event()
 
     def talk():
@@ -255,18 +175,18 @@ def test_one_that_never_stops_talking_does_not_hold_a_step(agent, line):
     assert longest_s < 0.5
 
 
-def test_what_talks_nonsense_is_no_agent(agent, caplog):
+def test_what_talks_nonsense_is_no_agent(fake, caplog):
     job = Job("j")
-    agent.accept().raw(b"HTTP/1.1 400 Bad Request\r\n" * 10)
+    fake.accept().raw(b"HTTP/1.1 400 Bad Request\r\n" * 10)
     job.poll()
     job.step_end(1)
     assert job.dropped == 1
     assert "no agent" in caplog.text
 
 
-def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(agent):
+def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     began = time.perf_counter()
     for step in range(10_000):
         job.step_end(step, seconds=1.0, tokens=4096, loss=2.5)
@@ -292,9 +212,9 @@ def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(agent):
     assert steps[:-1] == list(range(len(steps) - 1))
 
 
-def test_the_rest_of_a_line_goes_before_anything_else(agent):
+def test_the_rest_of_a_line_goes_before_anything_else(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     hello = rank.file.readline()
     assert b"hello" in hello
     # Whole lines are all or nothing for the kernel at this size, so a part is what this pretends.
@@ -306,9 +226,9 @@ def test_the_rest_of_a_line_goes_before_anything_else(agent):
     assert rank.hear() == {"type": "step_end", "step": 1}
 
 
-def test_an_agent_that_dies_in_the_middle_of_a_line(agent):
+def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.raw(b'{"type":"checkpoint_wanted","findings":["17-1"],"rea')
     rank.close()
     for step in range(10):
@@ -317,7 +237,7 @@ def test_an_agent_that_dies_in_the_middle_of_a_line(agent):
     assert job.checkpoint_wanted is None
     ten_seconds_later(job)
     job.step_end(10)
-    again = agent.accept()
+    again = fake.accept()
     assert again.hear()["type"] == "hello"
     assert again.hear() == {"type": "step_end", "step": 10}, "nothing that was dropped is sent again"
     again.say(type="welcome", v=1)
@@ -325,27 +245,27 @@ def test_an_agent_that_dies_in_the_middle_of_a_line(agent):
     assert job.connected
 
 
-def test_attempts_are_ten_seconds_apart(agent):
+def test_attempts_are_ten_seconds_apart(fake):
     job = Job("j")
-    agent.accept().close()
+    fake.accept().close()
     for step in range(100):
         job.step_end(step)
         job.poll()
-    agent.nobody()
+    fake.nobody()
     ten_seconds_later(job)
     job.poll()
-    assert agent.accept().hear()["type"] == "hello"
+    assert fake.accept().hear()["type"] == "hello"
 
 
-def test_an_agent_that_is_started_anew_is_told_what_was_saved(agent, path):
+def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
     job.poll()
     job.checkpoint_done(8)
-    agent.die()
+    fake.die()
     job.step_end(9)
-    anew = Agent(path)
+    anew = Agent(socket_path)
     ten_seconds_later(job)
     job.step_end(10)
     rank = anew.accept()
@@ -360,9 +280,9 @@ def test_an_agent_that_is_started_anew_is_told_what_was_saved(agent, path):
     anew.server.close()
 
 
-def test_a_hello_that_is_refused_is_not_said_again(agent, caplog):
+def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.say(type="error", code="bad_hello", message="`job` is empty")
     rank.close()
     job.step_end(1)
@@ -370,13 +290,13 @@ def test_a_hello_that_is_refused_is_not_said_again(agent, caplog):
     job._memory.pacing.tried_s = float("-inf")
     for step in range(10):
         job.step_end(step)
-    agent.nobody()
+    fake.nobody()
     assert job.dropped == 11
 
 
-def test_last_words_are_heard_though_the_sending_fails(agent):
+def test_last_words_are_heard_though_the_sending_fails(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.say(type="error", code="bad_hello", message="no")
     rank.connection.shutdown(socket.SHUT_RD)
     # Not by way of `poll` or `step_end`, which read before they send.
@@ -384,35 +304,35 @@ def test_last_words_are_heard_though_the_sending_fails(agent):
     assert job._memory.pacing.refused
 
 
-def test_a_full_agent_is_tried_again_later(agent):
+def test_a_full_agent_is_tried_again_later(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.say(type="error", code="full", message="no room")
     rank.close()
     job.step_end(1)
     ten_seconds_later(job)
     job.step_end(2)
-    again = agent.accept()
+    again = fake.accept()
     assert [again.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
 
 
-def test_a_bad_line_does_not_end_it(agent):
+def test_a_bad_line_does_not_end_it(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.hear()
     rank.say(type="error", code="bad_line", message="expected value")
     job.step_end(1)
     assert rank.hear()["step"] == 1
 
 
-def test_an_agent_too_busy_to_take_connections_is_not_waited_for(path):
-    busy = Agent(path, backlog=0)
+def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
+    busy = Agent(socket_path, backlog=0)
     waiting = []
     for _ in range(4):
         other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         other.setblocking(False)
         try:
-            other.connect(str(path))
+            other.connect(str(socket_path))
         except BlockingIOError:
             break
         waiting.append(other)
@@ -424,25 +344,25 @@ def test_an_agent_too_busy_to_take_connections_is_not_waited_for(path):
     busy.server.close()
 
 
-def test_a_child_after_a_fork_has_its_own_connection(agent):
+def test_a_child_after_a_fork_has_its_own_connection(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     rank.hear()
     child = os.fork()
     if child == 0:
         job.step_end(77)
         os._exit(0 if job.sent == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    own = agent.accept()
+    own = fake.accept()
     assert [own.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
     rank.silent()
     job.step_end(1)
     assert rank.hear() == {"type": "step_end", "step": 1}, "the parent's goes on"
 
 
-def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(agent):
+def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
     job = Job("j")
-    agent.accept()
+    fake.accept()
     job._rest = b"half a line\n"
     job._lock.acquire()
     child = os.fork()
@@ -450,40 +370,40 @@ def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(agent):
         job.phase("train")
         os._exit(0 if job.sent == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    own = agent.accept()
+    own = fake.accept()
     assert [own.hear()["type"] for _ in range(2)] == ["hello", "phase"]
     job.phase("train")
     assert job.dropped == 1, "who comes while another call is under way is dropped, and does not wait"
     job._lock.release()
 
 
-def test_programs_that_the_job_starts_do_not_inherit_it(agent):
+def test_programs_that_the_job_starts_do_not_inherit_it(fake):
     job = Job("j")
     assert not os.get_inheritable(job._socket.fileno())
     assert not job._socket.getblocking()
 
 
-def test_the_last_word_arrives(agent):
+def test_the_last_word_arrives(fake):
     source = "from farrier.agent import Job; import os; j = Job('j'); j.oom(5); os._exit(1)"
     folder = os.path.join(os.path.dirname(__file__), "..", "src")
     subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": folder}, check=False)
-    rank = agent.accept()
+    rank = fake.accept()
     assert [rank.hear() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
 
 
-def test_a_closed_job_opens_again_with_the_next_message(agent):
+def test_a_closed_job_opens_again_with_the_next_message(fake):
     with Job("j") as job:
-        rank = agent.accept()
+        rank = fake.accept()
         assert rank.hear()["type"] == "hello"
     assert rank.file.readline() == b""
     ten_seconds_later(job)
     job.phase("train")
-    assert [agent.accept().hear()["type"]] == ["hello"]
+    assert [fake.accept().hear()["type"]] == ["hello"]
 
 
-def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(agent):
+def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
     job = Job("j")
-    rank = agent.accept()
+    rank = fake.accept()
     signal.signal(signal.SIGALRM, lambda *_: job.oom(1))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
@@ -497,7 +417,7 @@ def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(agent):
     assert kinds.count("step_end") + kinds.count("oom") == sent
 
 
-def test_calls_without_an_agent_are_cheap(path):
+def test_calls_without_an_agent_are_cheap(socket_path):
     job = Job("j")
     began = time.perf_counter()
     for step in range(10_000):
@@ -505,7 +425,17 @@ def test_calls_without_an_agent_are_cheap(path):
     assert time.perf_counter() - began < 1.0
 
 
-def test_nothing_is_said_about_a_missing_agent(path, caplog):
+def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
     caplog.set_level(logging.INFO)
     Job("j").step_end(1)
     assert caplog.text == ""
+
+
+def test_the_parts_of_a_process_share_one_job(fake):
+    from farrier import agent
+
+    mine = agent.job(rank=3, gpu="GPU-1")
+    assert agent.job() is mine
+    hello = fake.accept().hear()
+    assert (hello["rank"], hello["gpu"]) == (3, "GPU-1")
+    fake.nobody()

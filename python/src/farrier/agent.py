@@ -298,3 +298,23 @@ class Job:
         if self._socket is not None:
             self._socket.close()
         self._begin(None)
+
+
+_of_this_process: Job | None = None
+
+
+def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
+    """The job of this process, which all parts of it share.
+
+    It is made at the first call, from the environment and from what is given; afterwards that is as it is.
+    """
+    global _of_this_process
+    if _of_this_process is None:
+        _of_this_process = Job(rank=rank, world_size=world_size, gpu=gpu)
+    return _of_this_process
+
+
+def use(mine: Job | None) -> None:
+    """Makes this the job that `job()` gives; None: the next call makes one."""
+    global _of_this_process
+    _of_this_process = mine
