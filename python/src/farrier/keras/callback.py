@@ -63,7 +63,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self._save = save
         self._cadence = Cadence()
         self.step = 0
-        self._base = 0
+        self._start = self._base = 0
         self._executed = 1
         self._warm = False
         self._training = False
@@ -83,7 +83,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             self._saving = save_to(os.fspath(self._save), self.job)
         elif self._save is not None:
             self._saving = Saving(self._save)
-        self._base = self.step = _steps_done(model) if self._first_step is None else self._first_step
+        self._start = self._base = self.step = _steps_done(model) if self._first_step is None else self._first_step
         self._executed = max(1, int(getattr(model, "steps_per_execution", 1) or 1))
         self._warm, self._training = False, True
         self._watch(model)
@@ -152,8 +152,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _wanted(self, before: int) -> bool:
         """Whether to save now. Ranks that have to agree ask each other at the same steps, whatever each has heard."""
-        if self.job is None or self._saving is None:
-            return False
+        if self.job is None or self._saving is None or self.step == self._start:
+            return False  # Nothing was learnt that is not on disk, and the optimizer may have no state yet.
         wanted = self.job.checkpoint_wanted is not None
         if self._agree is None:
             return wanted
