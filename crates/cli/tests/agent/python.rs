@@ -75,7 +75,10 @@ fn the_python_client_is_shown_told_and_answered() {
     assert!(heard.starts_with("True 0 gpu.xid Xid 95") && heard.contains(gpu), "{heard}");
     assert_eq!(said.next().unwrap().unwrap(), "True 0 None");
     let status = agent.until(|status| status["jobs"][0]["checkpoint_step"] == 8);
-    assert!(status["jobs"][0]["checkpoint_wanted_for"].to_string().contains("Xid 95"), "{status:#}");
+    assert!(
+        status["jobs"][0]["checkpoint_wanted_for"].to_string().contains("Xid 95"),
+        "{status:#}"
+    );
 
     drop(rank.0.stdin.take());
     agent.until(|status| !status["jobs"][0]["left"].is_null());
