@@ -439,3 +439,13 @@ def test_the_parts_of_a_process_share_one_job(fake):
     hello = fake.accept().hear()
     assert (hello["rank"], hello["gpu"]) == (3, "GPU-1")
     fake.nobody()
+
+
+def test_the_guard_s_events_go_to_the_agent(fake):
+    from farrier.torch.events import default_events
+
+    events = default_events()
+    events.phase("low-memory")
+    events.oom(5, rung="split", rows=3)
+    rank = fake.accept()
+    assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]

@@ -19,6 +19,8 @@ const FRAMEWORKS: &[&str] = &[
     "keras==3.15.1",
     "tensorflow-cpu==2.21.0",
     "jax==0.10.2",
+    "transformers==5.22.2",
+    "accelerate==1.15.0",
     "numpy==2.4.6",
     "mypy==2.4.1",
     "pytest==9.2.0",

@@ -54,6 +54,8 @@ pub struct JournalState {
 pub struct Values {
     /// The GPUs.
     pub gpus: Vec<GpuIdentity>,
+    /// Those that were listed once and are not now.
+    pub gone: Vec<GpuIdentity>,
     /// The newest value of each signal, by subject.
     pub latest: BTreeMap<Arc<Subject>, Arc<SignalValues>>,
     /// Who holds the GPUs; none: not known.

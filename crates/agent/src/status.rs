@@ -1,16 +1,21 @@
 //! The state of a node as `farrier status` tells it: a versioned document, made from a snapshot or a journal.
 
-use std::collections::BTreeMap;
+mod group;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Finding, FindingKind, GpuIdentity, Severity, Signal, Subject};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::brain::{Blindness, CollectorState, Held, Unseen};
+use crate::brain::{Blindness, CollectorState, Held, Inventory, Unseen};
 use crate::jobs::JobState;
 use crate::journal::{Fold, Recovery};
 use crate::state::{State, Values};
+use group::Known;
+
+pub use group::{DoFirst, Group};
 
 /// The version of the document. What is added later does not change it: readers pass over what they do not know.
 pub const VERSION: u32 = 1;
@@ -64,12 +69,18 @@ pub struct Status {
     pub verdict: Verdict,
     /// The agent; none: it does not run, and this is what its journal says.
     pub agent: Option<AgentStatus>,
-    /// The driver, where it is known.
+    /// The driver that is loaded, where it is known.
     pub driver: Option<String>,
+    /// Whether one is loaded; none: not known.
+    #[serde(default)]
+    pub driver_loaded: Option<bool>,
     /// The GPUs.
     pub gpus: Vec<GpuStatus>,
     /// Open findings, worst first.
     pub findings: Vec<FindingStatus>,
+    /// The faults among them by part, and what to do first about each; the worst first.
+    #[serde(default)]
+    pub groups: Vec<Group>,
     /// What is not seen, and why.
     pub not_seen: Vec<Blindness>,
     /// Items of the node's check that could not be judged; none: it was not checked yet.
@@ -91,8 +102,11 @@ pub struct Status {
 /// A rule that sees nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleBlind {
-    /// On how many parts.
+    /// On how many subjects.
     pub parts: usize,
+    /// On which parts, as people call them, by cause.
+    #[serde(default)]
+    pub causes: BTreeMap<String, BTreeSet<String>>,
     /// Why, on one of them.
     pub why: String,
 }
@@ -170,20 +184,26 @@ impl Status {
             .map(|shown| FindingStatus { durable: shown.durable, finding: shown.finding.clone() })
             .collect();
         worst_first(&mut findings);
-        let faults = findings.iter().map(|it| &it.finding);
+        let values = &state.values;
+        let known = Known { listed: &values.gpus, gone: &values.gone };
+        let faults = || findings.iter().map(|it| &it.finding);
+        let loaded = values.reading(&Subject::Node, Signal::NodeDriverLoaded);
+        let loaded = loaded.and_then(Reading::value).map(|value| *value > 0.0);
         Self {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::of(faults, sees_all(state)),
+            verdict: Verdict::of(faults(), sees_all(state)),
             agent: Some(agent(state)),
-            driver: state.values.driver.clone(),
-            gpus: gpus(&state.values, &findings),
+            driver: values.driver.clone().filter(|_| loaded != Some(false)),
+            driver_loaded: loaded,
+            gpus: gpus(values, &findings, "it has not been read yet"),
+            groups: group::groups(faults(), known),
             findings,
             not_seen: state.blind.clone(),
             not_checked: state.unseen.as_deref().cloned(),
             not_supported: not_supported(state),
-            rules_blind: rules_blind(state),
+            rules_blind: rules_blind(state, known),
             rules_early: state.coverage.early.clone(),
             collectors: state.collectors.clone(),
             jobs,
@@ -197,8 +217,10 @@ impl Status {
         }
     }
 
-    /// What a journal says while no agent runs.
-    pub fn of_journal(fold: &Fold, recovery: &Recovery) -> Self {
+    /// What a journal says while no agent runs, of the GPUs that were last counted.
+    pub fn of_journal(fold: &Fold, recovery: &Recovery, inventory: &Inventory) -> Self {
+        let values = Values { gpus: inventory.gpus().to_vec(), ..Values::default() };
+        let known = Known { listed: inventory.gpus(), gone: inventory.gone() };
         let open = fold.open.values().cloned();
         let mut findings: Vec<FindingStatus> =
             open.map(|finding| FindingStatus { durable: true, finding }).collect();
@@ -210,7 +232,9 @@ impl Status {
             verdict: Verdict::of(findings.iter().map(|it| &it.finding), false),
             agent: None,
             driver: None,
-            gpus: Vec::new(),
+            driver_loaded: None,
+            gpus: gpus(&values, &findings, "the agent is not running"),
+            groups: group::groups(findings.iter().map(|it| &it.finding), known),
             findings,
             not_seen: vec![Blindness {
                 what: "agent".to_owned(),
@@ -263,22 +287,29 @@ fn agent(state: &State) -> AgentStatus {
     }
 }
 
-fn gpus(values: &Values, findings: &[FindingStatus]) -> Vec<GpuStatus> {
+fn gpus(values: &Values, findings: &[FindingStatus], unread: &str) -> Vec<GpuStatus> {
     let mut gpus: Vec<&GpuIdentity> = values.gpus.iter().collect();
     gpus.sort_by_key(|identity| identity.index);
-    gpus.into_iter().map(|identity| gpu(identity, values, findings)).collect()
+    gpus.into_iter().map(|identity| gpu(identity, values, findings, unread)).collect()
 }
 
-fn gpu(identity: &GpuIdentity, values: &Values, findings: &[FindingStatus]) -> GpuStatus {
+fn gpu(
+    identity: &GpuIdentity,
+    values: &Values,
+    findings: &[FindingStatus],
+    unread: &str,
+) -> GpuStatus {
     let subject = Subject::Gpu(identity.uuid.clone());
     let reading = |signal| {
-        let unread = || Reading::Unreadable("not read yet".to_owned());
+        let unread = || Reading::Unreadable(unread.to_owned());
         values.reading(&subject, signal).cloned().unwrap_or_else(unread)
     };
+    let is_listed = !matches!(reading(Signal::GpuProcesses), Reading::Unreadable(_));
     let own = findings.iter().map(|it| &it.finding).filter(|finding| {
         finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
     });
-    let processes = values.processes.as_ref().map(|all| {
+    // Of a GPU that does not answer nobody lists them.
+    let processes = values.processes.as_ref().filter(|_| is_listed).map(|all| {
         let held = all.iter().filter(|held| held.gpu == identity.uuid);
         held.cloned().collect()
     });
@@ -296,18 +327,26 @@ fn gpu(identity: &GpuIdentity, values: &Values, findings: &[FindingStatus]) -> G
 }
 
 fn not_supported(state: &State) -> BTreeMap<String, usize> {
-    let mut parts: BTreeMap<String, std::collections::BTreeSet<&Subject>> = BTreeMap::new();
+    let mut parts: BTreeMap<String, BTreeSet<&Subject>> = BTreeMap::new();
     for (_, subject, signal) in &state.coverage.unsupported {
         parts.entry(signal.to_string()).or_default().insert(subject);
     }
     parts.into_iter().map(|(signal, subjects)| (signal, subjects.len())).collect()
 }
 
-fn rules_blind(state: &State) -> BTreeMap<String, RuleBlind> {
+fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {
     let mut blind: BTreeMap<String, RuleBlind> = BTreeMap::new();
-    for (code, _, why) in &state.coverage.blind {
-        let entry = blind.entry(code.clone());
-        entry.or_insert_with(|| RuleBlind { parts: 0, why: why.clone() }).parts += 1;
+    for (code, subject, why) in &state.coverage.blind {
+        let rule = blind.entry(code.clone()).or_insert_with(|| RuleBlind {
+            parts: 0,
+            causes: BTreeMap::new(),
+            why: why.clone(),
+        });
+        rule.parts += 1;
+        // The signal stands before it, and differs from rule to rule.
+        let cause = why.split_once(": ").map_or(why.as_str(), |(_, cause)| cause);
+        let parts = rule.causes.entry(cause.to_owned()).or_default();
+        parts.insert(known.name(&known.part(subject)));
     }
     blind
 }

@@ -18,7 +18,7 @@ fn its_status_reads() {
     assert_eq!((status.v, status.verdict), (VERSION, Verdict::Healthy));
     assert_eq!(status.driver.as_deref(), Some("580.159.04"));
     let [gpu] = status.gpus.as_slice() else { panic!("{:?}", status.gpus) };
-    assert_eq!(gpu.identity.name, "NVIDIA H200");
+    assert_eq!(gpu.identity.name.as_deref(), Some("NVIDIA H200"));
     assert!(matches!(gpu.power_w, Reading::Value(watts) if watts > 500.0), "{:?}", gpu.power_w);
     let [advice] = status.findings.as_slice() else { panic!("{:?}", status.findings) };
     assert_eq!(advice.finding.code, "advice.power-capped");

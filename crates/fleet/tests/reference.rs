@@ -22,6 +22,19 @@ fn the_reference_says_what_the_data_says() {
     assert!(kept == wanted, "docs/rules.md is not what the rules say: bless it");
 }
 
+#[test]
+fn what_ends_work_is_the_action_and_not_only_in_the_words() {
+    use farrier_fleet::health::{Action, Severity};
+    for rule in Rules::embedded().unwrap().iter() {
+        let asks = |word: &str| rule.text.as_deref().is_some_and(|text| text.contains(word));
+        let ends = rule.severity == Some(Severity::Fatal)
+            || rule.severity == Some(Severity::Critical) && asks("Drain the node");
+        if ends {
+            assert!(rule.action >= Some(Action::ResetGpu), "{}: {:?}", rule.code, rule.action);
+        }
+    }
+}
+
 fn reference(rules: &Rules) -> String {
     let mut text = format!("## The {} rules\n", rules.iter().count());
     for rule in rules.iter() {

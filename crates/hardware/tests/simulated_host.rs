@@ -37,8 +37,8 @@ impl Node {
                 uuid: GpuUuid(gpu.uuid.clone()),
                 index,
                 minor: Some(gpu.minor),
-                pci: gpu.pci.address(),
-                name: gpu.name.clone(),
+                pci: Some(gpu.pci.address()),
+                name: Some(gpu.name.clone()),
             })
             .collect();
         let root = Root::unrecorded(folder.path().join("root"));

@@ -318,3 +318,14 @@ def use(mine: Job | None) -> None:
     """Makes this the job that `job()` gives; None: the next call makes one."""
     global _of_this_process
     _of_this_process = mine
+
+
+def phase(name: str) -> None:
+    """`job().phase(name)`, for parts that share the job of this process."""
+    job().phase(name)
+
+
+def oom(bytes_wanted: int | None = None, **more: object) -> None:
+    """`job().oom(bytes_wanted)`. What else is known of it is for the log: the agent has no place for it."""
+    log.info("out of GPU memory: %s", more)
+    job().oom(bytes_wanted)

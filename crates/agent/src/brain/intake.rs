@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment, Signal};
+use farrier_fleet::health::{Batch, KernelEvent, Moment};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
@@ -79,9 +79,13 @@ impl Brain {
         for (gpu, xid) in self.told.due(now, log) {
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
             let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
-            let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", identity.pci);
+            let pci = identity.pci.as_deref().unwrap_or("unknown");
+            let line = format!("NVRM: Xid (PCI:{pci}): {xid}, told by NVML\n");
             for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                let event = KernelEvent { event, boot: self.place.boot.clone(), at: now };
+                let index = identity.index;
+                let line =
+                    format!("Xid {xid} of GPU {index}, told by NVML and not by the kernel log");
+                let event = KernelEvent { event, line, boot: self.place.boot.clone(), at: now };
                 self.values.count_xid(inventory, &event);
                 batch.kernel.push(event);
             }
@@ -131,8 +135,5 @@ impl Brain {
         self.board.forget_old(now);
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
-        if let Err(why) = &self.own.config {
-            batch.notes.push((Signal::AgentConfigGood, why.clone()));
-        }
     }
 }

@@ -10,6 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 /// A message has at most nine lines (`farrier_facts::decode`), so that its first one is among these.
 const LINES_KEPT: usize = 32;
 
+/// Of a line so much stands in a finding: the driver's own are shorter.
+const SHOWN_CHARS: usize = 400;
+
 /// How long the rest of a message may take: lines of one message are printed within milliseconds.
 const WAIT_MS: i64 = 1000;
 
@@ -20,7 +23,7 @@ pub(super) struct KernelReader {
     boot: String,
     /// When the node started, where the log's clock is not the agent's own.
     started: Option<Timestamp>,
-    /// Number, sequence and time of the last lines.
+    /// The last lines.
     lines: VecDeque<Line>,
     /// The last record before the first that is kept.
     before: Option<u64>,
@@ -29,11 +32,12 @@ pub(super) struct KernelReader {
     pub(super) records: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Line {
     number: u64,
     seq: u64,
     since_boot_us: u64,
+    text: Vec<u8>,
 }
 
 impl KernelReader {
@@ -65,10 +69,6 @@ impl KernelReader {
     ) {
         self.records += 1;
         self.fed_ms = now.steady_ms;
-        self.lines.push_back(Line { number: self.decoder.lines() + 1, seq, since_boot_us });
-        if self.lines.len() > LINES_KEPT {
-            self.before = self.lines.pop_front().map(|line| line.seq);
-        }
         let mut line = Vec::with_capacity(text.len() + 1);
         for byte in text {
             // One record is one line: a newline in it is written as syslog does.
@@ -76,6 +76,12 @@ impl KernelReader {
                 b'\n' => line.extend_from_slice(b"\\n"),
                 byte => line.push(*byte),
             }
+        }
+        let kept = line[..line.len().min(4 * SHOWN_CHARS)].to_vec();
+        let number = self.decoder.lines() + 1;
+        self.lines.push_back(Line { number, seq, since_boot_us, text: kept });
+        if self.lines.len() > LINES_KEPT {
+            self.before = self.lines.pop_front().map(|line| line.seq);
         }
         line.push(b'\n');
         let mut found = Vec::new();
@@ -104,7 +110,8 @@ impl KernelReader {
     fn event(&self, now: Moment, event: decode::Event) -> KernelEvent {
         let line = self.lines.iter().find(|line| line.number == event.line);
         let at = line.map_or(now, |line| self.moment(now, line.since_boot_us));
-        KernelEvent { event, boot: self.boot.clone(), at }
+        let line = line.map(|line| decode::printable(&line.text, SHOWN_CHARS)).unwrap_or_default();
+        KernelEvent { event, line, boot: self.boot.clone(), at }
     }
 
     /// When it was printed. The log's clock may be ahead of ours by a little; nothing is in the future.
@@ -150,6 +157,7 @@ mod tests {
         assert_eq!(events[0].at, at(20_000));
         assert_eq!(events[1].at, at(60_000), "nothing is in the future");
         assert_eq!(events[0].event.xid, Some(79));
+        assert_eq!(events[0].line.as_bytes(), line);
         assert_eq!(reader.cursor(), Some(8));
     }
 
@@ -167,6 +175,17 @@ mod tests {
         reader.settle(at(2000), &mut events);
         assert_eq!(events.len(), 1);
         assert_eq!(reader.cursor(), Some(8));
+        assert_eq!(events[0].line.as_bytes(), first, "not that of the line that ended it");
+    }
+
+    #[test]
+    fn a_long_line_is_kept_in_part() {
+        let mut reader = reader();
+        let mut events = Vec::new();
+        let line = format!("NVRM: Xid (PCI:0000:17:00): 13, {}", "x".repeat(5000));
+        reader.record(at(1000), 7, 1_000_000, line.as_bytes(), &mut events);
+        assert_eq!(events[0].line.chars().count(), SHOWN_CHARS + 1);
+        assert!(events[0].line.ends_with("xx…"), "{}", events[0].line);
     }
 
     #[test]

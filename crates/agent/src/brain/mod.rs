@@ -148,7 +148,7 @@ impl Brain {
             board.finding(now, finding, None);
         }
         let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
-        let mut own = Own::new(config.tiers, now);
+        let mut own = Own::new(&config, now);
         if !journal.is_open() {
             own.writable = Err("the disk takes nothing".to_owned());
         }

@@ -7,7 +7,7 @@ use farrier_fleet::health::{Moment, Sample, Signal, Subject};
 use serde::{Deserialize, Serialize};
 
 use super::seen::Collector;
-use crate::config::Tiers;
+use crate::config::{Config, Tiers, duration};
 
 /// A difference between wall and steady time beyond this is a step and no drift; NTP slews less.
 const STEP_S: f64 = 2.0;
@@ -45,6 +45,8 @@ pub struct Blindness {
 #[derive(Debug)]
 pub(super) struct Own {
     tiers: Tiers,
+    /// How long NVML may take to answer. One that takes longer is told as a driver that hangs.
+    nvml_deadline_ms: i64,
     started_ms: i64,
     last: Option<Moment>,
     stepped_s: f64,
@@ -67,9 +69,11 @@ pub(super) struct Own {
 }
 
 impl Own {
-    pub(super) fn new(tiers: Tiers, now: Moment) -> Self {
+    pub(super) fn new(config: &Config, now: Moment) -> Self {
+        let deadline = duration(config.probe.deadline_s);
         Self {
-            tiers,
+            tiers: config.tiers,
+            nvml_deadline_ms: i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX / 2),
             started_ms: now.steady_ms,
             last: None,
             stepped_s: 0.0,
@@ -128,7 +132,16 @@ impl Own {
         if let Some(log) = &self.kernel_log {
             values.push((Signal::AgentKernelLog, flag(log.is_ok())));
         }
-        let sample = |(signal, reading)| Sample { subject: Subject::Agent, signal, reading };
+        let note = |signal| match &self.config {
+            Err(why) if signal == Signal::AgentConfigGood => Some(why.clone()),
+            _ => None,
+        };
+        let sample = |(signal, reading)| Sample {
+            subject: Subject::Agent,
+            signal,
+            reading,
+            note: note(signal),
+        };
         values.into_iter().map(sample).collect()
     }
 
@@ -142,7 +155,8 @@ impl Own {
         let period_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / PERIODS);
         let heard = self.heard_ms.get(&collector).copied();
         let silent_ms = now.steady_ms - heard.unwrap_or(self.started_ms);
-        let overdue = silent_ms > (PERIODS * period_ms).max(OVERDUE_MS_MIN);
+        let deadline_ms = if collector.is_nvml() { self.nvml_deadline_ms } else { 0 };
+        let overdue = silent_ms > (PERIODS * period_ms).max(OVERDUE_MS_MIN) + deadline_ms;
         let explained = collector.is_nvml() && self.nvml_blind.is_some();
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
         let age_s = heard.map(|heard| (now.steady_ms - heard) as f64 / 1000.0);
@@ -193,7 +207,6 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::config::Config;
 
     fn at(steady_ms: i64, wall_ms: i64) -> Moment {
         let wall = Timestamp::from_millisecond(1_800_000_000_000 + wall_ms).unwrap();
@@ -201,7 +214,7 @@ mod tests {
     }
 
     fn own() -> Own {
-        Own::new(Config::default().tiers, at(0, 0))
+        Own::new(&Config::default(), at(0, 0))
     }
 
     #[test]
@@ -232,7 +245,10 @@ mod tests {
         assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
         assert_eq!(own.blindness(at(8001, 0)).len(), 3);
         own.nvml_blind = None;
-        assert_eq!(stalled(&own, at(8001, 0)), ["nvml-fast", "host-fast"]);
+        own.heard(Collector::NvmlFast, at(1, 0));
+        // A call that hangs is told of at its deadline, as what it is.
+        assert_eq!(stalled(&own, at(8001, 0)), ["host-fast"]);
+        assert_eq!(stalled(&own, at(8002, 0)), ["nvml-fast", "host-fast"]);
     }
 
     #[test]

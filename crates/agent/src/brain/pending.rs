@@ -79,8 +79,8 @@ impl Pending {
     }
 }
 
-/// Whether two forms of a finding differ in nothing but how often and when it was last seen.
+/// Whether two forms of a finding differ in nothing but how often, when and in which process it was last seen.
 pub(super) fn says_the_same(left: &Finding, right: &Finding) -> bool {
-    (left.severity, left.action, left.action_by, &left.text, &left.cleared)
-        == (right.severity, right.action, right.action_by, &right.text, &right.cleared)
+    (left.severity, left.action, left.action_by, &left.cleared)
+        == (right.severity, right.action, right.action_by, &right.cleared)
 }

@@ -58,6 +58,7 @@ impl Brain {
             |(subject, values): (&Arc<_>, &Arc<_>)| (Arc::clone(subject), Arc::clone(values));
         let latest = self.engine.latest().map(shared).collect();
         self.values.gpus = self.engine.inventory().to_vec();
+        self.values.gone = self.inventory.gone().to_vec();
         self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
         if self.ticks < FIRST_TICKS || self.ticks.is_multiple_of(SELDOM_TICKS) {
             self.coverage = Arc::new(self.engine.coverage());

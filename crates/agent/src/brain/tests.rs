@@ -68,8 +68,8 @@ impl World {
             uuid: GpuUuid("GPU-0".to_owned()),
             index: 0,
             minor: Some(0),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
         let inventory = Some(vec![gpu]);
         let collector = Some(Collector::NvmlFast);
@@ -166,6 +166,31 @@ fn an_xid_is_on_disk_and_shown_in_the_turn_in_which_it_is_read() {
     assert_eq!(world.start(), Some(1));
     world.tick();
     assert_eq!(world.count("gpu.xid"), Some(1));
+}
+
+#[test]
+fn a_finding_of_the_kernel_log_shows_the_line_and_names_the_process() {
+    let mut world = World::new();
+    let line = "NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=python3, Ch 00000008, MMU Fault";
+    world.line(1, line);
+    let state = world.published.get().unwrap();
+    let finding = &state.findings.iter().find(|it| it.finding.code == "gpu.xid").unwrap().finding;
+    assert!(finding.text.contains("python3 (pid 4242)"), "{}", finding.text);
+    let evidence = serde_json::to_value(&finding.evidence).unwrap();
+    let evidence = &evidence[0]["kernel"];
+    assert_eq!((&evidence["line"], &evidence["pid"]), (&line.into(), &4242.into()));
+    assert_eq!(evidence["process"], "python3");
+}
+
+#[test]
+fn ten_thousand_lines_of_as_many_processes_are_few_writes() {
+    let mut world = World::new();
+    for pid in 1..=10_000 {
+        world.line(pid, &format!("NVRM: Xid (PCI:0000:1b:00): 31, pid={pid}, name=python3, x"));
+    }
+    let state = world.tick();
+    assert_eq!(world.count("gpu.xid"), Some(10_000));
+    assert!(state.journal.seq <= 4, "{} records", state.journal.seq);
 }
 
 #[test]

@@ -18,6 +18,8 @@ use crate::brain::{Collector, Seen, Unseen};
 const CHEAP_US: u64 = 20_000;
 const OFTEN: Duration = Collector::CHECK_PERIOD;
 const SELDOM: Duration = Duration::from_secs(600);
+/// How often it is looked whether another driver is loaded, or none: the check before that is of no use then.
+const DRIVER: Duration = Duration::from_secs(5);
 
 /// What the check is told of NVML. The agent watches what NVML says itself, with a child that is always there.
 const NVML: &str = "the agent watches NVML apart from this";
@@ -44,14 +46,25 @@ const COHERENCE: [&str; 12] = [
 pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
     let root = &surroundings.config.root;
     let mut last: Option<(Instant, Duration)> = None;
+    let mut alive_at: Option<Instant> = None;
     let mut stamps = Vec::new();
+    let mut loaded = None;
     loop {
+        let now_loaded = std::fs::read(root.join("sys/module/nvidia/version")).ok();
+        let same = now_loaded == loaded;
+        if same && alive_at.is_some_and(|at| at.elapsed() < OFTEN) {
+            if surroundings.stop.wait(DRIVER) {
+                return;
+            }
+            continue;
+        }
+        loaded = now_loaded;
         let now_stamps: Vec<_> = PACKAGES
             .iter()
             .map(|file| std::fs::metadata(root.join(file)).and_then(|it| it.modified()).ok())
             .collect();
         let due = last.is_none_or(|(at, period)| at.elapsed() >= period);
-        if due || now_stamps != stamps {
+        if due || !same || now_stamps != stamps {
             stamps = now_stamps;
             let before = clock::thread_cpu_us();
             let seen = look(root, surroundings.facts);
@@ -63,10 +76,10 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
                 return;
             }
         }
-        let alive = surroundings.inbox.send(Seen::Alive(Collector::Check));
-        if alive.is_err() || surroundings.stop.wait(OFTEN) {
+        if surroundings.inbox.send(Seen::Alive(Collector::Check)).is_err() {
             return;
         }
+        alive_at = Some(Instant::now());
     }
 }
 
@@ -88,12 +101,12 @@ pub fn look(root: &Path, facts: &FactSet) -> Seen {
     Seen::Checked { items, unseen }
 }
 
-/// Jobs bring their own Python; what NVML would say is watched elsewhere.
+/// Jobs bring their own Python; what NVML would say, and whether the driver is loaded, is watched by rules of its own.
 fn is_ours(item: &Item) -> bool {
     let framework = ["framework-", "python-", "cuda-"];
     !framework.iter().any(|prefix| item.code.starts_with(prefix))
         && !item.text.contains(NVML)
-        && item.code != "gpu-count"
+        && !["gpu-count", "module-not-loaded"].contains(&item.code)
 }
 
 fn check_item(item: Item) -> CheckItem {
@@ -104,7 +117,13 @@ fn check_item(item: Item) -> CheckItem {
     } else {
         Severity::Info
     };
-    CheckItem { code: item.code.to_owned(), severity, action: Action::Investigate, text: item.text }
+    CheckItem {
+        code: item.code.to_owned(),
+        severity,
+        action: Action::Investigate,
+        text: item.text,
+        remedy: item.remedy,
+    }
 }
 
 /// Today, in UTC.

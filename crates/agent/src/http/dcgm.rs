@@ -185,14 +185,15 @@ struct Labels {
 impl Labels {
     fn of(gpu: &GpuIdentity, state: &State, hostname: &str) -> Self {
         // There with eight digits of the domain, here with the kernel's four.
-        let pci = gpu.pci.to_ascii_uppercase();
+        // A label that is empty is one that is not there, to Prometheus.
+        let pci = gpu.pci.as_deref().unwrap_or_default().to_ascii_uppercase();
         let pci = if pci.find(':') == Some(4) { format!("0000{pci}") } else { pci };
         Self {
             index: gpu.index.to_string(),
             uuid: gpu.uuid.0.clone(),
             pci,
             device: format!("nvidia{}", gpu.minor.unwrap_or(gpu.index)),
-            model: gpu.name.clone(),
+            model: gpu.name.clone().unwrap_or_default(),
             hostname: hostname.to_owned(),
             driver: state.values.driver.clone(),
         }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Behaviour, GpuIdentity, GpuUuid, Signal, Subject};
+use farrier_fleet::health::{Behaviour, FindingKind, GpuUuid, Signal, Subject};
 
 use super::dcgm;
 use super::text::{Family, Text};
 use crate::config::Metrics;
 use crate::jobs::JobState;
-use crate::state::State;
+use crate::state::{Shown, State};
 
 /// The whole page, as it is at `now_ms` on the clock of the snapshot.
 pub fn render(state: &State, now_ms: i64, jobs: &[JobState], config: &Metrics) -> String {
@@ -47,8 +47,7 @@ fn signals(state: &State, text: &mut Text) {
             }
         }
     }
-    let indices: BTreeMap<&GpuUuid, String> =
-        state.values.gpus.iter().map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect();
+    let indices = indices(state);
     for (signal, values) in by_signal {
         let name = metric_name(signal);
         let kind = if signal.behaviour() == Behaviour::Counter { "counter" } else { "gauge" };
@@ -57,6 +56,12 @@ fn signals(state: &State, text: &mut Text) {
             one(&mut family, subject, &indices, value);
         }
     }
+}
+
+/// The numbers of the GPUs that are listed, or were: all that has one.
+fn indices(state: &State) -> BTreeMap<&GpuUuid, String> {
+    let known = state.values.gone.iter().chain(&state.values.gpus);
+    known.map(|gpu| (&gpu.uuid, gpu.index.to_string())).collect()
 }
 
 fn one(
@@ -81,20 +86,34 @@ fn one(
 }
 
 fn findings(state: &State, text: &mut Text) {
-    let mut open: BTreeMap<(&str, String, &str), u32> = BTreeMap::new();
-    for shown in &state.findings {
-        let finding = &shown.finding;
+    let known = || state.values.gpus.iter().chain(&state.values.gone);
+    // A GPU that nobody ever listed gets no label: somebody may have made it up.
+    let gpu_of = |subject: &Subject| match subject {
+        Subject::Pci(address) => known().find(|gpu| gpu.stands_at(address)),
+        subject => subject.gpu().and_then(|uuid| known().find(|gpu| gpu.uuid == *uuid)),
+    };
+    let mut open: BTreeMap<[String; 5], u32> = BTreeMap::new();
+    for Shown { finding, .. } in &state.findings {
         let kind = match finding.kind {
-            farrier_fleet::health::FindingKind::Fault => "fault",
-            farrier_fleet::health::FindingKind::Advice => "advice",
+            FindingKind::Fault => "fault",
+            FindingKind::Advice => "advice",
         };
-        *open.entry((&finding.code, finding.severity.to_string(), kind)).or_default() += 1;
+        let gpu = gpu_of(&finding.subject);
+        let index = gpu.map(|gpu| gpu.index.to_string()).unwrap_or_default();
+        let uuid = gpu.map(|gpu| gpu.uuid.0.clone()).unwrap_or_default();
+        let severity = finding.severity.to_string();
+        let labels = [finding.code.clone(), severity, kind.to_owned(), index, uuid];
+        *open.entry(labels).or_default() += 1;
     }
-    let mut family = text.family("farrier_findings", "gauge", "Open findings.");
-    for ((code, severity, kind), count) in open {
-        family.value(&[("code", code), ("severity", &severity), ("kind", kind)], f64::from(count));
+    let help = "Open findings; what is not about a GPU has empty labels for it.";
+    let mut family = text.family("farrier_findings", "gauge", help);
+    for (values, count) in open {
+        let names = ["code", "severity", "kind", "gpu", "UUID"];
+        let labels: Vec<(&str, &str)> =
+            names.into_iter().zip(values.iter().map(String::as_str)).collect();
+        family.value(&labels, f64::from(count));
     }
-    let help = "Findings opened since the journal began.";
+    let help = "Findings opened since the journal began; goes on when the agent is started anew.";
     let mut family = text.family("farrier_findings_opened_total", "counter", help);
     for (code, count) in &state.opened {
         family.value(&[("code", code)], lossy(*count));
@@ -102,17 +121,13 @@ fn findings(state: &State, text: &mut Text) {
 }
 
 fn xids(state: &State, text: &mut Text) {
-    let index = |gpu: &GpuUuid| {
-        let found = state.values.gpus.iter().find(|identity| identity.uuid == *gpu);
-        found.map(|identity: &GpuIdentity| identity.index.to_string()).unwrap_or_default()
-    };
-    let help = "Xids since the agent started; a GPU that is not known has an empty label.";
+    let indices = indices(state);
+    let help = "Xids that were read since the agent started, from 0; a GPU that is not known has empty labels.";
     let mut family = text.family("farrier_xid_total", "counter", help);
     for ((gpu, xid), count) in &state.values.xids {
-        let index = gpu.as_ref().map(index).unwrap_or_default();
+        let index = gpu.as_ref().and_then(|gpu| indices.get(gpu)).map_or("", String::as_str);
         let uuid = gpu.as_ref().map_or("", |gpu| gpu.0.as_str());
-        let labels = [("gpu", index.as_str()), ("UUID", uuid), ("xid", &xid.to_string())];
-        family.value(&labels, lossy(*count));
+        family.value(&[("gpu", index), ("UUID", uuid), ("xid", &xid.to_string())], lossy(*count));
     }
 }
 

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{GpuIdentity, GpuUuid, Moment, Signal, Subject};
+use farrier_fleet::health::finding::{Action, ActionBy};
+use farrier_fleet::health::{
+    Finding, FindingKind, GpuIdentity, GpuUuid, Moment, Severity, Signal, Subject,
+};
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
 use crate::brain::{Blindness, Held};
-use crate::state::{Cost, JournalState, State, Values};
+use crate::state::{Cost, JournalState, Shown, State, Values};
 
 /// A sample: name, labels, value.
 type Line = (String, BTreeMap<String, String>, f64);
@@ -82,8 +85,35 @@ fn name_is_good(name: &str) -> bool {
     name.chars().all(good) && name.starts_with(|letter: char| !letter.is_ascii_digit())
 }
 
+fn uuid() -> GpuUuid {
+    GpuUuid("GPU-0".to_owned())
+}
+
+fn finding(id: u64, code: &str, subject: Subject) -> Shown {
+    let finding = Finding {
+        id,
+        code: code.to_owned(),
+        detail: String::new(),
+        subject,
+        kind: FindingKind::Fault,
+        severity: Severity::Fatal,
+        text: String::new(),
+        action: Action::RebootNode,
+        remedy: None,
+        rule_action: Action::RebootNode,
+        action_by: ActionBy::Rule,
+        evidence: Vec::new(),
+        first_seen: Timestamp::now(),
+        last_seen: Timestamp::now(),
+        count: 1,
+        clears: String::new(),
+        cleared: None,
+    };
+    Shown { finding, durable: true }
+}
+
 fn state() -> State {
-    let uuid = GpuUuid("GPU-0".to_owned());
+    let uuid = uuid();
     let subject = Subject::Gpu(uuid.clone());
     let values = vec![
         (Signal::GpuTemperature, Reading::Value(34.0)),
@@ -113,9 +143,10 @@ fn state() -> State {
             uuid: uuid.clone(),
             index: 0,
             minor: Some(2),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         }],
+        gone: Vec::new(),
         latest: latest.map(|(subject, values)| (Arc::new(subject), Arc::new(values))).into(),
         processes: Some(vec![held]),
         driver: Some("580.95.05".to_owned()),
@@ -128,7 +159,12 @@ fn state() -> State {
         boot: "boot".to_owned(),
         started: Timestamp::now(),
         up_ms: 1000,
-        findings: Vec::new(),
+        findings: vec![
+            finding(1, "gpu.lost", Subject::Gpu(self::uuid())),
+            finding(2, "gpu.fell-off-bus", Subject::Pci("0000:1b:00".to_owned())),
+            finding(3, "gpu.xid", Subject::Gpu(GpuUuid("GPU-made-up".to_owned()))),
+            finding(4, "node.gpus-missing", Subject::Node),
+        ],
         opened: [("gpu.xid".to_owned(), 2)].into(),
         values: Arc::new(values),
         coverage: Arc::default(),
@@ -214,6 +250,67 @@ fn a_brain_that_stands_still_is_not_healthy() {
     shown.blind = vec![Blindness { what: "nvml".to_owned(), why }];
     published.set(shown);
     assert_eq!(blind(&published, 51_000), ["nvml: it hangs"]);
+}
+
+#[test]
+fn a_finding_names_its_gpu_and_only_gpus_that_were_listed_are_labels() {
+    let (_, lines) = parse(&page(&Metrics { dcgm: false, hostname: None }));
+    let named: Vec<_> = lines
+        .iter()
+        .filter(|line| line.0 == "farrier_findings")
+        .map(|line| (line.1["code"].as_str(), line.1["gpu"].as_str(), line.1["UUID"].as_str()))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            ("gpu.fell-off-bus", "0", "GPU-0"),
+            ("gpu.lost", "0", "GPU-0"),
+            ("gpu.xid", "", ""),
+            ("node.gpus-missing", "", ""),
+        ]
+    );
+}
+
+/// The words after a mark in a text.
+fn words_after<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str> {
+    let word = |rest: &'t str| {
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        &rest[..end.unwrap_or(rest.len())]
+    };
+    text.match_indices(mark).map(move |(at, _)| word(&text[at + mark.len()..]))
+}
+
+#[test]
+fn alerts_ask_for_metrics_and_labels_that_are_there() {
+    let rules = include_str!("../../../../deploy/prometheus/farrier.rules.yml");
+    let (_, lines) = parse(&page(&Metrics { dcgm: false, hostname: None }));
+    let mut about_findings = 0;
+    for alert in rules.split("- alert: ").skip(1) {
+        let name = alert.lines().next().unwrap();
+        let expr = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
+        // What Prometheus itself adds, and what the alert sums away or keeps.
+        let mut labels = BTreeSet::from(["instance", "job"]);
+        for metric in words_after(expr, "farrier_").map(|rest| format!("farrier_{rest}")) {
+            let found = lines.iter().find(|line| line.0 == metric);
+            let found = found.unwrap_or_else(|| panic!("{name}: there is no {metric}"));
+            labels.extend(found.1.keys().map(String::as_str));
+        }
+        if let Some((_, by)) = expr.split_once(" by (") {
+            let by: BTreeSet<&str> = by.split(')').next().unwrap().split(", ").collect();
+            assert!(by.is_subset(&labels), "{name}: {by:?}");
+            labels = by;
+        }
+        let told: BTreeSet<&str> = words_after(alert, "$labels.").collect();
+        assert!(told.is_subset(&labels), "{name} tells of {told:?} and has {labels:?}");
+        if expr.contains("farrier_findings") {
+            about_findings += 1;
+            assert!(
+                ["instance", "code", "gpu", "UUID"].iter().all(|it| told.contains(it)),
+                "{name}"
+            );
+        }
+    }
+    assert_eq!(about_findings, 3);
 }
 
 async fn get(address: std::net::SocketAddr, request: &str) -> String {

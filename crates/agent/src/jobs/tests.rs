@@ -101,6 +101,7 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
         severity,
         text: "text".to_owned(),
         action,
+        remedy: None,
         rule_action: action,
         action_by: farrier_fleet::health::finding::ActionBy::Rule,
         evidence: Vec::new(),

@@ -26,6 +26,7 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
         severity: Severity::Warning,
         text: "text ".repeat(20),
         action: Action::Investigate,
+        remedy: None,
         rule_action: Action::Investigate,
         action_by: farrier_fleet::health::finding::ActionBy::Rule,
         evidence: Vec::new(),

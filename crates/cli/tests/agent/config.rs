@@ -99,7 +99,7 @@ fn a_wrong_file_changes_nothing_and_a_good_one_takes_effect() {
     fs::write(&path, "nonsense = true\n").unwrap();
     agent.signal("-HUP");
     let found = agent.until_found("agent.config-wrong");
-    let said = found["evidence"][1]["check"]["text"].as_str().unwrap_or_default();
+    let said = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     let text = path.display();
     let first = format!("`{text}` line 1: `nonsense = true`: there is no such key");
     assert!(said.starts_with(&first), "{found:#}");

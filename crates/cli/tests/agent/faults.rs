@@ -59,29 +59,83 @@ fn a_lost_gpu_is_found_and_comes_back() {
     let (status, code) = world.status();
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
     let table = world.status_ran(&[]).stdout;
-    assert!(table.contains("GPU 3: gpu.lost"), "{table}");
+    assert!(table.contains("\n  fatal     gpu.lost, since "), "{table}");
+    assert!(table.contains(": NVML says that the GPU fell off the bus\n"), "{table}");
     let (_, text) = agent.get("/metrics");
-    assert!(
-        text.contains("farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\"} 1"),
-        "{text}"
-    );
+    let named = "farrier_findings{code=\"gpu.lost\",severity=\"fatal\",kind=\"fault\",gpu=\"3\",UUID=\"GPU-";
+    assert!(text.contains(named), "{text}");
+    // The limit is read once a minute, and goes with the GPU.
+    agent.until(|status| {
+        let limit = |gpu: usize| status["gpus"][gpu]["power_limit_w"]["value"].is_number();
+        limit(2) && !limit(3)
+    });
+    let (_, text) = agent.get("/metrics");
+    let limit = |gpu: u32| text.contains(&format!("farrier_gpu_power_limit_w{{gpu=\"{gpu}\""));
+    assert!(limit(2) && !limit(3), "{text}");
     world.inject(&["clear"]);
     agent.until(|status| {
         let gpus = status["gpus"].as_array().map_or(0, Vec::len);
-        gpus == 8 && status["gpus"][3]["temperature_c"]["value"].is_number()
+        let is_read = |name: &str| status["gpus"][3][name]["value"].is_number();
+        gpus == 8 && is_read("temperature_c") && is_read("power_limit_w")
     });
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_and_nvml() {
+    let world = World::of(4);
+    let agent = world.agent().ready();
+    let of_gpu = |status: &Value| {
+        let groups = status["groups"].as_array().cloned().unwrap_or_default();
+        groups.into_iter().find(|it| it["name"] == "GPU 3")
+    };
+    world.inject(&["--gpu", "3", "xid", "79"]);
+    let count =
+        |status: &Value| of_gpu(status).map_or(0, |it| it["findings"].as_array().unwrap().len());
+    let status = agent.until(|status| count(status) >= 3);
+    let identity = &status["gpus"][3]["identity"];
+    let (pci, uuid) = (identity["pci"].as_str().unwrap(), identity["uuid"].as_str().unwrap());
+    let shown = |ran: crate::support::Ran| {
+        let table = ran.stdout;
+        assert_eq!(table.matches("do first").count(), 1, "{table}");
+        let heading = format!("\nGPU 3: NVIDIA H100 80GB HBM3, {pci}, {uuid}\n");
+        let first = "  do first  reboot-node: drain the node and reboot it.\n  fatal  ";
+        assert!(table.contains(&format!("{heading}{first}")), "{table}");
+        table
+    };
+    shown(world.status_ran(&[]));
+    agent.kill();
+    let (status, _) = world.status();
+    let group = of_gpu(&status).unwrap();
+    assert_eq!((&group["pci"], &group["uuid"]), (&pci.into(), &uuid.into()));
+    assert_eq!(group["do_first"]["action"], "reboot-node");
+    let table = shown(world.status_ran(&[]));
+    assert!(table.contains("agent is not running"), "{table}");
+    // One that starts anew and sees no GPU knows them by what was kept.
+    let config = world.config("").replace("libnvidia-ml.so.1", "no-such-library.so");
+    fs::write(world.path("agent.toml"), config).unwrap();
+    let agent = world.agent();
+    agent.until(|status| of_gpu(status).is_some());
+    shown(world.status_ran(&[]));
     agent.stop();
 }
 
 #[test]
 fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     let world = World::of(2);
-    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 1\navoid_s = 2\n"))
+    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 2\n"))
         .unwrap();
     let agent = world.agent().ready();
-    world.inject(&["hang", "*", "forever"]);
-    let found = agent.until_found("driver.unresponsive");
-    assert_eq!(found["subject"], "node");
+    world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
+    // One cause is one finding: the collector that waits for the call is not also said to be silent.
+    let status = agent.until(|status| !status["findings"].as_array().unwrap().is_empty());
+    let found: Vec<&Value> = status["findings"].as_array().unwrap().iter().collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let found = &found[0]["finding"];
+    assert_eq!(found["code"], "driver.unresponsive");
+    assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
+    let note = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
+    assert_eq!(note, "nvmlDeviceGetTemperature of GPU 1 has not returned for 4 s");
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     let (code, text) = agent.get("/healthz");
     assert_eq!(code, 503);
@@ -149,7 +203,15 @@ fn a_driver_that_is_unloaded_under_the_agent_is_found() {
     world.inject(&["driver-unloaded"]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
     agent.until_found("driver.not-loaded");
+    // The check runs again as soon as the driver goes, says nothing twice, and again when it is back.
+    let hidden = |status: &Value| status["not_checked"].as_array().map_or(0, Vec::len);
+    let status = agent.until(|status| hidden(status) > 0);
+    assert!(find(&status, "check").is_none(), "one cause is said once: {status:#}");
+    assert!(status["driver"].is_null() && status["driver_loaded"] == false, "{status:#}");
+    let table = world.status_ran(&[]).stdout;
+    assert!(table.contains(", no driver loaded, "), "{table}");
     world.inject(&["driver-loaded"]);
+    agent.until(|status| hidden(status) == 0);
     agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
     agent.until(|status| find(status, "driver.not-loaded").is_none());
     agent.stop();

@@ -120,6 +120,23 @@ fn of_a_gpu_that_is_no_longer_listed_nothing_is_known() {
 }
 
 #[test]
+fn what_nvml_does_not_tell_of_a_gpu_is_not_known() {
+    let world = World::of_eight();
+    world.inject(&["error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN", "--gpu", "2"]);
+    world.inject(&["error", "nvmlDeviceGetName", "UNKNOWN", "--gpu", "2"]);
+    let library = library(&world);
+    let mut watcher = Watcher::new(WatchSettings::new(move || command(&library)));
+    let inventory = watcher.until(Duration::ZERO).into_iter().find_map(|said| match said {
+        ProbeSaid::Report(report) => report.inventory,
+        _ => None,
+    });
+    watcher.end();
+    let inventory = inventory.unwrap();
+    assert_eq!((&inventory[2].pci, &inventory[2].name), (&None, &None));
+    assert!(inventory[3].pci.is_some() && inventory[3].name.is_some());
+}
+
+#[test]
 fn a_gpu_that_wants_a_reset_says_so() {
     let world = World::of_eight();
     let mut child = Asked::of(&world);

@@ -133,14 +133,18 @@ impl Rehearsal {
                 let subject =
                     if signal.scope() == Scope::Agent { Subject::Agent } else { Subject::Node };
                 // A counter stands at nought before it grows.
-                let before =
-                    Sample { subject: subject.clone(), signal, reading: Reading::Value(0.0) };
+                let before = Sample {
+                    subject: subject.clone(),
+                    signal,
+                    reading: Reading::Value(0.0),
+                    note: None,
+                };
                 if signal.behaviour() == farrier_fleet::health::Behaviour::Counter {
                     self.observe(&Batch { samples: vec![before], ..Batch::default() });
                 }
                 let reading = Reading::Value(number(value)?);
                 self.observe(&Batch {
-                    samples: vec![Sample { subject, signal, reading }],
+                    samples: vec![Sample { subject, signal, reading, note: None }],
                     ..Batch::default()
                 });
                 self.hold(signal, number(value)?);
@@ -166,8 +170,12 @@ impl Rehearsal {
         for _ in 0..120 {
             self.elapsed_s += 1;
             self.boot_s += 1;
-            let sample =
-                Sample { subject: subject.clone(), signal, reading: Reading::Value(value) };
+            let sample = Sample {
+                subject: subject.clone(),
+                signal,
+                reading: Reading::Value(value),
+                note: None,
+            };
             self.observe(&Batch { samples: vec![sample], ..Batch::default() });
         }
     }
@@ -234,7 +242,10 @@ impl Rehearsal {
                 KernelLog::Record { seq, mut text, .. } => {
                     self.kernel_after = Some(seq);
                     text.push(b'\n');
-                    let seen = |event| KernelEvent { event, boot: boot.clone(), at: now };
+                    let seen = |event| {
+                        let line = String::from_utf8_lossy(&text).into_owned();
+                        KernelEvent { event, line, boot: boot.clone(), at: now }
+                    };
                     self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
                     self.decoder.settle(|event| batch.kernel.push(seen(event)));
                 }
@@ -246,7 +257,7 @@ impl Rehearsal {
         #[expect(clippy::cast_precision_loss, reason = "some dozen lines")]
         let lost = Reading::Value(self.lost as f64);
         let signal = Signal::AgentKernelLinesLost;
-        batch.samples.push(Sample { subject: Subject::Agent, signal, reading: lost });
+        batch.samples.push(Sample { subject: Subject::Agent, signal, reading: lost, note: None });
     }
 
     fn observe(&mut self, batch: &Batch) {

@@ -6,6 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::world::{World, ended_within, python};
 
+/// A client that holds a handle, and waits until a call with it returns what is wanted.
+const HOLD: &str = "
+held = gpu(0)
+print('held')
+def until(wanted):
+    start = time.monotonic()
+    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 10:
+        time.sleep(0.01)
+    print(code(nvmlDeviceGetPowerUsage, held))
+";
+
 #[test]
 fn a_waiting_client_is_told_of_an_xid() {
     let Some(python) = python() else { return };
@@ -89,20 +100,7 @@ print(json.dumps([code(nvmlDeviceGetHandleByIndex, 6), code(nvmlDeviceGetTempera
     assert_eq!(seen.trim(), "[15, 16, 0, true]");
 
     // A client that holds a handle finds out as well, and again when it is put right.
-    let mut child = world.spawn(
-        &python,
-        "
-held = gpu(0)
-print('held')
-def until(wanted):
-    start = time.monotonic()
-    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 10:
-        time.sleep(0.01)
-    print(code(nvmlDeviceGetPowerUsage, held))
-until(15)
-until(0)
-",
-    );
+    let mut child = world.spawn(&python, &format!("{HOLD}until(15)\nuntil(0)\n"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     assert_eq!(line(), "held");
@@ -300,22 +298,8 @@ fn retired_pages_of_parts_that_have_them() {
 fn an_unloaded_and_a_replaced_driver() {
     let Some(python) = python() else { return };
     let world = World::of_eight();
-    let mut child = world.spawn(
-        &python,
-        "
-held = gpu(0)
-print('held')
-def until(wanted):
-    start = time.monotonic()
-    while code(nvmlDeviceGetPowerUsage, held) != wanted and time.monotonic() - start < 10:
-        time.sleep(0.01)
-    print(code(nvmlDeviceGetPowerUsage, held))
-until(9)
-until(0)
-nvmlInit()
-print('again')
-",
-    );
+    let then = "until(9)\nuntil(0)\nnvmlInit()\nprint('again')\n";
+    let mut child = world.spawn(&python, &format!("{HOLD}{then}"));
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     assert_eq!(line(), "held");

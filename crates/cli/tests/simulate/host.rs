@@ -428,7 +428,8 @@ fn a_restart_begins_again() {
     world.inject(&["xid", "79", "--gpu", "2"]);
     world.inject(&["module-on-disk", "580.105.08"]);
     assert_eq!(run(&["simulate", "clock", &world.dir(), "--advance-s", "60"]).code, 0);
-    world.inject(&["reboot"]);
+    let told = world.inject(&["reboot"]).stdout;
+    assert!(told.contains("an agent on it is of the boot before: start it anew"), "{told}");
     assert_ne!(read(&world, boot), boot_before);
     assert!(read(&world, "proc/uptime").starts_with("0.00 "));
     assert_eq!(read(&world, "dev/kmsg"), log_before.replace("580.95.05", "580.105.08"));

@@ -61,6 +61,11 @@ impl Findings {
         std::mem::take(&mut self.reasons)
     }
 
+    /// What helps, so far: in words, and the command.
+    pub(crate) fn advice(&self) -> impl ExactSizeIterator<Item = (&str, Option<&str>)> {
+        self.advice.iter().map(|it| (it.text.as_str(), it.command.as_deref()))
+    }
+
     /// What helps, and what a person should know besides.
     pub(crate) fn into_remedies_and_notices(self) -> (Vec<Remedy>, Vec<Notice>) {
         (self.advice.into_iter().map(Advice::into_remedy).collect(), self.notices)

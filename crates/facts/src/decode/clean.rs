@@ -44,9 +44,24 @@ pub(super) fn short(text: &str) -> String {
     text.chars().take(LONGEST).map(|letter| if steers(letter) { '?' } else { letter }).collect()
 }
 
+/// A line of a log as it can be shown: at most `longest` letters, and none that steers a terminal.
+pub fn printable(line: &[u8], longest: usize) -> String {
+    let line = clean(String::from_utf8_lossy(line));
+    match line.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.into_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_shown_up_to_a_length() {
+        assert_eq!(printable(b"Xid\x1b[0m 79\xff", 80), "Xid 79\u{fffd}");
+        assert_eq!(printable("диск".as_bytes(), 3), "дис…");
+    }
 
     #[test]
     fn colours_go_and_text_stays() {

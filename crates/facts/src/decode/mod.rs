@@ -27,6 +27,7 @@ mod unit;
 mod verdict;
 mod wording;
 
+pub use clean::printable;
 pub use content::{Content, Unreadable};
 pub use event::{Event, Kind};
 pub use pci::{PciAddress, PciAddressError};

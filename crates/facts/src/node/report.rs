@@ -18,6 +18,9 @@ pub struct Item {
     pub text: String,
     /// Who says so: what was read, and the source of the rule where it is not plain.
     pub source: String,
+    /// What would help against this one, with the command. The report's list of remedies has it too.
+    #[serde(skip)]
+    pub remedy: Option<String>,
 }
 
 /// The answer to a check of a node.
@@ -40,6 +43,8 @@ pub struct NodeReport {
 #[derive(Debug, Default)]
 pub(super) struct NodeFindings {
     items: Vec<Item>,
+    /// The place of the item that was added last.
+    last: usize,
     findings: Findings,
 }
 
@@ -59,25 +64,34 @@ impl NodeFindings {
             verdict,
             text: text.into(),
             source: source.into(),
+            remedy: None,
         };
         self.push(item);
     }
 
-    /// Adds a remedy; the same act for another purpose is the same remedy.
+    /// Adds a remedy for the item before it; the same act for another purpose is the same remedy.
     pub(super) fn remedy(&mut self, purpose: &str, text: &str, command: Option<&str>) {
+        if let Some(item) = self.items.get_mut(self.last) {
+            item.remedy = Some(sentence(text, command));
+        }
         self.findings.remedy(purpose, text.to_owned(), command.map(str::to_owned));
     }
 
     /// Runs rules of the hypothetical check and takes their reasons as items about `subject`.
     pub(super) fn ask_check(&mut self, subject: &str, rules: impl FnOnce(&mut Findings)) {
+        let before = self.findings.advice().len();
         rules(&mut self.findings);
+        let new = self.findings.advice().nth(before);
+        let mut remedy = new.map(|(text, command)| sentence(text, command));
         for reason in self.findings.take_reasons() {
+            let is_wrong = matches!(reason.verdict, Verdict::Caveat | Verdict::Blocked);
             self.push(Item {
                 code: reason.code,
                 subject: subject.to_owned(),
                 verdict: reason.verdict,
                 text: reason.text,
                 source: reason.source,
+                remedy: if is_wrong { remedy.take() } else { None },
             });
         }
     }
@@ -85,7 +99,8 @@ impl NodeFindings {
     /// Two models of GPU say the same of one driver.
     fn push(&mut self, item: Item) {
         let same = |it: &Item| (it.code, &it.text) == (item.code, &item.text);
-        if !self.items.iter().any(same) {
+        self.last = self.items.iter().position(same).unwrap_or(self.items.len());
+        if self.last == self.items.len() {
             self.items.push(item);
         }
     }
@@ -105,4 +120,8 @@ impl NodeFindings {
         });
         NodeReport { verdict, items: self.items, remedies, notices, data: set.into() }
     }
+}
+
+fn sentence(text: &str, command: Option<&str>) -> String {
+    command.map_or_else(|| text.to_owned(), |command| format!("{text}: `{command}`"))
 }

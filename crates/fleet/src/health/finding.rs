@@ -29,6 +29,9 @@ pub struct Finding {
     pub text: String,
     /// What to do.
     pub action: Action,
+    /// What would help, where more is known than the action says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// What the rule asks for, whatever the driver says.
     pub rule_action: Action,
     /// Who says so: the driver's own verdict outranks the rule's.
@@ -83,6 +86,9 @@ pub enum Evidence {
     Signal {
         /// Which.
         signal: Signal,
+        /// What was seen, in words; empty in what an older agent wrote.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        text: String,
         /// What was made of it, such as `rate over 60 s`; empty for the value itself.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         measure: String,
@@ -90,6 +96,9 @@ pub enum Evidence {
         value: Reading<f64>,
         /// What it was held against.
         limit: f64,
+        /// What the number does not say, such as the call that is stuck.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
         /// When.
         at: Timestamp,
     },
@@ -97,6 +106,15 @@ pub enum Evidence {
     Kernel {
         /// The decoded event's text.
         text: String,
+        /// The line itself, or the first of several; a long one is cut.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        line: String,
+        /// The process that the line names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<String>,
         /// When.
         at: Timestamp,
     },

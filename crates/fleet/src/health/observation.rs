@@ -93,6 +93,9 @@ pub struct Sample {
     pub signal: Signal,
     /// Its value.
     pub reading: Reading<f64>,
+    /// What the number does not say, such as the call that is stuck. Findings that rest on the value show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// A line, or several, of the kernel log that mean something.
@@ -100,6 +103,8 @@ pub struct Sample {
 pub struct KernelEvent {
     /// What the log said and what it means.
     pub event: decode::Event,
+    /// The line itself, or the first of several, as it can be shown.
+    pub line: String,
     /// The boot in which it was logged; repeats are told from repeats after a reboot by it.
     pub boot: String,
     /// When, on the steady clock. Lines of the ring buffer may be older than the batch.
@@ -117,6 +122,9 @@ pub struct CheckItem {
     pub action: Action,
     /// What is wrong, in words.
     pub text: String,
+    /// What would help, with the command, where the check knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// A GPU as it is known on the node.
@@ -128,17 +136,17 @@ pub struct GpuIdentity {
     pub index: u32,
     /// The number in `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// `0000:1b:00.0`, as the kernel writes it.
-    pub pci: String,
-    /// What NVML calls it.
-    pub name: String,
+    /// `0000:1b:00.0`, as the kernel writes it; none where NVML does not tell.
+    pub pci: Option<String>,
+    /// What NVML calls it; none where it does not tell.
+    pub name: Option<String>,
 }
 
 impl GpuIdentity {
     /// Whether an address, with or without the function, is its own.
     pub fn stands_at(&self, address: &str) -> bool {
         let without = |text: &str| text.split('.').next().unwrap_or(text).to_ascii_lowercase();
-        without(&self.pci) == without(address)
+        self.pci.as_deref().is_some_and(|pci| without(pci) == without(address))
     }
 }
 
@@ -149,8 +157,6 @@ pub struct Batch {
     pub inventory: Option<Vec<GpuIdentity>>,
     /// Values.
     pub samples: Vec<Sample>,
-    /// Why a signal is as it is, in words, for the evidence of a finding that rests on it.
-    pub notes: Vec<(Signal, String)>,
     /// The kernel log.
     pub kernel: Vec<KernelEvent>,
     /// All that a check of the whole node found wrong, where one was made.

@@ -307,6 +307,8 @@ signals! {
     NodeNicsExpected = "node.nics_expected", Node, Gauge;
     /// Children that a call into the driver has not returned to: 0, 1, or 2 when an independent one is stuck as well.
     NodeProbesStuck = "node.probes_stuck", Node, Gauge;
+    /// 1 while a call has not returned, on the GPU that it is about, until that answers again; on the node where no one GPU is known.
+    NodeCallsStuck = "node.calls_stuck", Node, Flag;
     /// 1 while NVML answers.
     NodeNvmlAnswers = "node.nvml_answers", Node, Flag;
     /// 1 while the NVIDIA kernel module is loaded.

@@ -18,6 +18,8 @@ mod nics;
 mod pci;
 mod threads;
 
+use std::collections::BTreeSet;
+
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,9 @@ pub struct Remembered {
     pub nics_most: u32,
     /// The adapters that were left alone then.
     pub nics_ignored: Vec<String>,
+    /// Ports whose link was ever up: one that is down when the agent starts is a fault there, and no empty socket.
+    #[serde(default)]
+    pub nics_used: BTreeSet<(String, u32)>,
 }
 
 /// Reads the host, tier by tier.
@@ -72,10 +77,18 @@ impl Collector {
         // With other adapters left alone, the number of ports is another.
         let same = before.nics_ignored == expectations.nics_ignored;
         let nics_most = if same { before.nics_most } else { 0 };
+        // Where fewer are expected than were used some were taken out, and nobody says which.
+        let due = expectations.nics.is_none_or(|due| before.nics_used.len() <= due as usize);
+        let nics_used = if due { before.nics_used.clone() } else { BTreeSet::new() };
         Self {
             root,
             pci: pci::Pci::new(expectations.gpus, before.gpus_most, &before.gpus),
-            nics: nics::Nics::new(expectations.nics, nics_most, expectations.nics_ignored),
+            nics: nics::Nics::new(
+                expectations.nics,
+                nics_most,
+                nics_used,
+                expectations.nics_ignored,
+            ),
             threads: threads::Threads::default(),
             mounts: mounts::Mounts::default(),
         }
@@ -88,6 +101,7 @@ impl Collector {
             gpus_most: self.pci.most(),
             nics_most: self.nics.most_active(),
             nics_ignored: self.nics.ignored().to_vec(),
+            nics_used: self.nics.used(),
         }
     }
 
@@ -128,7 +142,7 @@ impl Collector {
 }
 
 fn of_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
-    samples.push(Sample { subject: Subject::Node, signal, reading });
+    samples.push(Sample { subject: Subject::Node, signal, reading, note: None });
 }
 
 /// A count as a value of a signal.

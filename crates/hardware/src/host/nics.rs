@@ -4,7 +4,7 @@
 //! failed is left alone for an hour, because on some adapters each read of a counter that the firmware keeps to
 //! itself prints `ACCESS_REG ... failed` into the kernel log (leptonai/gpud#1164).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal, Subject};
@@ -63,6 +63,8 @@ pub(super) struct Nics {
     expected: Option<u32>,
     ignored: Vec<String>,
     ports: BTreeMap<PortName, Port>,
+    /// Ports that an earlier collector saw in use.
+    used_before: BTreeSet<PortName>,
     most_active: u32,
 }
 
@@ -109,9 +111,20 @@ struct Counter {
 
 impl Nics {
     /// `most`: active ports that were seen at a time by an earlier collector. A number that is expected takes its place.
-    pub(super) fn new(expected: Option<u32>, most: u32, ignored: Vec<String>) -> Self {
+    pub(super) fn new(
+        expected: Option<u32>,
+        most: u32,
+        used_before: BTreeSet<PortName>,
+        ignored: Vec<String>,
+    ) -> Self {
         let most_active = expected.unwrap_or(most);
-        Self { expected, ignored, ports: BTreeMap::new(), most_active }
+        Self { expected, ignored, ports: BTreeMap::new(), used_before, most_active }
+    }
+
+    /// The ports that are known to have been in use.
+    pub(super) fn used(&self) -> BTreeSet<PortName> {
+        let now = self.ports.iter().filter(|(_, port)| port.used).map(|(name, _)| name);
+        self.used_before.iter().chain(now).take(PORTS_MAX).cloned().collect()
     }
 
     pub(super) fn most_active(&self) -> u32 {
@@ -193,7 +206,8 @@ impl Nics {
                 let name = (device.clone(), port);
                 if self.ports.len() < PORTS_MAX && !self.ports.contains_key(&name) {
                     let class = Class::of(root, &name);
-                    self.ports.insert(name, Port { class, ..Port::default() });
+                    let used = self.used_before.contains(&name);
+                    self.ports.insert(name, Port { used, class, ..Port::default() });
                 }
             }
         }
@@ -289,7 +303,7 @@ impl Port {
 
 fn sample((device, port): &PortName, signal: Signal, reading: Reading<f64>) -> Sample {
     let subject = Subject::Nic { device: device.clone(), port: *port };
-    Sample { subject, signal, reading }
+    Sample { subject, signal, reading, note: None }
 }
 
 fn folder((device, port): &PortName) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
+use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 
 use super::{count, flag, of_node, required};
 use crate::root::Root;
@@ -42,6 +42,12 @@ pub(super) struct Pci {
     devices: BTreeMap<String, Device>,
     /// GPUs by address, kept when NVML no longer lists them: that is when it matters.
     gpus: BTreeMap<String, GpuIdentity>,
+    /// GPUs whose address nobody tells.
+    unplaced: Vec<GpuUuid>,
+}
+
+fn address_of(gpu: &GpuIdentity) -> Option<String> {
+    gpu.pci.as_deref().map(str::to_ascii_lowercase)
 }
 
 impl Pci {
@@ -53,7 +59,8 @@ impl Pci {
             most: expected.unwrap_or(most),
             remembered: gpus.to_vec(),
             devices: BTreeMap::new(),
-            gpus: gpus.iter().map(|gpu| (gpu.pci.to_ascii_lowercase(), gpu.clone())).collect(),
+            gpus: gpus.iter().filter_map(|gpu| Some((address_of(gpu)?, gpu.clone()))).collect(),
+            unplaced: Vec::new(),
         }
     }
 
@@ -68,10 +75,14 @@ impl Pci {
     pub(super) fn set_inventory(&mut self, gpus: &[GpuIdentity]) {
         self.most = self.most.max(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         for gpu in gpus {
+            let Some(address) = address_of(gpu) else { continue };
             // A GPU that was moved or replaced is not looked for where it was.
             self.gpus.retain(|_, known| known.uuid != gpu.uuid);
-            self.gpus.insert(gpu.pci.to_ascii_lowercase(), gpu.clone());
+            self.gpus.insert(address, gpu.clone());
         }
+        let is_placed = |gpu: &&GpuIdentity| self.gpus.values().any(|it| it.uuid == gpu.uuid);
+        let unplaced = gpus.iter().filter(|gpu| !is_placed(gpu));
+        self.unplaced = unplaced.map(|gpu| gpu.uuid.clone()).collect();
     }
 
     /// Asks each device anew what it is, next time.
@@ -98,10 +109,15 @@ impl Pci {
         }
         of_node(samples, Signal::NodeGpusPci, gpus.map(f64::from));
         of_node(samples, Signal::NodeGpusExpected, expected.map(f64::from));
+        for gpu in &self.unplaced {
+            let reading = Reading::Unreadable("NVML does not tell its address".to_owned());
+            let subject = Subject::Gpu(gpu.clone());
+            samples.push(Sample { subject, signal: Signal::GpuOnBus, reading, note: None });
+        }
         for (address, gpu) in &self.gpus {
             let subject = Subject::Gpu(gpu.uuid.clone());
             let mut give = |signal, reading| {
-                samples.push(Sample { subject: subject.clone(), signal, reading });
+                samples.push(Sample { subject: subject.clone(), signal, reading, note: None });
             };
             let there = found.as_ref().map(|()| self.devices.contains_key(address));
             give(Signal::GpuOnBus, there.clone().map(flag));
@@ -116,7 +132,7 @@ impl Pci {
     /// Where none is missing, a GPU of earlier that does not stand where it stood was replaced or taken out.
     fn forget_replaced(&mut self, none_is_missing: bool) {
         for gpu in std::mem::take(&mut self.remembered) {
-            let address = gpu.pci.to_ascii_lowercase();
+            let Some(address) = address_of(&gpu) else { continue };
             let is_it = self.gpus.get(&address).is_some_and(|known| known.uuid == gpu.uuid);
             if none_is_missing && is_it && !self.devices.contains_key(&address) {
                 self.gpus.remove(&address);

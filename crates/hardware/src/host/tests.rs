@@ -218,8 +218,8 @@ fn gpus_are_counted_on_the_bus_and_missed_when_they_leave_it() {
         uuid: GpuUuid(format!("GPU-{number}")),
         index: number,
         minor: Some(number),
-        pci: pci.to_owned(),
-        name: "NVIDIA H200".to_owned(),
+        pci: Some(pci.to_owned()),
+        name: Some("NVIDIA H200".to_owned()),
     };
     node.collector.set_inventory(&[gpu(0, "0000:1B:00.0"), gpu(1, "0000:43:00.0")]);
     let samples = node.collector.read(Tier::Medium);
@@ -357,8 +357,8 @@ fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_oth
         uuid: GpuUuid(format!("GPU-{number}")),
         index: number,
         minor: Some(number),
-        pci: pci.to_owned(),
-        name: "NVIDIA H100 80GB HBM3".to_owned(),
+        pci: Some(pci.to_owned()),
+        name: Some("NVIDIA H100 80GB HBM3".to_owned()),
     };
     let (first, second) = ("0000:1b:00.0", "0000:43:00.0");
     node.gpu(first);
@@ -409,6 +409,55 @@ fn what_the_node_had_is_missed_after_a_restart_unless_the_configuration_says_oth
     assert_eq!(of_the_node(&samples, Signal::NodeGpusExpected), Reading::Value(2.0));
     assert_eq!((on_bus(&samples, 1), on_bus(&samples, 9)), (None, Some(Reading::Value(1.0))));
     assert_eq!((again.gpus_most, again.gpus.len()), (2, 2));
+}
+
+#[test]
+fn of_a_gpu_without_an_address_it_is_not_known_whether_it_is_on_the_bus() {
+    let mut node = Node::new(Expectations::default());
+    node.gpu("0000:1b:00.0");
+    let unplaced = GpuIdentity {
+        uuid: GpuUuid("GPU-0".to_owned()),
+        index: 0,
+        minor: None,
+        pci: None,
+        name: None,
+    };
+    node.collector.set_inventory(std::slice::from_ref(&unplaced));
+    let subject = Subject::Gpu(unplaced.uuid.clone());
+    let samples = node.collector.read(Tier::Medium);
+    let on_bus = reading(&samples, &subject, Signal::GpuOnBus).unwrap();
+    assert_eq!(on_bus.why_unreadable(), Some("NVML does not tell its address"));
+    // What was known is known still.
+    let placed = GpuIdentity { pci: Some("0000:1b:00.0".to_owned()), ..unplaced.clone() };
+    node.collector.set_inventory(&[placed]);
+    node.collector.set_inventory(&[unplaced]);
+    let samples = node.collector.read(Tier::Medium);
+    assert_eq!(reading(&samples, &subject, Signal::GpuOnBus), Some(Reading::Value(1.0)));
+}
+
+#[test]
+fn a_port_that_was_in_use_is_down_after_a_restart_and_an_empty_socket_is_not() {
+    let mut node = Node::new(Expectations::default());
+    node.port("mlx5_0", "4: ACTIVE");
+    node.port("mlx5_1", "1: DOWN");
+    for device in ["mlx5_0", "mlx5_1"] {
+        let file = format!("sys/class/infiniband/{device}/ports/1/counters/link_downed");
+        node.write(&file, "0\n");
+    }
+    node.collector.read(Tier::Medium);
+    let before = node.collector.remembered();
+    // The node was rebooted: its counters are at nought, and the cable is still out.
+    node.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
+    let active = |expectations: Expectations, device: &str| {
+        let root = Root::unrecorded(node.folder.path());
+        let mut next = Collector::remembering(root, expectations, &before);
+        let samples = next.read(Tier::Medium);
+        reading(&samples, &Subject::Nic { device: device.to_owned(), port: 1 }, Signal::NicActive)
+    };
+    assert_eq!(active(Expectations::default(), "mlx5_0"), Some(Reading::Value(0.0)));
+    assert_eq!(active(Expectations::default(), "mlx5_1"), Some(Reading::Absent));
+    let fewer = Expectations { nics: Some(0), ..Expectations::default() };
+    assert_eq!(active(fewer, "mlx5_0"), Some(Reading::Absent), "it was taken out on purpose");
 }
 
 #[test]

@@ -75,6 +75,8 @@ def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer)
 def measure(shard: Shard) -> dict[str, Any]:
     """Runs the shard on the present GPU."""
     began = time.perf_counter()
+    if shard.variant == "ours":
+        farrier.torch.configure_allocator()
     model = build(shard.model, longest=shard.length)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-4, fused=True)

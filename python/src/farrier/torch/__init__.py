@@ -9,13 +9,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from farrier.torch.allocator import classic_pool, configure_allocator
+    from farrier.torch.ballast import Ballast
     from farrier.torch.graphed import Step, step
+    from farrier.torch.guard_report import DoesNotFit, GuardReport
+    from farrier.torch.guarded import Guard, guard
+    from farrier.torch.hugging_face import trainer
     from farrier.torch.lengths import Lengths
     from farrier.torch.policy import Policy
 
-__all__ = ["Lengths", "Policy", "Step", "step"]
+__all__ = [
+    "Ballast",
+    "DoesNotFit",
+    "Guard",
+    "GuardReport",
+    "Lengths",
+    "Policy",
+    "Step",
+    "classic_pool",
+    "configure_allocator",
+    "guard",
+    "step",
+    "trainer",
+]
 
-_ROOMS = {"Lengths": "lengths", "Policy": "policy", "Step": "graphed", "step": "graphed"}
+_ROOMS = {
+    "Ballast": "ballast",
+    "DoesNotFit": "guard_report",
+    "Guard": "guarded",
+    "GuardReport": "guard_report",
+    "Lengths": "lengths",
+    "Policy": "policy",
+    "Step": "graphed",
+    "classic_pool": "allocator",
+    "configure_allocator": "allocator",
+    "guard": "guarded",
+    "step": "graphed",
+    "trainer": "hugging_face",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,20 +16,26 @@ from farrier.torch.lengths import Lengths
 Signature = tuple[object, ...]
 
 
-def rebuild(value: Any, each: Callable[[str, Any], Any], name: str = "") -> Any:
-    """The same structure, with `each(name, leaf)` in place of each leaf."""
-    inner = (lambda key: f"{name}.{key}") if name else str
+def rebuild(
+    value: Any, each: Callable[[str, Any], Any], name: str = "", *, whole: Callable[[Any], bool] = lambda _: False
+) -> Any:
+    """The same structure, with `each(name, leaf)` in place of each leaf. What is `whole` is a leaf, be it a list."""
+
+    def inner(key: str, item: Any) -> Any:
+        return rebuild(item, each, f"{name}.{key}" if name else key, whole=whole)
+
+    if whole(value):
+        return each(name, value)
     if isinstance(value, Mapping):
-        made = {key: rebuild(item, each, inner(key)) for key, item in value.items()}
+        made = {key: inner(str(key), item) for key, item in value.items()}
         return made if type(value) is dict else _like(value, made)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(rebuild(getattr(value, key), each, inner(key)) for key in value._fields))
+        return type(value)(*(inner(key, getattr(value, key)) for key in value._fields))
     if isinstance(value, (tuple, list)):
-        return type(value)(rebuild(item, each, inner(str(place))) for place, item in enumerate(value))
+        return type(value)(inner(str(place), item) for place, item in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        made = {field.name: rebuild(getattr(value, field.name), each, inner(field.name)) for field in fields}
-        return dataclasses.replace(value, **made)
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{key: inner(key, getattr(value, key)) for key in names})
     return each(name, value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +28,20 @@ class Arena:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.MemPool()
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
+        weakref.finalize(self, _give_back, self._graphs, [self.pool])
+
+    def graph(self) -> torch.cuda.CUDAGraph:
+        """A graph of this pool, which goes before it."""
+        made = torch.cuda.CUDAGraph()
+        self._graphs.append(made)
+        return made
+
+    def drop(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Gives a graph up. Its memory is the pool's."""
+        graph.reset()
+        self._graphs.remove(graph)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -42,8 +58,27 @@ class Arena:
     def inside(self) -> Iterator[None]:
         """The arena's stream and pool. Backward runs on this thread: the pool is that of a thread."""
         single = torch.autograd.set_multithreading_enabled(False)
-        with self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
+        with no_collection(), self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
+
+
+def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
+    for graph in graphs:
+        graph.reset()
+    graphs.clear()
+    pools.clear()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps Python from collecting garbage: torch aborts when a pool of old is destroyed while another one is in use."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Address:
@@ -73,7 +108,7 @@ class Captured:
         self.arena = arena
         self.replays = 0
         self.gradients: list[Address] = []
-        self._graph = torch.cuda.CUDAGraph()
+        self._graph = arena.graph()
         self._batch = on_device(batch, arena.device, copy=True)
         self._inputs = tensors(self._batch)
         self._result: Any = None
@@ -84,7 +119,7 @@ class Captured:
         `thread_local`: a loader's thread may allocate pinned memory meanwhile.
         """
         pool: Any = self.arena.pool.id
-        with torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
+        with no_collection(), torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
             self._result = fn(self._batch)
         self._result = detached(self._result)
 
@@ -109,8 +144,8 @@ class Captured:
         return rebuild(self._result, lambda _, leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
 
     def reset(self) -> None:
-        """Gives the graph up. Its memory is the pool's."""
-        self._graph.reset()
+        """Gives the graph up."""
+        self.arena.drop(self._graph)
         self._result = None
 
 

@@ -1,7 +1,9 @@
 //! `farrier status`: what the agent of this node knows.
 
+mod faults;
 mod jobs;
 mod print;
+mod unseen;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use farrier_agent::brain::Inventory;
 use farrier_agent::config;
 use farrier_agent::journal;
 use farrier_agent::status::{Status, VERSION, Verdict};
@@ -140,5 +143,5 @@ fn from_journal(socket: &Path, state_dir: &Path) -> anyhow::Result<Status> {
     if fold.seq == 0 {
         return Err(nobody());
     }
-    Ok(Status::of_journal(&fold, &recovery))
+    Ok(Status::of_journal(&fold, &recovery, &Inventory::last(state_dir)))
 }

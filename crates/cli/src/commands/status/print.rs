@@ -3,41 +3,36 @@
 use std::collections::BTreeMap;
 
 use farrier_agent::brain::Held;
-use farrier_agent::status::{FindingStatus, GpuStatus, Status, Verdict};
+use farrier_agent::status::{GpuStatus, Status, Verdict};
 use farrier_facts::node::Reading;
-use farrier_fleet::health::finding::ActionBy;
-use farrier_fleet::health::{Evidence, Finding, FindingKind, Severity, Subject};
+use farrier_fleet::health::{FindingKind, Subject};
 use jiff::Timestamp;
 
-use super::jobs;
+use super::{faults, jobs, unseen};
 use crate::printer::{Printer, Tone};
-
-/// The width of the longest severity and two spaces.
-const INDENT: usize = 10;
-
-/// Of a finding's evidence the newest that are shown.
-const EVIDENCE_SHOWN: usize = 3;
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     headline(status, printer)?;
     gpus(status, printer)?;
+    jobs::print(&status.jobs, &names(status), printer)?;
+    faults::print(status, printer)?;
+    advice(status, printer)?;
+    unseen::print(status, printer)?;
+    cost(status, printer)
+}
+
+fn advice(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let names = names(status);
-    jobs::print(&status.jobs, &names, printer)?;
-    let (faults, advice): (Vec<_>, Vec<_>) =
-        status.findings.iter().partition(|it| it.finding.kind == FindingKind::Fault);
-    for finding in faults {
-        printer.line("")?;
-        print_finding(finding, &names, printer)?;
-    }
+    let findings = status.findings.iter().map(|it| &it.finding);
+    let advice: Vec<_> = findings.filter(|it| it.kind == FindingKind::Advice).collect();
     if !advice.is_empty() {
         heading("Advice", printer)?;
-        for FindingStatus { finding, .. } in advice {
-            let text = format!("{}: {}", subject(&finding.subject, &names), finding.text);
-            printer.paragraph("  -", 4, &text)?;
-        }
     }
-    not_seen(status, printer)?;
-    cost(status, printer)
+    for finding in advice {
+        let text = format!("{}: {}", subject(&finding.subject, &names), finding.text);
+        printer.paragraph("  -", 4, &text)?;
+    }
+    Ok(())
 }
 
 fn headline(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
@@ -52,8 +47,11 @@ fn headline(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         return Ok(printer.line(&format!("{verdict}: agent is not running, state as of {at}"))?);
     }
     let node = status.node.as_deref().unwrap_or("this node");
-    let driver =
-        status.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
+    let driver = match (&status.driver, status.driver_loaded) {
+        (_, Some(false)) => ", no driver loaded".to_owned(),
+        (Some(driver), _) => format!(", driver {driver}"),
+        (None, _) => String::new(),
+    };
     printer.line(&format!("{verdict}: {node}{driver}, {at}"))?;
     Ok(())
 }
@@ -63,10 +61,29 @@ fn gpus(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
         return Ok(());
     }
     printer.line("")?;
+    if status.agent.is_none() {
+        // Nobody knows their values; who they are is known.
+        let rows: Vec<Vec<String>> = status.gpus.iter().map(known).collect();
+        return Ok(printer.table(&["GPU", "name", "PCI", "UUID", "worst"], &rows)?);
+    }
     let rows: Vec<Vec<String>> = status.gpus.iter().map(row).collect();
-    let headings = ["GPU", "name", "°C", "power", "busy", "memory", "held by", "worst"];
-    printer.table(&headings, &rows)?;
-    Ok(())
+    let headings = ["GPU", "name", "PCI", "°C", "power", "busy", "memory", "held by", "worst"];
+    Ok(printer.table(&headings, &rows)?)
+}
+
+fn known(gpu: &GpuStatus) -> Vec<String> {
+    let identity = &gpu.identity;
+    vec![
+        identity.index.to_string(),
+        identity.name.clone().unwrap_or_else(|| "?".to_owned()),
+        identity.pci.clone().unwrap_or_else(|| "?".to_owned()),
+        identity.uuid.0.clone(),
+        worst(gpu),
+    ]
+}
+
+fn worst(gpu: &GpuStatus) -> String {
+    gpu.worst.map_or_else(|| "-".to_owned(), |worst| worst.to_string())
 }
 
 fn row(gpu: &GpuStatus) -> Vec<String> {
@@ -75,13 +92,14 @@ fn row(gpu: &GpuStatus) -> Vec<String> {
     let total = number(&gpu.memory_total_bytes, 1.0 / GIB, "");
     vec![
         gpu.identity.index.to_string(),
-        gpu.identity.name.clone(),
+        gpu.identity.name.clone().unwrap_or_else(|| "?".to_owned()),
+        gpu.identity.pci.clone().unwrap_or_else(|| "?".to_owned()),
         number(&gpu.temperature_c, 1.0, ""),
         format!("{}/{limit} W", number(&gpu.power_w, 1.0, "")),
         number(&gpu.utilisation_ratio, 100.0, " %"),
         format!("{}/{total} GiB", number(&gpu.memory_used_bytes, 1.0 / GIB, "")),
         holders(gpu.processes.as_deref()),
-        gpu.worst.map_or_else(|| "-".to_owned(), |worst| worst.to_string()),
+        worst(gpu),
     ]
 }
 
@@ -114,117 +132,6 @@ fn holders(processes: Option<&[Held]>) -> String {
     words.join(", ")
 }
 
-fn print_finding(
-    shown: &FindingStatus,
-    names: &BTreeMap<String, String>,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
-    let Finding { code, detail, severity, text, evidence, count, clears, .. } = &shown.finding;
-    let detail = if detail.is_empty() { String::new() } else { format!(" {detail}") };
-    let about = subject(&shown.finding.subject, names);
-    let times = if *count == 1 { String::new() } else { format!(", {count} times") };
-    let since = second(shown.finding.first_seen);
-    let not_kept = if shown.durable { "" } else { " (not on disk yet)" };
-    let head = format!("{about}: {code}{detail}, since {since}{times}{not_kept}");
-    printer.paragraph(&severity_word(*severity), INDENT, &head)?;
-    printer.paragraph("", INDENT, text)?;
-    let by = match shown.finding.action_by {
-        ActionBy::Rule => "",
-        ActionBy::Driver => " (the driver itself says so)",
-    };
-    let action = &shown.finding.action;
-    printer.paragraph("  do", INDENT, &format!("{action}: {}{by}", action.asks()))?;
-    for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
-        printer.paragraph("  seen", INDENT, &evidence_text(evidence, text))?;
-    }
-    if !clears.is_empty() {
-        printer.paragraph("  clears", INDENT, clears)?;
-    }
-    Ok(())
-}
-
-fn severity_word(severity: Severity) -> String {
-    severity.to_string()
-}
-
-fn evidence_text(evidence: &Evidence, said: &str) -> String {
-    // What the finding says already is not said again.
-    let told = |who: &str, text: &str, at| {
-        let text = if text == said { String::new() } else { format!(": {text}") };
-        format!("{who}, {}{text}", second(at))
-    };
-    match evidence {
-        Evidence::Signal { signal, measure, value, limit, at } => {
-            let measure = if measure.is_empty() { String::new() } else { format!(" ({measure})") };
-            let value = match value {
-                Reading::Value(value) => format!("{}", round(*value)),
-                Reading::Absent => "absent".to_owned(),
-                Reading::Unreadable(why) => format!("not readable: {why}"),
-            };
-            format!("{signal}{measure} is {value}, held against {}, {}", round(*limit), second(*at))
-        }
-        Evidence::Kernel { text, at } => told("kernel log", text, *at),
-        Evidence::Check { text, at } => told("check", text, *at),
-    }
-}
-
-/// Three digits after the point, and no tail of a binary fraction.
-fn round(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
-}
-
-/// Some names, and how many more there are.
-fn named(codes: &[&str]) -> String {
-    const SHOWN: usize = 3;
-    let first = codes[..codes.len().min(SHOWN)].join(", ");
-    match codes.len().saturating_sub(SHOWN) {
-        0 => first,
-        more => format!("{first} and {more} more rules (--output json lists them)"),
-    }
-}
-
-fn not_seen(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
-    let mut lines: Vec<String> = status.not_seen.iter().map(|blind| blind.why.clone()).collect();
-    for collector in status.collectors.iter().filter(|it| it.age_s.is_none()) {
-        lines.push(format!("{} has not looked yet", collector.name));
-    }
-    if status.agent.is_some() && status.not_checked.is_none() {
-        lines.push("the node's packages and files have not been checked yet".to_owned());
-    }
-    for unseen in status.not_checked.iter().flatten() {
-        lines.push(format!("{} [{}]", unseen.why, unseen.code));
-    }
-    if status.journal.damaged_lines > 0 {
-        let count = status.journal.damaged_lines;
-        lines.push(format!("{count} lines of the journal are damaged: what they said is lost"));
-    }
-    // One cause blinds many rules: it is said once.
-    let mut causes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (code, blind) in &status.rules_blind {
-        let why = blind.why.split_once(": ").map_or(blind.why.as_str(), |(_, why)| why);
-        causes.entry(why).or_default().push(code);
-    }
-    for (why, codes) in causes {
-        lines.push(format!("{why}: {} sees nothing", named(&codes)));
-    }
-    if !status.rules_early.is_empty() {
-        let codes: Vec<&str> = status.rules_early.keys().map(String::as_str).collect();
-        lines.push(format!("{}: the window is not full yet", named(&codes)));
-    }
-    if !status.not_supported.is_empty() {
-        let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();
-        lines.push(format!("signals that parts of this node do not have: {}", signals.join(", ")));
-    }
-    if lines.is_empty() {
-        return Ok(());
-    }
-    heading("Not seen", printer)?;
-    for line in lines {
-        printer.paragraph("  -", 4, &line)?;
-    }
-    Ok(())
-}
-
 fn cost(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let Some(agent) = &status.agent else { return Ok(()) };
     printer.line("")?;
@@ -240,7 +147,7 @@ fn cost(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(printer.line(&line)?)
 }
 
-fn heading(text: &str, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn heading(text: &str, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
     let text = printer.toned(Tone::Strong, text);
     Ok(printer.line(&text)?)

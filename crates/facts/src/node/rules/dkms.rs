@@ -33,23 +33,33 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     let built =
         if tree.built_for.is_empty() { "no kernel".to_owned() } else { tree.built_for.join(", ") };
     match node.loaded() {
-        Some(loaded) if loaded != tree.version => findings.item(
-            Verdict::Caveat,
-            "dkms-differs",
-            "DKMS",
-            format!(
-                "DKMS builds {}, loaded is {loaded}: a new kernel gets another driver",
-                tree.version
-            ),
-            SOURCE,
-        ),
-        _ if tree.built_for.is_empty() => findings.item(
-            Verdict::Caveat,
-            "dkms-not-built",
-            "DKMS",
-            format!("DKMS has {} and has built it for no kernel", tree.version),
-            SOURCE,
-        ),
+        Some(loaded) if loaded != tree.version => {
+            findings.item(
+                Verdict::Caveat,
+                "dkms-differs",
+                "DKMS",
+                format!(
+                    "DKMS builds {}, loaded is {loaded}: a new kernel gets another driver",
+                    tree.version
+                ),
+                SOURCE,
+            );
+            super::driver::one_driver(findings);
+        }
+        _ if tree.built_for.is_empty() => {
+            findings.item(
+                Verdict::Caveat,
+                "dkms-not-built",
+                "DKMS",
+                format!("DKMS has {} and has built it for no kernel", tree.version),
+                SOURCE,
+            );
+            findings.remedy(
+                "for a driver that can be loaded again",
+                "build the module for the running kernel",
+                Some("dkms autoinstall"),
+            );
+        }
         _ => findings.item(
             Verdict::Ok,
             "dkms-built",

@@ -84,6 +84,16 @@ fn module(node: &Node<'_>, findings: &mut NodeFindings) {
     }
 }
 
+/// Against a driver on disk that is another than the one that is loaded.
+pub(super) fn one_driver(findings: &mut NodeFindings) {
+    findings.remedy(
+        "for a driver of one version",
+        "drain the node and reboot it, or stop all users of the GPUs and reload the modules; and \
+         hold the packages",
+        None,
+    );
+}
+
 fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
     const SOURCE: &str = "links libcuda.so.1 and libnvidia-ml.so.1 in the library folders";
     let mut unknown = |text: String| {
@@ -103,6 +113,11 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
             SUBJECT,
             "neither libcuda.so.1 nor libnvidia-ml.so.1 is installed: no CUDA program starts",
             SOURCE,
+        );
+        findings.remedy(
+            "for CUDA programs",
+            "install the driver's libraries, of the version of the module",
+            None,
         );
         return;
     }
@@ -130,6 +145,11 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             SOURCE,
         );
+        findings.remedy(
+            "for programs that find another library",
+            &format!("remove {path}, or install the package that it came with in version {loaded}"),
+            None,
+        );
     } else if let Some((path, version)) = differs.first() {
         findings.item(
             Verdict::Blocked,
@@ -142,12 +162,7 @@ fn libraries(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             format!("{LOADED}; {SOURCE}"),
         );
-        findings.remedy(
-            "for a driver of one version",
-            "drain the node and reboot it, or stop all users of the GPUs and reload the modules; and \
-             hold the packages",
-            None,
-        );
+        one_driver(findings);
     } else if !known.is_empty() {
         findings.item(
             Verdict::Ok,

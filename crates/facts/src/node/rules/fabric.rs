@@ -87,6 +87,7 @@ fn version(node: &Node<'_>, findings: &mut NodeFindings) {
             ),
             node.set.drivers.fabric_manager.origin.line(),
         );
+        super::driver::one_driver(findings);
         return;
     }
     query.fabric_manager = Some(version);
@@ -100,11 +101,18 @@ fn running(node: &Node<'_>, findings: &mut NodeFindings) {
         findings.item(verdict, code, SUBJECT, text, source);
     };
     match &service.running {
-        Reading::Value(true) if service.enabled == Reading::Value(false) => item(
-            Verdict::Caveat,
-            "fabric-manager-not-enabled",
-            "fabric manager runs, but does not start at boot".to_owned(),
-        ),
+        Reading::Value(true) if service.enabled == Reading::Value(false) => {
+            item(
+                Verdict::Caveat,
+                "fabric-manager-not-enabled",
+                "fabric manager runs, but does not start at boot".to_owned(),
+            );
+            findings.remedy(
+                "for NVSwitch after the next boot",
+                "start fabric manager at every boot",
+                Some("systemctl enable nvidia-fabricmanager"),
+            );
+        }
         Reading::Value(true) => {
             item(Verdict::Ok, "fabric-manager-running", "fabric manager runs".to_owned());
         }

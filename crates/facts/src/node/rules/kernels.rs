@@ -1,5 +1,6 @@
 //! Will the driver be there after the next boot?
 
+use super::driver::one_driver;
 use crate::check::{self, Module, Verdict};
 use crate::gpu::Modules;
 use crate::node::context::Node;
@@ -95,6 +96,15 @@ fn running(node: &Node<'_>, findings: &mut NodeFindings) {
         ),
     };
     findings.item(verdict, code, subject, text, "/lib/modules/.../nvidia.ko, .modinfo");
+    match code {
+        "module-on-disk-differs" => one_driver(findings),
+        "module-on-disk-missing" => findings.remedy(
+            "for a driver that can be loaded again",
+            "install the driver's modules for the running kernel",
+            None,
+        ),
+        _ => {}
+    }
     if let Reading::Value(info) = info(kernel)
         && let Some(magic) = &info.vermagic
         && magic.split(' ').next() != Some(release)
@@ -187,13 +197,20 @@ fn next_is(node: &Node<'_>, kernel: &InstalledKernel, findings: &mut NodeFinding
     };
     match info(kernel) {
         Reading::Value(info) => match (info.version.as_deref(), node.user_space()) {
-            (Some(module), Some(library)) if module != library => item(
-                Verdict::Blocked,
-                "next-boot-mismatch",
-                format!(
-                    "after the next boot the module is {module} and the user space {library}: no CUDA program will start"
-                ),
-            ),
+            (Some(module), Some(library)) if module != library => {
+                item(
+                    Verdict::Blocked,
+                    "next-boot-mismatch",
+                    format!(
+                        "after the next boot the module is {module} and the user space {library}: no CUDA program will start"
+                    ),
+                );
+                findings.remedy(
+                    "for the next boot",
+                    "install module and libraries of one version before the next boot",
+                    None,
+                );
+            }
             (Some(module), _) => item(
                 Verdict::Ok,
                 "next-kernel-ready",
@@ -296,6 +313,11 @@ fn reboot_required(node: &Node<'_>, findings: &mut NodeFindings) {
             };
             let text = format!("a reboot is asked for{by}");
             findings.item(Verdict::Caveat, "reboot-required", "node", text, source);
+            findings.remedy(
+                "for what was installed",
+                "drain the node and reboot it when it suits",
+                None,
+            );
         }
         Reading::Absent => {}
         Reading::Unreadable(why) => {

@@ -146,6 +146,11 @@ fn one_version(node: &Node<'_>, driver: &[&Package], findings: &mut NodeFindings
             ),
             SOURCE,
         );
+        findings.remedy(
+            "for a driver of one version",
+            "install all packages of the driver in one version",
+            None,
+        );
     } else if let ([version], Some(loaded)) = (versions.as_slice(), node.loaded()) {
         let (verdict, code, text) = if version.to_string() == loaded {
             let text = format!("the driver's packages are {version}, as loaded");
@@ -155,6 +160,9 @@ fn one_version(node: &Node<'_>, driver: &[&Package], findings: &mut NodeFindings
             (Verdict::Caveat, "packages-version-differs", text)
         };
         findings.item(verdict, code, SUBJECT, text, SOURCE);
+        if verdict == Verdict::Caveat {
+            super::driver::one_driver(findings);
+        }
     }
 }
 

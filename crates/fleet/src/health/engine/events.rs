@@ -77,10 +77,17 @@ impl Engine {
             kind: rule.kind,
             severity: rule.severity.unwrap_or(event.severity),
             action,
-            text: rule.text.clone().unwrap_or_else(|| seen.event.text.clone()),
+            text: rule.text.clone().unwrap_or_else(|| text_of(&seen.event)),
+            remedy: None,
             clears: watch::clears(rule, action),
         };
-        let evidence = vec![Evidence::Kernel { text: seen.event.text.clone(), at: seen.at.wall }];
+        let evidence = vec![Evidence::Kernel {
+            text: seen.event.text.clone(),
+            line: seen.line.clone(),
+            pid: seen.event.pid,
+            process: seen.event.process.clone(),
+            at: seen.at.wall,
+        }];
         let key = Key { code: rule.code.clone(), detail, subject };
         self.ledger.found(key, verdict, evidence, seen.at, true);
     }
@@ -112,6 +119,17 @@ impl Engine {
             self.ledger.clear(&key, "it did not come again", now);
         }
     }
+}
+
+/// What an event means, with the process that it names.
+fn text_of(event: &decode::Event) -> String {
+    let process = match (&event.process, event.pid) {
+        (Some(name), Some(pid)) => format!("{name} (pid {pid})"),
+        (Some(name), None) => name.clone(),
+        (None, Some(pid)) => format!("pid {pid}"),
+        (None, None) => return event.text.clone(),
+    };
+    format!("{} The log names the process {process}.", event.text)
 }
 
 /// `Xid 48` for `xid.48`.

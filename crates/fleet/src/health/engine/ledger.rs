@@ -41,6 +41,7 @@ pub(super) struct Verdict {
     pub(super) severity: Severity,
     pub(super) action: Action,
     pub(super) text: String,
+    pub(super) remedy: Option<String>,
     pub(super) clears: String,
 }
 
@@ -107,12 +108,14 @@ impl Ledger {
             let changed = finding.severity != verdict.severity
                 || finding.rule_action != verdict.action
                 || finding.text != verdict.text
+                || finding.remedy != verdict.remedy
                 || is_news(&finding.evidence, &evidence);
             if anew || changed {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
                 finding.rule_action = verdict.action;
                 finding.text = verdict.text;
+                finding.remedy = verdict.remedy;
                 finding.clears = verdict.clears;
                 append(&mut finding.evidence, evidence);
                 self.updated.insert(key);
@@ -131,6 +134,7 @@ impl Ledger {
             severity: verdict.severity,
             text: verdict.text,
             action: verdict.action,
+            remedy: verdict.remedy,
             rule_action: verdict.action,
             action_by: ActionBy::Rule,
             evidence,
@@ -207,7 +211,8 @@ fn is_news(kept: &[Evidence], new: &[Evidence]) -> bool {
     let words = |evidence: &[Evidence]| {
         evidence.iter().rev().find_map(|it| match it {
             Evidence::Check { text, .. } => Some(text.clone()),
-            Evidence::Signal { .. } | Evidence::Kernel { .. } => None,
+            Evidence::Signal { note, .. } => note.clone(),
+            Evidence::Kernel { .. } => None,
         })
     };
     let new = words(new);

@@ -13,6 +13,7 @@ mod repeats;
 mod table;
 mod values;
 mod watch;
+mod words;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -79,6 +80,8 @@ pub struct Engine {
     looks: BTreeMap<Signal, Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
+    /// What values do not say by themselves, until the next value.
+    notes: BTreeMap<(usize, Signal), String>,
     watches: BTreeMap<(usize, usize), Watch>,
     counted: BTreeMap<usize, Counted>,
     /// When an event was last kept, so that a storm is kept once a minute.
@@ -111,6 +114,7 @@ impl Engine {
             rules,
             facts,
             table: Table::default(),
+            notes: BTreeMap::new(),
             watches: BTreeMap::new(),
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
@@ -144,7 +148,7 @@ impl Engine {
     /// What the batch means.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
         let touched = self.take(now, batch);
-        self.evaluate(&touched, now, &batch.notes);
+        self.evaluate(&touched, now);
         let remembered = self.events(&batch.kernel, now);
         if let Some(items) = &batch.checks {
             self.checks(items, now);
@@ -226,7 +230,7 @@ impl Engine {
     /// A check of the whole node: what it found wrong is open, what it no longer finds is cleared.
     fn checks(&mut self, items: &[CheckItem], now: Moment) {
         let Some(rule) = self.rules.get(CHECK) else { return };
-        let (kind, clears) = (rule.kind, "a check of the node that no longer finds it".to_owned());
+        let (kind, clears) = (rule.kind, "when a check of the node no longer finds it".to_owned());
         let mut found: BTreeMap<Key, Verdict> = BTreeMap::new();
         for item in items {
             let key =
@@ -236,7 +240,8 @@ impl Engine {
             let (text, clears) = (item.text.clone(), clears.clone());
             match found.entry(key) {
                 Entry::Vacant(free) => {
-                    free.insert(Verdict { kind, severity, action, text, clears });
+                    let remedy = item.remedy.clone();
+                    free.insert(Verdict { kind, severity, action, text, remedy, clears });
                 }
                 // Several of one kind are one finding that names them all.
                 Entry::Occupied(mut taken) => {
@@ -244,6 +249,7 @@ impl Engine {
                     verdict.severity = verdict.severity.max(severity);
                     verdict.action = verdict.action.max(action);
                     verdict.text = format!("{}; {text}", verdict.text);
+                    verdict.remedy = verdict.remedy.take().or_else(|| item.remedy.clone());
                 }
             }
         }

@@ -35,7 +35,7 @@ impl Table {
     /// What NVML calls the GPU that the subject is or belongs to.
     pub(super) fn model(&self, subject: &Subject) -> Option<&str> {
         let gpu = subject.gpu()?;
-        self.inventory.iter().find(|it| it.uuid == *gpu).map(|it| it.name.as_str())
+        self.inventory.iter().find(|it| it.uuid == *gpu).and_then(|it| it.name.as_deref())
     }
 
     /// The GPU that stands at a PCI address.

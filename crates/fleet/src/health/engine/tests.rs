@@ -28,14 +28,14 @@ fn inventory() -> Vec<GpuIdentity> {
             uuid: GpuUuid(format!("GPU-{index}")),
             index,
             minor: Some(index),
-            pci: format!("0000:{:02x}:00.0", 0x1b + index),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some(format!("0000:{:02x}:00.0", 0x1b + index)),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         })
         .collect()
 }
 
 fn sample(subject: Subject, signal: Signal, value: f64) -> Batch {
-    let samples = vec![Sample { subject, signal, reading: Reading::Value(value) }];
+    let samples = vec![Sample { subject, signal, reading: Reading::Value(value), note: None }];
     Batch { inventory: Some(inventory()), samples, ..Batch::default() }
 }
 
@@ -59,7 +59,7 @@ fn a_threshold_opens_once_and_clears_after_its_time() {
     assert_eq!(codes(&opened), [("opened", "gpu.rows-pending".to_owned())]);
     let finding = opened[0].finding();
     assert_eq!((finding.severity, finding.action), (Severity::Critical, Action::ResetGpu));
-    assert!(finding.clears.contains("gpu.rows_pending"), "{}", finding.clears);
+    assert_eq!(finding.clears, "after 20 s in which no row waits to be remapped");
     assert!(engine.observe(at(20), &pending(1.0)).changes.is_empty(), "it does not happen again");
     assert!(engine.observe(at(30), &pending(0.0)).changes.is_empty(), "it waits");
     let cleared = engine.observe(at(50), &pending(0.0)).changes;
@@ -72,7 +72,8 @@ fn blindness_neither_opens_nor_clears() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
     let reading = Reading::Unreadable("the driver hangs".to_owned());
-    let samples = vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading }];
+    let samples =
+        vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading, note: None }];
     let blind = Batch { samples, ..Batch::default() };
     for second in 1..600 {
         assert!(engine.observe(at(second), &blind).changes.is_empty());
@@ -101,7 +102,7 @@ fn the_drivers_action_outranks_the_rules_until_it_is_taken_back() {
     let other = engine.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
     assert_eq!(other.action, Action::ResetGpu, "another GPU's finding is not touched");
     let reading = Reading::Unreadable("it is being reset".to_owned());
-    let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading };
+    let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None };
     engine.observe(at(3), &Batch { samples: vec![silent], ..Batch::default() });
     let changes = engine.observe(at(4), &sample(gpu(0), Signal::GpuRecoveryAction, 0.0)).changes;
     let cleared: Vec<_> =
@@ -112,8 +113,12 @@ fn the_drivers_action_outranks_the_rules_until_it_is_taken_back() {
 #[test]
 fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
     let mut engine = engine();
-    let samples =
-        vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading: Reading::Absent }];
+    let samples = vec![Sample {
+        subject: gpu(0),
+        signal: Signal::GpuRowsFailed,
+        reading: Reading::Absent,
+        note: None,
+    }];
     let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
     assert!(engine.observe(at(0), &batch).changes.is_empty());
     let coverage = engine.coverage();
@@ -150,17 +155,20 @@ fn the_slow_one_among_peers_is_found() {
                 subject: gpu(index),
                 signal: Signal::GpuClockReasons,
                 reading: reading(4.0),
+                note: None,
             };
             samples.push(reasons);
             samples.push(Sample {
                 subject: gpu(index),
                 signal: Signal::GpuClockSm,
                 reading: reading(clock),
+                note: None,
             });
             samples.push(Sample {
                 subject: gpu(index),
                 signal: Signal::GpuSmActive,
                 reading: reading(0.9),
+                note: None,
             });
         }
         let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
@@ -178,6 +186,7 @@ fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
         .into_iter()
         .map(|event| super::super::observation::KernelEvent {
             event,
+            line: line.trim_end().to_owned(),
             boot: boot.to_owned(),
             at: when,
         })
@@ -303,7 +312,8 @@ fn the_drivers_word_holds_while_it_is_silent() {
     engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
     engine.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 2.0));
     let reading = Reading::Unreadable("GPU is lost".to_owned());
-    let samples = vec![Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading }];
+    let samples =
+        vec![Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None }];
     engine.observe(at(2), &Batch { samples, ..Batch::default() });
     let pending = engine.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
     assert_eq!(pending.action, Action::RebootNode);
@@ -350,11 +360,14 @@ fn a_check_is_open_until_it_finds_nothing() {
         severity: Severity::Critical,
         action: Action::RebootNode,
         text: "loaded 1, on disk 2".to_owned(),
+        remedy: Some("load it: `modprobe nvidia`".to_owned()),
     };
     let other = CheckItem { text: "and on another disk 3".to_owned(), ..item.clone() };
     let wrong = Batch { checks: Some(vec![item.clone()]), ..Batch::default() };
     let both = Batch { checks: Some(vec![item, other]), ..Batch::default() };
-    assert_eq!(codes(&engine.observe(at(0), &wrong).changes), [("opened", "check".to_owned())]);
+    let opened = engine.observe(at(0), &wrong).changes;
+    assert_eq!(codes(&opened), [("opened", "check".to_owned())]);
+    assert_eq!(opened[0].finding().remedy.as_deref(), Some("load it: `modprobe nvidia`"));
     assert!(engine.observe(at(60), &wrong).changes.is_empty());
     assert!(engine.observe(at(61), &Batch::default()).changes.is_empty(), "no check was made");
     assert_eq!(codes(&engine.observe(at(62), &both).changes), [("updated", "check".to_owned())]);

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use farrier_facts::node::Reading;
 
-use super::super::finding::Evidence;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::signal::Signal;
@@ -30,6 +29,10 @@ impl Engine {
         for sample in &batch.samples {
             let Some(place) = self.table.place(&sample.subject) else { continue };
             self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
+            match &sample.note {
+                Some(note) => drop(self.notes.insert((place, sample.signal), note.clone())),
+                None => drop(self.notes.remove(&(place, sample.signal))),
+            }
             derived.extend(follows(sample.signal).map(|signal| (place, signal)));
         }
         for (place, signal) in derived {
@@ -110,17 +113,12 @@ impl Engine {
     }
 
     /// Asks the rules that were touched.
-    pub(super) fn evaluate(
-        &mut self,
-        touched: &BTreeSet<usize>,
-        now: Moment,
-        notes: &[(Signal, String)],
-    ) {
+    pub(super) fn evaluate(&mut self, touched: &BTreeSet<usize>, now: Moment) {
         self.mark_open();
         for at in touched {
             let tried = self.try_all(*at, now);
             for it in tried {
-                self.settle(*at, it, now, notes);
+                self.settle(*at, it, now);
             }
         }
     }
@@ -195,7 +193,7 @@ impl Engine {
         Tried { place, truth, measured }
     }
 
-    fn settle(&mut self, at: usize, tried: Tried, now: Moment, notes: &[(Signal, String)]) {
+    fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
         let rule = self.rules.at(at);
         let Some(watch) = self.watches.get_mut(&(at, tried.place)) else { return };
         match watch.step(rule, tried.truth, now.steady_ms) {
@@ -212,13 +210,11 @@ impl Engine {
                     return;
                 };
                 let (text, clears) = (text.clone(), watch::clears(rule, action));
-                let verdict = Verdict { kind: rule.kind, severity, action, text, clears };
-                let mut evidence = watch::evidence(rule, &tried.measured, now);
-                let of = |signal: Signal| rule.when.iter().any(|clause| clause.signal == signal);
-                let notes = notes.iter().filter(|(signal, _)| of(*signal));
-                evidence.extend(
-                    notes.map(|(_, text)| Evidence::Check { text: text.clone(), at: now.wall }),
-                );
+                let verdict =
+                    Verdict { kind: rule.kind, severity, action, text, remedy: None, clears };
+                let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
+                    self.notes.get(&(tried.place, signal)).cloned()
+                });
                 self.ledger.found(key, verdict, evidence, now, false);
             }
         }

@@ -5,6 +5,7 @@ use super::super::observation::Moment;
 use super::super::rule::{Clause, Limit, Measure, Rule};
 use super::super::series::Series;
 use super::super::signal::Signal;
+use super::words;
 use farrier_facts::node::Reading;
 
 /// Whether something holds.
@@ -186,12 +187,19 @@ pub(super) fn value_of(signal: Signal, latest: Option<&Reading<f64>>) -> Result<
 }
 
 /// What stands in the finding.
-pub(super) fn evidence(rule: &Rule, measured: &[Measured], now: Moment) -> Vec<Evidence> {
+pub(super) fn evidence(
+    rule: &Rule,
+    measured: &[Measured],
+    now: Moment,
+    note: impl Fn(Signal) -> Option<String>,
+) -> Vec<Evidence> {
     let of = |(clause, measured): (&Clause, &Measured)| Evidence::Signal {
         signal: clause.signal,
+        text: words::saw(clause, *measured),
         measure: clause.measure.words(),
         value: Reading::Value(measured.value),
         limit: measured.limit,
+        note: note(clause.signal),
         at: now.wall,
     };
     rule.when.iter().zip(measured).map(of).collect()
@@ -208,29 +216,12 @@ pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
 /// What would clear a finding of this rule, in words.
 pub(super) fn clears(rule: &Rule, action: Action) -> String {
     if waits_for_recovery(rule, action) {
-        return "the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the driver takes back \
-                the recovery action that it asked for"
+        return "when the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the driver takes \
+                back the recovery action that it asked for"
             .to_owned();
     }
     if let Some(pattern) = &rule.on {
-        return format!("{} s without another", pattern.quiet_s);
+        return format!("after {} without another", words::duration(pattern.quiet_s));
     }
-    let clauses: Vec<String> = rule.when.iter().map(clause_words).collect();
-    format!("{} s without: {}", rule.clear_for_s, clauses.join(" and "))
-}
-
-fn clause_words(clause: &Clause) -> String {
-    let measure = clause.measure.words();
-    let what = match clause.bits {
-        Some(bits) => format!("{} & {bits:#x}", clause.signal),
-        None => clause.signal.to_string(),
-    };
-    let what = if measure.is_empty() { what } else { format!("{what} ({measure})") };
-    let limit = match (clause.clear, clause.limit) {
-        (Some(clear), _) => clear.to_string(),
-        (None, Limit::Number(number)) => number.to_string(),
-        (None, Limit::Signal { signal, times }) => format!("{times} x {signal}"),
-        (None, Limit::Peers { times }) => format!("{times} x the median of its peers"),
-    };
-    format!("{what} {} {limit}", clause.comparison.words())
+    words::clears(rule)
 }

@@ -2,7 +2,7 @@
 
 mod trouble;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -74,6 +74,10 @@ pub(super) struct Supervisor<C: Children> {
     /// GPUs by number that are left alone until a time: a call about them did not return, and the next child should
     /// be of use for the others.
     avoided: BTreeMap<u32, Duration>,
+    /// Calls that have not returned, in words, by the GPU that they were about; until it answers again.
+    calls: BTreeMap<Option<u32>, String>,
+    /// Of which it was last said that a call is stuck.
+    calls_said: BTreeSet<Subject>,
     seen: Seen,
 }
 
@@ -92,6 +96,8 @@ impl<C: Children> Supervisor<C> {
             quiet: None,
             inventory: Vec::new(),
             avoided: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            calls_said: BTreeSet::new(),
             seen: Seen::default(),
         }
     }
@@ -174,7 +180,7 @@ impl<C: Children> Supervisor<C> {
                 let mut samples = self.seen.blind(why);
                 for signal in [Signal::NodeGpusNvml, Signal::NodeNvmlAnswers] {
                     let reading = Reading::Unreadable(why.to_owned());
-                    samples.push(Sample { subject: Subject::Node, signal, reading });
+                    samples.push(Sample { subject: Subject::Node, signal, reading, note: None });
                 }
                 said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
             }
@@ -309,11 +315,21 @@ impl<C: Children> Supervisor<C> {
                 }
             }
         }
+        if std::mem::take(&mut self.seen.has_returned) {
+            current.due = [now; 4];
+        }
         // A call that hangs may be in any tier.
         let is_well = current.is_started && current.due.iter().all(|due| *due > now);
-        if self.is_ill && is_well && self.leaving.is_empty() && self.avoided.is_empty() {
-            self.is_ill = false;
-            said.push(ProbeSaid::Back);
+        if is_well && self.leaving.is_empty() {
+            let before = self.calls.len();
+            self.calls.retain(|gpu, _| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu)));
+            if self.calls.len() < before {
+                self.say_node(None, stuck, said);
+            }
+            if self.is_ill && self.avoided.is_empty() {
+                self.is_ill = false;
+                said.push(ProbeSaid::Back);
+            }
         }
         self.current = Some(current);
     }

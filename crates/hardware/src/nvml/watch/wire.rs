@@ -150,11 +150,20 @@ impl Values {
         }
     }
 
+    /// Whether the GPU is lost or waits for a reset; none where this answer does not tell.
+    fn is_down(&self) -> Option<bool> {
+        let told = |(number, value): &(u8, f64)| {
+            let tells = [Signal::GpuLost as u8, Signal::GpuResetRequired as u8].contains(number);
+            tells.then_some(*value > 0.0)
+        };
+        self.known.iter().filter_map(told).reduce(|one, other| one || other)
+    }
+
     /// The samples; `None` where a number is no signal's.
     fn samples(self, subject: &Subject, into: &mut Vec<Sample>) -> Option<()> {
         let mut put = |number: u8, reading: Reading<f64>| {
             let signal = *Signal::ALL.get(usize::from(number))?;
-            into.push(Sample { subject: subject.clone(), signal, reading });
+            into.push(Sample { subject: subject.clone(), signal, reading, note: None });
             Some(())
         };
         for (number, value) in self.known {
@@ -215,6 +224,7 @@ impl SignalSet {
 struct Answered {
     tiers: [SignalSet; 4],
     links: BTreeMap<u32, SignalSet>,
+    is_down: bool,
 }
 
 impl Answered {
@@ -232,6 +242,7 @@ impl Answered {
                 subject: subject.clone(),
                 signal,
                 reading: Reading::Unreadable(why.to_owned()),
+                note: None,
             }));
         }
     }
@@ -241,6 +252,8 @@ impl Answered {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     gpus: BTreeMap<GpuUuid, Answered>,
+    /// A GPU that was down answers again: of most of its signals nothing is known until they are asked for.
+    pub(super) has_returned: bool,
 }
 
 impl Seen {
@@ -268,6 +281,9 @@ impl Seen {
                 let link = answered.links.entry(*link).or_default();
                 values.known.iter().for_each(|(number, _)| link.insert_number(*number));
             }
+            let was_down = answered.is_down;
+            answered.is_down = gpu.own.is_down().unwrap_or(was_down);
+            self.has_returned |= was_down && !answered.is_down;
             let subject = Subject::Gpu(gpu.gpu.clone());
             let from = samples.len();
             gpu.own.samples(&subject, &mut samples)?;
@@ -276,6 +292,11 @@ impl Seen {
             }
             if let Some(why) = gpu.trouble {
                 let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
+                if answered.is_down && !was_down {
+                    // What the slower tiers said is of a GPU that is no longer there.
+                    answered.blind(&gpu.gpu, &why, &said, &mut samples);
+                    continue;
+                }
                 unreadable(&gpu.gpu, answered.tiers[tier as usize], &why, &said, &mut samples);
                 if tier == Tier::Medium {
                     answered.blind_links(&gpu.gpu, &why, &mut samples);
@@ -307,6 +328,7 @@ fn unreadable(
             subject: Subject::Gpu(gpu.clone()),
             signal,
             reading: Reading::Unreadable(why.to_owned()),
+            note: None,
         });
     }
 }
@@ -321,8 +343,8 @@ mod tests {
             uuid: GpuUuid("GPU-1".to_owned()),
             index: 3,
             minor: Some(3),
-            pci: "0000:1b:00.0".to_owned(),
-            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         };
         for request in Tier::ALL.map(Request::Values).into_iter().chain([
             Request::Inventory(Inventory::default()),
@@ -381,6 +403,34 @@ mod tests {
         assert_eq!(readings, [(Signal::GpuTemperature, unlisted)], "but that it is lost stays");
         assert_eq!(seen.blind("hung"), []);
         assert_eq!(seen.keep(&[]), []);
+    }
+
+    #[test]
+    fn of_a_lost_gpu_nothing_stays_known_whatever_tier_told_of_it() {
+        let gpu = GpuUuid("GPU-1".to_owned());
+        let values = |own: &[(Signal, f64)], trouble: Option<&str>| {
+            let mut values = Values::default();
+            for (signal, value) in own {
+                values.put(*signal, Reading::Value(*value));
+            }
+            let trouble = trouble.map(str::to_owned);
+            vec![GpuValues { gpu: gpu.clone(), own: values, links: Vec::new(), trouble }]
+        };
+        let mut seen = Seen::default();
+        seen.samples(Tier::Slow, values(&[(Signal::GpuPowerLimit, 700.0)], None)).unwrap();
+        seen.samples(Tier::Rare, values(&[(Signal::GpuInforomValid, 1.0)], None)).unwrap();
+        let lost = values(&[(Signal::GpuLost, 1.0)], Some("lost"));
+        let unreadable: Vec<Signal> = seen
+            .samples(Tier::Fast, lost)
+            .unwrap()
+            .into_iter()
+            .filter(|sample| matches!(sample.reading, Reading::Unreadable(_)))
+            .map(|sample| sample.signal)
+            .collect();
+        assert_eq!(unreadable, [Signal::GpuPowerLimit, Signal::GpuInforomValid]);
+        assert!(!seen.has_returned);
+        seen.samples(Tier::Fast, values(&[(Signal::GpuLost, 0.0)], None)).unwrap();
+        assert!(seen.has_returned, "the slower tiers are to be asked anew");
     }
 
     #[test]

@@ -112,6 +112,9 @@ fn inject(
         Injection::Host(fault) => {
             fault::apply_to_host(state, fault, now_unix_ms)?;
             told.push("injected into the node".to_owned());
+            if *fault == HostFault::Reboot {
+                told.push("  an agent on it is of the boot before: start it anew".to_owned());
+            }
             return Ok(told);
         }
         Injection::Gpu(fault) => (fault, Which::One(0)),

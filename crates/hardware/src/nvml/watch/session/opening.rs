@@ -90,13 +90,8 @@ impl Session<'_> {
             uuid,
             index,
             minor: self.caller.number(device, "nvmlDeviceGetMinorNumber").value().copied(),
-            pci: pci.unwrap_or_default(),
-            name: self
-                .caller
-                .device_text(device, "nvmlDeviceGetName")
-                .value()
-                .cloned()
-                .unwrap_or_default(),
+            pci,
+            name: self.caller.device_text(device, "nvmlDeviceGetName").value().cloned(),
         })
     }
 

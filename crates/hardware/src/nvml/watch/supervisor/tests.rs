@@ -85,8 +85,8 @@ fn answer(line: &str) -> Answer {
             uuid: uuid(),
             index: 0,
             minor: None,
-            pci: "0000:1b:00.0".to_owned(),
-            name: "H100".to_owned(),
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: Some("H100".to_owned()),
         }]);
     } else {
         answer.gpus.push(values);
@@ -194,7 +194,13 @@ impl Test {
 fn short(said: &ProbeSaid) -> String {
     match said {
         ProbeSaid::Report(report) => {
-            let samples = report.samples.iter().map(|sample| {
+            let is_free = |sample: &&Sample| {
+                (sample.signal, &sample.reading) == (Signal::NodeCallsStuck, &Reading::Value(0.0))
+            };
+            let samples = report.samples.iter().filter(|it| !is_free(it)).map(|sample| {
+                if let (Signal::NodeCallsStuck, Some(note)) = (sample.signal, &sample.note) {
+                    return format!("{}: {note};", sample.subject);
+                }
                 let value = match &sample.reading {
                     Reading::Value(value) => value.to_string(),
                     Reading::Absent => "absent".to_owned(),
@@ -244,13 +250,16 @@ fn a_hang_is_left_behind_and_another_child_goes_on() {
     assert_eq!(
         said[2..],
         [
-            "0 Fast temperature_c=? gpus_nvml=? nvml_answers=0 probes_stuck=1",
+            "0 Fast temperature_c=? node: nvmlInit_v2 has not returned for 5 s; gpus_nvml=? nvml_answers=0 probes_stuck=1",
             "0 hung in nvmlInit_v2 after 5 s, stuck 1",
         ]
     );
     // The first is still stuck: the answers of the second do not mean that all is well.
     let said = test.until(3);
-    assert_eq!(said[0], "1 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=1");
+    assert_eq!(
+        said[0],
+        "1 Slow node: nvmlInit_v2 has not returned for 5 s; gpus_nvml=1 nvml_answers=1 probes_stuck=1"
+    );
     assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
     // It goes at last.
     test.world.kill_works.set(true);
@@ -270,7 +279,7 @@ fn two_that_are_stuck_are_enough() {
     assert_eq!(
         said,
         [
-            "0 Fast gpus_nvml=? nvml_answers=0 probes_stuck=1",
+            "0 Fast node: nvmlInit_v2 has not returned for 30 s; gpus_nvml=? nvml_answers=0 probes_stuck=1",
             "0 hung in nvmlInit_v2 after 30 s, stuck 1",
             "1 Fast nvml_answers=0 probes_stuck=2",
             "1 hung in nvmlInit_v2 after 30 s, stuck 2",

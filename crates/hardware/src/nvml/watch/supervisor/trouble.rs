@@ -1,5 +1,6 @@
 //! Children that refuse, hang, babble or die, and what is said of the node then.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use farrier_facts::node::Reading;
@@ -44,9 +45,12 @@ impl<C: Children> Supervisor<C> {
         said: &mut Vec<ProbeSaid>,
     ) {
         let during = child.during();
-        if let Some(gpu) = gpu_of(&during) {
+        let gpu = gpu_of(&during);
+        if let Some(gpu) = gpu {
             self.avoided.insert(gpu, now + self.deadlines.avoid);
         }
+        let call = format!("{during} has not returned for {:.0} s", after.as_secs_f64());
+        self.calls.insert(gpu, call);
         child.kill();
         self.leave(child, true, now);
         let why = format!("NVML does not answer: it hangs in {during}");
@@ -131,14 +135,43 @@ impl<C: Children> Supervisor<C> {
         samples: &mut Vec<Sample>,
     ) {
         self.stuck_said = Some(stuck);
+        let both =
+            (stuck >= 2).then(|| self.calls.values().cloned().collect::<Vec<_>>().join("; "));
+        self.say_calls(stuck, samples);
         let mut put = |signal, reading| {
-            samples.push(Sample { subject: Subject::Node, signal, reading });
+            let note = both.clone().filter(|_| signal == Signal::NodeProbesStuck);
+            samples.push(Sample { subject: Subject::Node, signal, reading, note });
         };
         if let Some(count) = count {
             put(Signal::NodeGpusNvml, count);
         }
         put(Signal::NodeNvmlAnswers, Reading::Value(f64::from(u8::from(self.answers))));
         put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)));
+    }
+
+    /// Which call is stuck, on the GPU that it is about, and that none is any more where one was.
+    fn say_calls(&mut self, stuck: u32, samples: &mut Vec<Sample>) {
+        let mut calls: BTreeMap<Subject, String> = BTreeMap::new();
+        // Two that are stuck are the driver's matter, and no GPU's.
+        if stuck < 2 {
+            for (gpu, call) in &self.calls {
+                let gpu = gpu.and_then(|gpu| self.inventory.iter().find(|it| it.index == gpu));
+                let subject = gpu.map_or(Subject::Node, |gpu| Subject::Gpu(gpu.uuid.clone()));
+                calls.insert(subject, call.clone());
+            }
+            if stuck > 0 && calls.is_empty() {
+                calls.insert(Subject::Node, "a probe that was told to end has not".to_owned());
+            }
+        }
+        let mut told = std::mem::take(&mut self.calls_said);
+        self.calls_said = calls.keys().cloned().collect();
+        told.insert(Subject::Node);
+        told.extend(calls.keys().cloned());
+        for subject in told {
+            let note = calls.remove(&subject);
+            let reading = Reading::Value(f64::from(u8::from(note.is_some())));
+            samples.push(Sample { subject, signal: Signal::NodeCallsStuck, reading, note });
+        }
     }
 }
 

@@ -1,0 +1,131 @@
+//! Faults for people: by part, with one thing to do first, and what supports it below.
+
+use std::collections::BTreeMap;
+
+use farrier_agent::status::{FindingStatus, Group, Status};
+use farrier_facts::node::Reading;
+use farrier_fleet::health::finding::{Action, ActionBy};
+use farrier_fleet::health::{Evidence, Finding, Severity, Subject};
+
+use super::print::second;
+use crate::printer::{Printer, Tone};
+
+/// The width of `do first` or of the longest severity, with spaces, as in `farrier decode`.
+const INDENT: usize = 12;
+
+/// Of a finding's evidence the newest that are shown.
+const EVIDENCE_SHOWN: usize = 3;
+
+pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
+    let by_id: BTreeMap<u64, &FindingStatus> =
+        status.findings.iter().map(|it| (it.finding.id, it)).collect();
+    let mut reboot_for: Option<&str> = None;
+    for group in &status.groups {
+        printer.line("")?;
+        heading(group, printer)?;
+        do_first(group, reboot_for, printer)?;
+        if group.do_first.action == Action::RebootNode {
+            reboot_for = reboot_for.or(Some(&group.name));
+        }
+        let mut cleared_by = None;
+        for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
+            print_finding(shown, group, cleared_by, printer)?;
+            cleared_by = Some(shown.finding.clears.as_str());
+        }
+    }
+    Ok(())
+}
+
+fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
+    let name = printer.toned(Tone::Strong, &group.name);
+    let uuid = group.uuid.as_ref().map(|uuid| uuid.0.clone()).filter(|uuid| *uuid != group.name);
+    let about: Vec<String> =
+        [group.model.clone(), group.pci.clone(), uuid].into_iter().flatten().collect();
+    let about = if about.is_empty() { String::new() } else { format!(": {}", about.join(", ")) };
+    Ok(printer.line(&format!("{name}{about}"))?)
+}
+
+fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> anyhow::Result<()> {
+    let first = &group.do_first;
+    let mut text = match (first.action, reboot_for) {
+        (Action::RebootNode, Some(other)) => {
+            format!("{}: the same reboot as for {other}.", first.action)
+        }
+        (action, _) => format!("{action}: {}.", first.text),
+    };
+    if first.action_by == ActionBy::Driver {
+        text.push_str(" The driver itself says so.");
+    }
+    Ok(printer.paragraph("  do first", INDENT, &text)?)
+}
+
+fn print_finding(
+    shown: &FindingStatus,
+    group: &Group,
+    cleared_by: Option<&str>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let Finding { code, detail, severity, text, evidence, count, clears, .. } = &shown.finding;
+    let link = match &shown.finding.subject {
+        Subject::Link { link, .. } => format!(" on link {link}"),
+        Subject::Nic { port, .. } => format!(" on port {port}"),
+        _ => String::new(),
+    };
+    let detail = if detail.is_empty() { String::new() } else { format!(" {detail}") };
+    let times = if *count == 1 { String::new() } else { format!(", {count} times") };
+    let since = second(shown.finding.first_seen);
+    let not_kept = if shown.durable { "" } else { " (not on disk yet)" };
+    let action = shown.finding.action;
+    let action =
+        if action == group.do_first.action { String::new() } else { format!(" → {action}") };
+    let head = format!("{code}{detail}{link}, since {since}{times}{not_kept}{action}");
+    // The colour's letters must not count as width: padded first, coloured after.
+    let word = severity.to_string();
+    let padded = format!("  {word:<9} ").replacen(&word, &toned(printer, *severity), 1);
+    printer.line(&format!("{padded}{head}"))?;
+    printer.paragraph("", INDENT, text)?;
+    for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
+        printer.paragraph("    seen", INDENT, &evidence_text(evidence, text))?;
+    }
+    if let Some(remedy) = &shown.finding.remedy
+        && shown.finding.id != group.do_first.finding
+    {
+        printer.paragraph("    do", INDENT, &format!("{remedy}."))?;
+    }
+    if !clears.is_empty() && cleared_by != Some(clears) {
+        printer.paragraph("    clears", INDENT, clears)?;
+    }
+    Ok(())
+}
+
+fn toned(printer: &Printer, severity: Severity) -> String {
+    let tone = match severity {
+        Severity::Info => Tone::Good,
+        Severity::Warning => Tone::Caution,
+        Severity::Critical | Severity::Fatal => Tone::Bad,
+    };
+    printer.toned(tone, &severity.to_string())
+}
+
+fn evidence_text(evidence: &Evidence, said: &str) -> String {
+    let (who, text, at) = match evidence {
+        Evidence::Signal { signal, text, value, note, at, .. } => {
+            let text = match value {
+                _ if !text.is_empty() => text.clone(),
+                Reading::Value(value) => format!("{signal} was {value}"),
+                Reading::Absent => format!("{signal} was not there"),
+                Reading::Unreadable(why) => format!("{signal} was not readable: {why}"),
+            };
+            let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+            return format!("{}: {text}{note}", second(*at));
+        }
+        // Journals of before have no line.
+        Evidence::Kernel { text, line, at, .. } => {
+            ("in the kernel log", if line.is_empty() { text } else { line }, at)
+        }
+        Evidence::Check { text, at } => ("by the check of the node", text, at),
+    };
+    // What the finding says already is not said again.
+    let text = if text == said { String::new() } else { format!(": {text}") };
+    format!("{} {who}{text}", second(*at))
+}

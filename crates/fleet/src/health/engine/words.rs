@@ -1,0 +1,445 @@
+//! What a clause saw, and what would end it, as a person would write it.
+
+mod flags;
+
+use super::super::rule::{Clause, Comparison, Limit, Measure, Rule};
+use super::super::signal::{Behaviour, Signal};
+use super::watch::Measured;
+
+/// What a clause saw: `the link is down`, `power drawn: 1600 W, above 1500 W`.
+pub(super) fn saw(clause: &Clause, measured: Measured) -> String {
+    let Measured { value, limit } = measured;
+    if is_flag(clause) {
+        return flag(clause, value > 0.0);
+    }
+    let what = format!("{}: {}", noun(clause), amount(clause, value));
+    let limit_words = number(clause, limit);
+    let of = match clause.limit {
+        Limit::Number(_) => String::new(),
+        Limit::Signal { .. } | Limit::Peers { .. } => format!(" ({})", limit_of(clause)),
+    };
+    match clause.comparison {
+        Comparison::Above => format!("{what}, above {limit_words}{of}"),
+        Comparison::Below => format!("{what}, below {limit_words}{of}"),
+        Comparison::AtLeast if limit > 1.0 || is_share(clause) => {
+            format!("{what}, the limit is {limit_words}{of}")
+        }
+        // The value says it all.
+        Comparison::AtLeast | Comparison::Equals => what,
+        Comparison::Differs => format!("{what}, and not {}", amount(clause, limit)),
+    }
+}
+
+/// What would clear a finding of a rule over values.
+pub(super) fn clears(rule: &Rule) -> String {
+    let ends: Vec<String> = rule.when.iter().map(end).collect();
+    let ends = ends.join(", or ");
+    match rule.clear_for_s {
+        0 => format!("with the next reading {ends}"),
+        seconds => format!("after {} {ends}", duration(seconds)),
+    }
+}
+
+/// `10 s`, `5 min`, `24 h`, `7 days`.
+pub(super) fn duration(seconds: u32) -> String {
+    const DAY_S: u32 = 86_400;
+    match seconds {
+        172_800.. if seconds.is_multiple_of(DAY_S) => format!("{} days", seconds / DAY_S),
+        3600.. if seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
+        120.. if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
+    }
+}
+
+/// The opposite of a clause, with the word that leads to it.
+fn end(clause: &Clause) -> String {
+    if is_flag(clause) {
+        let held = match (clause.comparison, clause.limit) {
+            (Comparison::Equals, Limit::Number(number)) => number > 0.0,
+            (Comparison::Differs, Limit::Number(number)) => number <= 0.0,
+            (Comparison::Above | Comparison::AtLeast, _) => true,
+            _ => false,
+        };
+        return format!("in which {}", flag(clause, !held));
+    }
+    let (noun, limit) = (noun(clause), limit_of(clause));
+    let bound =
+        clause.clear.or(if let Limit::Number(limit) = clause.limit { Some(limit) } else { None });
+    let none = match clause.comparison {
+        Comparison::AtLeast => bound == Some(1.0),
+        Comparison::Above => bound == Some(0.0),
+        _ => false,
+    };
+    let is_counted = !is_share(clause)
+        && matches!(
+            clause.measure,
+            Measure::Increase { .. } | Measure::Falls { .. } | Measure::Windows { .. }
+        );
+    let but = match clause.comparison {
+        Comparison::Above => "at most ",
+        Comparison::AtLeast if is_counted => "fewer than ",
+        Comparison::AtLeast => "less than ",
+        Comparison::Below => "at least ",
+        Comparison::Equals => "other than ",
+        Comparison::Differs => "",
+    };
+    match clause.measure {
+        _ if is_share(clause) => format!("with {noun} {but}{limit}{}", span(clause)),
+        Measure::Last if none => format!("with no {noun}"),
+        Measure::Last if clause.comparison == Comparison::Equals && limit == "0" => {
+            format!("with any {noun}")
+        }
+        Measure::Increase { over_s } if none => {
+            format!("with no more {noun} in {}", duration(over_s))
+        }
+        Measure::Last | Measure::Mean { .. } | Measure::Growth { .. } => {
+            format!("with {noun} {but}{limit}{}", span(clause))
+        }
+        Measure::Increase { over_s } if bound.is_none() => {
+            format!("with {noun} in {} {but}{limit}", duration(over_s))
+        }
+        Measure::Increase { over_s } => {
+            format!("with {but}{limit} more {noun} in {}", duration(over_s))
+        }
+        Measure::Rate { .. } | Measure::Falls { .. } => {
+            format!("with {but}{limit} {noun}{}", span(clause))
+        }
+        Measure::Windows { over_s, window_s, each_above } => {
+            let (window, over) = (duration(window_s), duration(over_s));
+            let grew = growth(each_above);
+            format!("with {but}{limit} windows of {window} with {grew} {noun} within {over}")
+        }
+    }
+}
+
+/// Whether it is a matter of yes or no.
+fn is_flag(clause: &Clause) -> bool {
+    let is_flag = clause.bits.is_some() || clause.signal.behaviour() == Behaviour::Flag;
+    is_flag && clause.measure == Measure::Last
+}
+
+fn flag(clause: &Clause, is_set: bool) -> String {
+    match clause.bits {
+        Some(bits) => {
+            let not = if is_set { "" } else { "not " };
+            format!("clocks are {not}held down by {}", reasons(bits))
+        }
+        None => flags::state(clause.signal, is_set),
+    }
+}
+
+fn growth(each_above: u32) -> String {
+    if each_above == 0 { "more".to_owned() } else { format!("more than {each_above} more") }
+}
+
+/// What a clause compares with, also while its finding is open.
+fn limit_of(clause: &Clause) -> String {
+    let times = |times: f64, of: &str| {
+        if (times - 1.0).abs() < f64::EPSILON {
+            of.to_owned()
+        } else {
+            format!("{} of {of}", percent(times))
+        }
+    };
+    match (clause.clear, clause.limit) {
+        (clear, Limit::Number(limit)) => {
+            let limit = clear.unwrap_or(limit);
+            state(clause.signal, limit).unwrap_or_else(|| number(clause, limit))
+        }
+        (_, Limit::Signal { signal, times: by }) => times(by, &short(signal)),
+        (_, Limit::Peers { times: by }) => times(by, "the median of its peers"),
+    }
+}
+
+/// What is measured.
+fn noun(clause: &Clause) -> String {
+    match (clause.bits, clause.measure, clause.signal) {
+        (Some(bits), ..) => format!("clocks held down by {}", reasons(bits)),
+        (None, Measure::Falls { .. }, Signal::NicActive) => {
+            "times that the port went down".to_owned()
+        }
+        (None, Measure::Falls { .. }, signal) => format!("times that it fell: {}", short(signal)),
+        (None, _, signal) => short(signal),
+    }
+}
+
+/// A signal's meaning as a part of a sentence.
+fn short(signal: Signal) -> String {
+    let shorter = match signal {
+        Signal::GpuBusy => "share of multiprocessors at work",
+        Signal::GpuMemoryTotal => "all memory",
+        Signal::GpuNvlinkTransmit => "traffic sent over NVLink",
+        Signal::GpuPcieReceive => "traffic received from the host",
+        Signal::GpuPcieGeneration => "PCIe generation",
+        Signal::GpuPcieWidth => "PCIe lanes",
+        Signal::GpuPcieGenerationMax | Signal::GpuPcieWidthMax => "what card and slot can do",
+        Signal::GpuPcieReplayLimit => "what a link of this generation and width may have",
+        Signal::GpuPowerLimitDefault => "what the card starts with",
+        Signal::GpuRecoveryAction => "the driver's recovery action",
+        Signal::GpuFabricState => "registration with the NVSwitch fabric",
+        Signal::GpuFabricStatus => "NVML's return code of the registration with the fabric",
+        Signal::LinkCrc => "broken units",
+        Signal::NicRate => "rate of the port",
+        Signal::NodeGpusExpected | Signal::NodeNicsExpected => "what the node should have",
+        Signal::NodeProbesStuck => "processes stuck in the driver",
+        Signal::AgentClockSteps => "jumps of the wall clock",
+        signal => return meaning(signal),
+    };
+    shorter.to_owned()
+}
+
+fn meaning(signal: Signal) -> String {
+    let meaning = signal.meaning().trim_end_matches('.');
+    let meaning = meaning.split_once(" (NVLink").map_or(meaning, |(meaning, _)| meaning);
+    let meaning = meaning.replace("EFA: ", "EFA ");
+    let mut letters = meaning.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            format!("{}{}", first.to_lowercase(), letters.as_str())
+        }
+        _ => meaning,
+    }
+}
+
+/// A value with its unit, and over what time it was made.
+fn amount(clause: &Clause, value: f64) -> String {
+    if let Some(state) = state(clause.signal, value) {
+        return state;
+    }
+    format!("{}{}", number(clause, value), span(clause))
+}
+
+/// What follows the number of a measure.
+fn span(clause: &Clause) -> String {
+    match clause.measure {
+        Measure::Last => String::new(),
+        Measure::Mean { over_s } | Measure::Rate { over_s }
+            if is_share(clause) && !is_ratio(clause.signal) =>
+        {
+            format!(" of the last {}", duration(over_s))
+        }
+        Measure::Mean { over_s } => format!(" on average over {}", duration(over_s)),
+        Measure::Increase { over_s } => format!(" more in {}", duration(over_s)),
+        Measure::Rate { over_s } => format!(" a second over {}", duration(over_s)),
+        Measure::Windows { over_s, window_s, each_above } => {
+            let (window, over) = (duration(window_s), duration(over_s));
+            format!(" windows of {window} with {} within {over}", growth(each_above))
+        }
+        Measure::Falls { over_s } => format!(" within {}", duration(over_s)),
+        Measure::Growth { over_s, base_s } => {
+            format!(" times the rate of the {} before, over {}", duration(base_s), duration(over_s))
+        }
+    }
+}
+
+fn is_ratio(signal: Signal) -> bool {
+    signal.name().ends_with("_ratio")
+}
+
+/// Whether the measure is a share: of something, or of time.
+fn is_share(clause: &Clause) -> bool {
+    let of_time = match clause.measure {
+        Measure::Mean { .. } => {
+            clause.bits.is_some() || clause.signal.behaviour() == Behaviour::Flag
+        }
+        Measure::Rate { .. } => clause.signal.name().ends_with("_s"),
+        _ => false,
+    };
+    of_time || is_ratio(clause.signal)
+}
+
+/// A number of the clause with its unit.
+fn number(clause: &Clause, value: f64) -> String {
+    const GIB: f64 = 1_073_741_824.0;
+    if is_share(clause) {
+        return percent(value);
+    }
+    if matches!(
+        clause.measure,
+        Measure::Windows { .. } | Measure::Falls { .. } | Measure::Growth { .. }
+    ) {
+        return plain(value);
+    }
+    let name = clause.signal.name();
+    let ends = |end: &str| name.ends_with(end);
+    let unit = match () {
+        () if ends("_bytes_per_s") => return format!("{} GB/s", plain(value / 1e9)),
+        () if ends("_bytes") => return format!("{} GiB", plain(value / GIB)),
+        () if ends("_mb_per_s") => " MB/s",
+        () if ends("_per_min") => " a minute",
+        () if ends("_gbps") => " Gbit/s",
+        () if ends("_mhz") => " MHz",
+        () if ends("_c") => " °C",
+        () if ends("_w") => " W",
+        () if ends("_j") => " J",
+        () if ends("_s") => " s",
+        () => "",
+    };
+    format!("{}{unit}", plain(value))
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 1000.0).round() / 10.0)
+}
+
+/// No tail of a binary fraction, and no row of noughts.
+fn plain(value: f64) -> String {
+    if value != 0.0 && value.abs() < 0.01 {
+        return format!("{value:.1e}");
+    }
+    ((value * 100.0).round() / 100.0).to_string()
+}
+
+/// The name of a state, from the signal's own list of them.
+fn state(signal: Signal, value: f64) -> Option<String> {
+    if signal.behaviour() != Behaviour::State {
+        return None;
+    }
+    let (_, list) = signal.meaning().trim_end_matches('.').split_once(": ")?;
+    let named = list.split(", ").filter_map(|item| item.split_once(' '));
+    let code = plain(value);
+    let name = named.into_iter().find(|(number, _)| *number == code).map(|(_, name)| name);
+    name.map(|name| format!("{name} ({code})"))
+}
+
+/// NVML's reasons for which clocks are held down (nvml.h, `nvmlClocksEventReason*`).
+fn reasons(bits: u64) -> String {
+    let names = [
+        (0x4, "the power limit"),
+        (0x8, "the hardware's slowdown"),
+        (0x20, "the driver's thermal limit"),
+        (0x40, "the hardware's thermal limit"),
+        (0x80, "the server's power brake"),
+    ];
+    let all: u64 = names.iter().map(|(bit, _)| bit).sum();
+    let mut words: Vec<&str> =
+        names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+    if bits & !all != 0 {
+        words.push("another reason");
+    }
+    match words.split_last() {
+        Some((last, first)) if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::rules::Rules;
+    use super::*;
+
+    /// A rule, values with their limits, and what is said.
+    type Case = (&'static str, &'static [(f64, f64)], &'static [&'static str]);
+
+    /// What the clauses of a rule saw, and what clears it.
+    fn told(code: &str, values: &[(f64, f64)]) -> Vec<String> {
+        let rules = Rules::embedded().unwrap();
+        let rule = rules.get(code).unwrap();
+        let measured =
+            values.iter().map(|(value, limit)| Measured { value: *value, limit: *limit });
+        let mut told: Vec<String> = rule
+            .when
+            .iter()
+            .zip(measured)
+            .map(|(clause, measured)| saw(clause, measured))
+            .collect();
+        told.push(clears(rule));
+        told
+    }
+
+    #[test]
+    fn flags_states_thresholds_rates_and_repeats_read_as_sentences() {
+        let cases: [Case; 9] = [
+            (
+                "gpu.lost",
+                &[(1.0, 1.0)],
+                &[
+                    "NVML says that the GPU fell off the bus",
+                    "after 30 s in which NVML finds the GPU",
+                ],
+            ),
+            (
+                "link.down",
+                &[(0.0, 0.0)],
+                &["the link is down", "after 60 s in which the link is up"],
+            ),
+            (
+                "gpu.recovery-drain-and-reset",
+                &[(4.0, 4.0)],
+                &[
+                    "the driver's recovery action: drain and reset (4)",
+                    "after 10 s with the driver's recovery action other than drain and reset (4)",
+                ],
+            ),
+            (
+                "gpu.power-out-of-range",
+                &[(1600.126, 1500.0)],
+                &[
+                    "power drawn: 1600.13 W, above 1500 W",
+                    "after 60 s with power drawn at most 1500 W",
+                ],
+            ),
+            (
+                "gpu.banks-depleted",
+                &[(1.0, 1.0)],
+                &[
+                    "memory banks without spare rows: 1",
+                    "after 60 s with no memory banks without spare rows",
+                ],
+            ),
+            (
+                "nic.symbol-error-burst",
+                &[(12.5, 10.0)],
+                &[
+                    "symbols with errors: 12.5 a second over 30 s, above 10",
+                    "after 60 s with at most 10 symbols with errors a second over 30 s",
+                ],
+            ),
+            (
+                "advice.power-capped",
+                &[(0.62, 0.5)],
+                &[
+                    "time for which the power limit held the clocks down: 62 % of the last 5 min, above 50 %",
+                    "after 60 s with time for which the power limit held the clocks down at most 40 % of the last 5 min",
+                ],
+            ),
+            (
+                "gpu.pcie-narrow",
+                &[(8.0, 16.0)],
+                &[
+                    "PCIe lanes: 8, below 16 (what card and slot can do)",
+                    "after 60 s with PCIe lanes at least what card and slot can do",
+                ],
+            ),
+            (
+                "nic.flapping",
+                &[(4.0, 3.0)],
+                &[
+                    "times that the port went down: 4 within 1 h, the limit is 3",
+                    "after 10 min with fewer than 3 times that the port went down within 1 h",
+                ],
+            ),
+        ];
+        for (code, values, expected) in cases {
+            assert_eq!(told(code, values), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn durations_are_in_the_unit_that_people_count_them_in() {
+        let words = [1, 60, 90, 300, 3600, 5400, 86_400, 604_800].map(duration);
+        assert_eq!(words, ["1 s", "60 s", "90 s", "5 min", "1 h", "90 min", "24 h", "7 days"]);
+    }
+
+    #[test]
+    fn no_rule_speaks_in_names_of_signals() {
+        for rule in Rules::embedded().unwrap().iter().filter(|rule| !rule.when.is_empty()) {
+            let mut said = clears(rule);
+            for clause in &rule.when {
+                said.push_str(&saw(clause, Measured { value: 3.0, limit: 2.0 }));
+                assert!(!said.contains(clause.signal.name()), "{}: {said}", rule.code);
+            }
+            assert!(!said.contains("  "), "{said}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+"""What a call found when it began, so that a failed attempt leaves no trace."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Entry:
+    """Gradients, random states and buffers as they were.
+
+    Gradients that are there are set aside by reference and added back at the end, so that an attempt always begins with
+    none: where the user zeroes with `set_to_none=True`, nothing is stored at all; where gradients are accumulated over
+    several calls there is one more copy of them for the time of the call. Buffers are copied (BatchNorm's are small).
+    """
+
+    def __init__(self, leaves: Sequence[Tensor], modules: Sequence[nn.Module]) -> None:
+        """`modules` are all of them, not only the roots."""
+        self._leaves = leaves
+        self._random = RandomState()
+        self._buffers = [
+            (module, name, buffer, buffer.detach().clone())
+            for module in modules
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self.gradients = [(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None]
+        for leaf, _ in self.gradients:
+            leaf.grad = None
+
+    def gradient_bytes(self) -> int:
+        """What the gradients of a call take."""
+        return sum(leaf.nbytes for leaf in self._leaves if leaf.requires_grad)
+
+    def begin_again(self) -> None:
+        """No gradients, random states and buffers as on entry: the next attempt sees what the first one saw."""
+        for leaf in self._leaves:
+            leaf.grad = None
+        self._random.restore()
+        # All of them: BatchNorm writes its statistics without raising their version.
+        with torch.no_grad():
+            for module, name, buffer, copy in self._buffers:
+                module._buffers[name] = buffer
+                buffer.copy_(copy)
+
+    def give_up(self) -> None:
+        """Everything as it was before the call."""
+        self.begin_again()
+        self.put_gradients_back()
+
+    def put_gradients_back(self) -> None:
+        """The gradients of before, and nothing of this call."""
+        for leaf in self._leaves:
+            leaf.grad = None
+        for leaf, gradient in self.gradients:
+            leaf.grad = gradient
+
+    def add_gradients_back(self) -> None:
+        """The gradients of before plus those of this call, in the tensors of before, as backward itself would do it."""
+        older: list[Tensor] = []
+        newer: list[Tensor] = []
+        for leaf, before in self.gradients:
+            made, leaf.grad = leaf.grad, before
+            if made is None or before is None:
+                continue
+            if made.layout is torch.strided and before.layout is torch.strided:
+                older.append(before)
+                newer.append(made)
+            else:
+                leaf.grad = before + made
+        with torch.no_grad():
+            if older:
+                torch._foreach_add_(older, newer)
+
+    def fold_gradients_in(self) -> None:
+        """Adds the gradients of before to those of this call now, keeping the former whole.
+
+        For a backward pass that reduces over ranks: what was gathered before must be reduced together with the rest.
+        """
+        with torch.no_grad():
+            for leaf, before in self.gradients:
+                if before is not None:
+                    leaf.grad = before.clone() if leaf.grad is None else leaf.grad.add_(before)
+
+
+class RandomState:
+    """The state of every source of randomness that a model is likely to use."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        cuda: Any = torch.cuda
+        self._cuda = cuda.get_rng_state() if cuda.is_initialized() else None
+        self._python = random.getstate()
+        numpy: Any = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def restore(self) -> None:
+        """Puts all of them back."""
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)

@@ -1,0 +1,313 @@
+"""A forward and backward pass that does not die of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from farrier.torch.attempt import Attempts, Count, Setting
+from farrier.torch.ballast import Ballast
+from farrier.torch.entry import Entry
+from farrier.torch.events import Events, default_events
+from farrier.torch.guard_report import DoesNotFit, GuardReport
+from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_sizes, worth_retrying
+from farrier.torch.learned import Learned, Shape
+from farrier.torch.meter import Meter, meter_of
+from farrier.torch.oom import Failure
+from farrier.torch.parallel import average_gradients, parallel_of
+from farrier.torch.recompute import blocks_of
+from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
+from farrier.torch.walk import Walk
+
+#: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
+ASK_CAPACITY_EVERY = 100
+#: Calls between releasing the ballast and trying to take it again: time for the checkpoint that was asked for.
+RETAKE_AFTER = 20
+
+
+def guard(
+    loss_fn: Callable[[Any], Tensor],
+    *,
+    model: nn.Module | Sequence[nn.Module],
+    reduction: Literal["mean", "sum"] = "mean",
+    count: Count | None = None,
+    split: Split | None = None,
+    rows: Callable[[Any], int] | None = None,
+    scaler: Any = None,
+    split_batchnorm: bool = False,
+    recompute_modules: Sequence[nn.Module] | None = None,
+    floor_rows: int = 1,
+    ballast: Ballast | None = None,
+    ask_checkpoint: Callable[[str], object] | None = None,
+    ddp_sync: Literal["after", "last"] = "after",
+    learned: Mapping[str, Any] | None = None,
+    events: Events | None = None,
+    meter: Meter | None = None,
+) -> Guard:
+    """Makes `forward_backward(batch) -> loss` of `loss_fn(batch) -> loss`.
+
+    It runs backward itself and leaves in `p.grad` what one backward of the whole batch would leave, within rounding. On
+    out-of-memory it frees, splits the batch, recomputes activations, holds them in host memory, and at last releases the
+    ballast; what fits is remembered for each shape. No batch is dropped and none is reordered.
+
+    Args:
+        loss_fn: gives the scalar loss of a batch or of some rows of it; runs no backward. Autocast belongs inside.
+        model: every module whose parameters get gradients in `loss_fn`.
+        reduction: whether the loss is a mean or a sum over the batch.
+        count: over how many terms the mean of a batch goes, as int or tensor; by default its rows. For a mean over tokens
+            with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts of pieces must add up to that of the
+            batch, which is checked. A piece of no terms is passed over; a batch of none gives what `loss_fn` gives (NaN).
+        split: cuts unusual batches: `split(batch, sizes)` gives the pieces of these sizes, in order.
+        rows: how many rows a batch has, where it cannot be told; needed with `split` for such batches.
+        scaler: a `torch.amp.GradScaler`; its `scale` is applied to each piece. The loss returned is not scaled.
+        split_batchnorm: split also where BatchNorm is in training mode, whose statistics are then those of the pieces.
+        recompute_modules: the blocks to recompute; by default the children of the model's longest list of blocks.
+        floor_rows: at so few rows recomputing comes before splitting further, for rows too short to fill the GPU.
+        ballast: memory to release when nothing else helps.
+        ask_checkpoint: called with the reason after a step that needed the ballast.
+        ddp_sync: under DistributedDataParallel, gradients are reduced once a call on every rank, however many pieces each
+            runs. "after": when all gradients are there; a rank may run out of memory anywhere before and try again. "last":
+            in the last piece's backward, overlapped with it; running out of memory in the middle of that ends the job with
+            `OutOfStep`. Under the user's own `no_sync()` nothing is reduced.
+        learned: what `Guard.learned_sizes()` gave in an earlier run.
+        events: whom to tell; by default the node's agent.
+        meter: what reads the device's memory; by default torch's counters on CUDA.
+
+    Rounding: pieces add up in the gradients' own type. With bfloat16 gradients each piece adds a rounding of 2^-9, as any
+    gradient accumulation does. Dropout draws other masks for pieces than for the whole; a retry draws the same as if its
+    plan had been the first. `torch.cuda.max_memory_allocated` begins anew in calls whose shape is not known yet.
+
+    FSDP is refused: each forward and backward of a sharded model gathers and scatters over all ranks, so that all ranks
+    must run the same number of pieces and an attempt on one rank cannot be given up alone. What it needs is a plan that all
+    ranks agree on before the step (the most pieces any rank needs), and no failing attempt: split the batch to the size
+    that fits on every rank, in the data loader.
+
+    """
+    modules = [model] if isinstance(model, nn.Module) else list(model)
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction is {reduction!r}: give 'mean' or 'sum', as the loss is made")
+    if ddp_sync not in ("after", "last"):
+        raise ValueError(f"ddp_sync is {ddp_sync!r}: give 'after' or 'last'")
+    setting = Setting(
+        loss_fn=loss_fn,
+        modules=modules,
+        blocks=list(recompute_modules) if recompute_modules is not None else blocks_of(modules),
+        mean=reduction == "mean",
+        count=count,
+        split=split or pieces_of,
+        scaler=scaler,
+        parallel=parallel_of(modules),
+        sync_last=ddp_sync == "last",
+    )
+    made = Guard(setting, rows=rows or row_count, split_batchnorm=split_batchnorm, floor_rows=floor_rows)
+    made.ballast, made.ask_checkpoint = ballast, ask_checkpoint
+    made.events = events if events is not None else default_events()
+    made.meter = meter
+    if learned is not None:
+        made.learned = Learned.from_json(learned)
+    return made
+
+
+class Guard:
+    """Made by `guard`; called with each batch."""
+
+    def __init__(self, setting: Setting, *, rows: Callable[[Any], int], split_batchnorm: bool, floor_rows: int) -> None:
+        self.setting = setting
+        self.learned = Learned()
+        self.ballast: Ballast | None = None
+        self.ask_checkpoint: Callable[[str], object] | None = None
+        self.events: Events = default_events()
+        self.meter: Meter | None = None
+        self._attempts = Attempts(setting)
+        self._walk = Walk(setting.modules)
+        self._rows = rows
+        self._split_batchnorm = split_batchnorm
+        self._floor_rows = floor_rows
+        self._counts: Counter[str] = Counter()
+        self._saved: Counter[str] = Counter()
+        self._notes: dict[str, None] = {}
+        self._retry_s = 0.0
+        self._peak_bytes: int | None = None
+        self._released_at: int | None = None
+        self._capacity_bytes: int | None = None
+
+    def __call__(self, batch: Any) -> Tensor:
+        """Forward and backward of the batch; the detached loss of the whole of it."""
+        self._counts["calls"] += 1
+        meter = self.meter = self.meter or meter_of(self._device())
+        self._retake_ballast(meter)
+        shape, means = self._look_at(batch)
+        entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
+        try:
+            return self._climb(batch, shape, means, entry, meter)
+        except BaseException:
+            entry.put_gradients_back()
+            raise
+
+    def report(self) -> GuardReport:
+        """What was done so far."""
+        safe = {
+            f"{key} ({mode.value})": seen.safe_rows for (key, mode), seen in self.learned.shapes.items() if seen.safe_rows
+        }
+        return GuardReport(
+            calls=self._counts["calls"],
+            split_calls=self._counts["split"],
+            ooms=self._counts["ooms"],
+            lost=self._counts["lost"],
+            saved=dict(self._saved),
+            retry_s=self._retry_s,
+            safe_rows=safe,
+            peak_bytes=self._peak_bytes,
+            notes=list(self._notes),
+        )
+
+    def learned_sizes(self) -> dict[str, Any]:
+        """The sizes that fit, as plain values for a checkpoint; give them to `guard(learned=...)` on resuming."""
+        return self.learned.to_json()
+
+    def _climb(self, batch: Any, shape: Shape, means: Means, entry: Entry, meter: Meter) -> Tensor:
+        """Attempts, from the planned one up the ladder, until one ends well or none is left."""
+        base = meter.allocated()
+        self.learned.fix(entry.gradient_bytes())
+        known = self.learned.measured(shape, means.plan(Mode.PLAIN, shape.rows))
+        if not known or self._counts["calls"] % ASK_CAPACITY_EVERY == 0:
+            self._capacity_bytes = meter.capacity()
+        room = None if self._capacity_bytes is None or base is None else self._capacity_bytes - base
+        plan = self.learned.plan(shape, means, room)
+        tried: list[str] = []
+        rung: Rung | None = None
+        while True:
+            measuring = not self.learned.measured(shape, plan)
+            if measuring:
+                meter.restart_peak()
+            began = time.perf_counter()
+            sizes = piece_sizes(shape.rows, plan.rows)
+            outcome = self._attempts.run(batch, plan, sizes, entry)
+            if not isinstance(outcome, Failure):
+                self._ended_well(shape, plan, rung, base, meter if measuring else None, len(sizes))
+                return self._finish(outcome, entry)
+            # Freeing before anything else is asked: what the failed attempt held must not count.
+            meter.free()
+            entry.begin_again()
+            step = self._after_failure(outcome, shape, plan, means, base, meter, rung)
+            self._retry_s += time.perf_counter() - began
+            tried.append(f"{rung.value if rung else 'as planned'} ({plan}): {outcome.message}")
+            if step is None:
+                self._counts["lost"] += 1
+                entry.give_up()
+                raise self._does_not_fit(tried, shape, outcome, meter) from None
+            rung, plan = step.rung, step.plan
+
+    def _after_failure(
+        self, failure: Failure, shape: Shape, plan: Plan, means: Means, base: int | None, meter: Meter, rung: Rung | None
+    ) -> Step | None:
+        """Tells, learns, and says what to try next."""
+        self._counts["ooms"] += 1
+        with contextlib.suppress(Exception):
+            self.events.oom(failure.wanted_bytes, rung=rung.value if rung else "none", rows=plan.rows, shape=shape.key)
+        capacity, now = meter.capacity(), meter.allocated()
+        self._capacity_bytes = capacity
+        garbage = None if base is None or now is None else base - now
+        perhaps = worth_retrying(failure.wanted_bytes, failure.allocated_bytes, capacity, garbage)
+        room = None if capacity is None or now is None else capacity - now
+        retry = perhaps and rung is None
+        if not retry:
+            fragmented = perhaps and failure.allocated_bytes is not None
+            self.learned.failed(shape, plan, room, fragmented=fragmented)
+        fitting = self.learned.fitting_rows(shape, plan.mode, room) if room is not None else None
+        step = climb(plan, means, retry_same=retry, fitting_rows=fitting)
+        if step is not None and step.rung is Rung.BALLAST and self.ballast is not None:
+            self.ballast.release()
+            self._released_at = self._counts["calls"]
+        return step
+
+    def _ended_well(
+        self, shape: Shape, plan: Plan, rung: Rung | None, base: int | None, meter: Meter | None, pieces: int
+    ) -> None:
+        need: int | None = None
+        if meter is not None:
+            peak = meter.peak()
+            if peak is not None:
+                self._peak_bytes = max(self._peak_bytes or 0, peak)
+                need = peak - base if base is not None and peak > base else None
+        if not plan.without_ballast:
+            self.learned.fitted(shape, plan, need)
+        self._counts["split"] += pieces > 1
+        if rung is None:
+            return
+        self._saved[rung.value] += 1
+        if rung is Rung.BALLAST:
+            reason = f"a step of {shape.rows} rows of {shape.key} needed the memory ballast: there may be no second time"
+            self._notes[reason] = None
+            with contextlib.suppress(Exception):
+                self.events.phase("low-memory")
+            if self.ask_checkpoint is not None:
+                self.ask_checkpoint(reason)
+
+    def _finish(self, loss: Tensor, entry: Entry) -> Tensor:
+        """Adds what was gathered before the call, and reduces over the ranks where the last backward did not."""
+        wrapper = self.setting.parallel
+        if wrapper is None or not wrapper.require_backward_grad_sync:
+            entry.add_gradients_back()
+        elif not self.setting.sync_last:
+            entry.add_gradients_back()
+            average_gradients(wrapper)
+        return loss
+
+    def _does_not_fit(self, tried: Sequence[str], shape: Shape, failure: Failure, meter: Meter) -> DoesNotFit:
+        return DoesNotFit(
+            tried,
+            shape=f"{shape.rows} rows of {shape.key}",
+            wanted_bytes=failure.wanted_bytes,
+            allocated_bytes=failure.allocated_bytes,
+            capacity_bytes=meter.capacity(),
+            impossible=list(self._notes),
+        )
+
+    def _look_at(self, batch: Any) -> tuple[Shape, Means]:
+        """The batch's shape, and what can be done with it."""
+        can_split = True
+        try:
+            rows = self._rows(batch)
+        except NotSplittable as error:
+            rows, can_split = 1, False
+            self._notes[f"not split: {error}"] = None
+        if can_split and not self._split_batchnorm and self._has_batchnorm():
+            can_split = False
+            self._notes[
+                "not split: BatchNorm in training mode mixes the rows; split_batchnorm=True splits all the same"
+            ] = None
+        if not self.setting.blocks:
+            self._notes["not recomputed: the model has no list of blocks; name them with recompute_modules="] = None
+        means = Means(
+            rows=rows,
+            split=can_split and rows > 1,
+            recompute=bool(self.setting.blocks),
+            ballast=self.ballast is not None and self.ballast.held,
+            floor_rows=self._floor_rows,
+        )
+        return describe(batch, rows), means
+
+    def _has_batchnorm(self) -> bool:
+        kind = nn.modules.batchnorm._BatchNorm
+        return any(module.training and isinstance(module, kind) for module in self._walk.modules())
+
+    def _device(self) -> torch.device:
+        return next((parameter.device for parameter in self._walk.parameters()), torch.device("cpu"))
+
+    def _retake_ballast(self, meter: Meter) -> None:
+        """Holds the ballast again, some calls after its release, when there is room for it and for the highest peak."""
+        if self.ballast is None or self.ballast.held or self._released_at is None:
+            return
+        if self._counts["calls"] - self._released_at < RETAKE_AFTER:
+            return
+        self._released_at = self._counts["calls"]
+        capacity, peak = meter.capacity(), self._peak_bytes
+        if capacity is None or peak is None or capacity - peak >= self.ballast.size_bytes:
+            self.ballast.take()

@@ -1,0 +1,100 @@
+"""The Trainer of Hugging Face with whole steps: forward, backward, clipping and optimizer in a call that can be a graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from farrier.torch.graphed import Step, step
+from farrier.torch.lengths import Lengths
+from farrier.torch.policy import Policy
+
+log = logging.getLogger("farrier.torch")
+
+
+class Whole:
+    """What stands in a Trainer in place of its parts of a step.
+
+    The Trainer calls forward and backward for each micro-batch, and then clips and steps. Here micro-batches wait until
+    the last one of an update is there; then the whole update runs at once, and the Trainer's own clipping and stepping
+    find it done. Order and content of the batches are the Trainer's.
+    """
+
+    def __init__(self, trainer: Any, options: dict[str, Any]) -> None:
+        self.step: Step | None = None
+        self._trainer, self._options = trainer, options
+        self._backward = trainer.training_step
+        self._waiting: list[dict[str, Any]] = []
+        self._norm: Tensor | None = None
+
+    def training_step(self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Any = None, **_: Any) -> Tensor:
+        """A micro-batch; with the last one of an update, the update. Gives the loss, or nothing while it waits."""
+        self._waiting.append(dict(inputs))
+        device = self._trainer.args.device
+        if not self._trainer.accelerator.sync_gradients:
+            return torch.zeros((), device=device)
+        items = None if num_items_in_batch is None else torch.as_tensor(num_items_in_batch).to(device)
+        batch = {"micro": self._waiting, "items": items}
+        self._waiting = []
+        if self.step is None:
+            self.step = self._made(model)
+        loss, norm = self.step(batch)
+        self._norm = norm
+        return torch.as_tensor(loss)
+
+    def _made(self, model: Any) -> Step:
+        optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+        self._trainer.optimizer.step = _done
+        self._trainer.accelerator.clip_grad_norm_ = self._clipped
+
+        def update(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+            optimizer.zero_grad(set_to_none=True)
+            losses = [self._backward(model, dict(micro), batch["items"]) for micro in batch["micro"]]
+            limit = self._trainer.args.max_grad_norm or float("inf")
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+            optimizer.step()
+            return torch.stack([loss.detach() for loss in losses]).sum(), norm
+
+        return step(update, model=model, optimizer=optimizer, **self._options)
+
+    def _clipped(self, *_: Any, **__: Any) -> Tensor | None:
+        return self._norm
+
+
+def _done(*_: Any, **__: Any) -> None:
+    """The optimizer's step, which the whole step made."""
+
+
+def trainer(
+    trainer: Any, *, compile: bool | Mapping[str, Any] = False, lengths: Lengths | None = None, policy: Policy | None = None
+) -> Any:
+    """Lets a `transformers.Trainer` run each update as one verified graph. Call it before `train()`; gives the Trainer.
+
+    `trainer.farrier.step.report` says what became of it. Left as they are, with a word in the log: float16 with a
+    scaler, DeepSpeed, FSDP and DataParallel, whose updates are not one function on one device.
+
+    Tried with transformers 5.17 and 5.22.
+    """
+    why = _hindrance(trainer)
+    if why:
+        log.warning("the Trainer is left as it is: %s", why)
+        return trainer
+    whole = Whole(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
+    trainer.training_step = whole.training_step
+    trainer.farrier = whole
+    return trainer
+
+
+def _hindrance(trainer: Any) -> str | None:
+    kind = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
+    if any(name in kind for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
+        return f"it runs with {kind.rsplit('.', 1)[-1]}"
+    if getattr(trainer.accelerator, "scaler", None) is not None or trainer.args.fp16:
+        return "it scales float16 gradients: use bf16=True"
+    if trainer.args.n_gpu > 1:
+        return "it runs DataParallel on several GPUs in one process: use torchrun"
+    return None

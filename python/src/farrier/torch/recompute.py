@@ -1,0 +1,122 @@
+"""Activations that are not kept: computed again in backward, or held in host memory until then."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+#: Saved tensors smaller than this stay on the device: together they are little, and each copy has a cost of its own.
+LARGE_BYTES = 1 << 20
+
+
+def blocks_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """The blocks to recompute: the children of the longest ModuleList or Sequential, or of none if there is none.
+
+    A list of blocks is what every decoder and encoder has; of two equally long ones the first counts.
+    """
+    lists = [
+        list(module)
+        for root in modules
+        for module in root.modules()
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1
+    ]
+    # A Sequential of single layers saves little: lists whose children have children come first.
+    lists.sort(key=lambda found: (any(True for child in found for _ in child.children()), len(found)), reverse=True)
+    return lists[0] if lists else []
+
+
+@contextlib.contextmanager
+def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, each block keeps its inputs only and is computed again in backward, with the same randomness.
+
+    Compiled code runs eagerly within (both `torch.compile(model)` and `model.compile()`; this needs torch 2.6, on 2.5 a
+    compiled model keeps its compiled code and recomputes nothing): a compiled graph has its own idea of what is kept, and
+    an attempt of last resort is no place for compiling. Nothing stays behind, also after an error.
+    """
+    set_stance: Any = getattr(torch.compiler, "set_stance", None)
+    with contextlib.ExitStack() as stack:
+        # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
+        if set_stance is not None and "torch._dynamo" in sys.modules:
+            stack.enter_context(set_stance("force_eager"))
+        for block in dict.fromkeys(blocks):
+            own = block.__dict__.get("forward")
+            block.__dict__["forward"] = _recomputed(block, block.forward)
+            stack.callback(_put_back, block, own)
+        yield
+
+
+def _put_back(block: nn.Module, own: Any) -> None:
+    if own is None:
+        del block.__dict__["forward"]
+    else:
+        block.__dict__["forward"] = own
+
+
+def _recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        passes = 0
+
+        def once_more(*args: Any, **kwargs: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            # The second pass must not count twice in running statistics.
+            with scratch_buffers(block) if passes > 1 else contextlib.nullcontext():
+                return forward(*args, **kwargs)
+
+        return checkpoint(once_more, *args, use_reentrant=False, preserve_rng_state=True, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def scratch_buffers(block: nn.Module) -> Iterator[None]:
+    """Within, the block writes to copies of its buffers, which are then dropped."""
+    kept = [(module, name, buffer) for module in block.modules() for name, buffer in module._buffers.items()]
+    try:
+        for module, name, buffer in kept:
+            if buffer is not None:
+                module._buffers[name] = buffer.detach().clone()
+        yield
+    finally:
+        for module, name, buffer in kept:
+            module._buffers[name] = buffer
+
+
+@contextlib.contextmanager
+def offloading(
+    modules: Sequence[nn.Module], *, large_bytes: int = LARGE_BYTES, device_type: str = "cuda"
+) -> Iterator[None]:
+    """Within, large saved activations go to pinned host memory and come back in backward.
+
+    Weights are saved by reference as ever: a copy of them would save nothing. Copies are ordered by the current stream.
+    """
+    weights = {parameter.untyped_storage().data_ptr() for root in modules for parameter in root.parameters()}
+
+    def pack(tensor: Tensor) -> Tensor | tuple[torch.device, Tensor]:
+        away = (
+            tensor.device.type == device_type
+            and tensor.layout is torch.strided
+            and tensor.nbytes >= large_bytes
+            and tensor.untyped_storage().data_ptr() not in weights
+        )
+        if not away:
+            return tensor
+        pinned = tensor.device.type == "cuda"
+        host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
+        host.copy_(tensor.detach(), non_blocking=pinned)
+        return tensor.device, host
+
+    def unpack(packed: Tensor | tuple[torch.device, Tensor]) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        device, host = packed
+        return host.to(device, non_blocking=True)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield

@@ -1,0 +1,114 @@
+"""A batch as rows: how many it has, what shape they are of, and its pieces.
+
+A batch is any nesting of dicts (and what has a dict's methods, such as Hugging Face's BatchEncoding), lists, tuples,
+namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are cut, and lists of plain
+values that have one for each row; all else is passed whole to each piece. Pieces are views: nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from farrier.torch.batch import rebuild
+from farrier.torch.learned import Shape
+
+Split = Callable[[Any, Sequence[int]], Sequence[Any]]
+
+
+class NotSplittable(ValueError):
+    """Which dimension is that of the rows cannot be told from the batch."""
+
+
+def _is_plain(value: Any) -> bool:
+    """A list without tensors: one value a row, such as texts or names."""
+    return (
+        isinstance(value, (list, tuple))
+        and bool(value)
+        and all(isinstance(item, (str, bytes, int, float, bool)) or item is None for item in value)
+    )
+
+
+def leaves(batch: Any) -> list[Any]:
+    """Every leaf, in order. A list of plain values is one leaf."""
+    found: list[Any] = []
+    rebuild(batch, lambda _, leaf: found.append(leaf), whole=_is_plain)
+    return found
+
+
+def _extent(leaf: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor or array; None for anything else."""
+    shape = getattr(leaf, "shape", None)
+    return tuple(int(size) for size in shape) if shape is not None and hasattr(leaf, "__getitem__") else None
+
+
+def row_count(batch: Any) -> int:
+    """How many rows a batch has: the first dimension that most of its tensors share.
+
+    Raises `NotSplittable` where that is a matter of guessing: a wrong guess would be a wrong gradient.
+    """
+    if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Mapping) for item in batch):
+        raise NotSplittable("the batch is a list of samples, which may depend on each other: give `split=` and `rows=`")
+    extents = [extent for extent in map(_extent, leaves(batch)) if extent]
+    if not extents:
+        raise NotSplittable("the batch has no tensor with a dimension: give `split=` and `rows=`")
+    counts = Counter(extent[0] for extent in extents).most_common(2)
+    if len(counts) == 2 and counts[0][1] == counts[1][1]:
+        sizes = " and ".join(str(size) for size, _ in counts)
+        raise NotSplittable(f"as many tensors have {sizes} as first dimension: give `split=` and `rows=`")
+    return counts[0][0]
+
+
+def describe(batch: Any, rows: int) -> Shape:
+    """The shape of a batch of that many rows."""
+    parts: list[str] = []
+    elements = 0
+    for leaf in leaves(batch):
+        extent = _extent(leaf)
+        if extent is None:
+            continue
+        inner = ",".join(map(str, extent[1:]))
+        if extent and extent[0] == rows:
+            parts.append(f"{_kind(leaf)}[*,{inner}]" if inner else f"{_kind(leaf)}[*]")
+            size = 1
+            for each in extent[1:]:
+                size *= each
+            elements += size
+        else:
+            parts.append(f"{_kind(leaf)}[{','.join(map(str, extent))}]")
+    return Shape(" ".join(parts), rows, elements)
+
+
+def _kind(leaf: Any) -> str:
+    return str(getattr(leaf, "dtype", type(leaf).__name__)).removeprefix("torch.")
+
+
+def pieces_of(batch: Any, sizes: Sequence[int]) -> list[Any]:
+    """The pieces of these sizes, in order. The sizes add up to the rows."""
+    rows = sum(sizes)
+    made: list[Any] = []
+    start = 0
+    for size in sizes:
+        made.append(rebuild(batch, _cut(rows, start, start + size), whole=_is_plain))
+        start += size
+    return made
+
+
+def _cut(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
+    def cut(_: str, leaf: Any) -> Any:
+        extent = _extent(leaf)
+        if extent and extent[0] == rows:
+            return leaf[start:end]
+        if _is_plain(leaf) and len(leaf) == rows:
+            return leaf[start:end]
+        return leaf
+
+    return cut
+
+
+def gradient_leaves(batch: Any) -> list[Tensor]:
+    """Tensors of the batch that gather gradients themselves."""
+    return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad]

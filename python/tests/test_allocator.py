@@ -1,0 +1,62 @@
+import pytest
+
+from farrier.torch.allocator import choose, parse, unparse
+
+NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def test_expandable_segments_where_nothing_is_in_the_way():
+    choice = choose({}, (2, 11), "linux")
+    assert choice.variables == {NEW: "expandable_segments:True"}
+    assert choice.expandable
+    assert choose({}, (2, 8), "linux").variables == {OLD: "expandable_segments:True"}
+
+
+@pytest.mark.parametrize("use", ["ipc", "rdma", "nccl_registered"])
+def test_classic_segments_for_memory_that_is_shared(use):
+    choice = choose({}, (2, 11), "linux", **{use: True})
+    assert not choice.expandable
+    assert choice.value == ""
+    assert "classic_pool()" in str(choice)
+
+
+def test_other_systems_have_none():
+    assert not choose({}, (2, 11), "win32").expandable
+
+
+def test_what_the_user_set_stays_in_the_name_he_used():
+    choice = choose({OLD: "max_split_size_mb:128, roundup_power2_divisions:[256:1,512:2,>:4]"}, (2, 11), "linux")
+    assert choice.variables == {
+        OLD: "max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:True"
+    }
+    assert f"{OLD} was set and stays" in choice.why
+
+
+@pytest.mark.parametrize(
+    ("settings", "expandable"),
+    [("expandable_segments:False", False), ("expandable_segments:True", True), ("backend:cudaMallocAsync", False)],
+)
+def test_the_users_word_is_the_last(settings, expandable):
+    choice = choose({NEW: settings}, (2, 11), "linux", ipc=True)
+    assert choice.variables == {NEW: settings}
+    assert choice.expandable is expandable
+    assert "the user's" in choice.why[-1]
+
+
+def test_two_names_are_made_to_say_the_same():
+    choice = choose(
+        {OLD: "expandable_segments:True,max_split_size_mb:64", NEW: "expandable_segments:False"}, (2, 11), "linux"
+    )
+    assert choice.variables == dict.fromkeys((OLD, NEW), "expandable_segments:False,max_split_size_mb:64")
+
+
+def test_settings_are_read_and_written():
+    text = "a:1,b:[x:1,y:2],c:True"
+    assert parse(text) == {"a": "1", "b": "[x:1,y:2]", "c": "True"}
+    assert unparse(parse(text)) == text
+    assert parse("") == {}
+    assert parse(" , a : 1 ,") == {"a": "1"}
+    with pytest.raises(ValueError, match="has no value"):
+        parse("expandable_segments")
+    with pytest.raises(ValueError, match="not closed"):
+        parse("a:[1,b:2")

@@ -1,0 +1,48 @@
+"""A small Trainer, as it is and with whole steps."""
+
+import torch
+import transformers
+
+import farrier.torch
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, count):
+        generator = torch.Generator().manual_seed(3)
+        self.rows = torch.randint(0, 64, (count, 12), generator=generator)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, place):
+        return {"input_ids": self.rows[place], "labels": self.rows[place]}
+
+
+def losses(folder, whole, accumulation, *, cpu=True, steps=7, **more):
+    transformers.set_seed(5)
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=64
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=1e-2,
+        lr_scheduler_type="cosine",
+        max_grad_norm=0.5,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=cpu,
+        seed=5,
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(
+        model=transformers.LlamaForCausalLM(config), args=arguments, train_dataset=Rows(400), **more
+    )
+    if whole:
+        farrier.torch.trainer(trainer, policy=farrier.torch.Policy(warmups=2, gain=0.0, profile=False))
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+    return [(entry["loss"], float(entry["grad_norm"]), entry["learning_rate"]) for entry in logged], trainer

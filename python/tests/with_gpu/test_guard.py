@@ -1,0 +1,221 @@
+"""The guard on a real GPU: real out-of-memory under a cap, the same gradients, and nothing held afterwards."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import farrier.torch
+from farrier.bench.model import IGNORED, build
+
+SOURCE = str(Path(farrier.torch.__file__).parents[2])
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cap():
+    """Sets a cap in bytes; lifts it afterwards."""
+    total = torch.cuda.mem_get_info()[1]
+
+    def set_to(size_bytes):
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, size_bytes / total))
+
+    yield set_to
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@pytest.fixture
+def model():
+    made = build("191m", device="cuda", dtype=torch.float32)
+    yield made
+    made.zero_grad(set_to_none=True)
+
+
+def batch_of(model, rows, length, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, model.shape.vocabulary, (rows, length + 1), generator=generator)
+    labels = ids[:, 1:].clone()
+    labels[torch.rand(labels.shape, generator=generator) < 0.3] = IGNORED
+    return {"ids": ids[:, :-1].cuda(), "labels": labels.cuda()}
+
+
+def guard(model, **more):
+    return farrier.torch.guard(
+        lambda b: model(b["ids"], b["labels"]), model=model, count=lambda b: (b["labels"] != IGNORED).sum(), **more
+    )
+
+
+def whole(model, batch):
+    """Loss, gradients on the host, and how many bytes the step took above what was there."""
+    torch.cuda.reset_peak_memory_stats()
+    base = torch.cuda.memory_allocated()
+    loss = model(batch["ids"], batch["labels"])
+    loss.backward()
+    need = torch.cuda.max_memory_allocated() - base
+    gradients = [parameter.grad.cpu() for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return loss.detach(), gradients, base, need
+
+
+def check(model, loss, expected):
+    torch.testing.assert_close(loss, expected[0], rtol=1e-5, atol=1e-6)
+    for (name, parameter), gradient in zip(model.named_parameters(), expected[1], strict=True):
+        error = (parameter.grad.cpu() - gradient).norm() / gradient.norm().clamp_min(1e-12)
+        assert error < 1e-3, f"{name}: {error:.2e}"
+
+
+@pytest.mark.parametrize(("rows", "share"), [(8, 0.6), (7, 0.4)])
+def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
+    batch = batch_of(model, rows, 1024)
+    expected = whole(model, batch)
+    base, need = expected[2:]
+    cap(base + int(share * need))
+    run = guard(model)
+    check(model, run(batch), expected)
+    report = run.report()
+    assert report.ooms >= 1
+    assert report.saved.get("split") == 1
+    failures = report.ooms
+    model.zero_grad(set_to_none=True)
+    check(model, run(batch), expected)
+    assert run.report().ooms == failures, "planned the second time"
+
+
+def test_a_single_row_is_recomputed(model, cap):
+    batch = batch_of(model, 1, 4096)
+    expected = whole(model, batch)
+    base, need = expected[2:]
+    saved = set()
+    for share in (0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5):
+        cap(base + int(share * need))
+        run = guard(model)
+        try:
+            loss = run(batch)
+        except farrier.torch.DoesNotFit:
+            break
+        check(model, loss, expected)
+        model.zero_grad(set_to_none=True)
+        saved |= set(run.report().saved)
+    assert "recompute" in saved
+
+
+def test_offload_gives_the_same_gradients(model):
+    from farrier.torch.ladder import Plan
+
+    batch = batch_of(model, 1, 2048)
+    expected = whole(model, batch)
+    run = guard(model)
+    shape, _ = run._look_at(batch)
+    for plan in (Plan(1), Plan(1, recompute=True)):
+        run.learned.failed(shape, plan, None, fragmented=False)
+    check(model, run(batch), expected)
+    assert "offload" in {mode.value for _, mode in run.learned.shapes}
+
+
+def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
+    batch = batch_of(model, 2, 2048)
+    whole(model, batch_of(model, 1, 64))  # cuBLAS keeps its workspace from here on.
+    random_before = torch.cuda.get_rng_state()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    cap(before + 64 * 2**20)
+    run = guard(model)
+    with pytest.raises(farrier.torch.DoesNotFit) as caught:
+        run(batch)
+    assert caught.value.wanted_bytes is not None
+    assert caught.value.capacity_bytes is not None
+    gc.collect()
+    assert torch.cuda.memory_allocated() - before < 2**20
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.cuda.get_rng_state(), random_before)
+
+
+def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
+    batch = batch_of(model, 1, 1024)
+    expected = whole(model, batch)
+    base = expected[2]
+    cap(base + 4 * GIB)
+    asked: list[str] = []
+    ballast = farrier.torch.Ballast(4 * GIB - 128 * 2**20)
+    run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
+    check(model, run(batch), expected)
+    assert run.report().saved == {"ballast": 1}
+    assert len(asked) == 1
+    assert not ballast.held
+
+
+def test_half_precision_stays_close(cap):
+    model = build("191m", device="cuda", dtype=torch.bfloat16)
+    batch = batch_of(model, 8, 1024)
+    expected = whole(model, batch)
+    cap(expected[2] + int(0.5 * expected[3]))
+    run = guard(model)
+    loss = run(batch)
+    torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)
+    assert run.report().split_calls == 1
+    errors = [
+        ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
+        for parameter, gradient in zip(model.parameters(), expected[1], strict=True)
+    ]
+    # Each of the pieces rounds to 8 bits; where much cancels (norms) more of it shows.
+    assert statistics.median(errors) < 0.02, errors
+    assert max(errors) < 0.15, errors
+
+
+ALLOCATOR = """
+import json, farrier.torch
+choice = farrier.torch.configure_allocator()
+import torch
+def kind(tensor):
+    at = tensor.data_ptr()
+    for segment in torch.cuda.memory_snapshot():
+        if segment["address"] <= at < segment["address"] + segment["total_size"]:
+            return segment["is_expandable"]
+before = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+cached = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+del cached  # Expandable memory that lies ready must not be handed out within.
+with farrier.torch.classic_pool() as pool:
+    inside = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    small = torch.empty(1000, dtype=torch.uint8, device="cuda")
+after = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+del inside
+with farrier.torch.classic_pool():
+    again = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+outside = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+late = "allowed"
+try:
+    farrier.torch.configure_allocator()
+except RuntimeError as error:
+    late = str(error).splitlines()[0]
+kinds = [kind(t) for t in (before, small, after, again, outside)]
+settings = torch.cuda.memory._snapshot()["allocator_settings"]
+print(json.dumps({"expandable": choice.expandable, "kinds": kinds, "late": late, "settings": str(settings)}))
+"""
+
+
+def test_buffers_of_the_classic_pool_are_classic_and_the_rest_is_expandable():
+    environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATOR],
+        env={**environment, "PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["expandable"]
+    assert found["kinds"] == [True, False, True, False, True], found
+    assert "CUDA has started" in found["late"]

@@ -1,0 +1,485 @@
+"""The same loss and the same gradients, whatever had to be done for them."""
+
+import copy
+import functools
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import farrier.torch
+from farrier.torch import attempt, guarded
+from farrier.torch.ladder import Plan
+from farrier.torch.meter import NoMeter
+from farrier.torch.recompute import offloading
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+# A row of 5 x 4 keeps 20 bytes three times in each of four blocks. Recomputed, one block's 60 at a time.
+ROW = 240
+
+
+def squares(model, batch, reduction="mean"):
+    errors = ((model(batch["x"]) - batch["y"]) ** 2)[batch["keep"]]
+    return errors.mean() if reduction == "mean" else errors.sum()
+
+
+def terms(batch):
+    return batch["keep"].sum()
+
+
+def whole(model, batch, reduction="mean"):
+    """Loss and gradients of one backward of the whole batch, in a memory without limit."""
+    fresh = copy.deepcopy(model)
+    for parameter in fresh.parameters():
+        parameter.grad = None
+    loss = squares(fresh, batch, reduction)
+    loss.backward()
+    return loss.detach(), [parameter.grad for parameter in fresh.parameters()]
+
+
+def guard(model, memory, reduction="mean", **more):
+    more = {"count": terms, "meter": memory, **more}
+    return farrier.torch.guard(lambda b: squares(model, b, reduction), model=model, reduction=reduction, **more)
+
+
+def check(model, loss, expected):
+    torch.testing.assert_close(loss, expected[0], **EXACT)
+    for parameter, gradient in zip(model.parameters(), expected[1], strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, **EXACT)
+
+
+@pytest.fixture
+def offload_here(monkeypatch):
+    """On a CPU, offloading takes the CPU's own tensors away."""
+    monkeypatch.setattr(attempt, "offloading", functools.partial(offloading, large_bytes=1, device_type="cpu"))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("ignored", [0.0, 0.5])
+@pytest.mark.parametrize("fits", [1, 2, 3, 5])
+def test_split_is_exact(net, batch, memory, reduction, rows, ignored, fits):
+    model, given = net(), batch(rows=rows, ignored=ignored)
+    expected = whole(model, given, reduction)
+    memory.limit = fits * ROW
+    run = guard(model, memory, reduction)
+    check(model, run(given), expected)
+    report = run.report()
+    assert (report.ooms > 0) == (rows > fits)
+    assert report.saved == ({"split": 1} if rows > fits else {})
+    assert report.lost == 0
+
+
+@pytest.mark.parametrize("block", [0, 1, 3])
+@pytest.mark.parametrize("fits", [1, 3])
+def test_out_of_memory_in_the_middle_of_backward_leaves_no_trace(net, batch, memory, block, fits):
+    model, given = net(refuses=block), batch(rows=7)
+    expected = whole(model, given)
+    memory.backward_limit = fits * 20
+    run = guard(model, memory)
+    check(model, run(given), expected)
+    assert run.report().ooms >= 1
+    assert run.report().saved == {"split": 1}
+
+
+def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
+    model, given = net(), batch()
+    expected = whole(model, given)
+    memory.limit = ROW // 2
+    run = guard(model, memory)
+    check(model, run(given), expected)
+    assert run.report().saved == {"recompute": 1}
+    assert all("forward" not in block.__dict__ for block in model.blocks)
+
+
+def test_offload_is_exact(net, batch, memory, offload_here):
+    model, given = net(layers=1), batch()
+    expected = whole(model, given)
+    memory.limit = 45  # Two of a row's three.
+    run = guard(model, memory, recompute_modules=[])
+    check(model, run(given), expected)
+    assert run.report().saved == {"offload": 1}
+
+
+def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_here):
+    model, given = net(dropout=0.2), batch(rows=1)
+    torch.manual_seed(2)
+    expected = whole(model, given)
+    run = guard(model, memory)
+    shape, _ = run._look_at(given)
+    for plan in (Plan(1), Plan(1, recompute=True)):
+        run.learned.failed(shape, plan, None, fragmented=False)
+    torch.manual_seed(2)
+    check(model, run(given), expected)
+    assert [mode.value for _, mode in run.learned.shapes] == ["plain", "recompute", "offload"]
+
+
+class Ballast:
+    """As the real one, of the simulated memory."""
+
+    size_bytes, held = 200, True
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def release(self):
+        self.held = False
+        self.memory.limit += self.size_bytes
+
+    def take(self):
+        self.held = True
+        self.memory.limit -= self.size_bytes
+
+
+class Told:
+    def __init__(self):
+        self.ooms, self.phases = [], []
+
+    def oom(self, bytes_wanted, **more):
+        self.ooms.append((bytes_wanted, more))
+
+    def phase(self, name):
+        self.phases.append(name)
+
+
+def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory):
+    model, given, asked, told, ballast = net(), batch(rows=2), [], Told(), Ballast(memory)
+    expected = whole(model, given)
+    memory.limit = 50
+    run = guard(model, memory, ballast=ballast, ask_checkpoint=asked.append, events=told)
+    check(model, run(given), expected)
+    assert run.report().saved == {"ballast": 1}
+    assert len(asked) == 1
+    assert "ballast" in asked[0]
+    assert told.phases == ["low-memory"]
+    assert not ballast.held
+    memory.limit = 10**6
+    for _ in range(guarded.RETAKE_AFTER):
+        model.zero_grad()
+        check(model, run(given), expected)
+    assert ballast.held, "taken again when there is room"
+
+
+def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memory):
+    model, given, told = net(), batch(), Told()
+    memory.limit = 3 * ROW
+    run = guard(model, memory, events=told)
+    run(given)
+    assert len(told.ooms) == run.report().ooms > 0
+    assert told.ooms[0][0] == 8 * 20
+    assert told.ooms[0][1]["rows"] == 8
+
+    class Broken:
+        def oom(self, *_, **__):
+            raise OSError("no agent")
+
+    memory.limit = 10**9
+    expected = whole(model, given)
+    memory.limit = 3 * ROW
+    model.zero_grad()
+    check(model, guard(model, memory, events=Broken())(given), expected)
+
+
+def state_of(model):
+    return (
+        [None if p.grad is None else (p.grad, p.grad.clone()) for p in model.parameters()],
+        [(name, buffer.clone()) for name, buffer in model.named_buffers()],
+        torch.get_rng_state(),
+        random.getstate(),
+        numpy.random.get_state()[1].copy(),
+    )
+
+
+@pytest.mark.parametrize("accumulated", [False, True])
+def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accumulated):
+    model, given = net(dropout=0.3, batchnorm=True), batch()
+    if accumulated:
+        squares(model, batch(seed=5)).backward()
+    before = state_of(model)
+    memory.limit = 19
+
+    def noisy(b):
+        random.random(), numpy.random.rand()
+        return squares(model, b)
+
+    run = farrier.torch.guard(noisy, model=model, count=terms, meter=memory, split_batchnorm=True)
+    with pytest.raises(farrier.torch.DoesNotFit) as caught:
+        run(given)
+    after = state_of(model)
+    for old, new in zip(before[0], after[0], strict=True):
+        assert (old is None) == (new is None)
+        if old is not None:
+            assert new[0] is old[0], "the very same gradient"
+            assert torch.equal(old[1], new[1])
+    assert all(torch.equal(old[1], new[1]) for old, new in zip(before[1], after[1], strict=True))
+    assert torch.equal(before[2], after[2])
+    assert before[3] == after[3]
+    assert (before[4] == after[4]).all()
+    assert caught.value.wanted_bytes == 20
+    assert caught.value.capacity_bytes == 19
+    assert "pieces of 1 row, recompute, offload" in str(caught.value)
+    assert run.report().lost == 1
+    assert memory.live == 0, "nothing holds the failed attempts"
+
+
+def test_gradients_gathered_before_are_added_to_in_place(net, batch, memory):
+    model, first, second = net(), batch(seed=2), batch(seed=3)
+    twice = copy.deepcopy(model)
+    for given in (first, second):
+        squares(twice, given).backward()
+    alone = whole(model, second)[1]
+    squares(model, first).backward()
+    model.head.bias.grad = None  # One without.
+    held = [parameter.grad for parameter in model.parameters()]
+    memory.limit = 3 * ROW
+    run = guard(model, memory)
+    run(second)
+    assert run.report().ooms >= 1
+    for parameter, other, new, before in zip(model.parameters(), twice.parameters(), alone, held, strict=True):
+        if before is None:
+            torch.testing.assert_close(parameter.grad, new, **EXACT)
+        else:
+            assert parameter.grad is before
+            torch.testing.assert_close(parameter.grad, other.grad, **EXACT)
+
+
+def test_pieces_without_terms_are_passed_over(net, batch, memory):
+    model, given = net(), batch(rows=6)
+    given["keep"][2:] = False
+    expected = whole(model, given)
+    memory.limit = ROW
+    run = guard(model, memory)
+    check(model, run(given), expected)
+    assert run.report().split_calls == 1
+
+
+def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
+    model, given = net(), batch(rows=4)
+    given["keep"][:] = False
+    memory.limit = 2 * ROW
+    assert torch.isnan(guard(model, memory)(given))
+
+
+def test_counts_that_do_not_add_up_are_refused(net, batch, memory):
+    model = net()
+    memory.limit = 3 * ROW
+    with pytest.raises(ValueError, match="do not add up to the batch's 1"):
+        guard(model, memory, count=lambda b: 1)(batch())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_rows_are_counted_where_nothing_else_is_said(net, batch, memory):
+    model, given = net(), batch(rows=7)
+    expected = whole(model, given)
+    memory.limit = 3 * ROW
+    check(model, guard(model, memory, count=None)(given), expected)
+
+
+def test_a_retry_draws_the_same_numbers_as_a_plan_that_fitted_at_once(net, batch, memory):
+    model, given = net(dropout=0.5), batch()
+    memory.limit = 3 * ROW
+    run = guard(model, memory)
+    torch.manual_seed(11)
+    first = run(given)
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    drawn = torch.rand(1)
+    failures = run.report().ooms
+    assert failures >= 1
+    model.zero_grad()
+    torch.manual_seed(11)
+    second = run(given)
+    assert run.report().ooms == failures, "planned, not tried"
+    assert torch.equal(first, second)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+    assert torch.equal(torch.rand(1), drawn)
+
+
+def test_recompute_with_dropout_uses_the_same_masks(net, batch, memory):
+    model, given = net(dropout=0.5), batch(rows=1)
+    torch.manual_seed(3)
+    expected = whole(model, given)
+    memory.limit = ROW // 2
+    torch.manual_seed(3)
+    run = guard(model, memory)
+    check(model, run(given), expected)
+    assert run.report().saved == {"recompute": 1}
+
+
+def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, memory):
+    model, given = net(batchnorm=True), batch()
+    reference = copy.deepcopy(model)
+    loss = squares(reference, given)
+    loss.backward()
+    memory.limit = 4 * ROW
+    run = guard(model, memory)
+    check(model, run(given), (loss.detach(), [parameter.grad for parameter in reference.parameters()]))
+    report = run.report()
+    assert report.saved == {"recompute": 1}
+    assert any("BatchNorm" in note for note in report.notes)
+    for (name, mine), theirs in zip(model.named_buffers(), reference.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, **EXACT, msg=name)
+
+
+def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, batch, memory):
+    model = net(batchnorm=True)
+    memory.limit = 4 * ROW
+    run = guard(model, memory, split_batchnorm=True)
+    run(batch())
+    assert run.report().saved == {"split": 1}
+    model.eval()
+    given = batch()
+    memory.limit = 10**9
+    expected = whole(model, given)
+    memory.limit = 4 * ROW
+    model.zero_grad()
+    frozen = guard(model, memory)
+    check(model, frozen(given), expected)
+    assert frozen.report().saved == {"split": 1}
+
+
+def test_buffers_count_every_row_once_however_often_it_is_tried(net, batch, memory):
+    model = net()
+    memory.limit = 2 * ROW
+    run = guard(model, memory)
+    run(batch())
+    assert run.report().ooms >= 1
+    assert model.seen.item() == 8
+
+
+class Scaler:
+    def scale(self, loss):
+        return loss * 1024.0
+
+
+@pytest.mark.parametrize("make", [Scaler, lambda: torch.amp.GradScaler("cpu", init_scale=1024.0)])
+def test_a_scaler_scales_gradients_and_not_the_loss(net, batch, memory, make):
+    model, given = net(), batch(rows=7)
+    loss, gradients = whole(model, given)
+    memory.limit = 3 * ROW
+    run = guard(model, memory, scaler=make())
+    torch.testing.assert_close(run(given), loss, **EXACT)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, 1024.0 * gradient, rtol=0, atol=1e-9)
+    assert run.report().split_calls == 1
+
+
+def test_other_errors_are_not_ours(net, batch, memory):
+    model, given, calls = net(), batch(), []
+    squares(model, given).backward()
+    held = [parameter.grad for parameter in model.parameters()]
+
+    def broken(b):
+        calls.append(1)
+        squares(model, b).backward()
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        farrier.torch.guard(broken, model=model, meter=memory)(given)
+    assert len(calls) == 1
+    assert all(p.grad is before for p, before in zip(model.parameters(), held, strict=True))
+
+
+def test_a_loss_of_many_elements_is_refused(net, batch, memory):
+    model = net()
+    with pytest.raises(TypeError, match=r"shape \(8, 5\)"):
+        farrier.torch.guard(lambda b: model(b["x"]), model=model, meter=memory)(batch())
+
+
+def test_sizes_are_learned_and_resumed(net, batch, memory):
+    model = net()
+    memory.limit = 4 * ROW
+    run = guard(model, memory)
+    run(batch())
+    failures = run.report().ooms
+    for seed in range(5):
+        run(batch(seed=seed))
+    assert run.report().ooms == failures, "once, then it was known"
+    resumed = guard(model, memory, learned=run.learned_sizes())
+    resumed(batch())
+    resumed(batch(length=10, rows=6))
+    assert resumed.report().ooms == 0, "a bigger shape is planned from the needs of the others"
+    assert resumed.report().split_calls == 2
+
+
+def test_memory_that_says_nothing_is_retried_once_then_split(net, batch, memory):
+    model, given = net(), batch()
+    expected = whole(model, given)
+    memory.limit, memory.says_bytes = 4 * ROW, False
+    run = guard(model, memory, meter=NoMeter())
+    check(model, run(given), expected)
+    assert run.report().ooms == 2
+    assert run.report().saved == {"split": 1}
+
+
+def test_fragmentation_is_cured_by_freeing(net, batch, memory):
+    model, given, failures = net(), batch(), [True]
+    expected = whole(model, given)
+
+    def fragmented(b):
+        if failures:
+            failures.pop()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 bytes. 0 bytes is allocated by PyTorch")
+        return squares(model, b)
+
+    run = farrier.torch.guard(fragmented, model=model, count=terms, meter=memory)
+    check(model, run(given), expected)
+    assert run.report().saved == {"free": 1}
+
+
+def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
+    model, given = net(), batch()
+    given["x"].requires_grad_()
+    reference = {**given, "x": given["x"].detach().clone().requires_grad_()}
+    squares(copy.deepcopy(model), reference).backward()
+    memory.limit = 3 * ROW
+    run = guard(model, memory)
+    run(given)
+    assert run.report().ooms >= 1
+    torch.testing.assert_close(given["x"].grad, reference["x"].grad, **EXACT)
+
+
+def test_modules_that_come_later_are_seen(net, batch, memory):
+    model, given = net(layers=2), batch()
+    run = guard(model, memory)
+    run(given)
+    model.blocks[0] = net(layers=3).blocks[2]
+    model.into.register_parameter("bias", nn.Parameter(torch.ones(4, dtype=torch.float64)))
+    model.zero_grad()
+    expected = whole(model, given)
+    memory.limit = 4 * 120
+    check(model, run(given), expected)
+    assert run.report().saved == {"split": 1}
+
+
+def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
+    model, odd = net(), (batch()["x"], torch.ones(3))
+    memory.limit = ROW
+
+    def loss_fn(b):
+        return (model(b[0]) ** 2).mean() * b[1].mean()
+
+    run = farrier.torch.guard(loss_fn, model=model, meter=memory, recompute_modules=[])
+    with pytest.raises(farrier.torch.DoesNotFit, match="give `split=` and `rows=`"):
+        run(odd)
+
+    def split(b, sizes):
+        return [(part, b[1]) for part in b[0].split(list(sizes))]
+
+    helped = farrier.torch.guard(loss_fn, model=model, meter=memory, split=split, rows=lambda b: b[0].shape[0])
+    helped(odd)
+    assert helped.report().saved == {"split": 1}
+
+
+def test_settings_that_make_no_sense_are_refused(net):
+    with pytest.raises(ValueError, match="reduction is 'max'"):
+        farrier.torch.guard(lambda b: b, model=net(), reduction="max")
+    with pytest.raises(ValueError, match="ddp_sync is 'never'"):
+        farrier.torch.guard(lambda b: b, model=net(), ddp_sync="never")
+
+    class FullyShardedDataParallel(nn.Module):
+        pass
+
+    with pytest.raises(TypeError, match="FSDP"):
+        farrier.torch.guard(lambda b: b, model=FullyShardedDataParallel())

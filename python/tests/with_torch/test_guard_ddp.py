@@ -1,0 +1,159 @@
+"""Two ranks that split differently: one reduction, the same gradients on both."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.multiprocessing as processes
+from torch import nn
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+# How gradients are reduced, and where rank 0 runs out of memory.
+WAYS = [
+    ("after", None),
+    ("after", "forward"),
+    ("after", "loss"),
+    ("after", "backward"),
+    ("last", None),
+    ("last", "forward"),
+    ("last", "loss"),
+]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def make_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    model.register_buffer("table", torch.arange(4.0))  # DDP broadcasts buffers in forward: once a step, on every rank.
+    return model
+
+
+def make_batch(rank, step):
+    numbers = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(8, 3, generator=numbers, dtype=torch.float64)
+
+
+def expected(world, steps):
+    """The mean over the ranks of the sum over the steps, on one rank."""
+    model = make_model()
+    for step in range(steps):
+        for rank in range(world):
+            ((model(make_batch(rank, step)) ** 2).mean() / world).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def refuse(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+class Loss:
+    """Runs out of memory above `rows` rows, in the place that is named."""
+
+    def __init__(self, wrapped, rows, place):
+        self.wrapped, self.rows, self.place = wrapped, rows, place
+
+    def __call__(self, batch):
+        too_big = batch.shape[0] > self.rows
+        hook = None
+        if too_big and self.place == "forward":
+            hook = self.wrapped.module[1].register_forward_hook(refuse)
+        if too_big and self.place == "backward":
+            # In the middle of it: the last layer has its gradients already.
+            hook = self.wrapped.module[1].register_forward_hook(lambda _m, _i, out: out.register_hook(refuse) and None)
+        try:
+            out = self.wrapped(batch)
+        finally:
+            if hook is not None:
+                hook.remove()
+        if too_big and self.place == "loss":
+            refuse()
+        return (out**2).mean()
+
+
+def run_way(rank, sync, place, accumulated):
+    import farrier.torch
+
+    wrapped = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
+    loss_fn = Loss(wrapped, 3 if rank == 0 else 99, place)
+    run = farrier.torch.guard(loss_fn, model=wrapped, ddp_sync=sync)
+    made = []
+    for _ in range(3):  # The first finds the size, the others know it.
+        wrapped.zero_grad()
+        if accumulated:
+            with wrapped.no_sync():
+                run(make_batch(rank, 0))
+        run(make_batch(rank, 1 if accumulated else 0))
+        made.append([parameter.grad.tolist() for parameter in wrapped.parameters()])
+    return run.report().ooms, made
+
+
+def rank_main(rank, world, port, ways, results):
+    sys.path.insert(0, SOURCE)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
+    for way in ways:
+        try:
+            results.put((rank, way, *run_way(rank, *way)))
+        except RuntimeError as error:
+            results.put((rank, way, type(error).__name__, str(error)))
+            os._exit(1)  # As a job ends: without waiting for the others.
+    torch.distributed.destroy_process_group()
+
+
+def run_ranks(ways, world=2):
+    context = processes.get_context("spawn")
+    results, port = context.SimpleQueue(), free_port()
+    ranks = [context.Process(target=rank_main, args=(rank, world, port, ways, results)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    waiting = []
+    for rank, process in enumerate(ranks):
+        process.join(120)
+        if process.is_alive():
+            waiting.append(rank)
+            process.kill()
+    found = []
+    while not results.empty():
+        found.append(results.get())
+    return found, waiting
+
+
+def test_ranks_that_split_differently_have_the_same_gradients():
+    ways = [(sync, place, accumulated) for sync, place in WAYS for accumulated in (False, True)]
+    # Out of memory under the user's no_sync: the size is known when the ranks reduce.
+    ways.append(("last", "backward", True))
+    found, waiting = run_ranks(ways)
+    assert not waiting, f"ranks {waiting} wait for ever; done: {found}"
+    assert len(found) == 2 * len(ways), found
+    for rank, (sync, place, accumulated), ooms, turns in found:
+        name = f"rank {rank}, {sync}, {place}, accumulated: {accumulated}"
+        assert isinstance(turns, list), f"{name}: {turns}"
+        assert (ooms > 0) == (rank == 0 and place is not None), name
+        for made in turns:
+            for mine, theirs in zip(made, expected(2, 2 if accumulated else 1), strict=True):
+                mine = torch.tensor(mine, dtype=torch.float64)
+                torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_communication_hook_is_not_passed_over_in_silence():
+    from farrier.torch.parallel import average_gradients
+
+    with pytest.raises(TypeError, match='ddp_sync="last"'):
+        average_gradients(SimpleNamespace(_comm_hooks=[print]))
+
+
+def test_out_of_memory_within_the_reduction_ends_in_a_clear_error():
+    found, _ = run_ranks([("last", "backward", False)])
+    ended = {rank: (name, text) for rank, _way, name, text in found}
+    assert ended[0][0] == "OutOfStep"
+    assert 'ddp_sync="after"' in ended[0][1]

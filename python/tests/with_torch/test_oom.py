@@ -1,0 +1,138 @@
+"""Which errors are out-of-memory, and that nothing is held by one."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import farrier.torch
+from farrier.torch.ballast import Ballast
+from farrier.torch.oom import failure_of, let_go
+
+# As torch 2.11 words it under a share of the memory.
+REAL = (
+    "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB of which 109.01 GiB is free. "
+    "Process 1 has 30.79 GiB memory in use. 30.00 GiB allowed; Of the allocated memory 27.25 GiB is allocated by PyTorch, "
+    "and 512.00 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting ..."
+)
+
+
+def test_torchs_own_error_says_how_much():
+    failure = failure_of(torch.OutOfMemoryError(REAL))
+    assert failure.wanted_bytes == 3 * 2**29
+    assert failure.allocated_bytes == int(27.25 * 2**30)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
+    ],
+)
+def test_other_words_for_it(message):
+    failure = failure_of(RuntimeError(message))
+    assert failure is not None
+    assert "\n" not in failure.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory': CUDA error: out of memory"),
+        RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        ValueError("CUDA out of memory"),
+        KeyboardInterrupt(),
+        RuntimeError(""),
+    ],
+    ids=lambda error: str(error)[:20],
+)
+def test_all_else_is_not(error):
+    assert failure_of(error) is None
+
+
+class Held:
+    pass
+
+
+def test_an_error_lets_go_of_its_frames_and_of_those_before():
+    watched = []
+
+    def inner():
+        held = Held()
+        watched.append(weakref.ref(held))
+        raise ValueError("first")
+
+    def outer():
+        held = Held()
+        watched.append(weakref.ref(held))
+        try:
+            inner()
+        except ValueError as first:
+            raise torch.OutOfMemoryError("CUDA out of memory.") from first
+
+    gc.disable()
+    try:
+        try:
+            outer()
+        except torch.OutOfMemoryError as error:
+            kept = error
+        assert all(reference() is not None for reference in watched), "the traceback holds them"
+        let_go(kept)
+        assert all(reference() is None for reference in watched)
+    finally:
+        gc.enable()
+
+
+def test_a_failed_attempt_is_gone_before_the_next(net, batch):
+    """Also where the error itself is kept, as a logger may do."""
+    model, watched, kept = net(), [], []
+
+    def attempt(given):
+        held = Held()
+        watched.append(weakref.ref(held))
+        out = model(given["x"])
+        if given["x"].shape[0] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return (out**2).mean()
+
+    def loss_fn(given):
+        assert all(reference() is None for reference in watched), "held by the failed attempt"
+        try:
+            return attempt(given)
+        except torch.OutOfMemoryError as error:
+            kept.append(error)
+            raise
+
+    run = farrier.torch.guard(loss_fn, model=model)
+    run(batch())
+    assert run.report().ooms >= 2
+
+
+def test_ballast_is_taken_and_released():
+    ballast = Ballast(1000, "cpu")
+    assert ballast.held
+    ballast.release()
+    assert not ballast.held
+    assert ballast.take()
+    assert ballast.take(), "once is enough"
+    with pytest.raises(ValueError, match="holds nothing back"):
+        Ballast(0, "cpu")
+
+
+def test_a_ballast_that_does_not_fit_says_so(monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    ballast = Ballast(1000, "cpu")
+    ballast.release()
+    monkeypatch.setattr(torch, "empty", full)
+    assert not ballast.take()
+    with pytest.raises(MemoryError, match="make it smaller"):
+        Ballast(1000, "cpu")

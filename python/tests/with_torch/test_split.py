@@ -1,0 +1,109 @@
+"""Batches of every build are cut along their rows, in order, without copies."""
+
+from collections import UserDict, namedtuple
+from dataclasses import dataclass, field
+
+import numpy
+import pytest
+import torch
+
+from farrier.torch.split import NotSplittable, describe, gradient_leaves, pieces_of, row_count
+
+Pair = namedtuple("Pair", "x y")
+
+
+@dataclass
+class Sample:
+    x: torch.Tensor
+    scale: float
+    parts: dict
+    made: int = field(init=False, default=3)
+
+
+class Encoding(UserDict):
+    """As Hugging Face's BatchEncoding: a dict to read, made from a dict."""
+
+
+def rows(first, last):
+    return torch.arange(first, last).repeat_interleave(3).view(-1, 3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "read"),
+    [
+        (rows(0, 7), lambda b: b),
+        ((rows(0, 7), torch.ones(7)), lambda b: b[0]),
+        ([rows(0, 7), torch.ones(7)], lambda b: b[0]),
+        ({"a": {"b": [rows(0, 7)]}, "mask": torch.ones(5, 5), "m": torch.ones(7)}, lambda b: b["a"]["b"][0]),
+        (Pair(rows(0, 7), torch.ones(7)), lambda b: b.x),
+        (Sample(rows(0, 7), 0.5, {"y": torch.ones(7)}), lambda b: b.x),
+        (Encoding(ids=rows(0, 7)), lambda b: b["ids"]),
+        ({"x": rows(0, 7), "n": numpy.ones((7, 2))}, lambda b: b["x"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_build_is_cut(batch, read):
+    assert row_count(batch) == 7
+    cut = pieces_of(batch, [3, 2, 2])
+    assert all(type(piece) is type(batch) for piece in cut)
+    assert torch.equal(torch.cat([read(piece) for piece in cut]), read(batch))
+    assert [row_count(piece) for piece in cut] == [3, 2, 2]
+    assert read(cut[0]).data_ptr() == read(batch).data_ptr(), "a view"
+
+
+def test_what_has_no_rows_is_passed_whole():
+    batch = {
+        "x": rows(0, 4),
+        "y": torch.ones(4),
+        "weights": torch.ones(9),
+        "n": None,
+        "mode": "train",
+        "k": torch.tensor(2),
+    }
+    for piece in pieces_of(batch, [2, 2]):
+        assert piece["weights"] is batch["weights"]
+        assert piece["k"] is batch["k"]
+        assert (piece["n"], piece["mode"]) == (None, "train")
+
+
+def test_a_list_with_a_value_for_each_row_goes_with_its_rows():
+    batch = {"x": rows(0, 3), "texts": ["a", "b", "c"], "sizes": (1, 2, 3), "names": ["one", "two"]}
+    first, second = pieces_of(batch, [2, 1])
+    assert (first["texts"], second["texts"]) == (["a", "b"], ["c"])
+    assert (first["sizes"], second["sizes"]) == ((1, 2), (3,))
+    assert first["names"] == second["names"] == ["one", "two"]
+
+
+def test_numpy_rows_are_cut():
+    first, second = pieces_of({"x": rows(0, 3), "n": numpy.arange(3)}, [1, 2])
+    assert first["n"].tolist() == [0]
+    assert second["n"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"x": torch.ones(8, 3), "weights": torch.ones(5)},
+        [{"image": torch.ones(3, 4, 4)}, {"image": torch.ones(3, 5, 5)}],
+        {"n": 3},
+        torch.tensor(1.0),
+    ],
+    ids=["tie", "samples", "nothing", "scalar"],
+)
+def test_guessing_is_refused(batch):
+    with pytest.raises(NotSplittable, match="give `split=` and `rows=`"):
+        row_count(batch)
+
+
+def test_the_key_is_everything_but_the_rows():
+    small = {"x": torch.ones(2, 5), "y": torch.ones(2, dtype=torch.int32), "w": torch.ones(9)}
+    large = {"x": torch.ones(6, 5), "y": torch.ones(6, dtype=torch.int32), "w": torch.ones(9)}
+    assert describe(small, 2).key == describe(large, 6).key == "float32[*,5] int32[*] float32[9]"
+    assert describe(large, 6).elements_per_row == 6
+    longer = {**large, "x": torch.ones(6, 7)}
+    assert describe(longer, 6).key != describe(large, 6).key
+
+
+def test_leaves_with_gradients_are_found():
+    leaf = torch.ones(3, requires_grad=True)
+    assert gradient_leaves({"a": [leaf, leaf * 2], "b": torch.ones(3)}) == [leaf]
