@@ -17,9 +17,9 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).parent)]
 
-from fake_agent import Agent
+from fake_agent import Agent  # noqa: E402
 
-from farrier import agent
+from farrier import agent  # noqa: E402
 
 FRAMEWORKS = ("torch", "keras", "jax")
 KNOWN = (*FRAMEWORKS, "gpu", "binary")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from fake_agent import PATIENCE_S, Agent
@@ -19,6 +20,16 @@ from farrier.agent import Job
 
 def ten_seconds_later(job):
     job._memory.pacing.tried_s -= wire.CONNECT_EVERY_S
+
+
+@contextmanager
+def cheap():
+    """10,000 calls: below a second of work, and nothing that waits; other processes may take their part of the time."""
+    began_s, worked_s = time.perf_counter(), time.process_time()
+    yield
+    worked_s, lasted_s = time.process_time() - worked_s, time.perf_counter() - began_s
+    assert worked_s < 1.0, f"{worked_s:.3f} s of work for 10,000 steps"
+    assert lasted_s < 10.0, f"{lasted_s:.3f} s for 10,000 steps"
 
 
 def test_the_environment_says_who_it_is(fake, monkeypatch):
@@ -187,11 +198,9 @@ def test_what_talks_nonsense_is_no_agent(fake, caplog):
 def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
     job = Job("j")
     rank = fake.accept()
-    began = time.perf_counter()
-    for step in range(10_000):
-        job.step_end(step, seconds=1.0, tokens=4096, loss=2.5)
-    lasted_s = time.perf_counter() - began
-    assert lasted_s < 1.0, f"{lasted_s:.3f} s for 10,000 steps against an agent that is stuck"
+    with cheap():
+        for step in range(10_000):
+            job.step_end(step, seconds=1.0, tokens=4096, loss=2.5)
     assert job.dropped > 1000
     assert job.sent + job.dropped == 10_000
     # It wakes up: what it finds are whole lines, with a gap where the dropped ones were.
@@ -419,10 +428,9 @@ def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
 
 def test_calls_without_an_agent_are_cheap(socket_path):
     job = Job("j")
-    began = time.perf_counter()
-    for step in range(10_000):
-        job.step_end(step, seconds=1.0)
-    assert time.perf_counter() - began < 1.0
+    with cheap():
+        for step in range(10_000):
+            job.step_end(step, seconds=1.0)
 
 
 def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):

@@ -69,10 +69,14 @@ def text(value: object, chars_max: int) -> str:
     return str(value)[:chars_max].encode("utf-8", "replace").decode("utf-8")
 
 
+#: One for all lines: `json.dumps` would make another for each.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 def line(kind: str, **fields: object) -> bytes:
     """A message. What is None is left out."""
     said = {"type": kind, **{name: value for name, value in fields.items() if value is not None}}
-    return json.dumps(said, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    return _encode(said).encode("ascii") + b"\n"
 
 
 @dataclass(frozen=True)
