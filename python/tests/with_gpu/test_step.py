@@ -280,7 +280,7 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
             loss = inner(batch)
             if torch.cuda.is_current_stream_capturing():
                 calls["count"] += 1
-                if calls["count"] == 1:
+                if calls["count"] == 2:  # The first is the rehearsal.
                     raise KeyboardInterrupt
             return loss
 
@@ -298,7 +298,7 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
             found.append(graphed(batch).item())
         except KeyboardInterrupt:
             found.append(graphed(batch).item())
-    assert calls["count"] == 2
+    assert calls["count"] == 4
     same(eager, found)
     assert graphed.report.replays >= 5
 

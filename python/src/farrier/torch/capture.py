@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -118,10 +120,27 @@ class Captured:
 
         `thread_local`: a loader's thread may allocate pinned memory meanwhile.
         """
-        pool: Any = self.arena.pool.id
-        with no_collection(), torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
-            self._result = fn(self._batch)
-        self._result = detached(self._result)
+        arena, pool = self.arena, cast(Any, self.arena.pool.id)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        with no_collection(), arena.beside():
+            self._graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                self._result = detached(fn(self._batch))
+            except BaseException:
+                self._abandon(pool)
+                raise
+            try:
+                self._graph.capture_end()
+            except RuntimeError:
+                _clean_up_after_failure(arena.device, pool)
+                raise
+
+    def _abandon(self, pool: Any) -> None:
+        try:
+            self._graph.capture_end()
+        except RuntimeError:  # The first error tells more.
+            _clean_up_after_failure(self.arena.device, pool)
 
     def note_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
         """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
@@ -147,6 +166,23 @@ class Captured:
         """Gives the graph up."""
         self.arena.drop(self._graph)
         self._result = None
+
+
+def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
+    """What torch leaves undone when a capture ends in an error (seen in 2.11): the allocator still serves the capture and
+    the generator still counts for it. The pool is taken back, and an empty capture sets the generator right.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    memory: Any = torch.cuda.memory
+    with contextlib.suppress(RuntimeError):
+        memory._cuda_endAllocateToPool(index, pool)
+        memory._cuda_releasePool(index, pool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It is said to be empty, and shall be.
+        empty = torch.cuda.CUDAGraph()
+        empty.capture_begin()
+        empty.capture_end()
+        empty.reset()
 
 
 def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
