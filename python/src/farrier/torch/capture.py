@@ -31,8 +31,18 @@ class Arena:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._anchor()
         # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
         weakref.finalize(self, _give_back, self._graphs, [self.pool])
+
+    def _anchor(self) -> None:
+        """A graph that stays: torch (seen in 2.11) cannot capture into a pool whose graphs have all been given up."""
+        torch.cuda.synchronize()
+        anchor = self.graph()
+        with no_collection(), self.beside():
+            anchor.capture_begin(cast(Any, self.pool.id), capture_error_mode="thread_local")
+            torch.zeros((), device=self.device)
+            anchor.capture_end()
 
     def graph(self) -> torch.cuda.CUDAGraph:
         """A graph of this pool, which goes before it."""
@@ -65,7 +75,7 @@ class Arena:
 
 
 def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
-    for graph in graphs:
+    for graph in reversed(graphs):
         graph.reset()
     graphs.clear()
     pools.clear()
@@ -124,8 +134,8 @@ class Captured:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         with no_collection(), arena.beside():
-            self._graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
+                self._graph.capture_begin(pool, capture_error_mode="thread_local")
                 self._result = detached(fn(self._batch))
             except BaseException:
                 self._abandon(pool)
