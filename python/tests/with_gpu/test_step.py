@@ -374,14 +374,14 @@ def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
         square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
         def train(batch):
-            for _ in range(20):
+            for _ in range(60):
                 square @ square
             return inner(batch)
 
         return train
 
-    policy = Policy(warmups=2, gain=1.05)
-    _, _, graphed = both(heavy, list(batches(6)), policy=policy)
+    policy = Policy(warmups=4, gain=1.2)
+    _, _, graphed = both(heavy, list(batches(8)), policy=policy)
     assert "waits for the GPU" in graphed.report.reason.what
 
 
