@@ -43,6 +43,13 @@ class Attempts:
         self._setting = setting
         self._before_reduction: list[tuple[int, int] | None] | None = None
 
+    def captured(self, batch: Any) -> Tensor:
+        """One whole pass inside a capture, where nothing can be tried again: memory is taken now and not at replay."""
+        loss = self._setting.loss_fn(batch)
+        scaled = loss if self._setting.scaler is None else self._setting.scaler.scale(loss)
+        scaled.backward()
+        return loss.detach()
+
     def run(self, batch: Any, plan: Plan, sizes: Sequence[int], entry: Entry) -> Tensor | Failure:
         """The detached loss of the whole batch, with its gradients in place; or how memory ran out.
 

@@ -139,6 +139,8 @@ class Guard:
 
     def __call__(self, batch: Any) -> Tensor:
         """Forward and backward of the batch; the detached loss of the whole of it."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return self._attempts.captured(batch)
         self._counts["calls"] += 1
         meter = self.meter = self.meter or meter_of(self._device())
         self._retake_ballast(meter)

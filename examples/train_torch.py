@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Train a decoder with PyTorch: copy this and change the model and the data.
+
+    python examples/train_torch.py --model tiny --steps 50            # anywhere, on the CPU too
+    python examples/train_torch.py --model 191m --data tokens.bin     # tokens as unsigned 16-bit integers
+    python examples/train_torch.py --model 191m --data tokens.bin     # again after a crash: goes on where it was
+
+bf16 weights, flash attention by SDPA, fused AdamW, the whole step as one verified CUDA graph, a step that memory does not
+kill, a cosine schedule per step, checkpoints that resume exactly, and a word to the node's agent, where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import farrier
+import farrier.torch
+from farrier.agent import Job
+from farrier.bench.sizes import SIZES
+from farrier.peak import peak_flops
+
+log = logging.getLogger("train")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=SIZES, default="tiny")
+    parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; without it random ones")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
+    parser.add_argument("--length", type=int, default=256, help="tokens of a sequence")
+    parser.add_argument("--rate", type=float, default=3e-4, help="highest learning rate")
+    parser.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--save-every", type=int, default=100)
+    parser.add_argument("--log-every", type=int, default=10)
+    parser.add_argument("--device", default=None, help="cuda where there is one, otherwise cpu")
+    parser.add_argument("--no-compile", action="store_true", help="do not compile the model")
+    parser.add_argument("--must-check", action="store_true", help="stop where `farrier check` says that this cannot run")
+    return parser.parse_args()
+
+
+class Tokens:
+    """The data: which tokens a step sees depends on its number alone, so that a resumed run sees what it would have seen."""
+
+    def __init__(self, torch, path: Path | None, vocabulary: int, seed: int) -> None:
+        self.torch, self.vocabulary, self.seed = torch, vocabulary, seed
+        self.tokens = None
+        if path is not None:
+            size = path.stat().st_size // 2
+            self.tokens = torch.from_file(str(path), size=size, dtype=torch.uint16)
+
+    def batch(self, step: int, rows: int, length: int) -> dict:
+        torch = self.torch
+        chance = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        if self.tokens is None:
+            ids = torch.randint(0, self.vocabulary, (rows, length + 1), generator=chance)
+        else:
+            if len(self.tokens) <= length:
+                raise SystemExit(f"the data has {len(self.tokens)} tokens, fewer than one sequence of {length + 1}")
+            starts = torch.randint(0, len(self.tokens) - length, (rows,), generator=chance).tolist()
+            ids = torch.stack([self.tokens[start : start + length + 1] for start in starts]).long()
+        if torch.cuda.is_available():
+            ids = ids.pin_memory()
+        return {"ids": ids[:, :-1], "labels": ids[:, 1:]}
+
+
+class Checkpoints:
+    """Whole or not at all: written beside, brought to disk, renamed. The newest two are kept."""
+
+    def __init__(self, torch, folder: Path) -> None:
+        self.torch, self.folder = torch, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, step: int, state: dict) -> Path:
+        path = self.folder / f"step-{step:08d}.pt"
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            self.torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        for old in sorted(self.folder.glob("step-*.pt"))[:-2]:
+            old.unlink()
+        return path
+
+    def latest(self) -> dict | None:
+        found = sorted(self.folder.glob("step-*.pt"))
+        if not found:
+            return None
+        log.info("going on from %s", found[-1])
+        return self.torch.load(found[-1], map_location="cpu", weights_only=True)
+
+
+def cosine(step: int, warmup: int, steps: int) -> float:
+    """The share of the highest rate: up in a line, down in half a cosine to a tenth."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+
+
+class Progress:
+    """A line that is written over on a terminal, and a line each time in a file."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.wide = steps, sys.stderr.isatty()
+
+    def show(self, step: int, words: str) -> None:
+        if not self.wide:
+            log.info("step %d of %d: %s", step, self.steps, words)
+            return
+        done = 30 * step // self.steps
+        print(f"\r[{'=' * done}{' ' * (30 - done)}] {step}/{self.steps} {words}\033[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self.wide:
+            print(file=sys.stderr)
+
+
+def main() -> int:
+    args = arguments()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    log.info("%s", farrier.torch.configure_allocator())  # Before CUDA starts.
+    import torch
+
+    log.info("%s", farrier.check(must="run" if args.must_check else None))
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cpu" and args.model != "tiny":
+        raise SystemExit(f"{args.model} needs a GPU; --model tiny runs on the CPU")
+    return train(args, torch, device)
+
+
+def train(args: argparse.Namespace, torch, device) -> int:
+    from farrier.bench.model import IGNORED, build
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=args.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    forward_backward = farrier.torch.guard(
+        lambda batch: model(batch["ids"], batch["labels"]),
+        model=model,
+        count=lambda batch: (batch["labels"] != IGNORED).sum(),
+    )
+
+    def whole_step(batch):
+        optimizer.zero_grad(set_to_none=True)
+        batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        loss = forward_backward(batch)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        return loss
+
+    compiled = device.type == "cuda" and not args.no_compile
+    step = farrier.torch.step(whole_step, model=model, optimizer=optimizer, compile=compiled)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: cosine(at, args.warmup, args.steps))
+    checkpoints = Checkpoints(torch, args.checkpoints)
+    data = Tokens(torch, args.data, model.shape.vocabulary, args.seed)
+    torch.manual_seed(args.seed)
+    first = restore(torch, checkpoints.latest(), args, model, optimizer, scheduler)
+
+    def save(done: int) -> None:
+        state = {
+            "step": done,
+            "shape": [args.model, args.rows, args.length, args.seed],
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict(),
+            "random": [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if device.type == "cuda" else [])],
+        }
+        log.info("saved %s", checkpoints.save(done, state))
+        job.checkpoint_done(done)
+
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    job = Job(gpu=str(torch.cuda.get_device_properties(device).uuid) if gpu else None)
+    job.phase("train")
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append("asked to stop"))
+    peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
+    tokens, began, since = args.rows * args.length, time.perf_counter(), first
+    for at in range(first, args.steps):
+        loss = step(data.batch(at, args.rows, args.length))
+        scheduler.step()
+        done = at + 1
+        job.step_end(at, tokens=tokens)
+        if done % args.log_every == 0 or done == args.steps:
+            value = float(loss)  # Waits for the GPU: not at each step.
+            rate = tokens * (done - since) / (time.perf_counter() - began)
+            began, since = time.perf_counter(), done
+            flops = rate * model.shape.flops_per_token(args.length, causal=True)
+            mfu = "unknown" if peak is None else f"{flops / peak:.3f}"
+            progress.show(done, f"loss {value:.6f}, {rate:,.0f} tokens/s, MFU {mfu}")
+        if done % args.save_every == 0 or done == args.steps or job.checkpoint_wanted or stopped:
+            job.phase("checkpoint")
+            save(done)
+            job.phase("train")
+        if stopped:
+            break
+    progress.end()
+    log.info("graph: %s", step.report)
+    log.info("memory: %s", forward_backward.report())
+    return 0
+
+
+def restore(torch, state: dict | None, args: argparse.Namespace, model, optimizer, scheduler) -> int:
+    """Puts everything back as it was, random numbers too; gives the step to go on with."""
+    if state is None:
+        return 0
+    shape = [args.model, args.rows, args.length, args.seed]
+    if state["shape"] != shape:
+        raise SystemExit(f"{args.checkpoints} is of a run with {state['shape']}, and this one has {shape}: give --checkpoints")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    torch.set_rng_state(state["random"][0])
+    if len(state["random"]) > 1:
+        torch.cuda.set_rng_state(state["random"][1])
+    return int(state["step"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,23 @@
+"""What a GPU could do at most, from the facts of the `farrier` binary."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+from farrier.binary import find
+
+
+def peak_flops(gpu: str, timeout_s: float = 10.0) -> float | None:
+    """Dense 16-bit floating-point operations a second of a GPU by its name; None where nobody can say."""
+    try:
+        words = [find(os.environ), "facts", "gpu", gpu, "--output", "json"]
+        told = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=True)
+        found: list[dict[str, Any]] = json.loads(told.stdout)["gpu"]
+        rates = {entry["compute"]["fp16_tflops"] for entry in found}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return None
+    rate = rates.pop() if len(rates) == 1 else None
+    return None if rate is None else float(rate) * 1e12
