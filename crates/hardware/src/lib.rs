@@ -19,7 +19,7 @@
 //! hang in a wedged driver is in the probe child.
 #![allow(
     unsafe_code,
-    reason = "NVML and CUDA are C libraries that are loaded at run time, with their calls in `nvml` and `cuda`; `poll`, `sysconf` and `faccessat` have no safe form"
+    reason = "NVML and CUDA are C libraries that are loaded at run time, with their calls in `nvml` and `cuda`; `poll`, `prctl`, `sysconf` and `faccessat` have no safe form"
 )]
 
 pub mod access;
@@ -43,7 +43,9 @@ pub mod python;
 mod root;
 mod secure_boot;
 mod services;
+mod tether;
 mod tier;
 
 pub use root::Root;
+pub use tether::tether;
 pub use tier::Tier;

@@ -56,7 +56,12 @@ impl Spread {
     /// `median (least to most)`; the range only where it shows.
     pub(crate) fn text(self, write: impl Fn(f64) -> String) -> String {
         let (median, least, most) = (write(self.median), write(self.least), write(self.most));
-        if least == most { median } else { format!("{median} ({least} to {most})") }
+        if least == most {
+            return median;
+        }
+        // The unit is said once.
+        let bare = |text: &str| text.strip_suffix(" %").unwrap_or(text).to_owned();
+        format!("{median} ({} to {})", bare(&least), bare(&most))
     }
 }
 
@@ -118,6 +123,8 @@ mod tests {
         assert_eq!(Spread::of([1000.2, 1000.4]).unwrap().text(thousands), "1,000");
         let apart = Spread::of([999.0, 123_456.0, 1000.0]).unwrap();
         assert_eq!(apart.text(thousands), "1,000 (999 to 123,456)");
+        let shares = Spread::of([1.0, 2.0, 3.0]).unwrap();
+        assert_eq!(shares.text(|share| format!("{share} %")), "2 % (1 to 3)");
     }
 
     #[test]

@@ -25,7 +25,12 @@ pub(crate) fn cap(found: &CapComparison) -> String {
 }
 
 pub(crate) fn times(ratio: f64) -> String {
-    format!("{ratio:.2}×")
+    if ratio > 0.0 && ratio < 0.1 {
+        // A small quotient is read better the other way round.
+        format!("÷ {}", figures(1.0 / ratio))
+    } else {
+        format!("{ratio:.2}×")
+    }
 }
 
 pub(crate) fn percent(share: f64) -> String {
@@ -181,7 +186,8 @@ pub(crate) fn burden(found: &Comparison) -> Block {
             cell(it.reserved_gib, it.done, tenth),
             cell(it.ready_s, it.done, tenth),
             match it.loss_off_eager {
-                Some(off) => format!("{off:.1e}"),
+                Some(0.0) => "none".to_owned(),
+                Some(off) => format!("{off:.0e}"),
                 None if it.done == 0 => "failed".to_owned(),
                 None => "unknown".to_owned(),
             },
