@@ -16,7 +16,7 @@ fn launch(folder: &Path, words: &[&str]) -> Ran {
 }
 
 /// A driver that does what its flags say.
-fn driver(flags: &[&str]) -> TempDir {
+pub(crate) fn driver(flags: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/fake_cuda.c");
     let mut command = Command::new("cc");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::launch::driver;
 use crate::support::{Ran, farrier};
 
 /// What the script does before the shard at hand is looked at.
@@ -275,6 +276,34 @@ fn the_question_is_one_that_python_understands() {
     let ran = world.run(&with(&[]));
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("has no module `farrier.bench.train`"), "{}", ran.stderr);
+}
+
+#[test]
+fn without_a_gpu_no_shard_is_spent() {
+    let world = World::new(WELL);
+    let modules = world.path("modules");
+    fs::create_dir_all(modules.join("farrier/bench")).unwrap();
+    for name in
+        ["farrier/__init__.py", "farrier/bench/__init__.py", "farrier/bench/train.py", "torch.py"]
+    {
+        fs::write(modules.join(name), "").unwrap();
+    }
+    let python = world.path("python");
+    fs::write(&python, "#!/bin/sh\nexec python3 -S \"$@\"\n").unwrap();
+    let driver = driver(&["-DCOUNT=0"]);
+    fs::rename(driver.path().join("libcuda.so"), driver.path().join("libcuda.so.1")).unwrap();
+    let words = world.words(&with(&[]));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = farrier(&words);
+    let ran: Ran = command
+        .env("PYTHONPATH", modules)
+        .env("LD_LIBRARY_PATH", driver.path())
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no GPU to measure: cuInit gives 100"), "{}", ran.stderr);
+    assert_eq!(fs::read_dir(world.path("out/shards")).unwrap().count(), 0);
 }
 
 #[test]

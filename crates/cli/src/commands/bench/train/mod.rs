@@ -297,13 +297,9 @@ fn said(spec: &Spec, outcome: &Ending) -> String {
     }
 }
 
-/// Asks Python whether it has what the shards need, without importing torch: that takes seconds.
-fn importable(python: &std::path::Path, shards: &[&Spec]) -> anyhow::Result<()> {
-    let mut modules: Vec<&str> = shards.iter().map(|spec| spec.module()).collect();
-    modules.push("torch");
-    modules.dedup();
-    let script = "\
-import importlib.util, sys
+/// Says what the shards would miss. torch is not imported, which takes seconds: each shard does that itself.
+const QUESTION: &str = "\
+import ctypes, importlib.util, sys
 for name in sys.argv[1:]:
     try:
         found = importlib.util.find_spec(name) is not None
@@ -311,9 +307,22 @@ for name in sys.argv[1:]:
         found = False
     if not found:
         sys.exit(f'missing {name}')
+try:
+    code = ctypes.CDLL('libcuda.so.1').cuInit(0)
+except OSError as error:
+    sys.exit(f'blind {error}')
+if code:
+    sys.exit(f'blind cuInit gives {code}')
 ";
+
+/// Asks Python whether it has what the shards need: better one answer now than every shard's failure.
+fn importable(python: &std::path::Path, shards: &[&Spec]) -> anyhow::Result<()> {
+    let mut modules: Vec<&str> = shards.iter().map(|spec| spec.module()).collect();
+    modules.sort_unstable();
+    modules.dedup();
+    modules.push("torch");
     let shown = python.display();
-    let asked = Command::new(python).args(["-c", script]).args(&modules).output();
+    let asked = Command::new(python).args(["-c", QUESTION]).args(&modules).output();
     let install = "install the package with its torch extra into that Python (`pip install './python[torch]'` in a checkout of \
                    farrier), set PYTHONPATH to `python/src` of one, or name another Python with --python";
     let asked = asked.map_err(|err| {
@@ -325,6 +334,10 @@ for name in sys.argv[1:]:
     }
     let words = String::from_utf8_lossy(&asked.stderr);
     let last = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    if let Some(why) = last.strip_prefix("blind ") {
+        let message = format!("there is no GPU to measure: {why}");
+        return Err(Hinted::error(message, "`farrier check` says what is wrong with this node"));
+    }
     let message = match last.strip_prefix("missing ") {
         Some(name) => format!("`{shown}` has no module `{name}`"),
         None => format!("`{shown}` does not say what it has ({}): {last}", asked.status),

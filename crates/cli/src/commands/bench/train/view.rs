@@ -38,7 +38,13 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 fn usd(price: f64) -> String {
-    if price >= 1.0 { format!("{price:.2}") } else { format!("{price:.4}") }
+    if price >= 1.0 {
+        format!("{price:.2}")
+    } else if price >= 0.01 {
+        format!("{price:.4}")
+    } else {
+        format!("{price:.5}")
+    }
 }
 
 fn tenth(number: f64) -> String {
@@ -288,7 +294,10 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
             if peak.unverified { " (unverified)" } else { "" },
             peak.sources.join("; ")
         ),
-        None => "MFU is unknown: the facts have no dense bfloat16 peak for this GPU.".to_owned(),
+        None if report.gpus.len() == 1 => {
+            "MFU is unknown: the facts have no dense bfloat16 peak for this GPU.".to_owned()
+        }
+        None => "MFU is unknown: there is no one GPU of whose peak it would be a share.".to_owned(),
     });
     notes.push(match report.price_per_hour_usd {
         Some(price) => {

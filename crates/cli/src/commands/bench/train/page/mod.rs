@@ -37,9 +37,12 @@ pub(crate) fn page(report: &Report) -> String {
         html.push_str(&steps(report, found));
     }
     if !report.memory.is_empty() {
-        html.push_str("<h2>Steps lost under a cap of memory</h2>\n");
+        html.push_str("<h2>Steps lost under a cap of memory</h2>\n<div class=\"plots\">\n");
+        html.extend(report.memory.iter().map(lost));
+        html.push_str("</div>\n");
         for found in &report.memory {
-            html.push_str(&memory(found));
+            html.push_str(&format!("<h3>{}</h3>\n", escape(&view::cap(found))));
+            html.push_str(&table(&view::memory(found)));
         }
     }
     html.push_str(&failures(&report.failed));
@@ -79,10 +82,11 @@ fn changes(report: &Report) -> String {
     let mut before: Option<&str> = None;
     for row in &changes.rows {
         let first = row.first().map(String::as_str);
-        html.push_str("<tr>");
+        let repeated = first == before;
+        html.push_str(if repeated { "<tr>" } else { "<tr class=\"first\">" });
         for (place, text) in row.iter().enumerate() {
-            let repeated = place == 0 && first == before;
-            html.push_str(&if repeated { "<td></td>".to_owned() } else { cell(text) });
+            let silent = repeated && place == 0;
+            html.push_str(&if silent { "<td></td>".to_owned() } else { cell(text, " ") });
         }
         html.push_str("</tr>\n");
         before = first;
@@ -136,7 +140,7 @@ fn bar(row: &VariantRow, value: Option<Spread>, write: fn(f64) -> String) -> Bar
     Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
 }
 
-fn memory(found: &CapComparison) -> String {
+fn lost(found: &CapComparison) -> String {
     let drawn: Vec<Bar> = found
         .variants
         .iter()
@@ -155,12 +159,11 @@ fn memory(found: &CapComparison) -> String {
             ours: row.variant == "ours",
         })
         .collect();
-    let title = format!("Steps lost, {}", view::cap(found));
+    let title = format!("Share of steps lost, {}", view::cap(found));
     format!(
-        "<h3>{}</h3>\n<figure><figcaption>Steps lost to memory, share of all</figcaption>\n{}</figure>\n{}",
-        escape(&view::cap(found)),
-        bars(&title, &drawn),
-        table(&view::memory(found))
+        "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
+        escape(&title),
+        bars(&title, &drawn)
     )
 }
 
@@ -174,7 +177,7 @@ fn table(block: &Block) -> String {
         let ours = row.first().is_some_and(|name| name == "ours" || name.starts_with("ours ("));
         html.push_str(if ours { "<tr class=\"ours\">" } else { "<tr>" });
         for text in row {
-            html.push_str(&cell(text));
+            html.push_str(&cell(text, "<br/>"));
         }
         html.push_str("</tr>\n");
     }
@@ -182,14 +185,14 @@ fn table(block: &Block) -> String {
     html
 }
 
-/// A cell; what stands in brackets is the lesser part of it.
-fn cell(text: &str) -> String {
+/// A cell; what stands in brackets is the lesser part of it, and comes after `between`.
+fn cell(text: &str, between: &str) -> String {
     if text == "failed" || text.ends_with("failed)") {
         return format!("<td class=\"failed\">{}</td>", escape(text));
     }
     match text.split_once(" (") {
         Some((main, rest)) => {
-            format!("<td>{}<br/><small>({}</small></td>", escape(main), escape(rest))
+            format!("<td>{}{between}<small>({}</small></td>", escape(main), escape(rest))
         }
         None => format!("<td>{}</td>", escape(text)),
     }
