@@ -6,6 +6,9 @@ use serde_json::Value;
 /// The version of a shard's file.
 pub(crate) const VERSION: u32 = 1;
 
+/// The script's repeats stand beyond every seed of ours, so that neither hides the other.
+const SCRIPT_SEEDS: u32 = 1_000_000;
+
 /// What one child measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
@@ -266,16 +269,16 @@ impl Shard {
 
     /// A `throughput_VARIANT_CAP_REPEAT.json` of `bench/gpu/memory.py`.
     pub(crate) fn of_memory_script(name: String, value: &Value) -> Self {
-        let repeat = name.rsplit('_').next().and_then(|text| text.parse().ok());
+        let repeat = name.rsplit('_').next().and_then(|text| text.parse::<u32>().ok());
         let read: Result<MemoryResult, _> = serde_json::from_value(value.clone());
-        let (Ok(result), Some(seed)) = (read, repeat) else {
+        let (Ok(result), Some(repeat)) = (read, repeat) else {
             return Self::unreadable(name, "it is no result of bench/gpu/memory.py".to_owned());
         };
         let spec = Spec::Memory(MemorySpec {
             model: result.model.clone(),
             variant: script_variant(&result.variant),
             cap_gib: result.cap_gib,
-            seed,
+            seed: SCRIPT_SEEDS.saturating_add(repeat),
             steps: result.steps_asked,
         });
         let mut value = value.clone();
@@ -365,7 +368,7 @@ mod tests {
         let Ok(Measured::Memory(result)) = &shard.result else { panic!("{shard:?}") };
         assert_eq!((result.lost.len(), result.variant.as_str()), (2, "cudaMallocAsync"));
         let Some(Spec::Memory(spec)) = &shard.spec else { panic!() };
-        assert_eq!((spec.seed, spec.variant.as_str()), (1, "cudaMallocAsync"));
+        assert_eq!((spec.seed, spec.variant.as_str()), (1_000_001, "cudaMallocAsync"));
         let other = Shard::of_memory_script("throughput_x_30_0".to_owned(), &json!({"steps": []}));
         assert!(other.result.is_err() && other.spec.is_none());
     }

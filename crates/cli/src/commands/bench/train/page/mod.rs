@@ -12,8 +12,10 @@ const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub(crate) fn page(report: &Report) -> String {
-    let gpus = if report.gpus.is_empty() { "no GPU".to_owned() } else { report.gpus.join(", ") };
-    let title = format!("Training steps on {gpus}, before and after");
+    let title = match &report.gpus[..] {
+        [] => "Training steps, before and after".to_owned(),
+        gpus => format!("Training steps on {}, before and after", gpus.join(" and ")),
+    };
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
