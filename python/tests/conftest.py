@@ -1,4 +1,5 @@
-"""Which tests can run here: those of a framework run where it is installed, those of a GPU where there is one.
+"""Which tests can run here: those of a framework run where it is installed, those of a GPU where there is one, those of
+the binary where FARRIER_BIN names it.
 
 `FARRIER_NEEDS` names what must be there ("torch,keras"): a missing one is then an error and not a test that did not run.
 What did not run is said at the end.
@@ -9,13 +10,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).parent)]
 
+from fake_agent import Agent  # noqa: E402
+
+from farrier import agent  # noqa: E402
+
 FRAMEWORKS = ("torch", "keras", "jax")
+KNOWN = (*FRAMEWORKS, "gpu", "binary")
 
 
 def _has_gpu() -> bool:
@@ -30,6 +37,8 @@ def _present() -> set[str]:
     found = {name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None}
     if _has_gpu():
         found.add("gpu")
+    if os.environ.get("FARRIER_BIN"):
+        found.add("binary")
     return found
 
 
@@ -38,21 +47,40 @@ PRESENT = _present()
 
 def pytest_configure(config: pytest.Config) -> None:
     needed = {name for name in os.environ.get("FARRIER_NEEDS", "").split(",") if name}
-    unknown = needed - {*FRAMEWORKS, "gpu"}
+    unknown = needed.difference(KNOWN)
     if unknown:
-        raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(unknown)}; known: {', '.join(FRAMEWORKS)}, gpu")
+        raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(unknown)}; known: {', '.join(KNOWN)}")
     missing = needed - PRESENT
     if missing:
         raise pytest.UsageError(f"FARRIER_NEEDS names {sorted(missing)}, and this Python has no such thing")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """A file under tests/with_NAME/ needs that framework (or a GPU) to be imported at all."""
-    absent = {f"with_{name}" for name in (*FRAMEWORKS, "gpu") if name not in PRESENT}
+    """A file under tests/with_NAME/ needs that framework (or a GPU, or the binary) to be imported at all."""
+    absent = {f"with_{name}" for name in KNOWN if name not in PRESENT}
     return True if absent.intersection(collection_path.parts) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    absent = [name for name in (*FRAMEWORKS, "gpu") if name not in PRESENT]
+    absent = [name for name in KNOWN if name not in PRESENT]
     if absent:
         terminalreporter.write_line(f"did not run, for want of them: the tests of {', '.join(absent)}")
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the job of a test finds its agent, and nothing of the machine's own jobs."""
+    for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FARRIER_SOCKET", str(tmp_path / "agent.sock"))
+    agent.use(None)
+    yield tmp_path / "agent.sock"
+    agent.use(None)
+
+
+@pytest.fixture
+def fake(socket_path: Path) -> Iterator[Agent]:
+    """An agent that does what a test says."""
+    made = Agent(socket_path)
+    yield made
+    made.server.close()

@@ -6,6 +6,7 @@ mod bench_agent;
 mod bench_log;
 mod demo;
 mod needs;
+mod python;
 mod shell;
 mod test;
 
@@ -14,11 +15,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test          format, lints, every test, doc tests: what a change must pass
-  audit         cargo-deny: licences, bans and sources of the dependencies
-  demo          a check and the matrix: what the program is for
-  bench facts   speed of check and decode, kept in bench/facts.md
-  bench agent   cost and speed of the agent on a simulated node, kept in bench/agent.md
+  test              format, lints, every test, doc tests: what a change must pass
+  test python       of these, lints and tests of the Python package; they need no framework
+  test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU (installs 7 GB once)
+  test gpu          the Python package on the GPU of this machine, with the torch of `python3`
+  audit             cargo-deny: licences, bans and sources of the dependencies
+  demo              a check and the matrix: what the program is for
+  bench facts       speed of check and decode, kept in bench/facts.md
+  bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
 ";
 
 fn main() -> ExitCode {
@@ -26,6 +30,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["test"] => test::run(),
+        ["test", "python"] => test::python(),
+        ["test", "frameworks"] => python::frameworks(),
+        ["test", "gpu"] => python::gpu(),
         ["audit"] => audit::run(),
         ["demo"] => demo::run(),
         ["bench", "facts"] => bench::facts(),

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: what a change must pass.
 
-use crate::needs;
 use crate::shell::{cargo, has_cargo_command};
+use crate::{needs, python as package};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     needs::python()?;
@@ -9,8 +9,16 @@ pub(crate) fn run() -> anyhow::Result<()> {
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(&["test", "--workspace", "--doc", "--locked"])?;
     if has_cargo_command("nextest") {
-        cargo(&["nextest", "run", "--workspace", "--locked"])
+        cargo(&["nextest", "run", "--workspace", "--locked"])?;
     } else {
-        cargo(&["test", "--workspace", "--all-targets", "--locked"])
+        cargo(&["test", "--workspace", "--all-targets", "--locked"])?;
     }
+    python()
+}
+
+/// The Python package, without frameworks and with the binary.
+pub(crate) fn python() -> anyhow::Result<()> {
+    needs::python()?;
+    cargo(&["build", "--package", "farrier", "--locked"])?;
+    package::plain()
 }

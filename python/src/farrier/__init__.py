@@ -8,3 +8,7 @@ Nothing heavy is imported here: each framework is imported by the module of its 
 """
 
 __version__ = "0.1.0"
+
+from farrier.binary import Answer, CannotRun, Finding, check
+
+__all__ = ["Answer", "CannotRun", "Finding", "__version__", "check"]

@@ -58,6 +58,8 @@ def guard(model, **more):
 
 def whole(model, batch):
     """Loss, gradients on the host, and how many bytes the step took above what was there."""
+    gc.collect()  # What other tests left must not count as this one's, nor be found to free later.
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated()
     loss = model(batch["ids"], batch["labels"])
@@ -86,10 +88,9 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     report = run.report()
     assert report.ooms >= 1
     assert report.saved.get("split") == 1
-    failures = report.ooms
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report().ooms == failures, "planned the second time"
+    assert run.report().saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
 
 
 def test_a_single_row_is_recomputed(model, cap):
@@ -141,13 +142,21 @@ def test_what_does_not_fit_holds_nothing_and_changes_nothing(model, cap):
     assert torch.equal(torch.cuda.get_rng_state(), random_before)
 
 
+def largest_ballast():
+    for size in range(8 * GIB, GIB, -(32 << 20)):
+        try:
+            return farrier.torch.Ballast(size)
+        except MemoryError:
+            torch.cuda.empty_cache()
+    raise AssertionError("not even a small one fits")
+
+
 def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
     batch = batch_of(model, 1, 1024)
     expected = whole(model, batch)
-    base = expected[2]
-    cap(base + 4 * GIB)
+    cap(expected[2] + 8 * GIB)
     asked: list[str] = []
-    ballast = farrier.torch.Ballast(4 * GIB - 128 * 2**20)
+    ballast = largest_ballast()
     run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
     check(model, run(batch), expected)
     assert run.report().saved == {"ballast": 1}
@@ -159,7 +168,7 @@ def test_half_precision_stays_close(cap):
     model = build("191m", device="cuda", dtype=torch.bfloat16)
     batch = batch_of(model, 8, 1024)
     expected = whole(model, batch)
-    cap(expected[2] + int(0.5 * expected[3]))
+    cap(expected[2] + int(0.35 * expected[3]))
     run = guard(model)
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)

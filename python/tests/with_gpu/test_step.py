@@ -164,7 +164,7 @@ def test_a_number_of_python_that_changes_is_found():
     optimizer = optimizer_of(model)
     graphed = step(schedule(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
     losses(graphed, batches(12))
-    assert "bakes in" in graphed.report.reason.remedy
+    assert "two eager runs of one batch differ" in graphed.report.reason.what
 
 
 def test_float16_with_a_scaler():
@@ -280,7 +280,7 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
             loss = inner(batch)
             if torch.cuda.is_current_stream_capturing():
                 calls["count"] += 1
-                if calls["count"] == 1:
+                if calls["count"] == 2:  # The first is the rehearsal.
                     raise KeyboardInterrupt
             return loss
 
@@ -296,9 +296,11 @@ def test_an_interrupt_while_capturing_leaves_a_step_that_can_go_on():
     for batch in batches(20):
         try:
             found.append(graphed(batch).item())
+            continue
         except KeyboardInterrupt:
-            found.append(graphed(batch).item())
-    assert calls["count"] == 2
+            pass
+        found.append(graphed(batch).item())
+    assert calls["count"] == 4, graphed.report
     same(eager, found)
     assert graphed.report.replays >= 5
 
@@ -372,14 +374,14 @@ def test_a_step_that_is_bound_by_the_gpu_stays_eager_and_says_so():
         square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
         def train(batch):
-            for _ in range(20):
+            for _ in range(60):
                 square @ square
             return inner(batch)
 
         return train
 
-    policy = Policy(warmups=2, gain=1.05)
-    _, _, graphed = both(heavy, list(batches(6)), policy=policy)
+    policy = Policy(warmups=4, gain=1.2)
+    _, _, graphed = both(heavy, list(batches(8)), policy=policy)
     assert "waits for the GPU" in graphed.report.reason.what
 
 

@@ -12,4 +12,5 @@ mod crash;
 mod faults;
 mod jobs;
 mod privilege;
+mod python;
 mod world;

@@ -20,6 +20,7 @@ from torch import Tensor
 import farrier.torch
 from farrier.bench.model import Decoder, build
 from farrier.torch.measure import profiled
+from farrier.torch.policy import Policy
 
 #: The ways to run a step that are compared.
 VARIANTS = ("eager", "compile", "reduce-overhead", "ours")
@@ -39,6 +40,7 @@ class Shard:
     warmups: int = 12
     groups: int = 8
     steps: int = 10
+    gain: float = Policy.gain
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -69,7 +71,7 @@ def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer)
     train = train_step(model, optimizer, model)
     if shard.variant == "eager":
         return train
-    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True)
+    return farrier.torch.step(train, model=model, optimizer=optimizer, compile=True, policy=Policy(gain=shard.gain))
 
 
 def measure(shard: Shard) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +30,30 @@ class Arena:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.MemPool()
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._anchor()
+        # torch aborts when a pool goes before its graphs, and a garbage collector knows no order.
+        weakref.finalize(self, _give_back, self._graphs, [self.pool])
+
+    def _anchor(self) -> None:
+        """A graph that stays: torch (seen in 2.11) cannot capture into a pool whose graphs have all been given up."""
+        torch.cuda.synchronize()
+        anchor = self.graph()
+        with no_collection(), self.beside():
+            anchor.capture_begin(cast(Any, self.pool.id), capture_error_mode="thread_local")
+            torch.zeros((), device=self.device)
+            anchor.capture_end()
+
+    def graph(self) -> torch.cuda.CUDAGraph:
+        """A graph of this pool, which goes before it."""
+        made = torch.cuda.CUDAGraph()
+        self._graphs.append(made)
+        return made
+
+    def drop(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Gives a graph up. Its memory is the pool's."""
+        graph.reset()
+        self._graphs.remove(graph)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -45,6 +72,13 @@ class Arena:
         single = torch.autograd.set_multithreading_enabled(False)
         with no_collection(), self.beside(), torch.cuda.use_mem_pool(self.pool, self.device), single:
             yield
+
+
+def _give_back(graphs: list[torch.cuda.CUDAGraph], pools: list[torch.cuda.MemPool]) -> None:
+    for graph in reversed(graphs):
+        graph.reset()
+    graphs.clear()
+    pools.clear()
 
 
 @contextmanager
@@ -86,7 +120,7 @@ class Captured:
         self.arena = arena
         self.replays = 0
         self.gradients: list[Address] = []
-        self._graph = torch.cuda.CUDAGraph()
+        self._graph = arena.graph()
         self._batch = on_device(batch, arena.device, copy=True)
         self._inputs = tensors(self._batch)
         self._result: Any = None
@@ -96,10 +130,27 @@ class Captured:
 
         `thread_local`: a loader's thread may allocate pinned memory meanwhile.
         """
-        pool: Any = self.arena.pool.id
-        with no_collection(), torch.cuda.graph(self._graph, pool, self.arena.stream, capture_error_mode="thread_local"):
-            self._result = fn(self._batch)
-        self._result = detached(self._result)
+        arena, pool = self.arena, cast(Any, self.arena.pool.id)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        with no_collection(), arena.beside():
+            try:
+                self._graph.capture_begin(pool, capture_error_mode="thread_local")
+                self._result = detached(fn(self._batch))
+            except BaseException:
+                self._abandon(pool)
+                raise
+            try:
+                self._graph.capture_end()
+            except RuntimeError:
+                _clean_up_after_failure(arena.device, pool)
+                raise
+
+    def _abandon(self, pool: Any) -> None:
+        try:
+            self._graph.capture_end()
+        except RuntimeError:  # The first error tells more.
+            _clean_up_after_failure(self.arena.device, pool)
 
     def note_gradients(self, gradients: list[tuple[str, Tensor]]) -> None:
         """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
@@ -122,9 +173,26 @@ class Captured:
         return rebuild(self._result, lambda _, leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
 
     def reset(self) -> None:
-        """Gives the graph up. Its memory is the pool's."""
-        self._graph.reset()
+        """Gives the graph up."""
+        self.arena.drop(self._graph)
         self._result = None
+
+
+def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
+    """What torch leaves undone when a capture ends in an error (seen in 2.11): the allocator still serves the capture and
+    the generator still counts for it. The pool is taken back, and an empty capture sets the generator right.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    memory: Any = torch.cuda.memory
+    with contextlib.suppress(RuntimeError):
+        memory._cuda_endAllocateToPool(index, pool)
+        memory._cuda_releasePool(index, pool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It is said to be empty, and shall be.
+        empty = torch.cuda.CUDAGraph()
+        empty.capture_begin()
+        empty.capture_end()
+        empty.reset()
 
 
 def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:

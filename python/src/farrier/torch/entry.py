@@ -24,7 +24,7 @@ class Entry:
         self._leaves = leaves
         self._random = RandomState()
         self._buffers = [
-            (module, name, buffer, buffer.detach().clone())
+            (module, name, buffer, _copied(buffer))
             for module in modules
             for name, buffer in module._buffers.items()
             if buffer is not None
@@ -86,6 +86,14 @@ class Entry:
             for leaf, before in self.gradients:
                 if before is not None:
                     leaf.grad = before.clone() if leaf.grad is None else leaf.grad.add_(before)
+
+
+def _copied(buffer: Tensor) -> Tensor:
+    """A copy; on the host where the GPU is too full for one, which must not keep the step from being tried."""
+    try:
+        return buffer.detach().clone()
+    except torch.OutOfMemoryError:
+        return buffer.detach().to("cpu", copy=True)
 
 
 class RandomState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,8 +70,12 @@ class Workshop:
         self._hooks.append(self._when_loaded(model, "the model's weights were loaded"))
 
     def _when_loaded(self, owner: Any, why: str) -> Any:
+        this = weakref.ref(self)
+
         def forget(*_: object) -> None:
-            self.forget(why)
+            workshop = this()
+            if workshop is not None:
+                workshop.forget(why)
 
         return owner.register_load_state_dict_post_hook(forget)
 
@@ -87,8 +92,10 @@ class Workshop:
         self._prepare()
 
     def close(self) -> None:
-        """Takes the hooks away and gives the pool back: it holds as much memory as a step needs."""
+        """Takes the hooks away and gives the pool back, which holds as much memory as a step needs, gradients and all."""
         self._drop_graphs()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
         self._watch.remove()
         for hook in self._hooks:
             hook.remove()
@@ -145,7 +152,9 @@ class Workshop:
             what = f"the last {len(self._seen)} batches had {len(self._seen)} shapes, and none came back"
             raise GiveUp(Reason(what, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
         if self._seen[key] < self._policy.sights:
-            return self._eager(batch)
+            result = self._eager(batch)
+            torch.cuda.empty_cache()  # What a step needs lies in the pool already, and is not to be held twice.
+            return result
         return self._made(key, batch, ready)
 
     def _warm_up(self, batch: Any) -> Any:
@@ -173,9 +182,13 @@ class Workshop:
             raise GiveUp(Reason(what, "larger gains are elsewhere"), trained=True, result=result)
 
     def _eager(self, batch: Any) -> Any:
-        """A step that trains. It must step each optimizer once: a graph can do nothing else."""
+        """A step that trains. It must step each optimizer once: a graph can do nothing else.
+
+        Once there is a graph it runs outside the pool: what it makes and somebody keeps (the loss, a table for a longer
+        batch) would lie where a graph of before writes.
+        """
         before = self._watch.calls
-        with self._arena.inside():
+        with self._arena.beside() if self._report.captures else self._arena.inside():
             result = detached(self._fn(batch))
         steps = self._watch.calls - before
         if steps != len(self._optimizers):
@@ -191,19 +204,21 @@ class Workshop:
         """Captures the step for this shape. Whatever fails, this batch is trained on, once."""
         undo = Undo(self._model, self._optimizers, self._scaler, self._device)
         graph = Captured(self._arena, ready)
-        waits: Reason | None = None
         try:
-            waits = self._waits(batch, undo)
+            self._shadow(batch, undo, lambda _: None, as_captured=True)
             if not self._report.captures:
                 self._report.noise = self._noise(batch, undo)
             with self._watch.looking(graph.note_gradients):
                 graph.capture(self._fn)
             undo.all()
+        except GiveUp:
+            graph.reset()
+            raise
         except Exception as err:
             graph.reset()
             undo.all()
             _survive(err)
-            return self._refuse(key, waits or reason(err), batch)
+            return self._refuse(key, reason(err), batch)
         except BaseException:
             graph.reset()
             undo.all()
@@ -241,39 +256,30 @@ class Workshop:
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
         return result
 
-    def _waits(self, batch: Any, undo: Undo) -> Reason | None:
-        """The line that waits for the GPU, if any. Some code waits only where nobody captures: it is no verdict."""
-        try:
-            with _synchronising("error"):
-                self._shadow(batch, undo, lambda _: None)
-        except RuntimeError as err:
-            if "synchronizing" not in str(err):
-                raise
-            return reason(err)
-        return None
-
     def _noise(self, batch: Any, undo: Undo) -> float:
-        """How far two eager runs of one batch lie apart: atomic additions come in any order."""
-        first = Gradients()
+        """How far two eager runs of one batch lie apart: atomic additions come in any order. More is no noise."""
+        first, second = Gradients(), Gradients()
         loss = self._shadow(batch, undo, first.take)
-        differences: list[float] = []
+        again = self._shadow(batch, undo, second.take)
+        pairs = ((name, gradient.to(self._device)) for name, gradient in second.held.items())
+        found = compare(first, pairs, loss, again)
+        if not found.same:
+            what = f"two eager runs of one batch differ: {found}"
+            remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
+            raise GiveUp(Reason(what, remedy))
+        return found.worst
 
-        def look(gradients: list[tuple[str, Tensor]]) -> None:
-            differences.append(compare(first, gradients, loss, loss).worst)
+    def _shadow(self, batch: Any, undo: Undo, look: Look, *, as_captured: bool = False) -> float:
+        """The eager step on this batch, which trains nothing. Gives its loss.
 
-        self._shadow(batch, undo, look)
-        return max(differences, default=0.0)
-
-    def _shadow(self, batch: Any, undo: Undo, look: Look) -> float:
-        """The eager step on this batch, which trains nothing. Gives its loss."""
-        with _synchronising("default"):
-            placed = on_device(batch, self._device)
-            self._watch.close(True)
+        `as_captured` runs it as a capture would: code that asks is told that it is captured, and may not wait for the GPU.
+        """
+        placed = on_device(batch, self._device)
+        self._watch.close(True)
         try:
-            with self._arena.inside(), self._watch.looking(look):
+            with self._arena.inside(), self._watch.looking(look), _as_captured(as_captured):
                 result = self._fn(placed)
-            with _synchronising("default"):
-                return _loss(result)
+            return _loss(result)
         finally:
             self._watch.close(False)
             undo.all()
@@ -315,15 +321,22 @@ def _survive(err: BaseException) -> None:
 
 
 @contextmanager
-def _synchronising(mode: str) -> Iterator[None]:
-    """What torch does when an operation waits for the GPU: `error` names the line."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode(mode)
+def _as_captured(wanted: bool) -> Iterator[None]:
+    """Who asks whether this is a capture hears yes, and an operation that waits for the GPU is an error with its line."""
+    if not wanted:
+        yield
+        return
+    before, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    _set_sync_debug("error")
     try:
         yield
     finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.is_current_stream_capturing = asked
+        _set_sync_debug(before)
+
+
+def _set_sync_debug(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns of being a prototype, each time.
+        torch.cuda.set_sync_debug_mode(mode)

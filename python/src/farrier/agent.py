@@ -1,0 +1,331 @@
+"""The job's side of the socket of the node's agent: docs/job-socket.md.
+
+    job = farrier.agent.Job()
+    for step, batch in enumerate(batches):
+        train(batch)
+        job.step_end(step, tokens=batch.numel())
+        if job.checkpoint_wanted:
+            save()
+            job.checkpoint_done(step)
+
+No thread, no waiting, no error: where there is no agent, or one that does not keep up, messages are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from types import TracebackType
+
+from farrier import wire
+
+log = logging.getLogger("farrier.agent")
+
+#: Bytes of one read, and reads of one poll: an agent that never stops talking must not hold a step. A real one says a
+#: line in a week.
+_READ_BYTES = 64 << 10
+_READS = 4
+
+#: Neither wait nor die of a closed pipe. Where a system lacks them there is no agent either.
+_FLAGS: int = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class Job:
+    """One rank of a job, as the agent of its node sees it.
+
+    Each process has one. After a fork the child's calls open a connection of its own. Calls from several threads, or
+    from a signal handler, are allowed: one that comes while another is under way is dropped.
+
+    Attributes:
+        sent: messages that the kernel took.
+        dropped: messages that nobody took; they are not sent again.
+    """
+
+    def __init__(
+        self,
+        job: str | None = None,
+        rank: int | None = None,
+        *,
+        world_size: int | None = None,
+        local_world_size: int | None = None,
+        gpu: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        """What is not given is taken from the environment.
+
+        Args:
+            job: SLURM_JOB_ID, otherwise the program's name and a process id.
+            rank: RANK.
+            world_size: WORLD_SIZE.
+            local_world_size: LOCAL_WORLD_SIZE.
+            gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it the agent finds
+                it in the driver's list of processes.
+            path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock; empty: no agent.
+        """
+
+        def given(name: str, value: int | None) -> int | None:
+            return wire.whole(os.environ.get(name) if value is None else value, 32)
+
+        program = sys.argv[0] if sys.argv else ""
+        self._who = wire.Who(
+            job=str(job) if job else wire.job_name(os.environ, program, os.getpid(), os.getppid()),
+            rank=given("RANK", rank),
+            world_size=given("WORLD_SIZE", world_size),
+            local_world_size=given("LOCAL_WORLD_SIZE", local_world_size),
+            gpu=None if gpu is None else str(gpu),
+        )
+        self._path = wire.socket_path(os.environ) if path is None else path or None
+        self._memory = wire.Memory()
+        self.sent = 0
+        self.dropped = 0
+        self._start()
+        self.poll()
+
+    def _start(self) -> None:
+        """A process begins, this one or a child of it.
+
+        An inherited connection stays the parent's: to close this process's number for it ends nothing.
+        """
+        inherited = getattr(self, "_socket", None)
+        if inherited is not None:
+            inherited.close()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._memory.pacing.tried_s = None
+        self._begin(None)
+
+    def _begin(self, connection: socket.socket | None) -> None:
+        self._socket = connection
+        self._lines = wire.Lines()
+        self._rest = b""
+        self._memory.connection()
+
+    @property
+    def name(self) -> str:
+        """What the job is called in `farrier status`."""
+        return self._who.job
+
+    @property
+    def rank(self) -> int:
+        """The number of this process in the job."""
+        return self._who.rank or 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether an agent has welcomed this process and the connection still stands, as far as is known."""
+        return self._socket is not None and self._memory.welcomed and self._pid == os.getpid()
+
+    @property
+    def checkpoint_wanted(self) -> str | None:
+        """Why a checkpoint should be taken now; None: none is wanted. Stays until one is done.
+
+        Mostly not every rank hears it: let the ranks agree, for example by a maximum over all of them.
+        """
+        return self._memory.wanted(time.monotonic())
+
+    def phase(self, name: str) -> None:
+        """What the job does from now on: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
+        self._say(wire.line("phase", name=wire.text(name, wire.NAME_CHARS_MAX)))
+
+    def step_begin(self, step: int) -> None:
+        """A step began. Only for those who do not measure it themselves."""
+        number = wire.whole(step)
+        self._say(None if number is None else wire.line("step_begin", step=number))
+
+    def step_end(
+        self, step: int, *, seconds: float | None = None, tokens: int | None = None, loss: float | None = None
+    ) -> None:
+        """A step ended; hears what the agent has to say, too.
+
+        Args:
+            step: its number.
+            seconds: how long it took; without it the agent takes the time since `step_begin`.
+            tokens: those of this rank.
+            loss: a plain number. Do not read one from the GPU for this at every step.
+        """
+        self._say(wire.step_end(step, seconds, tokens, loss))
+
+    def oom(self, bytes_wanted: int | None = None) -> None:
+        """The GPU's memory ran out. May be the last thing that a process says."""
+        self._say(wire.line("oom", bytes_wanted=wire.whole(bytes_wanted)))
+
+    def checkpoint_done(self, step: int | None = None, *, say: bool = True) -> None:
+        """A checkpoint is on disk, asked for or not.
+
+        Where ranks save together, one says it when all have; the others call this with `say=False`.
+        """
+        said = self._memory.saved(wire.whole(step))
+        if say:
+            self._say(said)
+
+    def checkpoint_failed(self, message: str) -> None:
+        """None could be made. It is asked for again in a minute."""
+        self._say(self._memory.not_saved(message, time.monotonic()))
+
+    def poll(self) -> None:
+        """Hears what the agent has to say, without waiting. `step_end` does so by itself."""
+        self._locked(None)
+
+    def close(self) -> None:
+        """Ends the connection. The next message opens another."""
+        if self._socket is not None and self._pid == os.getpid():
+            self._send_rest()
+            self._end()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _say(self, said: bytes | None) -> None:
+        """Says a line or drops it. None is what could not be said: a number that is none."""
+        if said is None or not self._locked(said):
+            self.dropped += 1
+
+    def _locked(self, said: bytes | None) -> bool:
+        if self._pid != os.getpid():
+            self._start()
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._exchange(said)
+        finally:
+            self._lock.release()
+
+    def _exchange(self, said: bytes | None) -> bool:
+        if self._socket is not None:
+            self._read()
+        if self._socket is None:
+            self._connect()
+        taken = said is None or self._send(said)
+        self.sent += said is not None and taken
+        return taken
+
+    def _connect(self) -> None:
+        pacing, now_s = self._memory.pacing, time.monotonic()
+        if self._path is None or not pacing.due(now_s) or not hasattr(socket, "AF_UNIX"):
+            return
+        pacing.tried_s = now_s
+        try:
+            # Not inherited by programs that this one starts: Python's sockets never are.
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as err:
+            log.debug("no socket: %s", err)
+            return
+        try:
+            connection.setblocking(False)
+            connection.connect(self._path)
+        except (OSError, ValueError) as err:  # ValueError: a path with a zero byte.
+            log.debug("no agent at %s: %s", self._path, err)
+            connection.close()
+            return
+        self._begin(connection)
+        if not self._send(self._who.hello()):
+            self._end()  # Nothing may come before it.
+        self._read()
+
+    def _send(self, said: bytes) -> bool:
+        """Whether the kernel took it, or a part of it whose rest goes before anything else."""
+        if self._socket is None or not self._send_rest():
+            return False
+        taken = self._send_some(said)
+        if taken:
+            self._rest = said[taken:]
+        return taken > 0
+
+    def _send_rest(self) -> bool:
+        if self._rest:
+            taken = self._send_some(self._rest)
+            self._rest = self._rest[taken:]
+        return not self._rest and self._socket is not None
+
+    def _send_some(self, data: bytes) -> int:
+        """How many bytes the kernel took. The connection may be over afterwards."""
+        if self._socket is None:
+            return 0
+        try:
+            return self._socket.send(data, _FLAGS)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as err:
+            log.debug("the agent is gone: %s", err)
+            self._rest = b""
+            self._read()  # Its last words may say why, and that it is for good.
+            self._end()
+            return 0
+
+    def _read(self) -> None:
+        """Reads until there is nothing more. What is to be said in answer is said afterwards."""
+        answers: dict[bytes, None] = {}
+        for _ in range(_READS):
+            data = self._read_some()
+            if data is None:
+                break
+            for raw in self._lines.feed(data):
+                heard = self._memory.hear(raw)
+                if heard.tell is not None:
+                    log.warning("%s", heard.tell)
+                if heard.say_again is not None:
+                    answers[heard.say_again] = None
+                if heard.close:
+                    self._end()
+                    return
+        for answer in answers:
+            self._send(answer)
+
+    def _read_some(self) -> bytes | None:
+        """What is there; None: nothing, and maybe nobody any more."""
+        if self._socket is None:
+            return None
+        try:
+            data = self._socket.recv(_READ_BYTES, _FLAGS)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as err:
+            log.debug("the agent is gone: %s", err)
+            data = b""
+        if not data:
+            self._end()
+            return None
+        return data
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._begin(None)
+
+
+_of_this_process: Job | None = None
+
+
+def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
+    """The job of this process, which all parts of it share.
+
+    It is made at the first call, from the environment and from what is given; afterwards that is as it is.
+    """
+    global _of_this_process
+    if _of_this_process is None:
+        _of_this_process = Job(rank=rank, world_size=world_size, gpu=gpu)
+    return _of_this_process
+
+
+def use(mine: Job | None) -> None:
+    """Makes this the job that `job()` gives; None: the next call makes one."""
+    global _of_this_process
+    _of_this_process = mine
+
+
+def phase(name: str) -> None:
+    """`job().phase(name)`, for parts that share the job of this process."""
+    job().phase(name)
+
+
+def oom(bytes_wanted: int | None = None, **more: object) -> None:
+    """`job().oom(bytes_wanted)`. What else is known of it is for the log: the agent has no place for it."""
+    log.info("out of GPU memory: %s", more)
+    job().oom(bytes_wanted)

@@ -1,0 +1,257 @@
+"""`farrier.check()`: is this node right for what runs here? Answered by the `farrier` binary.
+
+    import torch, farrier
+    print(farrier.check())            # for the log; never raises
+    farrier.check(must="run")         # raises where the job cannot run
+
+What the binary cannot say is unknown, and so is all of it where there is no binary.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+log = logging.getLogger("farrier.check")
+
+#: From good to bad, as the binary orders them.
+VERDICTS = ("ok", "caveat", "unknown", "blocked")
+
+#: NVML alone is given ten seconds by the binary.
+TIMEOUT_S = 60.0
+
+
+class CannotRun(RuntimeError):
+    """The job asked to be stopped where it cannot run, or where nobody can say whether it can.
+
+    Attributes:
+        answer: what the check found.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(str(answer))
+        self.answer = answer
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    code: str
+    verdict: str
+    text: str
+    subject: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do about it, and the command where there is one."""
+
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a check found. `str()` is made for a log: what is not good, and what to do.
+
+    Attributes:
+        verdict: `ok`, `caveat` (works, under a condition), `unknown` or `blocked`: the worst of the findings.
+        findings: all of them, also the good ones.
+        remedies: what to do.
+        notices: advisories and known regressions, which do not decide.
+        running: the frameworks that this process has imported, as `torch==2.11.0+cu130`.
+    """
+
+    verdict: str
+    findings: tuple[Finding, ...]
+    remedies: tuple[Remedy, ...] = ()
+    notices: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is known that jobs run here. Unknown is not."""
+        return self.verdict in ("ok", "caveat")
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict.upper()}: this node for {', '.join(self.running) or 'no framework (none is imported)'}"]
+        lines += [f"{it.verdict}: {it.text} [{it.code}]" for it in self.findings if it.verdict != "ok"]
+        for remedy in self.remedies:
+            lines.append(f"- {remedy.text}" + (f": $ {remedy.command}" if remedy.command else ""))
+        if self.notices:
+            lines.append(f"{len(self.notices)} advisories or known regressions, see `farrier check`")
+        return "\n".join(lines)
+
+
+def check(
+    *, must: Literal["run"] | None = None, root: str | os.PathLike[str] | None = None, timeout_s: float = TIMEOUT_S
+) -> Answer:
+    """Checks this node, its driver and the frameworks of this Python. Takes a second: do it once, by one rank of a node.
+
+    Args:
+        must: "run" raises `CannotRun` where the verdict is blocked or unknown. Otherwise nothing is raised: what kept
+            the check from an answer is a finding of verdict unknown.
+        root: a captured node to check instead of this one.
+        timeout_s: how long the binary may take.
+    """
+    if must not in (None, "run"):
+        raise ValueError(f"must is {must!r}, and can be 'run' or None")
+    running = running_frameworks(sys.modules)
+    where = ["--python", sys.executable or sys.prefix] if root is None else ["--root", os.fspath(root)]
+    answer = _asked(["check", "--output", "json", *where], timeout_s)
+    answer = with_running(answer, running, of_this_python=root is None)
+    if must == "run" and not answer.runs:
+        raise CannotRun(answer)
+    return answer
+
+
+def find(environment: Mapping[str, str]) -> str:
+    """The binary: FARRIER_BIN, otherwise the first `farrier` on the PATH.
+
+    Raises:
+        FileNotFoundError: there is none; the message says what to do.
+    """
+    named = environment.get("FARRIER_BIN")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise FileNotFoundError(f"FARRIER_BIN is `{named}`, which is no program that can be run")
+        return found
+    found = shutil.which("farrier", path=environment.get("PATH"))
+    if found is None:
+        raise FileNotFoundError("there is no `farrier` on the PATH: install the binary, or name it with FARRIER_BIN")
+    return found
+
+
+def parse(text: str) -> Answer:
+    """The answer in what `farrier check --output json` prints.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    said = json.loads(text)
+    if not isinstance(said, dict):
+        raise ValueError("it is no object")
+    # A node has items, a combination has reasons.
+    found = said.get("items", said.get("reasons"))
+    if said.get("verdict") not in VERDICTS or not isinstance(found, list):
+        raise ValueError("it has no verdict or no findings")
+    return Answer(
+        verdict=said["verdict"],
+        findings=tuple(_finding(it) for it in found),
+        remedies=tuple(Remedy(str(it["text"]), it.get("command")) for it in _objects(said.get("remedies"))),
+        notices=tuple(str(it["text"]) for it in _objects(said.get("notices"))),
+    )
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [it for it in value if isinstance(it, dict) and "text" in it] if isinstance(value, list) else []
+
+
+def _finding(said: object) -> Finding:
+    if not isinstance(said, dict) or said.get("verdict") not in VERDICTS:
+        raise ValueError("a finding has no verdict")
+    words = {name: str(said.get(name, "")) for name in ("code", "text", "subject", "source")}
+    return Finding(verdict=said["verdict"], **words)
+
+
+def with_running(answer: Answer, running: Sequence[str], *, of_this_python: bool = True) -> Answer:
+    """The answer for what is imported here.
+
+    What was imported from elsewhere than the environment that was read (PYTHONPATH, a source tree) was not judged, and
+    that makes the whole unknown.
+    """
+    answer = replace(answer, running=tuple(running))
+    if not of_this_python or answer.verdict == "blocked":
+        return answer
+    judged = {_version(finding.subject) for finding in answer.findings}
+    missed = [name for name in running if not name.endswith("+cpu") and _version(name) not in judged]
+    if not missed or any(finding.verdict == "unknown" for finding in answer.findings):
+        return answer
+    text = f"{', '.join(missed)} runs here and is not what the environment of {sys.executable} holds: it was not judged"
+    more = Finding("running-not-judged", "unknown", text, subject=missed[0], source="sys.modules")
+    return replace(answer, verdict="unknown", findings=(*answer.findings, more))
+
+
+def _version(framework: str) -> tuple[str, str]:
+    """Name and version without the build: `jax[cuda13]==0.8.0` is jax 0.8.0."""
+    name, _, version = framework.partition("==")
+    return name.partition("[")[0], version.partition("+")[0]
+
+
+def running_frameworks(modules: Mapping[str, Any]) -> list[str]:
+    """The frameworks that are imported, as `farrier check --framework` takes them. Imports and initialises nothing."""
+    found = []
+    for name in ("torch", "tensorflow", "jax"):
+        version = str(getattr(modules.get(name), "__version__", ""))
+        if version:
+            found.append(_named(name, version, modules[name]))
+    return found
+
+
+def _named(name: str, version: str, module: Any) -> str:
+    if name == "jax":
+        return f"jax{_jax_extra()}=={version}"
+    if "+" in version:
+        return f"{name}=={version}"
+    try:
+        cuda = module.version.cuda if name == "torch" else module.sysconfig.get_build_info().get("cuda_version")
+    except (AttributeError, KeyError):
+        return f"{name}=={version}"
+    if not cuda:
+        return f"{name}=={version}+cpu"
+    return f"torch=={version}+cu{str(cuda).replace('.', '')}" if name == "torch" else f"{name}=={version}"
+
+
+def _jax_extra() -> str:
+    for cuda in ("cuda13", "cuda12"):
+        try:
+            importlib.metadata.version(f"jax-{cuda}-plugin")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return f"[{cuda}]"
+    return "[cpu]"
+
+
+def _asked(words: Sequence[str], timeout_s: float) -> Answer:
+    """What the binary answers; what keeps it from that is an unknown answer with the reason."""
+    try:
+        binary = find(os.environ)
+    except FileNotFoundError as err:
+        return _unanswered("no-binary", str(err))
+    try:
+        ran = subprocess.run(
+            [binary, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _unanswered("no-answer", f"`{binary}` did not answer within {timeout_s:g} s")
+    except (OSError, ValueError) as err:
+        return _unanswered("no-answer", f"`{binary}` could not be started: {err}")
+    said, complaint = (it.decode("utf-8", "replace").strip() for it in (ran.stdout, ran.stderr))
+    if ran.returncode not in (0, 1):
+        end = f"ended by signal {-ran.returncode}" if ran.returncode < 0 else f"failed with exit code {ran.returncode}"
+        return _unanswered("no-answer", f"`{binary}` {end}: {_short(complaint) or 'it said nothing'}")
+    try:
+        return parse(said)
+    except (ValueError, RecursionError) as err:
+        text = f"`{binary}` printed what is no answer ({_short(str(err))}): {_short(said) or 'nothing'}"
+        return _unanswered("no-answer", text)
+
+
+def _unanswered(code: str, text: str) -> Answer:
+    log.info("%s", text)
+    return Answer("unknown", (Finding(code, "unknown", text, subject="farrier", source="farrier.check"),))
+
+
+def _short(text: str, chars: int = 400) -> str:
+    return text if len(text) <= chars else f"{text[:chars]}..."

@@ -1,0 +1,231 @@
+"""JAX: the node hears of its steps and it hears of the node.
+
+    import farrier.jax
+    farrier.jax.configure(memory_fraction=0.9)       # before JAX uses the GPU
+    step = farrier.jax.step(jax.jit(train_step, donate_argnums=0), tokens=65536, loss=lambda out: out[1])
+    for batch in batches:
+        state, loss = step(state, batch)
+        if step.checkpoint_wanted:
+            save(state)
+            step.saved()
+
+JAX itself is imported at the first step.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farrier import agent, oom, settings
+from farrier.cadence import Cadence
+from farrier.oom import reporting
+from farrier.settings import Settings
+
+__all__ = ["Donation", "Leaf", "Settings", "Step", "configure", "donation", "reporting", "step"]
+
+log = logging.getLogger("farrier.jax")
+
+#: Less than this is not worth a word.
+_WORTH_BYTES = 1 << 20
+
+
+def configure(*, memory_fraction: float | None = None, preallocate: bool | None = None) -> Settings:
+    """JAX's settings of GPU memory, before it uses one. What the user has set stays.
+
+    Args:
+        memory_fraction: XLA_PYTHON_CLIENT_MEM_FRACTION; JAX takes 0.75 of the GPU by itself.
+        preallocate: XLA_PYTHON_CLIENT_PREALLOCATE; False takes memory as it is needed.
+    """
+    return settings.apply(settings.jax_memory(memory_fraction, preallocate), os.environ, sys.modules, ("jax",))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array that goes into a step or comes out of it. `argument` is None for one that comes out."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    argument: int | str | None = None
+    donated: bool = False
+
+
+@dataclass(frozen=True)
+class Donation:
+    """Arguments whose memory could be that of the results: bytes of each that are held twice now."""
+
+    arguments: dict[int | str, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """How much less the step would hold."""
+        return sum(self.arguments.values())
+
+    def __str__(self) -> str:
+        if not self.arguments:
+            return "nothing to donate: what comes back is written where it came from"
+        numbers = tuple(name for name in self.arguments if isinstance(name, int))
+        names = tuple(name for name in self.arguments if isinstance(name, str))
+        words = [f"donate_argnums={numbers}"] if numbers else []
+        words += [f"donate_argnames={names}"] if names else []
+        return (
+            f"{self.size_bytes / (1 << 20):.0f} MiB are held twice during the step: jax.jit(..., {', '.join(words)}) lets "
+            f"the results take the place of the arguments, which must not be used afterwards"
+        )
+
+
+def donatable(inputs: Sequence[Leaf], outputs: Sequence[Leaf]) -> Donation:
+    """Which arguments have the shapes and types of results, and are not donated. Pure."""
+    free = Counter((leaf.shape, leaf.dtype) for leaf in outputs)
+    free.subtract((leaf.shape, leaf.dtype) for leaf in inputs if leaf.donated)
+    found: dict[int | str, int] = {}
+    for leaf in inputs:
+        kind = (leaf.shape, leaf.dtype)
+        if not leaf.donated and leaf.argument is not None and free[kind] > 0:
+            free[kind] -= 1
+            found[leaf.argument] = found.get(leaf.argument, 0) + leaf.size_bytes
+    return Donation({name: size for name, size in found.items() if size >= _WORTH_BYTES})
+
+
+def donation(fn: Any, *arguments: Any, **words: Any) -> Donation | None:
+    """What a jitted function should donate; None: it is not jitted, or cannot be looked at. Runs nothing."""
+    jax: Any = importlib.import_module("jax")
+    try:
+        lowered = fn.lower(*arguments, **words)
+        taken = jax.tree_util.tree_flatten_with_path(lowered.args_info)[0]
+        given = jax.tree_util.tree_leaves(lowered.out_info)
+        inputs = [_leaf(info, _argument(path), bool(info.donated)) for path, info in taken]
+        return donatable(inputs, [_leaf(info) for info in given])
+    except (AttributeError, TypeError, IndexError) as err:
+        log.debug("the step cannot be looked at: %s", err)
+        return None
+
+
+def _argument(path: Sequence[Any]) -> int | str:
+    """The first key leads to the arguments by place or to those by name, the second is the one."""
+    key = path[1]
+    return int(key.idx) if hasattr(key, "idx") else str(key.key)
+
+
+def _leaf(info: Any, argument: int | str | None = None, donated: bool = False) -> Leaf:
+    shape = tuple(int(side) for side in info.shape)
+    size = functools.reduce(lambda so_far, side: so_far * side, shape, 1)
+    # Keys of random numbers have a type without a size that numpy knows.
+    return Leaf(shape, str(info.dtype), size * int(getattr(info.dtype, "itemsize", 0)), argument, donated)
+
+
+class Step:
+    """What `farrier.jax.step` returns: call it as the function it wraps.
+
+    Attributes:
+        count: steps that were launched, those before this process included.
+        job: the connection to the agent; None before the first step.
+        donation: what the step should donate; None: not known.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        tokens: int | None,
+        loss: Callable[[Any], Any] | None,
+        first_step: int,
+        every_s: float,
+        job: agent.Job | None,
+    ) -> None:
+        self.count = first_step
+        self.job = job
+        self.donation: Donation | None = None
+        self._fn, self._tokens, self._loss = fn, tokens, loss
+        self._cadence = Cadence(every_s=every_s)
+        self._jax: Any = None
+
+    @property
+    def checkpoint_wanted(self) -> str | None:
+        """Why the agent wants a checkpoint; None: it does not. With several processes they have to agree."""
+        return None if self.job is None else self.job.checkpoint_wanted
+
+    def saved(self, *, say: bool = True) -> None:
+        """A checkpoint of the state after the last step is on disk."""
+        if self.job is not None:
+            self.job.checkpoint_done(self.count, say=say)
+        self._cadence.begin(self.count, time.perf_counter())
+
+    def not_saved(self, why: object) -> None:
+        """None could be made."""
+        if self.job is not None:
+            self.job.checkpoint_failed(str(why))
+
+    def __call__(self, *arguments: Any, **words: Any) -> Any:
+        """One step. Now and then it waits until the results are there."""
+        first = self._jax is None
+        if first:
+            self._begin(arguments, words)
+        with oom.reporting(self.job):
+            out = self._fn(*arguments, **words)
+            self.count += 1
+            if first or self._cadence.due(self.count):
+                self._tell(out, compiled=first)
+            elif self.job is not None:
+                self.job.poll()
+        return out
+
+    def _begin(self, arguments: tuple[Any, ...], words: dict[str, Any]) -> None:
+        self._jax = importlib.import_module("jax")
+        if self.job is None:
+            self.job = self._made_job()
+        self.job.phase("compile")
+        self.donation = donation(self._fn, *arguments, **words)
+        if self.donation is not None and self.donation.arguments:
+            log.warning("%s", self.donation)
+        self._cadence.begin(self.count, time.perf_counter())
+
+    def _made_job(self) -> agent.Job:
+        processes = self._jax.process_count()
+        if "RANK" in os.environ or processes == 1:
+            return agent.job()
+        return agent.job(rank=self._jax.process_index(), world_size=processes)
+
+    def _tell(self, out: Any, *, compiled: bool) -> None:
+        self._jax.block_until_ready(out)
+        seconds = self._cadence.waited(self.count, time.perf_counter())
+        loss = None if self._loss is None else float(self._loss(out))
+        if self.job is None:
+            return
+        if compiled:
+            self.job.phase("train")
+        # The first step compiled: its time is none of a step.
+        self.job.step_end(self.count, seconds=None if compiled else seconds, tokens=self._tokens, loss=loss)
+
+
+def step(
+    fn: Callable[..., Any],
+    *,
+    tokens: int | None = None,
+    loss: Callable[[Any], Any] | None = None,
+    first_step: int = 0,
+    every_s: float = Cadence.every_s,
+    job: agent.Job | None = None,
+) -> Step:
+    """Wraps a (jitted) training step: the node's agent hears of it, and of memory that ran out.
+
+    It waits for the results of the first step and then about once in `every_s` seconds, not at every step.
+
+    Args:
+        fn: the step. What it should donate and does not is logged at the first call.
+        tokens: tokens of a step of this process.
+        loss: finds the loss in what the step returns; read only when it is waited for.
+        first_step: steps that were done before, by the process that this one goes on for.
+        every_s: seconds between two waits.
+        job: None: the one of this process.
+    """
+    return Step(fn, tokens=tokens, loss=loss, first_step=first_step, every_s=every_s, job=job)

@@ -1,0 +1,80 @@
+"""Keras 3 on TensorFlow, JAX or torch: the node hears of its steps and it hears of the node.
+
+    import farrier.keras
+    farrier.keras.configure("jax", mixed_bfloat16=True)   # before Keras is imported
+    import keras
+    ...
+    with farrier.keras.reporting():
+        model.fit(data, callbacks=[farrier.keras.Callback(tokens=65536, save="ckpt/{step}.keras")])
+
+Keras is imported by `Callback` and not by this module, so that `configure` can come before it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farrier import settings
+from farrier.oom import reporting
+from farrier.settings import Settings
+
+if TYPE_CHECKING:
+    from farrier.keras.callback import Callback
+
+__all__ = ["Callback", "Settings", "configure", "reporting"]
+
+
+def configure(
+    backend: str | None = None,
+    *,
+    mixed_bfloat16: bool = False,
+    memory_fraction: float | None = None,
+    preallocate: bool | None = None,
+    cuda_malloc_async: bool | None = None,
+) -> Settings:
+    """Settings that exist, made before Keras and its backend are imported. What the user has set stays.
+
+    XLA needs no variable: `model.compile(jit_compile=...)` has it, and by default Keras turns it on where the model can.
+
+    Args:
+        backend: `tensorflow`, `jax` or `torch`; None: the one that Keras would take.
+        mixed_bfloat16: computes in bfloat16 and keeps weights in float32. Imports Keras.
+        memory_fraction: JAX only: XLA_PYTHON_CLIENT_MEM_FRACTION.
+        preallocate: JAX only: XLA_PYTHON_CLIENT_PREALLOCATE.
+        cuda_malloc_async: TensorFlow only: TF_GPU_ALLOCATOR; on unless False.
+
+    Raises:
+        ValueError: the backend has no such setting.
+        RuntimeError: Keras is imported already, on another backend.
+    """
+    name = backend or settings.keras_backend(os.environ, _config())
+    wanted = settings.keras(name, memory_fraction, preallocate, cuda_malloc_async)
+    imported = sys.modules.get("keras")
+    if imported is not None and imported.backend.backend() != name:
+        there = imported.backend.backend()
+        raise RuntimeError(f"Keras is imported already, on {there}: call configure({name!r}) before its first import")
+    if backend is not None and os.environ.get("KERAS_BACKEND", name) != name:
+        raise RuntimeError(f"KERAS_BACKEND is {os.environ['KERAS_BACKEND']}, and configure was asked for {name}")
+    made = settings.apply(wanted, os.environ, sys.modules, ("tensorflow", "jax") if name != "torch" else ())
+    if mixed_bfloat16:
+        keras: Any = importlib.import_module("keras")
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    return made
+
+
+def _config() -> str | None:
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    try:
+        return (home / "keras.json").read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Callback":
+        raise AttributeError(f"farrier.keras has no `{name}`; it has {', '.join(__all__)}")
+    return importlib.import_module("farrier.keras.callback").Callback

@@ -1,0 +1,215 @@
+"""The callback. It costs a step nothing: no thread, no file, one wait for the GPU in some seconds."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from farrier import agent, oom
+from farrier.cadence import Cadence
+from farrier.keras.saving import Saving, save_to
+from farrier.keras.who import job_of
+
+log = logging.getLogger("farrier.keras")
+
+#: A function of the model and the step, or a path with `{step}` (and maybe `{rank}`) in it.
+Save = Callable[[Any, int], object] | str | os.PathLike[str]
+
+
+class Callback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Tells the node's agent of steps, phases and lost memory, and saves when the agent asks for it.
+
+    It acts when a batch begins and not when one ends: Keras then still handles the logs of finished batches (the progress
+    bar) beside the training, which a callback of `on_train_batch_end` would forbid.
+
+    Attributes:
+        job: the connection to the agent.
+        step: steps that were begun, counted on from the optimizer's.
+    """
+
+    def __init__(
+        self,
+        *,
+        tokens: int | None = None,
+        save: Save | None = None,
+        stop: bool = False,
+        agree: Callable[[bool], bool] | None = None,
+        agree_every: int = 50,
+        first_step: int | None = None,
+        job: agent.Job | None = None,
+    ) -> None:
+        """What is not given is not told.
+
+        Args:
+            tokens: tokens of a step of this rank.
+            save: saves when the agent asks for a checkpoint. A path is written by rank 0, or by all where it has `{rank}`.
+            stop: end the training after such a checkpoint, so that a scheduler can start it elsewhere.
+            agree: with several ranks: gives True on all of them if it is called with True on any of them. Without it each
+                rank saves when it hears itself.
+            agree_every: steps between two calls of `agree`, which are made at the same steps on all ranks.
+            first_step: the number of steps done before; None: what the optimizer has counted.
+            job: None: the one of this process.
+        """
+        super().__init__()
+        self.job, self._tokens, self._agree = job, tokens, agree
+        self._agree_every, self._first_step, self._stop = max(1, agree_every), first_step, stop
+        self._saving: Saving | None = None
+        self._save = save
+        self._cadence = Cadence()
+        self.step = 0
+        self._start = self._base = 0
+        self._executed = 1
+        self._warm = False
+        self._training = False
+        self._logs: Any = None
+
+    @property
+    def checkpoint_wanted(self) -> str | None:
+        """Why the agent wants a checkpoint; None: it does not. For those who save by themselves."""
+        return None if self.job is None else self.job.checkpoint_wanted
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """The job says hello, and the training function is watched for lost memory."""
+        model = self.model
+        if self.job is None:
+            self.job = job_of(keras.backend.backend())
+        if isinstance(self._save, str | os.PathLike):
+            self._saving = save_to(os.fspath(self._save), self.job)
+        elif self._save is not None:
+            self._saving = Saving(self._save)
+        self._start = self._base = self.step = _steps_done(model) if self._first_step is None else self._first_step
+        self._executed = max(1, int(getattr(model, "steps_per_execution", 1) or 1))
+        self._warm, self._training = False, True
+        self._watch(model)
+        self.job.phase("compile")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """The clock starts."""
+        self._base = self.step
+        self._cadence.begin(self.step, time.perf_counter())
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """`batch` batches of the epoch are launched."""
+        before, self.step = self.step, self._base + batch
+        if batch and (not self._warm or self._cadence.due(self.step)):
+            self._tell()
+        elif self.job is not None:
+            self.job.poll()
+        if self._wanted(before):
+            self._save_now()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """An evaluation begins, within training or apart from it."""
+        self._close_epoch()
+        if self.job is None:
+            self.job = job_of(keras.backend.backend())
+        self.job.phase("evaluate")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """It ends."""
+        if self._training and self.job is not None:
+            self.job.phase("train")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """The steps of the epoch are done."""
+        self._close_epoch()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """The training is over."""
+        self._training = False
+        self._unwatch()
+        if self.job is not None:
+            self.job.phase("done")
+
+    def _close_epoch(self) -> None:
+        """Counts the last execution of an epoch, of which no next one tells. Nothing is counted twice."""
+        if self._logs is None or not self._training:
+            return
+        steps = (self.params or {}).get("steps")
+        done = self.step + self._executed
+        self.step = min(done, self._base + int(steps)) if steps else done
+        self._tell()
+        self._logs = None
+
+    def _tell(self) -> None:
+        """Waits for the steps so far, and tells of the last of them."""
+        if self.job is None:
+            return
+        with oom.reporting(self.job):  # What was launched before may fail only now.
+            loss = _loss(self._logs)
+        seconds = self._cadence.waited(self.step, time.perf_counter())
+        if not self._warm:
+            # The first step compiled: its time is none of a step.
+            self._warm, seconds = True, None
+            self.job.phase("train")
+        self.job.step_end(self.step, seconds=seconds, tokens=self._tokens, loss=loss)
+
+    def _wanted(self, before: int) -> bool:
+        """Whether to save now. Ranks that have to agree ask each other at the same steps, whatever each has heard."""
+        if self.job is None or self._saving is None or self.step == self._start:
+            return False  # Nothing was learnt that is not on disk, and the optimizer may have no state yet.
+        wanted = self.job.checkpoint_wanted is not None
+        if self._agree is None:
+            return wanted
+        return self.step // self._agree_every > before // self._agree_every and self._agree(wanted)
+
+    def _save_now(self) -> None:
+        if self.job is None or self._saving is None:
+            return
+        why = self.job.checkpoint_wanted or "another rank asked for it"
+        self.job.phase("checkpoint")
+        # `self.model` and not `_model`: with JAX that brings the weights back to the model.
+        saved = self._saving(self.model, self.step, self.job)
+        self.job.phase("train")
+        self._cadence.begin(self.step, time.perf_counter())
+        if saved and self._stop:
+            log.warning("the training ends after the checkpoint of step %d: %s", self.step, why)
+            self.model.stop_training = True
+
+    def _watch(self, model: Any) -> None:
+        """Puts a look at errors and logs around the training function, which Keras calls by its attribute."""
+        inner = getattr(model, "train_function", None)
+        if inner is None:
+            return
+        inner = getattr(inner, "_farrier_inner", inner)
+
+        @functools.wraps(inner)
+        def watched(*arguments: Any, **words: Any) -> Any:
+            with oom.reporting(self.job):
+                result = inner(*arguments, **words)
+            # JAX's gives the logs and the state.
+            self._logs = result[0] if isinstance(result, tuple) else result
+            return result
+
+        watched._farrier_inner = inner  # type: ignore[attr-defined]
+        model.train_function = watched
+
+    def _unwatch(self) -> None:
+        model = self._model
+        inner = getattr(getattr(model, "train_function", None), "_farrier_inner", None)
+        if inner is not None:
+            model.train_function = inner
+
+
+def _loss(logs: Any) -> float | None:
+    """The loss, which waits for the steps so far. Keras's is the mean over the epoch up to there."""
+    if not isinstance(logs, Mapping) or not logs:
+        return None
+    value = logs.get("loss")
+    waited = float(value if value is not None else next(iter(logs.values())))
+    return None if value is None else waited
+
+
+def _steps_done(model: Any) -> int:
+    """What the optimizer has counted, in batches."""
+    optimizer = getattr(model, "optimizer", None)
+    iterations = getattr(optimizer, "iterations", None)
+    if iterations is None:
+        return 0
+    return int(iterations) * int(getattr(optimizer, "gradient_accumulation_steps", None) or 1)

@@ -1,0 +1,106 @@
+"""Whether an error means that the GPU's memory ran out, and how much was wanted.
+
+Each framework says it in its own way; here it is read from the name of the error and its words, so that no framework has
+to be imported. Memory of the host that ran out is another matter, and is not said to be the GPU's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from farrier import agent
+
+#: How far a chain of causes is followed.
+_CHAIN = 8
+
+_UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+#: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296 bytes" and, of the host
+#: client, "Out of memory allocating 4294967296 bytes".
+_AMOUNT = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
+
+#: TensorFlow: "OOM when allocating tensor with shape[8,1024] and type float on /job:localhost/...".
+_TENSOR = re.compile(r"allocating tensor with shape\s*\[([\d,\s]*)\] and type (\w+)")
+
+_TYPE_BYTES = {
+    "double": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float": 4, "int32": 4, "uint32": 4,
+    "half": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+_OF_MEMORY = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
+_OF_THE_HOST = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
+_OF_CUDA = re.compile(r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED")
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """The GPU's memory ran out. `bytes_wanted` is None where the error does not say."""
+
+    bytes_wanted: int | None
+    message: str
+
+
+def recognised(err: BaseException) -> OutOfMemory | None:
+    """What an error, or one that it came of, says of the GPU's memory; None: something else went wrong."""
+    seen: BaseException | None = err
+    for _ in range(_CHAIN):
+        if seen is None:
+            return None
+        text = str(seen)
+        if _is_oom([base.__name__ for base in type(seen).__mro__], text):
+            return OutOfMemory(bytes_wanted(text), text.strip().splitlines()[0] if text.strip() else "")
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _is_oom(names: list[str], text: str) -> bool:
+    if _OF_THE_HOST.search(text):
+        return False
+    if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
+        return True
+    if "ResourceExhaustedError" in names:  # tf.errors; also raised for queues and messages that are full
+        return _OF_MEMORY.search(text) is not None
+    if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
+        return "RESOURCE_EXHAUSTED" in text and _OF_MEMORY.search(text) is not None
+    return "RuntimeError" in names and _OF_CUDA.search(text) is not None
+
+
+def bytes_wanted(text: str) -> int | None:
+    """How much was asked for, by the words of the error."""
+    amount = _AMOUNT.search(text)
+    if amount is not None:
+        try:
+            return int(float(amount[1]) * _UNITS[amount[2].lower()])
+        except ValueError:
+            return None
+    tensor = _TENSOR.search(text)
+    if tensor is None or tensor[2] not in _TYPE_BYTES:
+        return None
+    sides = [int(side) for side in tensor[1].split(",") if side.strip()]
+    return math.prod(sides) * _TYPE_BYTES[tensor[2]]
+
+
+def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:
+    """Tells the agent, once for an error, however many hands it passes through."""
+    found = recognised(err)
+    if found is None or getattr(err, "_farrier_told", False):
+        return found
+    (job or agent.job()).oom(found.bytes_wanted)
+    # An attribute of the error itself: an error that takes none may be told twice, which costs nothing.
+    with suppress(AttributeError, TypeError):
+        err._farrier_told = True  # type: ignore[attr-defined]
+    return found
+
+
+@contextmanager
+def reporting(job: agent.Job | None = None) -> Iterator[None]:
+    """Around training: an error that means lost GPU memory is told to the agent, and goes on its way."""
+    try:
+        yield
+    except Exception as err:
+        report(err, job)
+        raise

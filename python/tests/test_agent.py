@@ -1,0 +1,459 @@
+"""The client against agents that behave and agents that do not."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from fake_agent import PATIENCE_S, Agent
+
+from farrier import wire
+from farrier.agent import Job
+
+
+def ten_seconds_later(job):
+    job._memory.pacing.tried_s -= wire.CONNECT_EVERY_S
+
+
+@contextmanager
+def cheap():
+    """10,000 calls: below a second of work, and nothing that waits; other processes may take their part of the time."""
+    began_s, worked_s = time.perf_counter(), time.process_time()
+    yield
+    worked_s, lasted_s = time.process_time() - worked_s, time.perf_counter() - began_s
+    assert worked_s < 1.0, f"{worked_s:.3f} s of work for 10,000 steps"
+    assert lasted_s < 10.0, f"{lasted_s:.3f} s for 10,000 steps"
+
+
+def test_the_environment_says_who_it_is(fake, monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "4711", "RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    job = Job(gpu="GPU-5f2a")
+    hello = fake.accept().hear()
+    assert hello == {
+        "type": "hello", "v": 1, "job": "4711", "rank": 3, "world_size": 16, "local_world_size": 8, "gpu": "GPU-5f2a",
+    }  # fmt: skip
+    assert (job.name, job.rank) == ("4711", 3)
+
+
+def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "-1")
+    Job("mine", world_size=2)
+    assert fake.accept().hear() == {"type": "hello", "v": 1, "job": "mine", "world_size": 2}
+
+
+def test_everything_that_a_job_says(fake):
+    job = Job("j")
+    rank = fake.accept()
+    job.phase("train")
+    job.step_begin(1200)
+    job.step_end(1200, seconds=1.42, tokens=65536, loss=float("nan"))
+    job.oom(2147483648)
+    job.oom()
+    job.checkpoint_done(1200)
+    job.checkpoint_failed("no space left on /ckpt")
+    assert [rank.hear() for _ in range(8)] == [
+        {"type": "hello", "v": 1, "job": "j"},
+        {"type": "phase", "name": "train"},
+        {"type": "step_begin", "step": 1200},
+        {"type": "step_end", "step": 1200, "seconds": 1.42, "tokens": 65536, "loss": None},
+        {"type": "oom", "bytes_wanted": 2147483648},
+        {"type": "oom"},
+        {"type": "checkpoint_done", "step": 1200},
+        {"type": "checkpoint_failed", "message": "no space left on /ckpt"},
+    ]
+    assert (job.sent, job.dropped) == (7, 0)
+
+
+def test_what_is_no_step_is_dropped_and_counted(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.hear()
+    job.step_begin(-1)
+    job.step_end(2**64)
+    job.step_end("x")
+    rank.silent()
+    assert (job.sent, job.dropped) == (0, 3)
+
+
+def test_no_agent_is_no_error(socket_path):
+    job = Job("j")
+    for step in range(100):
+        job.step_end(step)
+    assert (job.sent, job.dropped, job.connected, job.checkpoint_wanted) == (0, 100, False, None)
+
+
+def test_a_file_that_is_no_socket_a_folder_that_is_not_there_and_a_path_that_is_none(socket_path):
+    socket_path.write_text("hello")
+    for name in (str(socket_path), "/nowhere/at/all", "x" * 400, "a\0b"):
+        job = Job("j", path=name)
+        job.step_end(1)
+        assert (job.sent, job.dropped) == (0, 1)
+
+
+def test_a_socket_without_permission_or_listener(socket_path):
+    dead = Agent(socket_path)
+    dead.server.close()
+    job = Job("j")
+    job.step_end(1)
+    assert job.dropped == 1
+
+
+def test_a_job_that_wants_no_agent(fake, monkeypatch):
+    monkeypatch.setenv("FARRIER_SOCKET", "")
+    job = Job("j")
+    job.step_end(1)
+    fake.nobody()
+    assert job.dropped == 1
+
+
+def test_a_welcome_and_a_wish(fake, caplog):
+    job = Job("j")
+    rank = fake.accept()
+    assert not job.connected
+    rank.say(type="welcome", v=1)
+    rank.say(type="notice", message="`GPU-x` is not on this node")
+    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
+    job.poll()
+    assert job.connected
+    assert job.checkpoint_wanted == "gpu.xid Xid 95"
+    assert "is not on this node" in caplog.text
+    assert "Xid 95" in caplog.text
+    job.checkpoint_done(8)
+    assert job.checkpoint_wanted is None
+
+
+def test_the_end_of_a_step_hears_too(fake):
+    job = Job("j")
+    fake.accept().say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    job.step_end(1)
+    assert job.checkpoint_wanted == "r"
+
+
+def test_half_lines_garbage_and_unknown_types_are_survived(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.raw(b'\xff\xfe\n[]\n{"type":"dance"}\n{"type":"checkpoint_wan')
+    job.poll()
+    assert job.checkpoint_wanted is None
+    rank.raw(b'ted","findings":["17-1"],"reason":"r"}\n')
+    job.poll()
+    assert job.checkpoint_wanted == "r"
+    rank.raw(b"x" * 100_000)
+    for _ in range(4):
+        job.poll()
+    rank.raw(b'\n{"type":"welcome","v":1}\n')
+    job.poll()
+    assert job.connected
+    assert job._memory.nonsense == 2
+
+
+@pytest.mark.parametrize("line", [b"x\n", b'{"type":"dance"}\n', b"x"])
+def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
+    job = Job("j")
+    rank = fake.accept()
+    stop = threading.Event()
+
+    def talk():
+        rank.connection.settimeout(0.05)
+        while not stop.is_set():
+            try:
+                rank.connection.send(line * 20_000)
+            except (TimeoutError, OSError):
+                continue
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    longest_s = 0.0
+    try:
+        for _ in range(20):
+            began = time.perf_counter()
+            job.poll()
+            longest_s = max(longest_s, time.perf_counter() - began)
+            time.sleep(0.01)
+    finally:
+        stop.set()
+        talker.join()
+    assert longest_s < 0.5
+
+
+def test_what_talks_nonsense_is_no_agent(fake, caplog):
+    job = Job("j")
+    fake.accept().raw(b"HTTP/1.1 400 Bad Request\r\n" * 10)
+    job.poll()
+    job.step_end(1)
+    assert job.dropped == 1
+    assert "no agent" in caplog.text
+
+
+def test_an_agent_that_never_reads_costs_no_step_and_gets_no_half_lines(fake):
+    job = Job("j")
+    rank = fake.accept()
+    with cheap():
+        for step in range(10_000):
+            job.step_end(step, seconds=1.0, tokens=4096, loss=2.5)
+    assert job.dropped > 1000
+    assert job.sent + job.dropped == 10_000
+    # It wakes up: what it finds are whole lines, with a gap where the dropped ones were.
+    rank.connection.settimeout(0.05)
+    raw = b""
+    try:
+        while True:
+            raw += rank.connection.recv(1 << 20)
+            job.poll()
+    except TimeoutError:
+        pass
+    job.step_end(20_000)
+    rank.connection.settimeout(PATIENCE_S)
+    while not raw.endswith(b"\n") or b"20000" not in raw:
+        raw += rank.connection.recv(1 << 20)
+    steps = [json.loads(line)["step"] for line in raw.splitlines()[1:]]
+    assert steps[-1] == 20_000
+    assert steps[:-1] == list(range(len(steps) - 1))
+
+
+def test_the_rest_of_a_line_goes_before_anything_else(fake):
+    job = Job("j")
+    rank = fake.accept()
+    hello = rank.file.readline()
+    assert b"hello" in hello
+    # Whole lines are all or nothing for the kernel at this size, so a part is what this pretends.
+    line = wire.line("phase", name="train")
+    job._socket.send(line[:9])
+    job._rest = line[9:]
+    job.step_end(1)
+    assert rank.hear() == {"type": "phase", "name": "train"}
+    assert rank.hear() == {"type": "step_end", "step": 1}
+
+
+def test_an_agent_that_dies_in_the_middle_of_a_line(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.raw(b'{"type":"checkpoint_wanted","findings":["17-1"],"rea')
+    rank.close()
+    for step in range(10):
+        job.step_end(step)
+    assert job.dropped == 10
+    assert job.checkpoint_wanted is None
+    ten_seconds_later(job)
+    job.step_end(10)
+    again = fake.accept()
+    assert again.hear()["type"] == "hello"
+    assert again.hear() == {"type": "step_end", "step": 10}, "nothing that was dropped is sent again"
+    again.say(type="welcome", v=1)
+    job.poll()
+    assert job.connected
+
+
+def test_attempts_are_ten_seconds_apart(fake):
+    job = Job("j")
+    fake.accept().close()
+    for step in range(100):
+        job.step_end(step)
+        job.poll()
+    fake.nobody()
+    ten_seconds_later(job)
+    job.poll()
+    assert fake.accept().hear()["type"] == "hello"
+
+
+def test_an_agent_that_is_started_anew_is_told_what_was_saved(fake, socket_path):
+    job = Job("j")
+    rank = fake.accept()
+    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    job.poll()
+    job.checkpoint_done(8)
+    fake.die()
+    job.step_end(9)
+    anew = Agent(socket_path)
+    ten_seconds_later(job)
+    job.step_end(10)
+    rank = anew.accept()
+    assert [rank.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
+    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="r")
+    job.poll()
+    assert job.checkpoint_wanted is None, "the finding is old, and its checkpoint is on disk"
+    assert rank.hear() == {"type": "checkpoint_done", "step": 8}
+    rank.say(type="checkpoint_wanted", findings=["17-1", "18-1"], reason="another")
+    job.poll()
+    assert job.checkpoint_wanted == "another"
+    anew.server.close()
+
+
+def test_a_hello_that_is_refused_is_not_said_again(fake, caplog):
+    job = Job("j")
+    rank = fake.accept()
+    rank.say(type="error", code="bad_hello", message="`job` is empty")
+    rank.close()
+    job.step_end(1)
+    assert "`job` is empty" in caplog.text
+    job._memory.pacing.tried_s = float("-inf")
+    for step in range(10):
+        job.step_end(step)
+    fake.nobody()
+    assert job.dropped == 11
+
+
+def test_last_words_are_heard_though_the_sending_fails(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.say(type="error", code="bad_hello", message="no")
+    rank.connection.shutdown(socket.SHUT_RD)
+    # Not by way of `poll` or `step_end`, which read before they send.
+    job._send(b"x\n")
+    assert job._memory.pacing.refused
+
+
+def test_a_full_agent_is_tried_again_later(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.say(type="error", code="full", message="no room")
+    rank.close()
+    job.step_end(1)
+    ten_seconds_later(job)
+    job.step_end(2)
+    again = fake.accept()
+    assert [again.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
+
+
+def test_a_bad_line_does_not_end_it(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.hear()
+    rank.say(type="error", code="bad_line", message="expected value")
+    job.step_end(1)
+    assert rank.hear()["step"] == 1
+
+
+def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
+    busy = Agent(socket_path, backlog=0)
+    waiting = []
+    for _ in range(4):
+        other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        other.setblocking(False)
+        try:
+            other.connect(str(socket_path))
+        except BlockingIOError:
+            break
+        waiting.append(other)
+    began = time.perf_counter()
+    job = Job("j")
+    job.step_end(1)
+    assert time.perf_counter() - began < 1.0
+    assert job.dropped == 1
+    busy.server.close()
+
+
+def test_a_child_after_a_fork_has_its_own_connection(fake):
+    job = Job("j")
+    rank = fake.accept()
+    rank.hear()
+    child = os.fork()
+    if child == 0:
+        job.step_end(77)
+        os._exit(0 if job.sent == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    own = fake.accept()
+    assert [own.hear()["type"] for _ in range(2)] == ["hello", "step_end"]
+    rank.silent()
+    job.step_end(1)
+    assert rank.hear() == {"type": "step_end", "step": 1}, "the parent's goes on"
+
+
+def test_a_child_does_not_send_the_parents_rest_nor_wait_for_its_lock(fake):
+    job = Job("j")
+    fake.accept()
+    job._rest = b"half a line\n"
+    job._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        job.phase("train")
+        os._exit(0 if job.sent == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    own = fake.accept()
+    assert [own.hear()["type"] for _ in range(2)] == ["hello", "phase"]
+    job.phase("train")
+    assert job.dropped == 1, "who comes while another call is under way is dropped, and does not wait"
+    job._lock.release()
+
+
+def test_programs_that_the_job_starts_do_not_inherit_it(fake):
+    job = Job("j")
+    assert not os.get_inheritable(job._socket.fileno())
+    assert not job._socket.getblocking()
+
+
+def test_the_last_word_arrives(fake):
+    source = "from farrier.agent import Job; import os; j = Job('j'); j.oom(5); os._exit(1)"
+    folder = os.path.join(os.path.dirname(__file__), "..", "src")
+    subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": folder}, check=False)
+    rank = fake.accept()
+    assert [rank.hear() for _ in range(2)][1] == {"type": "oom", "bytes_wanted": 5}
+
+
+def test_a_closed_job_opens_again_with_the_next_message(fake):
+    with Job("j") as job:
+        rank = fake.accept()
+        assert rank.hear()["type"] == "hello"
+    assert rank.file.readline() == b""
+    ten_seconds_later(job)
+    job.phase("train")
+    assert [fake.accept().hear()["type"]] == ["hello"]
+
+
+def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
+    job = Job("j")
+    rank = fake.accept()
+    signal.signal(signal.SIGALRM, lambda *_: job.oom(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for step in range(500):
+            job.step_end(step)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    sent = job.sent
+    kinds = [rank.hear()["type"] for _ in range(sent + 1)]
+    assert kinds.count("step_end") + kinds.count("oom") == sent
+
+
+def test_calls_without_an_agent_are_cheap(socket_path):
+    job = Job("j")
+    with cheap():
+        for step in range(10_000):
+            job.step_end(step, seconds=1.0)
+
+
+def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
+    caplog.set_level(logging.INFO)
+    Job("j").step_end(1)
+    assert caplog.text == ""
+
+
+def test_the_parts_of_a_process_share_one_job(fake):
+    from farrier import agent
+
+    mine = agent.job(rank=3, gpu="GPU-1")
+    assert agent.job() is mine
+    hello = fake.accept().hear()
+    assert (hello["rank"], hello["gpu"]) == (3, "GPU-1")
+    fake.nobody()
+
+
+def test_the_guard_s_events_go_to_the_agent(fake):
+    from farrier.torch.events import default_events
+
+    events = default_events()
+    events.phase("low-memory")
+    events.oom(5, rung="split", rows=3)
+    rank = fake.accept()
+    assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]

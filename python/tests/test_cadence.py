@@ -1,0 +1,44 @@
+from itertools import pairwise
+
+from farrier.cadence import Cadence
+
+
+def waits(step_s, steps, every_s=5.0):
+    """At which steps it waits, when each takes so long."""
+    cadence, found = Cadence(every_s=every_s), []
+    cadence.begin(0, 0.0)
+    for step in range(1, steps + 1):
+        if cadence.due(step):
+            found.append(step)
+            assert abs(cadence.waited(step, step * step_s) - step_s) < 1e-9
+    return found
+
+
+def test_slow_steps_are_waited_for_each():
+    assert waits(6.0, 5) == [1, 2, 3, 4, 5]
+
+
+def test_quick_steps_are_waited_for_in_five_seconds():
+    found = waits(0.01, 5000)
+    assert found[:3] == [1, 11, 111]
+    gaps = [after - before for before, after in pairwise(found[3:])]
+    assert set(gaps) == {500}
+
+
+def test_a_pause_is_no_step():
+    cadence = Cadence()
+    cadence.begin(10, 100.0)
+    assert cadence.waited(10, 105.0) is None
+    cadence.begin(10, 200.0)
+    assert cadence.waited(12, 201.0) == 0.5
+
+
+def test_a_clock_that_stands_or_goes_back():
+    cadence = Cadence()
+    cadence.begin(0, 1.0)
+    assert cadence.waited(1, 1.0) == 0.0
+    assert cadence.waited(2, 0.5) is None
+    for step in range(3, 100_000):
+        if cadence.due(step):
+            cadence.waited(step, 0.5)
+    assert cadence._steps == cadence.steps_max

@@ -1,0 +1,212 @@
+"""`farrier.check()` with binaries that answer and binaries that do not."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import farrier
+from farrier import binary
+
+ANSWER = {
+    "verdict": "caveat",
+    "items": [
+        {"code": "gpu-known", "subject": "GPUs", "verdict": "ok", "text": "8 GPUs", "source": "NVML"},
+        {"code": "packages-not-held", "subject": "packages", "verdict": "caveat", "text": "not held", "source": "dpkg"},
+    ],
+    "remedies": [{"text": "hold them", "command": "apt-mark hold x"}, {"text": "or do not", "command": None}],
+    "notices": [{"code": "exposed", "id": "CVE-1", "text": "an advisory", "source": "NVIDIA"}],
+    "data": {"set": "farrier-2026.11.15", "date": "2026-11-15"},
+}
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Makes FARRIER_BIN a program that runs these lines of a shell."""
+
+    def make(*lines):
+        path = tmp_path / "fake-farrier"
+        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("FARRIER_BIN", str(path))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def no_frameworks(monkeypatch):
+    for name in ("torch", "tensorflow", "jax"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def printing(answer, code=0):
+    return f"cat <<'END'\n{json.dumps(answer)}\nEND\nexit {code}"
+
+
+def test_an_answer_is_read(fake, no_frameworks):
+    fake(printing(ANSWER))
+    answer = farrier.check()
+    assert answer.verdict == "caveat"
+    assert answer.runs
+    assert [it.code for it in answer.findings] == ["gpu-known", "packages-not-held"]
+    assert answer.remedies[0] == binary.Remedy("hold them", "apt-mark hold x")
+    assert answer.notices == ("an advisory",)
+    text = str(answer)
+    assert text.startswith("CAVEAT: this node")
+    assert "caveat: not held [packages-not-held]" in text
+    assert "8 GPUs" not in text, "what is good is not in the log"
+    assert "$ apt-mark hold x" in text
+    assert "1 advisories" in text
+    assert farrier.check(must="run") == answer
+
+
+def test_the_binary_is_asked_about_this_python(fake, tmp_path, no_frameworks):
+    fake(f'echo "$@" > {tmp_path}/words', printing(ANSWER))
+    farrier.check()
+    assert (tmp_path / "words").read_text().split() == ["check", "--output", "json", "--python", sys.executable]
+    farrier.check(root="/captured")
+    assert (tmp_path / "words").read_text().split() == ["check", "--output", "json", "--root", "/captured"]
+
+
+@pytest.mark.parametrize("verdict", ["blocked", "unknown"])
+def test_only_who_asks_is_stopped(fake, no_frameworks, verdict):
+    item = {"code": "c", "subject": "s", "verdict": verdict, "text": "the driver is too old", "source": "x"}
+    fake(printing({"verdict": verdict, "items": [item]}, code=1))
+    answer = farrier.check()
+    assert not answer.runs
+    with pytest.raises(farrier.CannotRun, match="the driver is too old") as caught:
+        farrier.check(must="run")
+    assert caught.value.answer == answer
+
+
+def unanswered(code, *parts):
+    answer = farrier.check()
+    assert answer.verdict == "unknown"
+    assert not answer.runs
+    assert answer.findings[0].code == code
+    for part in parts:
+        assert part in answer.findings[0].text
+    with pytest.raises(farrier.CannotRun):
+        farrier.check(must="run")
+
+
+def test_no_binary(tmp_path, monkeypatch):
+    monkeypatch.delenv("FARRIER_BIN", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unanswered("no-binary", "PATH", "FARRIER_BIN")
+
+
+def test_a_binary_that_is_named_and_is_none(tmp_path, monkeypatch):
+    (tmp_path / "text").write_text("no program")
+    for name in ("text", "nowhere"):
+        monkeypatch.setenv("FARRIER_BIN", str(tmp_path / name))
+        unanswered("no-binary", str(tmp_path / name))
+
+
+def test_the_one_on_the_path_is_found(fake, tmp_path, monkeypatch):
+    os.rename(fake(printing(ANSWER)), tmp_path / "farrier")
+    monkeypatch.delenv("FARRIER_BIN")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert binary.find(os.environ) == str(tmp_path / "farrier")
+    assert farrier.check().findings[0].code == "gpu-known"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "", "hello", "[]", "17", "{}", "[" * 50_000, '{"verdict":"splendid","items":[]}', '{"verdict":"ok","items":{}}',
+        '{"verdict":"ok","items":[{"verdict":"fine"}]}', '{"verdict":"ok","items":["x"]}',
+    ],
+)  # fmt: skip
+def test_garbage_is_no_answer(fake, tmp_path, garbage):
+    (tmp_path / "garbage").write_text(garbage)
+    fake(f"cat {tmp_path}/garbage")
+    unanswered("no-answer", "printed what is no answer")
+    assert len(str(farrier.check())) < 2000
+
+
+def test_bytes_that_are_no_text(fake):
+    fake(r"printf '\377\376\000'")
+    unanswered("no-answer", "printed what is no answer")
+
+
+def test_an_error_is_told_in_the_binary_s_words(fake):
+    fake("echo 'error: unexpected argument' >&2", "exit 2")
+    unanswered("no-answer", "exit code 2", "unexpected argument")
+
+
+def test_a_crash(fake):
+    fake("kill -SEGV $$")
+    unanswered("no-answer", "signal 11")
+
+
+def test_a_program_that_cannot_be_started(fake, tmp_path):
+    path = fake("true")
+    path.write_bytes(b"\x7fELF no program")
+    unanswered("no-answer", "could not be started")
+
+
+def test_one_that_hangs_is_ended(fake):
+    fake("exec sleep 600")
+    began = time.monotonic()
+    answer = farrier.check(timeout_s=0.2)
+    assert time.monotonic() - began < 10
+    assert "did not answer within 0.2 s" in str(answer)
+    assert answer.verdict == "unknown"
+
+
+def test_a_wrong_word_is_refused():
+    with pytest.raises(ValueError, match="'fly'"):
+        farrier.check(must="fly")
+
+
+def torch_like(version, cuda):
+    return SimpleNamespace(__version__=version, version=SimpleNamespace(cuda=cuda))
+
+
+def test_what_runs_is_named_as_the_binary_takes_it():
+    def tensorflow(**info):
+        return SimpleNamespace(__version__="2.21.0", sysconfig=SimpleNamespace(get_build_info=lambda: info))
+
+    named = binary.running_frameworks
+    assert named({}) == []
+    assert named({"torch": torch_like("2.11.0+cu130", "13.0")}) == ["torch==2.11.0+cu130"]
+    assert named({"torch": torch_like("2.11.0", "13.0")}) == ["torch==2.11.0+cu130"]
+    assert named({"torch": torch_like("2.11.0", None)}) == ["torch==2.11.0+cpu"]
+    assert named({"torch": SimpleNamespace()}) == [], "half imported"
+    assert named({"tensorflow": tensorflow(cuda_version="12.5")}) == ["tensorflow==2.21.0"]
+    assert named({"tensorflow": tensorflow()}) == ["tensorflow==2.21.0+cpu"]
+    assert named({"jax": SimpleNamespace(__version__="0.8.0")})[0].endswith("==0.8.0")
+
+
+def judged(*subjects, verdict="ok"):
+    return binary.Answer("ok", tuple(binary.Finding("cuda-native", verdict, "t", subject=it) for it in subjects))
+
+
+def test_what_runs_and_was_not_judged_is_unknown():
+    same = binary.with_running(judged("torch==2.11.0"), ["torch==2.11.0+cu130"])
+    assert same.verdict == "ok"
+    assert "torch==2.11.0+cu130" in str(same)
+    other = binary.with_running(judged("torch==2.10.0"), ["torch==2.11.0+cu130"])
+    assert other.verdict == "unknown"
+    assert other.findings[-1].code == "running-not-judged"
+    assert binary.with_running(judged("jax[cuda13]==0.8.0"), ["jax[cuda13]==0.8.0"]).verdict == "ok"
+    assert binary.with_running(judged(), ["torch==2.11.0+cpu"]).verdict == "ok", "it needs no GPU"
+    assert binary.with_running(judged(), ["torch==2.11.0"], of_this_python=False).verdict == "ok"
+
+
+def test_importing_farrier_imports_nothing_heavy():
+    source = (
+        "import sys, farrier, farrier.agent; print(sorted({'torch','keras','jax','tensorflow','numpy'} & set(sys.modules)))"
+    )
+    folder = os.path.join(os.path.dirname(__file__), "..", "src")
+    ran = subprocess.run(
+        [sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,29 @@
+from farrier.jax import Leaf, donatable
+
+BIG = 1 << 20
+
+
+def leaf(argument=None, donated=False, shape=(512, 512), dtype="float32"):
+    return Leaf(shape, dtype, BIG, argument, donated)
+
+
+def test_what_comes_back_could_be_donated():
+    found = donatable([leaf(0), leaf(0), leaf(1, shape=(8,))], [leaf(), leaf(), leaf(shape=())])
+    assert found.arguments == {0: 2 * BIG}
+    assert "2 MiB are held twice" in str(found)
+    assert "donate_argnums=(0,)" in str(found)
+
+
+def test_what_is_donated_takes_its_place():
+    assert not donatable([leaf(0, donated=True), leaf(1)], [leaf()]).arguments
+    assert "nothing to donate" in str(donatable([leaf(0, donated=True)], [leaf()]))
+
+
+def test_other_shapes_types_and_small_things_are_left():
+    assert not donatable([leaf(0)], [leaf(dtype="bfloat16")]).arguments
+    assert not donatable([leaf(0)], []).arguments
+    assert not donatable([Leaf((2,), "float32", 8, 0)], [Leaf((2,), "float32", 8)]).arguments
+
+
+def test_arguments_by_name():
+    assert "donate_argnames=('state',)" in str(donatable([leaf("state")], [leaf()]))

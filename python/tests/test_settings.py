@@ -1,0 +1,137 @@
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import farrier.jax
+import farrier.keras
+from farrier import settings
+
+
+def test_what_the_user_set_stays():
+    environment = {"A": "theirs", "C": "same"}
+    made = settings.apply({"A": "ours", "B": "ours", "C": "same"}, environment, [], ["tensorflow"])
+    assert environment == {"A": "theirs", "B": "ours", "C": "same"}
+    assert (made.set, made.kept, made.late) == ({"B": "ours"}, {"A": "theirs"}, ())
+    assert str(made) == "B=ours; A=theirs (was set before, and stays)"
+    assert str(settings.apply({}, {}, [], [])) == "nothing had to be set"
+
+
+def test_too_late_is_said(caplog):
+    made = settings.apply({"A": "1"}, {}, ["tensorflow", "os"], ["tensorflow", "jax"])
+    assert made.late == ("tensorflow",)
+    assert "tensorflow was imported before" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "config", "backend"),
+    [
+        ({}, None, "tensorflow"),
+        ({}, '{"backend": "jax"}', "jax"),
+        ({}, "{", "tensorflow"),
+        ({}, "[]", "tensorflow"),
+        ({}, '{"backend": 5}', "tensorflow"),
+        ({"KERAS_BACKEND": "torch"}, '{"backend": "jax"}', "torch"),
+        ({"KERAS_BACKEND": ""}, None, "tensorflow"),
+    ],
+)
+def test_the_backend_that_keras_takes(environment, config, backend):
+    assert settings.keras_backend(environment, config) == backend
+
+
+def test_each_backend_gets_what_it_reads_and_nothing_else():
+    assert settings.keras("tensorflow", None, None, None) == {
+        "KERAS_BACKEND": "tensorflow",
+        "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+    }
+    assert settings.keras("tensorflow", None, None, False) == {"KERAS_BACKEND": "tensorflow"}
+    assert settings.keras("jax", 0.9, False, None) == {
+        "KERAS_BACKEND": "jax",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    assert settings.keras("torch", None, None, None) == {"KERAS_BACKEND": "torch"}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("numpy", None, None, None), "does not train"),
+        (("tensorflow", 0.9, None, None), "set_logical_device_configuration"),
+        (("torch", None, False, None), "set_per_process_memory_fraction"),
+        (("jax", None, None, True), "TensorFlow's"),
+        (("jax", 0.0, None, None), "above 0"),
+        (("jax", 1.5, None, None), "at most 1"),
+        (("jax", float("nan"), None, None), "above 0"),
+    ],
+)
+def test_a_setting_that_is_not_there_is_refused(words, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        settings.keras(*words)
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """An environment without settings, in which no framework is imported."""
+    for name in ("KERAS_BACKEND", "TF_GPU_ALLOCATOR", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.setenv(name, "x")  # So that what is set by the test goes with it.
+        monkeypatch.delenv(name)
+    for name in ("keras", "tensorflow", "jax"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_keras_is_configured_before_it_is_imported(bare):
+    (bare / "keras.json").write_text('{"backend": "jax"}')
+    made = farrier.keras.configure(memory_fraction=0.5)
+    assert os.environ["KERAS_BACKEND"] == "jax"
+    assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+    assert not made.late
+    assert "keras" not in sys.modules
+
+
+def test_another_backend_than_the_one_that_runs_is_refused(bare, monkeypatch):
+    imported = SimpleNamespace(backend=SimpleNamespace(backend=lambda: "tensorflow"))
+    monkeypatch.setitem(sys.modules, "keras", imported)
+    with pytest.raises(RuntimeError, match="imported already, on tensorflow"):
+        farrier.keras.configure("jax")
+    assert "KERAS_BACKEND" not in os.environ
+
+
+def test_another_backend_than_the_environment_s_is_refused(bare, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(RuntimeError, match="KERAS_BACKEND is torch"):
+        farrier.keras.configure("jax")
+
+
+def test_jax(bare):
+    assert farrier.jax.configure(memory_fraction=0.9).set == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
+    assert farrier.jax.configure(memory_fraction=0.8).kept == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
+    assert farrier.jax.configure().set == {}
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="it has Callback"):
+        _ = farrier.keras.Nothing
+
+
+TF_CONFIG = '{"cluster": {"chief": ["a"], "worker": ["b", "c"]}, "task": {"type": "%s", "index": %d}}'
+
+
+@pytest.mark.parametrize(
+    ("config", "rank"),
+    [
+        (TF_CONFIG % ("worker", 1), (2, 3)),
+        (TF_CONFIG % ("chief", 0), (0, 3)),
+        (TF_CONFIG % ("ps", 0), (None, None)),
+        ("", (None, None)),
+        ("[]", (None, None)),
+        ('{"cluster": 5, "task": {}}', (None, None)),
+    ],
+)
+def test_the_rank_of_a_tensorflow_worker(config, rank):
+    from farrier.keras.who import tensorflow_rank
+
+    assert tensorflow_rank({"TF_CONFIG": config}) == rank

@@ -1,0 +1,32 @@
+"""`farrier.check()` with the real binary, which FARRIER_BIN names."""
+
+from pathlib import Path
+
+import pytest
+
+import farrier
+
+CAPTURED = Path(__file__).parents[3] / "docs/tour/node"
+
+
+def test_a_captured_node_that_is_wrong_is_blocked():
+    answer = farrier.check(root=CAPTURED)
+    assert answer.verdict == "blocked"
+    blocked = {finding.code for finding in answer.findings if finding.verdict == "blocked"}
+    assert "driver-library-mismatch" in blocked
+    assert any(remedy.command for remedy in answer.remedies)
+    assert "driver-library-mismatch" in str(answer)
+    with pytest.raises(farrier.CannotRun, match="driver-library-mismatch"):
+        farrier.check(root=CAPTURED, must="run")
+
+
+def test_this_node_has_an_answer():
+    answer = farrier.check()
+    assert answer.findings
+    assert not {"no-answer", "no-binary", "python-unknown"} & {finding.code for finding in answer.findings}
+
+
+def test_a_node_that_is_not_there_is_unknown_in_the_binary_s_words(tmp_path):
+    answer = farrier.check(root=tmp_path / "nowhere")
+    assert answer.verdict == "unknown"
+    assert "nowhere" in str(answer)

@@ -1,0 +1,148 @@
+"""The helper around real jitted steps, on the CPU."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import farrier.jax
+from farrier.agent import Job
+
+
+@jax.jit
+def train(weights, batch):
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch @ w - 1.0) ** 2))(weights)
+    return weights - 0.1 * gradient, loss
+
+
+def start():
+    return jnp.zeros(4), jnp.asarray(np.random.default_rng(0).normal(size=(8, 4)))
+
+
+def of(said, kind):
+    return [it for it in said if it["type"] == kind]
+
+
+def test_steps_are_told_and_the_numbers_are_the_same(fake):
+    step = farrier.jax.step(train, tokens=32, loss=lambda out: out[1], every_s=0.0, job=Job("4711"))
+    rank = fake.accept()
+    weights, batch = start()
+    plain = weights
+    losses = []
+    for _ in range(5):
+        weights, _ = step(weights, batch)
+        plain, loss = train(plain, batch)
+        losses.append(float(loss))
+    np.testing.assert_array_equal(weights, plain)
+    said = rank.everything()
+    steps = of(said, "step_end")
+    assert [it["step"] for it in steps] == [1, 2, 3, 4, 5]
+    assert [it["loss"] for it in steps] == losses
+    assert "seconds" not in steps[0], "the first step compiles"
+    assert all(it["seconds"] > 0 for it in steps[1:])
+    assert {it["tokens"] for it in steps} == {32}
+    assert [it["name"] for it in of(said, "phase")] == ["compile", "train"]
+
+
+def test_it_does_not_wait_for_every_step(socket_path, monkeypatch):
+    waits = []
+    real = jax.block_until_ready
+    monkeypatch.setattr(jax, "block_until_ready", lambda out: waits.append(1) or real(out))
+    step = farrier.jax.step(train)
+    weights, batch = start()
+    for _ in range(1000):
+        weights, _ = step(weights, batch)
+    assert 1 <= len(waits) <= 20
+    assert step.count == 1000
+
+
+def test_the_time_of_a_step_is_that_of_the_work(fake):
+    def slow(x):
+        time.sleep(0.02)
+        return x
+
+    step = farrier.jax.step(jax.jit(lambda x: jax.pure_callback(slow, x, x)), every_s=0.1, job=Job("4711"))
+    rank = fake.accept()
+    x = jnp.zeros(2)
+    for _ in range(20):
+        x = step(x)
+    seconds = [it["seconds"] for it in of(rank.everything(), "step_end") if "seconds" in it]
+    assert seconds
+    assert all(0.02 <= it < 0.5 for it in seconds), seconds
+
+
+def test_memory_that_ran_out_is_told_and_raised(fake):
+    step = farrier.jax.step(jax.jit(lambda n: jnp.zeros((1 << 46,), jnp.float32) + n), job=Job("4711"))
+    rank = fake.accept()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        step(jnp.zeros(()))
+    assert len(of(rank.everything(), "oom")) == 1
+
+
+def test_another_error_is_only_raised(fake):
+    step = farrier.jax.step(jax.jit(lambda a, b: a @ b), job=Job("4711"))
+    rank = fake.accept()
+    with pytest.raises(TypeError):
+        step(jnp.zeros((2, 3)), jnp.zeros((2, 3)))
+    assert not of(rank.everything(), "oom")
+
+
+def test_a_checkpoint_is_asked_for_and_answered(fake):
+    step = farrier.jax.step(train, first_step=100, job=Job("4711"))
+    rank = fake.accept()
+    rank.say(type="checkpoint_wanted", findings=["17-1"], reason="gpu.xid Xid 95")
+    weights, batch = start()
+    weights, _ = step(weights, batch)
+    weights, _ = step(weights, batch)
+    assert step.checkpoint_wanted == "gpu.xid Xid 95"
+    step.not_saved(OSError("no space left"))
+    assert step.checkpoint_wanted is None, "for a minute"
+    step.saved()
+    said = rank.everything()
+    assert of(said, "checkpoint_failed")[0]["message"] == "no space left"
+    assert of(said, "checkpoint_done") == [{"type": "checkpoint_done", "step": 102}]
+
+
+def big(shape=(1024, 512)):
+    return {"w": jnp.zeros(shape), "m": jnp.zeros(shape)}
+
+
+def update(state, batch):
+    return {name: value + batch.sum() for name, value in state.items()}, batch.sum()
+
+
+def test_a_state_that_is_not_donated_is_named(socket_path, caplog):
+    step = farrier.jax.step(jax.jit(update))
+    step(big(), jnp.zeros(3))
+    assert step.donation.arguments == {0: 2 * 1024 * 512 * 4}
+    assert "donate_argnums=(0,)" in caplog.text
+
+
+def test_one_that_is_donated_is_fine(socket_path, caplog):
+    step = farrier.jax.step(jax.jit(update, donate_argnums=0))
+    step(big(), jnp.zeros(3))
+    assert step.donation.arguments == {}
+    assert "held twice" not in caplog.text
+
+
+def test_arguments_by_name_and_keys_of_random_numbers():
+    def keyed(key, *, state):
+        return jax.random.split(key)[0], {name: value + 1 for name, value in state.items()}
+
+    found = farrier.jax.donation(jax.jit(keyed), jax.random.key(0), state=big())
+    assert found.arguments == {"state": 2 * 1024 * 512 * 4}
+
+
+def test_a_function_that_is_not_jitted_has_no_advice(socket_path):
+    step = farrier.jax.step(update)
+    step(big(), jnp.zeros(3))
+    assert step.donation is None
+
+
+def test_settings_come_too_late_and_it_is_said(monkeypatch, caplog):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "x")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    assert farrier.jax.configure(preallocate=False).late == ("jax",)
+    assert "jax was imported before" in caplog.text

@@ -1,0 +1,323 @@
+"""The callback in a real `fit`, on the backend that KERAS_BACKEND names."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+from fake_agent import Agent
+
+import farrier.keras
+from farrier.agent import Job
+from farrier.cadence import Cadence
+
+BACKEND = keras.backend.backend()
+
+#: As the backends word it; memory of a GPU that is not here.
+OOM = {
+    "tensorflow": "OOM when allocating tensor with shape[1024,1024] and type float on /device:GPU:0 by allocator GPU_0_bfc",
+    "jax": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4194304 bytes.",
+    "torch": "CUDA out of memory. Tried to allocate 4.00 MiB. GPU 0 has a total capacity of 139.80 GiB",
+}
+
+
+def oom_error():
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.errors.ResourceExhaustedError(None, None, OOM[BACKEND])
+    if BACKEND == "jax":
+        import jax
+
+        return jax.errors.JaxRuntimeError(OOM[BACKEND])
+    import torch
+
+    return torch.OutOfMemoryError(OOM[BACKEND])
+
+
+def model_of(**words):
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.AdamW(1e-2), loss="mse", **words)
+    return model
+
+
+def data(batches=6):
+    x = np.random.default_rng(0).normal(size=(8 * batches, 4)).astype("float32")
+    return {"x": x, "y": x.sum(axis=1, keepdims=True), "batch_size": 8, "shuffle": False, "verbose": 0}
+
+
+@pytest.fixture
+def every_step(monkeypatch):
+    """Waits for every step, as it does for slow ones."""
+    monkeypatch.setattr(Cadence, "due", lambda self, step: True)
+
+
+def of(said, kind):
+    return [it for it in said if it["type"] == kind]
+
+
+def wants(rank, key="17-1", reason="gpu.xid Xid 95"):
+    rank.say(type="checkpoint_wanted", findings=[key], reason=reason)
+
+
+def test_steps_phases_and_losses_are_told(fake, every_step):
+    told = farrier.keras.Callback(tokens=512, job=Job("4711"))
+    rank = fake.accept()
+    history = model_of().fit(**data(), epochs=2, validation_split=0.25, callbacks=[told])
+    said = rank.everything()
+    steps = of(said, "step_end")
+    per_epoch = 5  # 36 of 48 rows, 8 at a time
+    assert [it["step"] for it in steps] == list(range(1, 2 * per_epoch + 1))
+    assert {it["tokens"] for it in steps} == {512}
+    assert "seconds" not in steps[0], "the first step compiles"
+    assert all(0 < it["seconds"] < 60 for it in steps[1:])
+    assert steps[per_epoch - 1]["loss"] == pytest.approx(history.history["loss"][0], rel=1e-5)
+    assert steps[-1]["loss"] == pytest.approx(history.history["loss"][1], rel=1e-5)
+    phases = [it["name"] for it in of(said, "phase")]
+    assert phases == ["compile", "train", "evaluate", "train", "evaluate", "train", "done"]
+    assert told.step == 2 * per_epoch
+
+
+def test_quick_steps_are_not_waited_for(fake):
+    told = farrier.keras.Callback(job=Job("4711"))
+    rank = fake.accept()
+    model_of().fit(**data(100), callbacks=[told])
+    steps = [it["step"] for it in of(rank.everything(), "step_end")]
+    assert len(steps) < 20
+    assert steps[0] == 1
+    assert steps[-1] == 100, "the end of an epoch is told"
+
+
+def test_without_an_agent_the_training_is_the_same(socket_path):
+    plain = model_of().fit(**data(), epochs=2).history
+    told = model_of().fit(**data(), epochs=2, callbacks=[farrier.keras.Callback()]).history
+    assert told == plain
+
+
+def test_with_a_stuck_agent_the_training_is_the_same(fake, every_step):
+    told = farrier.keras.Callback(job=Job("4711"))
+    fake.accept()
+    plain = model_of().fit(**data(), epochs=2).history
+    assert model_of().fit(**data(), epochs=2, callbacks=[told]).history == plain
+
+
+def test_several_steps_in_one_execution(fake, every_step):
+    told = farrier.keras.Callback(job=Job("4711"))
+    rank = fake.accept()
+    # Keras on torch has no more than one.
+    executed, steps = (1, list(range(1, 11))) if BACKEND == "torch" else (4, [4, 8, 10])
+    model_of(steps_per_execution=executed).fit(**data(10), callbacks=[told])
+    assert [it["step"] for it in of(rank.everything(), "step_end")] == steps
+
+
+def test_a_resumed_training_goes_on_counting(fake, every_step):
+    model = model_of()
+    model.fit(**data(3))
+    told = farrier.keras.Callback(job=Job("4711"))
+    rank = fake.accept()
+    model.fit(**data(3), callbacks=[told])
+    assert [it["step"] for it in of(rank.everything(), "step_end")] == [4, 5, 6]
+    again = farrier.keras.Callback(job=told.job, first_step=100)
+    model.fit(**data(2), callbacks=[again])
+    assert [it["step"] for it in of(rank.everything(), "step_end")] == [101, 102]
+
+
+def test_a_checkpoint_that_is_wanted_is_saved_whole_and_answered(fake, every_step, tmp_path):
+    told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "ckpt" / "{step}.keras"))
+    rank = fake.accept()
+    wants(rank)
+    model = model_of()
+    model.fit(**data(), callbacks=[told])
+    said = rank.everything()
+    done = of(said, "checkpoint_done")
+    assert len(done) == 1
+    step = done[0]["step"]
+    assert step == 1, "there is nothing to save before the first step"
+    assert [it.name for it in (tmp_path / "ckpt").iterdir()] == [f"{step}.keras"]
+    assert told.checkpoint_wanted is None
+    assert "checkpoint" in [it["name"] for it in of(said, "phase")]
+    # What is on disk is the state after that step: trained so far from the same start, it is the same.
+    loaded = keras.saving.load_model(tmp_path / "ckpt" / f"{step}.keras")
+    assert int(loaded.optimizer.iterations) == step
+    same = model_of()
+    same.fit(**{**data(), "x": data()["x"][: 8 * step], "y": data()["y"][: 8 * step]})
+    for one, other in zip(loaded.get_weights(), same.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_checkpoint_in_the_middle_changes_nothing_of_the_training(fake, tmp_path):
+    plain = model_of()
+    plain.fit(**data())
+    saved = []
+
+    def save(model, step):
+        saved.append((step, model.get_weights()))
+
+    told = farrier.keras.Callback(job=Job("4711"), save=save)
+    rank = fake.accept()
+
+    class Later(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3:
+                wants(rank)
+
+    model = model_of()
+    model.fit(**data(), callbacks=[Later(), told])
+    assert [step for step, _ in saved] == [3]
+    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(fake, every_step):
+    def save(model, step):
+        raise OSError("no space left on /ckpt")
+
+    told = farrier.keras.Callback(job=Job("4711"), save=save)
+    rank = fake.accept()
+    wants(rank)
+    model_of().fit(**data(), callbacks=[told])
+    said = rank.everything()
+    assert [it["message"] for it in of(said, "checkpoint_failed")] == ["OSError: no space left on /ckpt"]
+    assert not of(said, "checkpoint_done")
+    assert of(said, "step_end")[-1]["step"] == 6
+
+
+def test_training_ends_after_the_checkpoint_where_that_is_asked(fake, every_step, tmp_path):
+    told = farrier.keras.Callback(job=Job("4711"), save=str(tmp_path / "{step}.weights.h5"), stop=True)
+    rank = fake.accept()
+    wants(rank)
+    model_of().fit(**data(50), epochs=3, callbacks=[told])
+    assert of(rank.everything(), "step_end")[-1]["step"] < 5
+    assert len(list(tmp_path.glob("*.weights.h5"))) == 1
+
+
+def test_ranks_that_have_to_agree_are_asked_at_the_same_steps(fake, every_step):
+    asked, saved = [], []
+
+    def agree(mine):
+        asked.append((told.step, mine))
+        return told.step >= 8  # Another rank has heard of it by then.
+
+    told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), agree=agree, agree_every=4)
+    fake.accept()
+    model_of().fit(**data(10), callbacks=[told])
+    assert asked == [(4, False), (8, False)]
+    assert saved == [8]
+
+
+@pytest.mark.parametrize("path", ["x/{step}.pt", "x/{epoch}.keras", "x/{step.keras", "x/{}.keras"])
+def test_a_path_that_is_none_is_refused_before_the_first_step(socket_path, path):
+    told = farrier.keras.Callback(save=path)
+    with pytest.raises(ValueError, match="x/"):
+        model_of().fit(**data(), callbacks=[told])
+
+
+def test_rank_0_writes_and_the_others_know(fake, tmp_path):
+    from farrier.keras.saving import save_to
+
+    job = Job("4711", rank=1)
+    rank = fake.accept()
+    wants(rank)
+    job.poll()
+    assert save_to(str(tmp_path / "{step}.keras"), job)(None, 5, job)
+    assert job.checkpoint_wanted is None
+    assert not of(rank.everything(), "checkpoint_done")
+    assert not list(tmp_path.glob("*.keras"))
+
+
+def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path):
+    from farrier.keras.saving import write
+
+    class Torn:
+        def save(self, path):
+            with open(path, "w") as file:
+                file.write("half")
+            raise OSError("the disk is gone")
+
+    (tmp_path / "5.keras").write_text("whole")
+    with pytest.raises(OSError, match="the disk is gone"):
+        write(Torn(), str(tmp_path / "5.keras"))
+    assert [(it.name, it.read_text()) for it in tmp_path.iterdir()] == [("5.keras", "whole")]
+
+
+def test_memory_that_ran_out_in_a_step_is_told_and_raised(fake):
+    told = farrier.keras.Callback(job=Job("4711"))
+    rank = fake.accept()
+    model = model_of()
+    model.make_train_function()
+    steps = []
+
+    def fails(*words):
+        steps.append(1)
+        raise oom_error()
+
+    model.train_function = fails
+    with pytest.raises(Exception, match=r"memory|OOM"), farrier.keras.reporting(told.job):
+        model.fit(**data(), callbacks=[told])
+    assert len(steps) == 1, "nothing is tried again behind the user's back"
+    assert of(rank.everything(), "oom") == [{"type": "oom", "bytes_wanted": 4194304}], "told once"
+
+
+def test_another_error_is_not_told(fake):
+    told = farrier.keras.Callback(job=Job("4711"))
+    rank = fake.accept()
+    model = model_of()
+    model.make_train_function()
+
+    def fails(*words):
+        raise RuntimeError("a bug")
+
+    model.train_function = fails
+    with pytest.raises(RuntimeError, match="a bug"):
+        model.fit(**data(), callbacks=[told])
+    assert not of(rank.everything(), "oom")
+
+
+def test_the_training_function_is_as_before_and_watched_once(socket_path):
+    model = model_of()
+    model.fit(**data(2))
+    before = model.train_function
+    model.fit(**data(2), callbacks=[farrier.keras.Callback(), farrier.keras.Callback()])
+    assert model.train_function is before
+
+
+def test_it_does_not_hinder_what_keras_does_beside_the_training():
+    """Keras handles logs beside the training only where no callback has its own end of a batch."""
+    callbacks = keras.callbacks.CallbackList([farrier.keras.Callback()], model=model_of())
+    assert callbacks._async_train == keras.callbacks.CallbackList([], model=model_of())._async_train
+
+
+def test_an_evaluation_apart_from_training(fake):
+    told = farrier.keras.Callback(job=Job("4711"))
+    rank = fake.accept()
+    words = data()
+    words.pop("shuffle")
+    model_of().evaluate(**words, callbacks=[told])
+    assert [it["name"] for it in of(rank.everything(), "phase")] == ["evaluate"]
+
+
+def test_an_agent_that_dies_in_the_middle(fake, every_step, socket_path):
+    told = farrier.keras.Callback(job=Job("4711"))
+    fake.accept()
+
+    class Falls(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 2:
+                fake.die()
+
+    plain = model_of().fit(**data()).history
+    assert model_of().fit(**data(), callbacks=[Falls(), told]).history == plain
+    assert told.job.dropped > 0
+    assert isinstance(fake, Agent)
+
+
+def test_bfloat16_is_computed_with():
+    try:
+        farrier.keras.configure(BACKEND, mixed_bfloat16=True)
+        layer = keras.layers.Dense(2)
+        assert (layer.compute_dtype, layer.variable_dtype) == ("bfloat16", "float32")
+    finally:
+        keras.config.set_dtype_policy("float32")

@@ -1,0 +1,142 @@
+//! The tests of the Python package: without frameworks, with each of them, and on a GPU.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::needs;
+use crate::shell::{command, root, run, say};
+
+/// What tests and lints need; nothing that they test.
+const TOOLS: &[&str] = &["pytest==9.2.0", "ruff==0.17.4"];
+
+/// The frameworks, for the CPU as far as the index has such builds: torch comes with its CUDA libraries. The torch is the
+/// one that the measurements on a GPU were made with.
+const FRAMEWORKS: &[&str] = &[
+    "torch==2.11.0",
+    "keras==3.15.1",
+    "tensorflow-cpu==2.21.0",
+    "jax==0.10.2",
+    "transformers==5.22.2",
+    "accelerate==1.15.0",
+    "numpy==2.4.6",
+    "mypy==2.4.1",
+    "pytest==9.2.0",
+    "ruff==0.17.4",
+];
+
+/// Backends of Keras; a process has one.
+const KERAS_BACKENDS: &[&str] = &["tensorflow", "jax", "torch"];
+
+/// Lints, and the tests that need no framework. With the binary, which must be built.
+pub(crate) fn plain() -> anyhow::Result<()> {
+    let python = match environment("python-tests", TOOLS) {
+        Ok(python) => python,
+        Err(err) if std::env::var_os("CI").is_some() => return Err(err),
+        Err(err) => {
+            say(&format!("warning: {err:#}; the tests of the Python package did not run"));
+            return Ok(());
+        }
+    };
+    lint(&python)?;
+    let mut tests = pytest(&python, &["tests"], "binary");
+    tests.env("FARRIER_BIN", target().join("debug/farrier"));
+    run(&mut tests, "pytest")
+}
+
+/// Types, and the tests of every framework: all of them, or an error.
+pub(crate) fn frameworks() -> anyhow::Result<()> {
+    needs::python()?;
+    let python = environment("python-frameworks", FRAMEWORKS)?;
+    lint(&python)?;
+    run(module(&python, "mypy").arg("--strict"), "mypy --strict")?;
+    run(&mut pytest(&python, &["tests/with_torch"], "torch"), "pytest tests/with_torch")?;
+    run(&mut pytest(&python, &["tests/with_jax"], "jax"), "pytest tests/with_jax")?;
+    for backend in KERAS_BACKENDS {
+        let mut tests = pytest(&python, &["tests/with_keras"], "keras");
+        tests.env("KERAS_BACKEND", backend);
+        run(&mut tests, &format!("pytest tests/with_keras, on {backend}"))?;
+    }
+    Ok(())
+}
+
+/// The tests on a GPU, by the Python that is there: its torch fits the machine's driver.
+pub(crate) fn gpu() -> anyhow::Result<()> {
+    let python = Path::new("python3");
+    let has = |source: &str| {
+        let mut probe = command(python);
+        probe.args(["-c", source]).stdout(Stdio::null()).stderr(Stdio::null());
+        probe.status().is_ok_and(|status| status.success())
+    };
+    let lacks = if !has("import torch") {
+        "`python3` has no torch"
+    } else if !has("import torch, sys; sys.exit(not torch.cuda.is_available())") {
+        "torch sees no GPU"
+    } else if !has("import pytest") {
+        "`python3` has no pytest"
+    } else {
+        return run(&mut pytest(python, &["tests/with_gpu"], "torch,gpu"), "pytest tests/with_gpu");
+    };
+    bail!("the tests on a GPU did not run: {lacks}");
+}
+
+fn lint(python: &Path) -> anyhow::Result<()> {
+    run(module(python, "ruff").args(["check", "--quiet", "."]), "ruff check")?;
+    run(module(python, "ruff").args(["format", "--check", "--quiet", "."]), "ruff format")
+}
+
+/// Runs tests; what `needs` names must be there, so that none is left out in silence.
+fn pytest(python: &Path, folders: &[&str], needs: &str) -> Command {
+    let mut tests = module(python, "pytest");
+    tests.args(["-W", "ignore::DeprecationWarning"]).args(folders).env("FARRIER_NEEDS", needs);
+    tests.env("TF_CPP_MIN_LOG_LEVEL", "3");
+    tests
+}
+
+fn module(python: &Path, name: &str) -> Command {
+    let mut command = command(python);
+    command.current_dir(root().join("python")).args(["-m", name]);
+    command
+}
+
+/// Where cargo builds.
+fn target() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR");
+    root().join(named.map_or_else(|| PathBuf::from("target"), PathBuf::from))
+}
+
+/// A Python with these packages, installed once and kept.
+fn environment(name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    let folder = target().join(name);
+    let python = folder.join("bin/python");
+    fs::create_dir_all(target())?;
+    let lock = File::create(folder.with_extension("lock"))?;
+    lock.lock()?;
+    let (marker, wanted) = (folder.join("installed"), packages.join("\n"));
+    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    say(&format!("--- installing {}", packages.join(" ")));
+    quietly(command("python3").args(["-m", "venv", "--clear"]).arg(&folder), "python3 -m venv")?;
+    let mut pip = command(&python);
+    // What is kept is the environment; a copy of each download beside it would be another 3 GB.
+    pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]);
+    quietly(pip.args(packages), "pip install")?;
+    fs::write(&marker, wanted)?;
+    Ok(python)
+}
+
+/// Runs a command whose words matter only when it fails.
+fn quietly(command: &mut Command, name: &str) -> anyhow::Result<()> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("failed to start `{name}`"))?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!("`{name}` failed ({}): {}", output.status, complaint.trim());
+    }
+    Ok(())
+}
