@@ -17,6 +17,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// The node daemon: watches the GPUs and everything around them
     Agent(commands::agent::Args),
+    /// Measurements on this GPU: what launches cost, and training steps before and after
+    #[command(subcommand)]
+    Bench(commands::bench::BenchCommand),
     /// Is this node right? Or: will this GPU, driver, CUDA and framework work together?
     Check(Box<commands::check::Args>),
     /// What a kernel log says happened to the GPUs, and what to do

@@ -9,6 +9,7 @@
 //! kmsg: the kernel log ─> KernelLog ─────────────────────────────────────────────┤ for as long as
 //! host: files of the host, in tiers ─> Sample ───────────────────────────────────┤ the agent runs
 //! holder: a process ─> its job, pod, container or unit ──────────────────────────┘
+//! cuda: what a launch costs ─> LaunchTimes, for `farrier bench launch` alone
 //! ```
 //!
 //! Nothing here judges: `farrier_facts::node` does. Entry points: [`observe::observe`] for the files,
@@ -18,7 +19,7 @@
 //! hang in a wedged driver is in the probe child.
 #![allow(
     unsafe_code,
-    reason = "NVML is a C library that is loaded at run time, with its calls in `nvml`; `poll`, `sysconf` and `faccessat` have no safe form"
+    reason = "NVML and CUDA are C libraries that are loaded at run time, with their calls in `nvml` and `cuda`; `poll`, `prctl`, `sysconf` and `faccessat` have no safe form"
 )]
 
 pub mod access;
@@ -26,6 +27,7 @@ mod apt_conf;
 pub mod capture;
 pub mod clock;
 mod containers;
+pub mod cuda;
 mod dkms;
 mod driver;
 pub mod holder;
@@ -41,7 +43,9 @@ pub mod python;
 mod root;
 mod secure_boot;
 mod services;
+mod tether;
 mod tier;
 
 pub use root::Root;
+pub use tether::tether;
 pub use tier::Tier;

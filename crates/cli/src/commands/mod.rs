@@ -1,6 +1,7 @@
 //! One file a verb. A command reads its input, asks a pure crate, and prints.
 
 pub(crate) mod agent;
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod facts;
@@ -32,6 +33,7 @@ impl Outcome {
 pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Agent(args) => agent::run(&args, printer),
+        Command::Bench(command) => bench::run(&command, printer),
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),

@@ -1,0 +1,186 @@
+use super::super::shard::{Failure, MemorySpec, StepsSpec};
+use super::*;
+
+fn result(step_s: &[f64]) -> StepsResult {
+    StepsResult {
+        gpu: "GPU".to_owned(),
+        torch: "2.11".to_owned(),
+        step_s: step_s.to_vec(),
+        tokens: 512.0,
+        flops_causal: 1e9,
+        flops_full: 2e9,
+        launches: Some(1000.0),
+        launch_s: Some(0.004),
+        busy_s: Some(0.005),
+        allocated_bytes: GIB,
+        reserved_bytes: 2.0 * GIB,
+        ready_s: 3.0,
+        loss: 10.0,
+        report: None,
+    }
+}
+
+fn shard(spec: Spec, result: Result<Measured, Failure>) -> Shard {
+    let (machine, began, wall_s, command) = (None, None, None, None);
+    Shard { name: spec.name(), spec: Some(spec), machine, began, wall_s, command, result }
+}
+
+fn steps(variant: &str, repeat: u32, found: Option<StepsResult>) -> Shard {
+    let spec = StepsSpec {
+        model: "191m".to_owned(),
+        variant: variant.to_owned(),
+        rows: 1,
+        length: 512,
+        repeat,
+        warmups: 1,
+        groups: 3,
+        steps: 1,
+    };
+    let found = found.map(Measured::Steps).ok_or_else(|| Failure::plain("it fell"));
+    shard(Spec::Steps(spec), found)
+}
+
+fn close(left: f64, right: f64) {
+    assert!((left - right).abs() < 1e-9 * right.abs().max(1.0), "{left} is not {right}");
+}
+
+#[test]
+fn numbers_of_a_repeat_are_medians_and_so_are_those_of_the_repeats() {
+    let shards = [
+        // An outlier in a group of steps does not count; 10, 20 and 40 ms do.
+        steps("eager", 0, Some(result(&[0.01, 0.01, 9.0]))),
+        steps("eager", 1, Some(result(&[0.02]))),
+        steps("eager", 2, Some(result(&[0.04]))),
+    ];
+    let rates = Rates { peak_flops: Some(1e15), price_per_hour: Some(3.6) };
+    let [found] = &comparisons(&shards, rates)[..] else { panic!() };
+    let [eager] = &found.variants[..] else { panic!() };
+    let speed = eager.tokens_per_s.unwrap();
+    close(speed.median, 25_600.0);
+    close(speed.least, 12_800.0);
+    close(speed.most, 51_200.0);
+    // 25,600 tokens a second of 1e9 operations each are 2.56e13 of 1e15.
+    close(eager.mfu_causal.unwrap().median, 0.0256);
+    close(eager.mfu_full.unwrap().median, 0.0512);
+    // 0.1 cents a second over 25,600 tokens a second.
+    close(eager.usd_per_million_tokens.unwrap().median, 0.001 / 25_600.0 * 1e6);
+    close(eager.usd_per_million_tokens.unwrap().most, 0.001 / 12_800.0 * 1e6);
+    close(eager.idle.unwrap().median, 0.75);
+    close(eager.launch_ms.unwrap().median, 4.0);
+    close(eager.reserved_gib.unwrap().median, 2.0);
+    assert_eq!(found.best.as_deref(), Some("eager"));
+}
+
+#[test]
+fn a_ratio_is_made_round_by_round() {
+    // The machine is slow in the second round; ours is twice as fast in both.
+    let shards = [
+        steps("eager", 0, Some(result(&[0.010]))),
+        steps("ours", 0, Some(result(&[0.005]))),
+        steps("eager", 1, Some(result(&[0.030]))),
+        steps("ours", 1, Some(result(&[0.015]))),
+        // No eager beside it: it is in the median and not in the ratio.
+        steps("ours", 2, Some(result(&[0.001]))),
+    ];
+    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let ours = &found.variants[1];
+    let ratio = ours.to_eager.unwrap();
+    assert_eq!((ours.variant.as_str(), ours.done, ratio.count), ("ours", 3, 2));
+    close(ratio.least, 2.0);
+    close(ratio.most, 2.0);
+    close(found.variants[0].to_best.unwrap().median, 0.5);
+    assert_eq!(found.best.as_deref(), Some("ours"));
+    assert!(ours.mfu_causal.is_none(), "no peak is known");
+    assert!(ours.usd_per_million_tokens.is_none(), "no price was stated");
+}
+
+#[test]
+fn what_failed_is_no_zero() {
+    let shards = [steps("eager", 0, Some(result(&[0.01]))), steps("ours", 0, None)];
+    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let ours = &found.variants[1];
+    assert_eq!((ours.done, ours.failed), (0, 1));
+    assert!(ours.tokens_per_s.is_none() && ours.to_eager.is_none() && ours.launches.is_none());
+    assert_eq!(found.best.as_deref(), Some("eager"));
+}
+
+#[test]
+fn what_one_repeat_does_not_know_is_not_known() {
+    let blind = StepsResult { launches: None, ..result(&[0.01]) };
+    let shards = [steps("eager", 0, Some(blind)), steps("eager", 1, Some(result(&[0.01])))];
+    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    assert!(found.variants[0].launches.is_none());
+    assert!(found.variants[0].launch_ms.is_some());
+}
+
+#[test]
+fn a_loss_that_differs_shows() {
+    let other = StepsResult { loss: 10.1, ..result(&[0.01]) };
+    let shards = [steps("eager", 0, Some(result(&[0.01]))), steps("ours", 0, Some(other))];
+    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    close(found.variants[1].loss_off_eager.unwrap(), 0.01);
+}
+
+#[test]
+fn models_come_by_size_and_variants_in_order() {
+    let of = |model: &str, variant: &str| {
+        let Shard { spec: Some(Spec::Steps(spec)), result, .. } =
+            steps(variant, 0, Some(result(&[0.01])))
+        else {
+            panic!()
+        };
+        shard(Spec::Steps(StepsSpec { model: model.to_owned(), ..spec }), result)
+    };
+    let shards =
+        [of("7b-lora", "ours"), of("1.4b", "ours"), of("1.4b", "eager"), of("other", "eager")];
+    let found = comparisons(&shards, Rates::default());
+    let models: Vec<&str> = found.iter().map(|it| it.model.as_str()).collect();
+    assert_eq!(models, ["1.4b", "7b-lora", "other"]);
+    assert_eq!(found[0].variants[0].variant, "eager");
+}
+
+fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard {
+    let spec = MemorySpec {
+        model: "1.4b".to_owned(),
+        variant: variant.to_owned(),
+        cap_gib,
+        seed,
+        steps: 60,
+    };
+    let found = lost.map(|lost| {
+        Measured::Memory(MemoryResult {
+            gpu: None,
+            torch: None,
+            model: "1.4b".to_owned(),
+            variant: variant.to_owned(),
+            cap_gib,
+            lost: vec![(16, 1024); lost],
+            steps_asked: 60,
+            tokens_per_s: 1000.0,
+            finite: true,
+            peak_gib: 25.0,
+            reserved_gib: 29.0,
+            report: None,
+        })
+    });
+    shard(Spec::Memory(spec), found.ok_or_else(|| Failure::plain("it fell")))
+}
+
+#[test]
+fn the_oom_rate_is_over_all_seeds() {
+    let shards = [
+        memory("default", 26.0, 0, Some(19)),
+        memory("default", 30.0, 0, Some(17)),
+        memory("default", 30.0, 1, Some(13)),
+        memory("ours", 30.0, 0, Some(0)),
+        memory("expandable", 30.0, 0, None),
+    ];
+    let found = caps(&shards);
+    assert_eq!(found.iter().map(|it| it.cap_gib).collect::<Vec<_>>(), [30.0, 26.0]);
+    let [default, expandable, ours] = &found[0].variants[..] else { panic!() };
+    assert_eq!((default.steps_lost, default.steps), (30, 120));
+    close(default.oom_rate.unwrap(), 0.25);
+    assert_eq!(default.oom_rate_by_seed.len(), 2);
+    assert_eq!(expandable.oom_rate, None, "nothing was tried: that is no rate of 0");
+    close(ours.oom_rate.unwrap(), 0.0);
+}

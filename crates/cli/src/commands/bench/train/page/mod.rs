@@ -1,0 +1,269 @@
+//! The report as one HTML page: everything in it, no script, light and dark. Pure.
+
+mod plot;
+
+use self::plot::{Bar, bars};
+use super::numbers::{CapComparison, Comparison, VariantRow};
+use super::report::{Failed, Report};
+use super::view::{self, Block};
+use crate::commands::bench::spread::{Spread, figures, thousands};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The whole page.
+pub(crate) fn page(report: &Report) -> String {
+    let title = match &report.gpus[..] {
+        [] => "Training steps, before and after".to_owned(),
+        gpus => format!("Training steps on {}, before and after", gpus.join(" and ")),
+    };
+    let mut html = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
+        title = escape(&title)
+    );
+    html.push_str(&machine(report));
+    if let Some(mixed) = report.mixed() {
+        html.push_str(&format!(
+            "<p class=\"warning\"><strong>Not comparable:</strong> {}.</p>\n",
+            escape(&mixed)
+        ));
+    }
+    if let Some(left) = report.shards_left.filter(|&left| left > 0) {
+        html.push_str(&format!(
+            "<p class=\"warning\">{left} shards have not run yet: the figures are of those that have.</p>\n"
+        ));
+    }
+    html.push_str(&changes(report));
+    for found in &report.steps {
+        html.push_str(&steps(report, found));
+    }
+    if !report.memory.is_empty() {
+        html.push_str("<h2>Steps lost under a cap of memory</h2>\n<div class=\"plots\">\n");
+        html.extend(report.memory.iter().map(lost));
+        html.push_str("</div>\n");
+        for found in &report.memory {
+            html.push_str(&format!("<h3>{}</h3>\n", escape(&view::cap(found))));
+            html.push_str(&table(&view::memory(found)));
+        }
+    }
+    html.push_str(&failures(&report.failed));
+    html.push_str(&method(report));
+    html.push_str("</body>\n</html>\n");
+    html
+}
+
+fn machine(report: &Report) -> String {
+    let mut html = String::from("<dl>\n");
+    for (what, value) in view::machine(report) {
+        html.push_str(&format!("<dt>{what}</dt><dd>{}</dd>\n", escape(&value)));
+    }
+    let failed = match report.failed.len() {
+        0 => String::new(),
+        failed => format!(", <span class=\"failed\">{failed} failed</span>"),
+    };
+    html.push_str(&format!("<dt>Shards</dt><dd>{} measured{failed}</dd>\n", report.shards_done));
+    html.push_str("</dl>\n");
+    html
+}
+
+/// Rows of one thing stand together under its name.
+fn changes(report: &Report) -> String {
+    let changes = view::changes(report);
+    if changes.rows.is_empty() {
+        return String::new();
+    }
+    let mut html = format!(
+        "<h2>{}</h2>\n<div class=\"wide\"><table class=\"changes\">\n<thead><tr>",
+        escape(&changes.title)
+    );
+    for heading in &changes.headings {
+        html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    let mut before: Option<&str> = None;
+    for row in &changes.rows {
+        let first = row.first().map(String::as_str);
+        let repeated = first == before;
+        html.push_str(if repeated { "<tr>" } else { "<tr class=\"first\">" });
+        for (place, text) in row.iter().enumerate() {
+            let silent = repeated && place == 0;
+            html.push_str(&if silent { "<td></td>".to_owned() } else { cell(text, " ") });
+        }
+        html.push_str("</tr>\n");
+        before = first;
+    }
+    html.push_str("</tbody></table></div>\n");
+    html
+}
+
+fn steps(report: &Report, found: &Comparison) -> String {
+    let mut html = format!("<h2>{}</h2>\n<div class=\"plots\">\n", escape(&view::shape(found)));
+    let figure = |caption: &str, of: &dyn Fn(&VariantRow) -> Bar| {
+        let drawn: Vec<Bar> = found.variants.iter().map(of).collect();
+        let title = format!("{caption}, {}", view::shape(found));
+        format!(
+            "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
+            escape(caption),
+            bars(&title, &drawn)
+        )
+    };
+    html.push_str(&figure("Tokens a second", &|row| {
+        let ratio =
+            row.to_eager.map_or_else(String::new, |it| format!(" · {}", view::times(it.median)));
+        let mut bar = bar(row, row.tokens_per_s, thousands);
+        bar.text.push_str(&ratio);
+        bar.repeats.clone_from(&row.tokens_per_s_by_repeat);
+        bar
+    }));
+    html.push_str(&figure("Milliseconds in launching calls a step", &|row| {
+        let launches = row
+            .launches
+            .map_or_else(String::new, |it| format!(" · {} launches", thousands(it.median)));
+        let mut bar = bar(row, row.launch_ms, figures);
+        bar.text.push_str(&launches);
+        bar
+    }));
+    html.push_str(&figure("GPU idle, share of a step", &|row| bar(row, row.idle, view::percent)));
+    html.push_str(&figure("Peak reserved, GiB", &|row| bar(row, row.reserved_gib, figures)));
+    html.push_str("</div>\n");
+    html.push_str(&table(&view::speed(report, found)));
+    html.push_str(&table(&view::burden(found)));
+    html
+}
+
+fn bar(row: &VariantRow, value: Option<Spread>, write: fn(f64) -> String) -> Bar {
+    let text = match value {
+        Some(value) => write(value.median),
+        None if row.done == 0 => "failed".to_owned(),
+        None => "unknown".to_owned(),
+    };
+    let ours = row.variant == "ours";
+    Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
+}
+
+fn lost(found: &CapComparison) -> String {
+    let drawn: Vec<Bar> = found
+        .variants
+        .iter()
+        .map(|row| Bar {
+            label: row.variant.clone(),
+            // The bar is the rate over all seeds; the whisker spans the seeds'.
+            value: row.oom_rate.and_then(|rate| {
+                let seeds = Spread::of(row.oom_rate_by_seed.iter().copied())?;
+                Some(Spread { median: rate, ..seeds })
+            }),
+            repeats: row.oom_rate_by_seed.clone(),
+            text: row.oom_rate.map_or_else(
+                || "failed".to_owned(),
+                |rate| format!("{} · {} of {}", view::percent(rate), row.steps_lost, row.steps),
+            ),
+            ours: row.variant == "ours",
+        })
+        .collect();
+    let title = format!("Share of steps lost, {}", view::cap(found));
+    format!(
+        "<figure><figcaption>{}</figcaption>\n{}</figure>\n",
+        escape(&title),
+        bars(&title, &drawn)
+    )
+}
+
+fn table(block: &Block) -> String {
+    let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
+    for heading in &block.headings {
+        html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for row in &block.rows {
+        let ours = row.first().is_some_and(|name| name == "ours" || name.starts_with("ours ("));
+        html.push_str(if ours { "<tr class=\"ours\">" } else { "<tr>" });
+        for text in row {
+            html.push_str(&cell(text, "<br/>"));
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</tbody></table></div>\n");
+    html
+}
+
+/// A cell; what stands in brackets is the lesser part of it, and comes after `between`.
+fn cell(text: &str, between: &str) -> String {
+    if text == "failed" || text.ends_with("failed)") {
+        return format!("<td class=\"failed\">{}</td>", escape(text));
+    }
+    match text.split_once(" (") {
+        Some((main, rest)) => {
+            format!("<td>{}{between}<small>({}</small></td>", escape(main), escape(rest))
+        }
+        None => format!("<td>{}</td>", escape(text)),
+    }
+}
+
+fn failures(failed: &[Failed]) -> String {
+    if failed.is_empty() {
+        return String::new();
+    }
+    let mut html = String::from("<h2>Shards without a result</h2>\n");
+    for it in failed {
+        html.push_str(&format!(
+            "<h3>{}</h3>\n<p class=\"failed\">{}: {}</p>\n",
+            escape(&it.name),
+            escape(&it.what),
+            escape(&it.why)
+        ));
+        if !it.stderr.is_empty() {
+            html.push_str(&format!("<pre>{}</pre>\n", escape(&it.stderr.join("\n"))));
+        }
+    }
+    html
+}
+
+fn method(report: &Report) -> String {
+    let mut html = String::from("<h2>How it was measured</h2>\n<ul>\n");
+    for note in view::notes(report) {
+        html.push_str(&format!("<li>{}</li>\n", escape(&note)));
+    }
+    html.push_str("</ul>\n");
+    if !report.commands.is_empty() {
+        html.push_str(&format!("<pre>{}</pre>\n", escape(&report.commands.join("\n"))));
+    }
+    let said: Vec<(String, &str)> = report
+        .steps
+        .iter()
+        .flat_map(|found| {
+            let of = |row: &VariantRow| format!("{}, {}", view::shape(found), row.variant);
+            let said = |row| Some((of(row), row.report.as_deref()?));
+            found.variants.iter().filter_map(said).collect::<Vec<_>>()
+        })
+        .chain(report.memory.iter().flat_map(|found| {
+            found.variants.iter().filter_map(|row| {
+                Some((format!("{}, {}", view::cap(found), row.variant), row.report.as_deref()?))
+            })
+        }))
+        .collect();
+    if !said.is_empty() {
+        html.push_str("<h2>What farrier reported of its own steps</h2>\n");
+    }
+    for (what, report) in said {
+        html.push_str(&format!("<h3>{}</h3>\n<pre>{}</pre>\n", escape(&what), escape(report)));
+    }
+    html
+}
+
+/// Text that is nothing but text in HTML. Control characters, which no HTML may have, are shown as unreadable.
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\n' | '\t' => safe.push(letter),
+            letter if letter.is_control() => safe.push(char::REPLACEMENT_CHARACTER),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}

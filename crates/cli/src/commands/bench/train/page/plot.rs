@@ -1,0 +1,122 @@
+//! Bars as SVG, drawn here: a page that needs no script and no network. Pure.
+
+use super::escape;
+use crate::commands::bench::spread::Spread;
+
+const WIDTH: f64 = 560.0;
+const LABELS: f64 = 124.0;
+/// Room for the number at the end of the longest bar.
+const NUMBERS: f64 = 166.0;
+const ROW: f64 = 30.0;
+const BAR: f64 = 16.0;
+
+/// One bar.
+pub(super) struct Bar {
+    pub(super) label: String,
+    /// Its length, and the whisker's; without it the word in `text` stands alone.
+    pub(super) value: Option<Spread>,
+    /// Each repeat, as a dot.
+    pub(super) repeats: Vec<f64>,
+    /// What is written at its end.
+    pub(super) text: String,
+    /// The one that the page is about.
+    pub(super) ours: bool,
+}
+
+/// Horizontal bars from zero, one below the other.
+pub(super) fn bars(title: &str, bars: &[Bar]) -> String {
+    let most = bars.iter().filter_map(|bar| bar.value).map(|it| it.most).fold(0.0, f64::max);
+    // A scale of nothing but zeros is any scale.
+    let scale = (WIDTH - LABELS - NUMBERS) / if most > 0.0 { most } else { 1.0 };
+    let height = ROW * usize_f64(bars.len()) + 8.0;
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{label}\" class=\"plot\">\
+         <title>{label}</title>\
+         <line class=\"axis\" x1=\"{LABELS}\" y1=\"0\" x2=\"{LABELS}\" y2=\"{height}\"/>",
+        label = escape(title)
+    );
+    for (place, bar) in bars.iter().enumerate() {
+        let middle = ROW * usize_f64(place) + ROW / 2.0 + 4.0;
+        svg.push_str(&drawn(bar, middle, scale));
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn drawn(bar: &Bar, middle: f64, scale: f64) -> String {
+    let x = |value: f64| LABELS + value * scale;
+    let mut svg = format!(
+        "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        LABELS - 8.0,
+        middle + 4.5,
+        escape(&bar.label)
+    );
+    let mut end = LABELS;
+    if let Some(value) = bar.value {
+        end = x(value.most);
+        svg.push_str(&format!(
+            "<rect class=\"{}\" x=\"{LABELS}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\"/>",
+            if bar.ours { "ours" } else { "other" },
+            middle - BAR / 2.0,
+            value.median * scale
+        ));
+        if x(value.most) - x(value.least) >= 1.0 {
+            svg.push_str(&format!(
+                "<path class=\"range\" d=\"M{a:.1} {top:.1}V{low:.1}M{a:.1} {middle:.1}H{b:.1}M{b:.1} {top:.1}V{low:.1}\"/>",
+                a = x(value.least),
+                b = x(value.most),
+                top = middle - 4.0,
+                low = middle + 4.0
+            ));
+        }
+        for &repeat in &bar.repeats {
+            svg.push_str(&format!(
+                "<circle class=\"dot\" cx=\"{:.1}\" cy=\"{middle:.1}\" r=\"2.2\"/>",
+                x(repeat)
+            ));
+        }
+    }
+    svg.push_str(&format!(
+        "<text class=\"{}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        if bar.value.is_some() { "number" } else { "missing" },
+        end + 8.0,
+        middle + 4.5,
+        escape(&bar.text)
+    ));
+    svg
+}
+
+fn usize_f64(number: usize) -> f64 {
+    u32::try_from(number).map_or(f64::MAX, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bar(numbers: &[f64]) -> Bar {
+        Bar {
+            label: "a <b>".to_owned(),
+            value: Spread::of(numbers.iter().copied()),
+            repeats: numbers.to_vec(),
+            text: "text".to_owned(),
+            ours: true,
+        }
+    }
+
+    #[test]
+    fn the_longest_range_fills_the_room_and_the_others_are_in_proportion() {
+        let svg = bars("t", &[bar(&[50.0, 50.0]), bar(&[80.0, 100.0])]);
+        assert!(svg.contains("width=\"135.0\""), "half of 270: {svg}");
+        assert!(svg.contains("width=\"243.0\""), "0.9 of 270: {svg}");
+        assert!(svg.contains("a &lt;b&gt;") && !svg.contains("<b>"));
+        assert_eq!(svg.matches("class=\"range\"").count(), 1, "one has no range to show");
+    }
+
+    #[test]
+    fn zeros_and_nothing_draw_without_nonsense() {
+        let svg = bars("t", &[bar(&[0.0]), bar(&[])]);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert_eq!(svg.matches("class=\"missing\"").count(), 1);
+    }
+}

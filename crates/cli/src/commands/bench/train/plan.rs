@@ -1,0 +1,160 @@
+//! Which shards there are, and in what order. Pure.
+
+use super::shard::{MemorySpec, Spec, StepsSpec};
+
+/// A model and the shape of its batch, as `191m@1x512`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) model: String,
+    pub(crate) rows: u32,
+    pub(crate) length: u32,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) variants: Vec<String>,
+    pub(crate) repeats: u32,
+    pub(crate) warmups: u32,
+    pub(crate) groups: u32,
+    pub(crate) steps: u32,
+    pub(crate) memory: Option<MemoryPlan>,
+}
+
+/// The part of the plan under a cap of memory.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct MemoryPlan {
+    pub(crate) model: String,
+    pub(crate) caps_gib: Vec<f64>,
+    pub(crate) variants: Vec<String>,
+    pub(crate) seeds: u32,
+    pub(crate) steps: u32,
+}
+
+/// Reads `191m@1x512`.
+pub(crate) fn shape(text: &str) -> Result<Shape, String> {
+    let read = || {
+        let (model, batch) = text.split_once('@')?;
+        let (rows, length) = batch.split_once('x')?;
+        let size = |text: &str| text.parse().ok().filter(|&size: &u32| size > 0);
+        Some(Shape { model: word(model).ok()?, rows: size(rows)?, length: size(length)? })
+    };
+    read().ok_or_else(|| "expected MODEL@ROWSxLENGTH such as 191m@1x512".to_owned())
+}
+
+/// Reads a name that can be part of a file's.
+pub(crate) fn word(text: &str) -> Result<String, String> {
+    let fine = |letter: u8| letter.is_ascii_alphanumeric() || b"-.".contains(&letter);
+    if !text.is_empty() && text.bytes().all(fine) && !text.starts_with(['.', '-']) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a name of letters, digits, `-` and `.`".to_owned())
+    }
+}
+
+impl Plan {
+    /// Every shard, a whole round before the next: a slow spell of the machine meets all variants. Each round begins
+    /// with another variant, so that none always has the cool GPU.
+    pub(crate) fn shards(&self) -> Vec<Spec> {
+        let seeds = self.memory.as_ref().map_or(0, |memory| memory.seeds);
+        let mut shards = Vec::new();
+        for round in 0..self.repeats.max(seeds) {
+            if round < self.repeats {
+                for shape in &self.shapes {
+                    shards.extend(
+                        turned(&self.variants, round).map(|it| self.steps_shard(shape, it, round)),
+                    );
+                }
+            }
+            if let Some(memory) = self.memory.as_ref().filter(|memory| round < memory.seeds) {
+                for &cap_gib in &memory.caps_gib {
+                    shards.extend(turned(&memory.variants, round).map(|variant| {
+                        Spec::Memory(MemorySpec {
+                            model: memory.model.clone(),
+                            variant: variant.to_owned(),
+                            cap_gib,
+                            seed: round,
+                            steps: memory.steps,
+                        })
+                    }));
+                }
+            }
+        }
+        shards
+    }
+
+    fn steps_shard(&self, shape: &Shape, variant: &str, repeat: u32) -> Spec {
+        Spec::Steps(StepsSpec {
+            model: shape.model.clone(),
+            variant: variant.to_owned(),
+            rows: shape.rows,
+            length: shape.length,
+            repeat,
+            warmups: self.warmups,
+            groups: self.groups,
+            steps: self.steps,
+        })
+    }
+}
+
+/// The names, beginning with another one each round.
+fn turned(names: &[String], round: u32) -> impl Iterator<Item = &str> {
+    let first = if names.is_empty() { 0 } else { round as usize % names.len() };
+    names[first..].iter().chain(&names[..first]).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        let names = |names: &[&str]| names.iter().map(|&it| it.to_owned()).collect();
+        Plan {
+            shapes: vec![shape("191m@1x512").unwrap(), shape("1.4b@4x2048").unwrap()],
+            variants: names(&["eager", "ours"]),
+            repeats: 2,
+            warmups: 1,
+            groups: 1,
+            steps: 1,
+            memory: Some(MemoryPlan {
+                model: "1.4b".to_owned(),
+                caps_gib: vec![30.0],
+                variants: names(&["default", "ours"]),
+                seeds: 1,
+                steps: 60,
+            }),
+        }
+    }
+
+    #[test]
+    fn rounds_are_whole_and_begin_in_turn() {
+        let names: Vec<String> = plan().shards().iter().map(Spec::name).collect();
+        assert_eq!(
+            names,
+            [
+                "191m_1x512_eager_0",
+                "191m_1x512_ours_0",
+                "1.4b_4x2048_eager_0",
+                "1.4b_4x2048_ours_0",
+                "memory_1.4b_30gib_default_0",
+                "memory_1.4b_30gib_ours_0",
+                "191m_1x512_ours_1",
+                "191m_1x512_eager_1",
+                "1.4b_4x2048_ours_1",
+                "1.4b_4x2048_eager_1",
+            ]
+        );
+    }
+
+    #[test]
+    fn shapes_that_are_none_are_refused() {
+        for text in
+            ["", "191m", "191m@", "191m@1", "191m@0x512", "a/b@1x2", "..@1x2", "@1x2", "m@1x-2"]
+        {
+            assert!(shape(text).is_err(), "{text}");
+        }
+        let shape = shape("7b-lora@1x2048").unwrap();
+        assert_eq!((shape.model.as_str(), shape.rows, shape.length), ("7b-lora", 1, 2048));
+    }
+}

@@ -1,0 +1,150 @@
+//! What is printed of shards on disk, with no machine in it: these came from nowhere.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::run;
+
+/// A folder of shards with made-up figures.
+fn measured() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = folder.path().join("shards");
+    fs::create_dir(&shards).unwrap();
+    for (variant, step_s) in [("eager", 0.014), ("compile", 0.012), ("ours", 0.004)] {
+        for repeat in 0..3_u32 {
+            let spec = json!({ "steps": {
+                "model": "191m", "variant": variant, "rows": 1, "length": 512, "repeat": repeat,
+                "warmups": 12, "groups": 8, "steps": 10
+            }});
+            let step_s = step_s * (1.0 + 0.01 * f64::from(repeat));
+            let outcome = if (variant, repeat) == ("compile", 1) {
+                json!({ "failed": { "why": "it ended with exit status: 1", "stderr": [
+                    "  File \"<string>\", line 1 & more", "RuntimeError: a < b\u{1b}[31m"
+                ]}})
+            } else {
+                json!({ "done": steps(variant, step_s) })
+            };
+            write(&shards, &format!("191m_1x512_{variant}_{repeat}"), &spec, &outcome);
+        }
+    }
+    for (variant, lost) in [("default", 17), ("ours", 0)] {
+        for seed in 0..2_u32 {
+            let spec = json!({ "memory": {
+                "model": "1.4b", "variant": variant, "cap_gib": 30.0, "seed": seed, "steps": 60
+            }});
+            let lost = vec![[16, 1024]; if lost > 0 { lost + seed as usize } else { 0 }];
+            let outcome = json!({ "done": {
+                "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "model": "1.4b", "variant": variant,
+                "cap_gib": 30.0, "lost": lost, "steps_asked": 60, "tokens_per_s": 40_000.0 + f64::from(seed),
+                "finite": true, "peak_gib": 28.0, "reserved_gib": 29.75, "report": null
+            }});
+            write(&shards, &format!("memory_1.4b_30gib_{variant}_{seed}"), &spec, &outcome);
+        }
+    }
+    folder
+}
+
+fn steps(variant: &str, step_s: f64) -> Value {
+    let ours = variant == "ours";
+    json!({
+        "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "step_s": [step_s, step_s, 9.0], "tokens": 512,
+        "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if ours { 1 } else { 1450 },
+        "launch_s": if ours { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
+        "reserved_bytes": 3.5e9, "ready_s": 20.0, "loss": 10.4,
+        "report": if ours { json!("verified 3 times, <no> difference") } else { Value::Null }
+    })
+}
+
+fn write(shards: &Path, name: &str, spec: &Value, outcome: &Value) {
+    let file = json!({
+        "farrier_shard": 1, "spec": spec, "began": "2026-11-15T09:00:00Z", "wall_s": 30.0,
+        "machine": { "driver": "580.159.04", "processor": "A Processor", "cores": 16 },
+        "command": "farrier bench train --dir DIR --price-per-hour 3.50", "outcome": outcome
+    });
+    fs::write(shards.join(format!("{name}.json")), file.to_string()).unwrap();
+}
+
+fn merged(folder: &TempDir, words: &[&str]) -> String {
+    let folder = folder.path().to_str().unwrap();
+    let all = ["bench", "train", "--merge-only", "--dir", folder];
+    let all: Vec<&str> = all.iter().chain(words).copied().collect();
+    let ran = run(&all);
+    assert_eq!(ran.code, 1, "a shard failed: {}", ran.stderr);
+    ran.stdout
+}
+
+/// Every tag is closed by its own, in order; what is written as text holds no tag. Gives the tags.
+fn tags(html: &str) -> Vec<String> {
+    let (mut open, mut seen) = (Vec::new(), Vec::new());
+    let body = html.strip_prefix("<!DOCTYPE html>\n").unwrap();
+    let mut rest = body;
+    while let Some(at) = rest.find('<') {
+        let end = rest[at..].find('>').expect("a tag that does not end") + at;
+        let tag = &rest[at + 1..end];
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap().to_owned();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop().as_ref(), Some(&name), "closed in the wrong place");
+        } else {
+            if !tag.ends_with('/') {
+                open.push(name.clone());
+            }
+            seen.push(name);
+        }
+        rest = &rest[end + 1..];
+    }
+    assert!(open.is_empty(), "still open: {open:?}");
+    seen
+}
+
+#[test]
+fn the_page_is_whole_and_needs_nothing_else() {
+    let folder = measured();
+    let path = folder.path().join("page.html");
+    merged(&folder, &["--price-per-hour", "3.50", "--html", path.to_str().unwrap()]);
+    let html = fs::read_to_string(&path).unwrap();
+    let tags = tags(&html);
+    let count = |name: &str| tags.iter().filter(|tag| *tag == name).count();
+    // Four plots of the shape, one of the cap.
+    assert_eq!((count("svg"), count("html"), count("body"), count("title")), (5, 1, 1, 6));
+    for none in ["script", "link", "img", "iframe"] {
+        assert_eq!(count(none), 0, "{none}");
+    }
+    for none in ["http", "url(", "@import", "\u{1b}", "NaN", "inf\""] {
+        assert!(!html.contains(none), "{none}");
+    }
+    for word in ["prefers-color-scheme:dark", "a &lt; b", "&lt;no&gt;", "compile (1 of 3 failed)"] {
+        assert!(html.contains(word), "{word}");
+    }
+    let (_, shown) = html.split_once("<body>").unwrap();
+    insta::assert_snapshot!("page", shown);
+}
+
+#[test]
+fn the_table_is_for_people() {
+    let folder = measured();
+    insta::assert_snapshot!("table", merged(&folder, &["--price-per-hour", "3.50"]));
+}
+
+#[test]
+fn a_folder_of_the_memory_script_is_read_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = folder.path().join("memory");
+    fs::create_dir(&memory).unwrap();
+    let result = json!({
+        "lost": [[16, 1024]], "tokens": 100, "wall_s": 1.0, "tokens_per_s": 100.0, "finite": true,
+        "reserved_gib": 29.0, "peak_gib": 28.0, "allocator": "", "variant": "async", "cap_gib": 30,
+        "steps_asked": 60, "model": "1.4b"
+    });
+    fs::write(memory.join("throughput_async_30_0.json"), result.to_string()).unwrap();
+    fs::write(memory.join("gradients_default_0_0.json"), "{\"steps\": []}").unwrap();
+    let all = ["bench", "train", "--merge-only", "--dir", folder.path().to_str().unwrap()];
+    let ran = run(&all);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for word in ["1.4b under 30 GiB", "cudaMallocAsync", "1.7 % (1 of 60 steps)"] {
+        assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
+    }
+}

@@ -1,0 +1,401 @@
+//! `farrier bench train` with a Python that is a shell script: it measures nothing, fails, hangs, babbles.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::launch::driver;
+use crate::support::{Ran, farrier};
+
+/// What the script does before the shard at hand is looked at.
+const SCRIPT: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+if [ "$1" = -c ]; then
+    [ -e "$here/missing" ] || exit 0
+    echo "missing $(cat "$here/missing")" >&2
+    exit 1
+fi
+of() { printf '%s' "$2" | sed "s/.*\"$1\":\"\{0,1\}\([^,\"}]*\).*/\1/"; }
+shard=$3
+variant=$(of variant "$shard")
+echo "$variant $(of repeat "$shard")$(of seed "$shard") $2" | sed 's/{.*} / /;s/{.*//' >> "$here/log"
+rows=$(of rows "$shard"); length=$(of length "$shard")
+steps() {
+    echo "a library says hello"
+    echo "{\"gpu\":\"NVIDIA H200\",\"torch\":\"2.11.0+cu130\",\"step_s\":[$1],\"tokens\":$((rows * length)),\
+\"flops_causal\":1e9,\"flops_full\":1.1e9,\"launches\":$2,\"launch_s\":0.002,\"busy_s\":0.004,\
+\"allocated_bytes\":1073741824,\"reserved_bytes\":2147483648,\"ready_s\":9.5,\"loss\":10.4,\"report\":null}"
+}
+memory() {
+    echo "{\"gpu\":\"NVIDIA H200\",\"torch\":\"2.11.0+cu130\",\"model\":\"$(of model "$shard")\",\
+\"variant\":\"$variant\",\"cap_gib\":$(of cap_gib "$shard"),\"lost\":$1,\"steps_asked\":$(of steps "$shard"),\
+\"tokens_per_s\":5e4,\"finite\":true,\"peak_gib\":25.5,\"reserved_gib\":29.5}"
+}
+"#;
+
+/// All is well: ours takes a quarter of eager's time and loses nothing.
+const WELL: &str = r#"
+case "$2 $variant" in
+    *train\ eager) steps 0.008,0.009,0.008 1000 ;;
+    *train\ ours) steps 0.002 1 ;;
+    *train*) steps 0.004 500 ;;
+    *memory\ ours) memory '[]' ;;
+    *memory*) memory '[[16,1024],[4,4096],[8,2048]]' ;;
+esac
+"#;
+
+/// A folder with a Python and a place for shards.
+struct World {
+    folder: TempDir,
+}
+
+impl World {
+    fn new(cases: &str) -> Self {
+        let world = Self { folder: tempfile::tempdir().unwrap() };
+        let python = world.path("python");
+        fs::write(&python, format!("{SCRIPT}{cases}")).unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn words(&self, words: &[&str]) -> Vec<String> {
+        let text = |path: PathBuf| path.into_os_string().into_string().unwrap();
+        let mut all: Vec<String> = ["bench", "train", "--dir"].map(str::to_owned).into();
+        all.push(text(self.path("out")));
+        all.extend(["--python".to_owned(), text(self.path("python"))]);
+        all.extend(words.iter().map(|&word| word.to_owned()));
+        all
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        let words = self.words(words);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        farrier(&words).output().unwrap().into()
+    }
+
+    /// Runs and reads the report.
+    fn report(&self, words: &[&str]) -> (Ran, Value) {
+        let all: Vec<&str> = words.iter().chain(&["--output", "json"]).copied().collect();
+        let ran = self.run(&all);
+        let report = serde_json::from_str(&ran.stdout)
+            .unwrap_or_else(|err| panic!("{err}: {} {}", ran.stdout, ran.stderr));
+        (ran, report)
+    }
+
+    /// The shards that ran, in order.
+    fn log(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("log")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn shard(&self, name: &str) -> PathBuf {
+        self.path("out").join("shards").join(format!("{name}.json"))
+    }
+}
+
+const ONE_SHAPE: [&str; 4] = ["--parts", "steps", "--models", "191m@1x512"];
+
+fn with<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    ONE_SHAPE.iter().chain(words).copied().collect()
+}
+
+/// The row of a variant in the first shape.
+fn variant<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["steps"][0]["variants"].as_array().unwrap();
+    rows.iter().find(|row| row["variant"] == name).unwrap()
+}
+
+#[test]
+fn a_measurement_is_whole_and_is_not_made_twice() {
+    let world = World::new(WELL);
+    let words = ["--models", "191m@1x512,1.4b@4x2048", "--repeats", "2", "--seeds", "1"];
+    let words: Vec<&str> = words.iter().chain(&["--price-per-hour", "3.60"]).copied().collect();
+    let (ran, report) = world.report(&words);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    // 2 shapes x 4 variants x 2 repeats, and 2 caps x 4 allocators x 1 seed.
+    assert_eq!((world.log().len(), &report["shards_done"]), (24, &24.into()));
+    assert_eq!(report["shards_left"], 0);
+    let ours = variant(&report, "ours");
+    let median = |row: &Value, key: &str| row[key]["median"].as_f64().unwrap();
+    assert!((median(ours, "to_eager") - 4.0).abs() < 1e-9, "{ours}");
+    assert!((median(ours, "tokens_per_s") - 256_000.0).abs() < 1e-6);
+    // The peak of an H200 comes from the facts: 989 TFLOP/s dense.
+    assert!((median(ours, "mfu_causal") - 256_000.0 * 1e9 / 989e12).abs() < 1e-9);
+    assert!((median(ours, "mfu_full") - 256_000.0 * 1.1e9 / 989e12).abs() < 1e-9);
+    assert!((median(ours, "usd_per_million_tokens") - 3.6 / 3600.0 / 256_000.0 * 1e6).abs() < 1e-9);
+    assert!((median(variant(&report, "compile"), "to_best") - 0.5).abs() < 1e-9);
+    assert_eq!(report["memory"][0]["cap_gib"], 30.0);
+    let rate = |place: usize| report["memory"][0]["variants"][place]["oom_rate"].as_f64().unwrap();
+    assert!((rate(0) - 0.05).abs() < 1e-9 && rate(3).abs() < 1e-9);
+
+    let again = world.run(&words);
+    assert_eq!((again.code, world.log().len()), (0, 24), "{}", again.stderr);
+    for word in ["191m at 1 x 512", "4.00×", "5.0 % (3 of 60 steps)", "989 TFLOP/s", "3.6 USD"] {
+        assert!(again.stdout.contains(word), "{word}: {}", again.stdout);
+    }
+}
+
+#[test]
+fn variants_take_turns_round_by_round() {
+    let world = World::new(WELL);
+    let ran = world.run(&with(&["--repeats", "2", "--variants", "eager,compile,ours"]));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let order: Vec<String> =
+        world.log().iter().map(|line| line.replace(" farrier.bench.train", "")).collect();
+    assert_eq!(order, ["eager 0", "compile 0", "ours 0", "compile 1", "ours 1", "eager 1"]);
+}
+
+#[test]
+fn without_a_price_the_column_says_so() {
+    let world = World::new(WELL);
+    let ran = world.run(&with(&["--repeats", "1"]));
+    assert!(ran.stdout.contains("no price stated"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("USD for a GPU hour"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_fails_hangs_or_babbles_is_kept_as_failed_and_shown_as_such() {
+    let world = World::new(
+        r#"
+case "$variant" in
+    eager) steps 0.008 1000 ;;
+    compile) echo "Traceback" >&2; echo "torch.OutOfMemoryError: CUDA out of memory" >&2; exit 3 ;;
+    reduce-overhead) echo '{"half a line' ;;
+    ours) exec sleep 600 ;;
+    odd) echo '{"gpu": "NVIDIA H200"}' ;;
+    silent) ;;
+esac
+"#,
+    );
+    let variants = "eager,compile,reduce-overhead,ours,odd,silent";
+    let words = with(&["--repeats", "1", "--deadline", "1", "--variants", variants]);
+    let (ran, report) = world.report(&words);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert_eq!(world.log().len(), 6, "the others ran all the same");
+    let failed = report["failed"].as_array().unwrap();
+    let why = |name: &str| {
+        let name = format!("191m_1x512_{name}_0");
+        let found = failed.iter().find(|it| it["name"] == name.as_str());
+        found.unwrap_or_else(|| panic!("{name}: {failed:?}"))["why"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(why("compile"), "it ended with exit status: 3");
+    assert!(why("reduce-overhead").starts_with("its last line is no JSON"));
+    assert_eq!(why("ours"), "it had not ended after 1 s");
+    assert!(why("odd").contains("missing field `torch`"), "{}", why("odd"));
+    assert_eq!(why("silent"), "it printed nothing");
+    let compile = failed.iter().find(|it| it["name"] == "191m_1x512_compile_0").unwrap();
+    assert_eq!(compile["stderr"][1], "torch.OutOfMemoryError: CUDA out of memory");
+    let row = variant(&report, "compile");
+    assert_eq!((&row["done"], &row["failed"]), (&0.into(), &1.into()));
+    assert!(row["tokens_per_s"].is_null() && row["mfu_causal"].is_null(), "{row}");
+
+    // Kept: nothing is run again, and the table says failed and not 0.
+    let again = world.run(&words);
+    assert_eq!((again.code, world.log().len()), (1, 6));
+    let row = again.stdout.lines().find(|line| line.contains("ours (1 of 1 failed)")).unwrap();
+    assert!(row.matches("failed").count() >= 5 && !row.contains(" 0"), "{row}");
+
+    // Run again on request, and only those.
+    let only = with(&["--repeats", "1", "--variants", "eager,compile", "--retry-failed"]);
+    assert_eq!((world.run(&only).code, world.log().len()), (1, 7));
+}
+
+#[test]
+fn a_run_stops_and_goes_on() {
+    let world = World::new(
+        r#"
+[ "$variant" = eager ] || [ -e "$here/fast" ] || exec sleep 600
+steps 0.008 1000
+"#,
+    );
+    let words = with(&["--repeats", "1", "--stop-after", "2"]);
+    let begun = Instant::now();
+    let (ran, report) = world.report(&words);
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stderr.contains("stopped with 3 shards to go"), "{}", ran.stderr);
+    assert_eq!((&report["shards_done"], &report["shards_left"]), (&1.into(), &3.into()));
+    assert!(world.shard("191m_1x512_eager_0").exists());
+    assert!(!world.shard("191m_1x512_compile_0").exists(), "it was dropped, not failed");
+
+    fs::write(world.path("fast"), "").unwrap();
+    let (ran, report) = world.report(&with(&["--repeats", "1"]));
+    assert_eq!((ran.code, &report["shards_left"]), (0, &0.into()), "{}", ran.stderr);
+    let log = world.log();
+    let count = |name: &str| log.iter().filter(|line| line.starts_with(name)).count();
+    assert_eq!((count("eager"), count("compile"), count("ours")), (1, 2, 1));
+}
+
+#[test]
+fn no_shard_is_begun_that_is_known_not_to_fit() {
+    let world = World::new("steps 0.008 1000");
+    let words = with(&["--repeats", "1", "--variants", "eager"]);
+    assert_eq!(world.run(&words).code, 0);
+    // The first repeat took an hour, as far as its file says.
+    let path = world.shard("191m_1x512_eager_0");
+    let mut file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    file["wall_s"] = 3600.0.into();
+    fs::write(&path, file.to_string()).unwrap();
+    let words = with(&["--repeats", "2", "--variants", "eager", "--stop-after", "600"]);
+    let (ran, report) = world.report(&words);
+    assert_eq!((ran.code, &report["shards_left"]), (0, &1.into()), "{}", ran.stderr);
+    assert_eq!(world.log().len(), 1);
+}
+
+#[test]
+fn a_python_that_cannot_do_it_is_an_error_with_advice() {
+    let world = World::new(WELL);
+    fs::write(world.path("missing"), "farrier.bench.train").unwrap();
+    let ran = world.run(&with(&[]));
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    assert!(ran.stderr.contains("has no module `farrier.bench.train`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: install the package"), "{}", ran.stderr);
+    assert!(world.log().is_empty());
+
+    fs::remove_file(world.path("python")).unwrap();
+    let ran = world.run(&with(&[]));
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("failed to run") && ran.stderr.contains("hint:"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_question_is_one_that_python_understands() {
+    let world = World::new(WELL);
+    // Without packages of any kind it has its own library and nothing else.
+    let python = world.path("python");
+    fs::write(&python, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
+    let ran = world.run(&with(&[]));
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("has no module `farrier.bench.train`"), "{}", ran.stderr);
+}
+
+#[test]
+fn without_a_gpu_no_shard_is_spent() {
+    let world = World::new(WELL);
+    let modules = world.path("modules");
+    fs::create_dir_all(modules.join("farrier/bench")).unwrap();
+    for name in
+        ["farrier/__init__.py", "farrier/bench/__init__.py", "farrier/bench/train.py", "torch.py"]
+    {
+        fs::write(modules.join(name), "").unwrap();
+    }
+    let python = world.path("python");
+    fs::write(&python, "#!/bin/sh\nexec python3 -S \"$@\"\n").unwrap();
+    let driver = driver(&["-DCOUNT=0"]);
+    fs::rename(driver.path().join("libcuda.so"), driver.path().join("libcuda.so.1")).unwrap();
+    let words = world.words(&with(&[]));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = farrier(&words);
+    let ran: Ran = command
+        .env("PYTHONPATH", modules)
+        .env("LD_LIBRARY_PATH", driver.path())
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no GPU to measure: cuInit gives 100"), "{}", ran.stderr);
+    assert_eq!(fs::read_dir(world.path("out/shards")).unwrap().count(), 0);
+}
+
+#[test]
+fn shards_of_another_measurement_are_not_mixed_in() {
+    let world = World::new(WELL);
+    assert_eq!(world.run(&with(&["--repeats", "1"])).code, 0);
+    let ran = world.run(&with(&["--repeats", "1", "--steps", "99"]));
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("`191m_1x512_eager_0` of another measurement"), "{}", ran.stderr);
+    assert_eq!(world.log().len(), 4);
+}
+
+#[test]
+fn a_file_that_does_not_read_is_not_passed_over() {
+    let world = World::new(WELL);
+    assert_eq!(world.run(&with(&["--repeats", "1"])).code, 0);
+    fs::write(world.shard("191m_1x512_ours_0"), "{\"farrier_shard\": 1").unwrap();
+    let ran = world.run(&with(&["--repeats", "1"]));
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("hint: remove its file"), "{}", ran.stderr);
+    let (merged, report) = world.report(&["--merge-only"]);
+    assert_eq!((merged.code, report["failed"].as_array().unwrap().len()), (1, 1));
+    let why = report["failed"][0]["why"].as_str().unwrap();
+    assert!(why.starts_with("its file does not read"), "{why}");
+}
+
+/// Whether a process of that number is at work: one that nobody has collected yet is not.
+fn is_running(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+#[test]
+fn two_at_once_are_refused_and_a_killed_one_leaves_nobody_behind() {
+    let world = World::new(
+        "echo $$ > \"$here/pid.part\"; mv \"$here/pid.part\" \"$here/pid\"; exec sleep 600",
+    );
+    let words = world.words(&with(&["--repeats", "1"]));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut first = farrier(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait = |done: &dyn Fn() -> bool| {
+        while !done() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait(&|| world.path("pid").exists());
+    let pid = fs::read_to_string(world.path("pid")).unwrap();
+    let second = world.run(&with(&["--repeats", "1"]));
+    assert!(is_running(pid.trim()));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second.code, 2);
+    assert!(
+        second.stderr.contains("another `farrier bench train` is at work"),
+        "{}",
+        second.stderr
+    );
+    wait(&|| !is_running(pid.trim()));
+    assert!(!is_running(pid.trim()), "the shard goes on without anybody to keep it");
+}
+
+#[test]
+fn figures_of_two_machines_are_called_what_they_are() {
+    let world = World::new(
+        r#"
+steps 0.008 1000 | sed "s/NVIDIA H200/NVIDIA H$([ "$variant" = ours ] && echo 200 || echo 100)/"
+"#,
+    );
+    let (_, report) = world.report(&with(&["--repeats", "1"]));
+    assert_eq!(report["gpus"].as_array().unwrap().len(), 2);
+    assert!(report["peak"].is_null(), "a share of which peak?");
+    let table = world.run(&with(&["--repeats", "1"])).stdout;
+    assert!(table.contains("Not comparable"), "{table}");
+}
+
+#[test]
+fn wrong_words_are_refused_at_once() {
+    let world = World::new(WELL);
+    for words in [
+        &["--models", "191m"][..],
+        &["--models", "../x@1x2"],
+        &["--variants", "a/b"],
+        &["--price-per-hour", "0"],
+        &["--price-per-hour", "NaN"],
+        &["--caps", "-1"],
+        &["--repeats", "0"],
+    ] {
+        assert_eq!(world.run(words).code, 2, "{words:?}");
+    }
+    assert!(!Path::exists(&world.path("out")));
+    let none = world.run(&["--merge-only"]);
+    assert_eq!(none.code, 2);
+    assert!(none.stderr.contains("there is no folder"), "{}", none.stderr);
+}

@@ -1,0 +1,24 @@
+//! A child that does not outlive us.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The child is killed when the thread that started it ends, however that comes about: one that measures would go on
+/// using the GPU beside whoever is next.
+pub fn tether(command: &mut Command) {
+    let parent = std::process::id();
+    let hold = move || {
+        // SAFETY: `prctl` with this option takes one number and changes nothing but the calling process.
+        let done = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `getppid` reads one number and cannot fail.
+        let now = unsafe { libc::getppid() };
+        // We may have gone before the option was set.
+        if u32::try_from(now) == Ok(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: what runs between fork and exec makes two system calls; it takes no lock and allocates nothing.
+    unsafe { command.pre_exec(hold) };
+}

@@ -1,0 +1,195 @@
+"""One shard of the memory table: a stream of random shapes under a cap, in a process of its own.
+
+`python -m farrier.bench.memory '{"model": "1.4b", "variant": "ours", "cap_gib": 30, ...}'` prints one line of JSON. All
+variants but `ours` lose a step that runs out of memory, as a loop with `except OutOfMemoryError: continue` does. torch is
+imported late: its allocator is chosen before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from farrier.torch.allocator import NEW_NAME, NEW_NAME_SINCE, OLD_NAME
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from farrier.bench.model import Decoder
+
+GIB = 1 << 30
+#: The largest step of a stream has at most this many tokens.
+TOKENS_MOST = 16_384
+#: The settings of torch's allocator; `ours` chooses its own.
+SETTINGS = {
+    "default": "",
+    "expandable": "expandable_segments:True",
+    "cudaMallocAsync": "backend:cudaMallocAsync",
+    "ours": "",
+}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What is measured."""
+
+    model: str
+    variant: str
+    cap_gib: float
+    seed: int = 0
+    steps: int = 60
+
+    def __post_init__(self) -> None:
+        if self.variant not in SETTINGS:
+            raise ValueError(f"no variant `{self.variant}`; there are {', '.join(SETTINGS)}")
+        if self.cap_gib <= 0:
+            raise ValueError(f"a cap of {self.cap_gib} GiB is none")
+
+
+def shapes(steps: int, seed: int) -> list[tuple[int, int]]:
+    """Rows and lengths, at most 16,384 tokens together. The same for every variant."""
+    numbers = random.Random(seed)
+    found: list[tuple[int, int]] = []
+    while len(found) < steps:
+        rows, length = numbers.choice((1, 2, 3, 4, 6, 8, 12, 16)), numbers.randrange(256, 4097, 64)
+        if rows * length <= TOKENS_MOST:
+            found.append((rows, length))
+    return found
+
+
+def choose_allocator(variant: str) -> str:
+    """Sets the variant's allocator, whatever the environment said before. Gives what was chosen, in words."""
+    for name in (OLD_NAME, NEW_NAME):
+        os.environ.pop(name, None)
+    if variant == "ours":
+        import farrier.torch
+
+        return str(farrier.torch.configure_allocator())
+    settings = SETTINGS[variant]
+    if settings:
+        version = importlib.metadata.version("torch").split(".")
+        newer = (int(version[0]), int(version[1])) >= NEW_NAME_SINCE
+        os.environ[NEW_NAME if newer else OLD_NAME] = settings
+    return settings
+
+
+def measure(shard: Shard) -> dict[str, Any]:
+    """Trains on the stream of the seed under the cap; counts what is lost."""
+    allocator = choose_allocator(shard.variant)
+    import torch
+
+    from farrier.bench.model import build
+
+    capacity = torch.cuda.mem_get_info()[1]
+    if shard.cap_gib * GIB > capacity:
+        raise ValueError(f"a cap of {shard.cap_gib} GiB is none: the GPU has {capacity / GIB:.1f} GiB")
+    torch.cuda.set_per_process_memory_fraction(shard.cap_gib * GIB / capacity)
+    model = build(shard.model)
+    guard, step = train_step(shard, model)
+    step(batch_of(model.shape.vocabulary, 1, 256, 999))  # The optimizer's state is there from here on.
+    torch.cuda.synchronize()
+    found = streamed(shard, model, step)
+    peak = torch.cuda.max_memory_allocated()
+    if guard is not None:
+        report = guard.report()
+        peak = max(peak, report.peak_bytes or 0)
+        found["report"] = str(report)
+    return found | {
+        "shard": dataclasses.asdict(shard),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "model": shard.model,
+        "variant": shard.variant,
+        "cap_gib": shard.cap_gib,
+        "steps_asked": shard.steps,
+        "allocator": allocator,
+        "peak_gib": peak / GIB,
+    }
+
+
+def train_step(shard: Shard, model: Decoder) -> tuple[Any, Callable[[tuple[Tensor, Tensor]], Tensor]]:
+    """The guard, where there is one, and a whole training step."""
+    import torch
+
+    import farrier.torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    guard = farrier.torch.guard(lambda batch: model(*batch), model=model) if shard.variant == "ours" else None
+
+    def step(batch: tuple[Tensor, Tensor]) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        if guard is not None:
+            loss: Tensor = guard(batch)
+        else:
+            loss = model(*batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return guard, step
+
+
+def streamed(shard: Shard, model: Decoder, step: Callable[[tuple[Tensor, Tensor]], Tensor]) -> dict[str, Any]:
+    """Every step of the stream; a step that runs out of memory is lost."""
+    import torch
+
+    from farrier.torch.guard_report import DoesNotFit
+    from farrier.torch.oom import failure_of
+
+    lost: list[tuple[int, int]] = []
+    losses: list[Tensor] = []
+    tokens, reserved = 0, 0
+    began = time.perf_counter()
+    for place, (rows, length) in enumerate(shapes(shard.steps, shard.seed)):
+        batch = batch_of(model.shape.vocabulary, rows, length, place)
+        failed = False
+        try:
+            losses.append(step(batch))
+        except RuntimeError as error:
+            if not isinstance(error, DoesNotFit) and failure_of(error) is None:
+                raise
+            failed = True
+        if failed:  # Outside of `except`: the error's frames hold the activations.
+            lost.append((rows, length))
+            model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+        else:
+            tokens += rows * length
+        reserved = max(reserved, torch.cuda.memory_reserved())
+    torch.cuda.synchronize()
+    wall_s = time.perf_counter() - began
+    return {
+        "lost": lost,
+        "tokens": tokens,
+        "wall_s": wall_s,
+        "tokens_per_s": tokens / wall_s,
+        "finite": all(math.isfinite(loss.item()) for loss in losses),
+        "reserved_gib": reserved / GIB,
+    }
+
+
+def batch_of(vocabulary: int, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Random ids and their labels."""
+    import torch
+
+    ids = torch.randint(0, vocabulary, (rows, length + 1), generator=torch.Generator().manual_seed(seed)).cuda()
+    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def main(arguments: list[str]) -> int:
+    """Measures the shard that the argument describes."""
+    print(json.dumps(measure(Shard(**json.loads(arguments[0])))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
