@@ -19,10 +19,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+import torch
 
 import farrier
 import farrier.torch
 from farrier.agent import Job
+from farrier.bench.model import IGNORED, build
 from farrier.bench.sizes import SIZES
 from farrier.peak import peak_flops
 
@@ -30,6 +34,7 @@ log = logging.getLogger("train")
 
 
 def arguments() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SIZES, default="tiny")
     parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; without it random ones")
@@ -49,17 +54,17 @@ def arguments() -> argparse.Namespace:
 
 
 class Tokens:
-    """The data: which tokens a step sees depends on its number alone, so that a resumed run sees what it would have seen."""
+    """The data. What a step sees depends on its number alone: a resumed run sees what it would have seen."""
 
-    def __init__(self, torch, path: Path | None, vocabulary: int, seed: int) -> None:
-        self.torch, self.vocabulary, self.seed = torch, vocabulary, seed
+    def __init__(self, path: Path | None, vocabulary: int, seed: int) -> None:
+        self.vocabulary, self.seed = vocabulary, seed
         self.tokens = None
         if path is not None:
             size = path.stat().st_size // 2
             self.tokens = torch.from_file(str(path), size=size, dtype=torch.uint16)
 
-    def batch(self, step: int, rows: int, length: int) -> dict:
-        torch = self.torch
+    def batch(self, step: int, rows: int, length: int) -> dict[str, torch.Tensor]:
+        """The batch of a step."""
         chance = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         if self.tokens is None:
             ids = torch.randint(0, self.vocabulary, (rows, length + 1), generator=chance)
@@ -76,15 +81,16 @@ class Tokens:
 class Checkpoints:
     """Whole or not at all: written beside, brought to disk, renamed. The newest two are kept."""
 
-    def __init__(self, torch, folder: Path) -> None:
-        self.torch, self.folder = torch, folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def save(self, step: int, state: dict) -> Path:
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Keeps the state after a step."""
         path = self.folder / f"step-{step:08d}.pt"
         part = path.with_suffix(".part")
         with part.open("wb") as file:
-            self.torch.save(state, file)
+            torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
@@ -95,12 +101,13 @@ class Checkpoints:
             old.unlink()
         return path
 
-    def latest(self) -> dict | None:
+    def latest(self) -> dict[str, Any] | None:
+        """The newest, or None."""
         found = sorted(self.folder.glob("step-*.pt"))
         if not found:
             return None
         log.info("going on from %s", found[-1])
-        return self.torch.load(found[-1], map_location="cpu", weights_only=True)
+        return torch.load(found[-1], map_location="cpu", weights_only=True)
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
@@ -117,6 +124,7 @@ class Progress:
         self.steps, self.wide = steps, sys.stderr.isatty()
 
     def show(self, step: int, words: str) -> None:
+        """How far it is."""
         if not self.wide:
             log.info("step %d of %d: %s", step, self.steps, words)
             return
@@ -124,26 +132,25 @@ class Progress:
         print(f"\r[{'=' * done}{' ' * (30 - done)}] {step}/{self.steps} {words}\033[K", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
+        """Leaves the line."""
         if self.wide:
             print(file=sys.stderr)
 
 
 def main() -> int:
+    """Checks, then trains."""
     args = arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     log.info("%s", farrier.torch.configure_allocator())  # Before CUDA starts.
-    import torch
-
     log.info("%s", farrier.check(must="run" if args.must_check else None))
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cpu" and args.model != "tiny":
         raise SystemExit(f"{args.model} needs a GPU; --model tiny runs on the CPU")
-    return train(args, torch, device)
+    return train(args, device)
 
 
-def train(args: argparse.Namespace, torch, device) -> int:
-    from farrier.bench.model import IGNORED, build
-
+def train(args: argparse.Namespace, device: torch.device) -> int:
+    """Trains, from the newest checkpoint if there is one."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -154,7 +161,7 @@ def train(args: argparse.Namespace, torch, device) -> int:
         count=lambda batch: (batch["labels"] != IGNORED).sum(),
     )
 
-    def whole_step(batch):
+    def whole_step(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         loss = forward_backward(batch)
@@ -165,10 +172,10 @@ def train(args: argparse.Namespace, torch, device) -> int:
     compiled = device.type == "cuda" and not args.no_compile
     step = farrier.torch.step(whole_step, model=model, optimizer=optimizer, compile=compiled)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: cosine(at, args.warmup, args.steps))
-    checkpoints = Checkpoints(torch, args.checkpoints)
-    data = Tokens(torch, args.data, model.shape.vocabulary, args.seed)
+    checkpoints = Checkpoints(args.checkpoints)
+    data = Tokens(args.data, model.shape.vocabulary, args.seed)
     torch.manual_seed(args.seed)
-    first = restore(torch, checkpoints.latest(), args, model, optimizer, scheduler)
+    first = restore(checkpoints.latest(), args, model, optimizer, scheduler)
 
     def save(done: int) -> None:
         state = {
@@ -213,16 +220,15 @@ def train(args: argparse.Namespace, torch, device) -> int:
     return 0
 
 
-def restore(torch, state: dict | None, args: argparse.Namespace, model, optimizer, scheduler) -> int:
+def restore(state: dict[str, Any] | None, args: argparse.Namespace, *parts: Any) -> int:
     """Puts everything back as it was, random numbers too; gives the step to go on with."""
     if state is None:
         return 0
     shape = [args.model, args.rows, args.length, args.seed]
     if state["shape"] != shape:
-        raise SystemExit(f"{args.checkpoints} is of a run with {state['shape']}, and this one has {shape}: give --checkpoints")
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    scheduler.load_state_dict(state["scheduler"])
+        raise SystemExit(f"{args.checkpoints} is of a run with {state['shape']}, this one has {shape}: give --checkpoints")
+    for part, name in zip(parts, ("model", "optimizer", "scheduler"), strict=True):
+        part.load_state_dict(state[name])
     torch.set_rng_state(state["random"][0])
     if len(state["random"]) > 1:
         torch.cuda.set_rng_state(state["random"][1])
