@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Loss curves of a step as a graph beside the eager step's, from the same weights and batches.
+
+    curves.py OUT [--model 191m] [--steps 300] [--case plain ...]
+
+For each case three runs: eager, eager again, and as a graph. The second eager run says how far two runs of the same thing
+lie apart (atomic additions come in any order, and training amplifies that); the graph has to lie as near. Cases: plain,
+dropout, accumulation (four micro-batches an update), lengths (varying, padded to buckets). Each case is written to
+OUT/curves_CASE.json and not run again. Needs torch, a GPU, and `python/src` of this repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
+
+import torch
+
+import farrier.torch
+from farrier.bench.model import IGNORED, build
+from farrier.torch import Lengths, Policy
+
+CASES = ("plain", "dropout", "accumulation", "lengths")
+
+
+def batches(case, steps, vocabulary):
+    """Tokens with a pattern to learn, so that the curve has a shape."""
+    generator = torch.Generator().manual_seed(11)
+    for step in range(steps):
+        rows = 4 if case == "accumulation" else 1
+        length = 129 + (step * 37) % 384 if case == "lengths" else 512
+        start = torch.randint(0, vocabulary // 8, (rows, 1), generator=generator)
+        noise = torch.randint(0, 3, (rows, length + 1), generator=generator)
+        ids = (start + torch.arange(length + 1) + noise) % vocabulary
+        yield {"ids": ids[:, :-1].contiguous().cuda(), "labels": ids[:, 1:].contiguous().cuda()}
+
+
+def step_of(case, model, optimizer):
+    def train(batch):
+        optimizer.zero_grad(set_to_none=True)
+        parts = 4 if case == "accumulation" else 1
+        total = torch.zeros((), device="cuda")
+        for ids, labels in zip(batch["ids"].chunk(parts), batch["labels"].chunk(parts), strict=True):
+            loss = model(ids, labels) / parts
+            loss.backward()
+            total = total + loss.detach()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return total
+
+    return train
+
+
+def run(case, first, steps, graph):
+    model = copy.deepcopy(first)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    train = step_of(case, model, optimizer)
+    if graph:
+        lengths = Lengths(pad={"ids": 0, "labels": IGNORED}) if case == "lengths" else None
+        policy = Policy(gain=0.0, graphs=16)
+        train = farrier.torch.step(train, model=model, optimizer=optimizer, lengths=lengths, policy=policy)
+    torch.manual_seed(5)
+    losses = []
+    for batch in batches(case, steps, model.shape.vocabulary):
+        losses.append(train(batch))
+        scheduler.step()
+    return torch.stack(losses).float().tolist(), getattr(train, "report", None)
+
+
+def apart(a, b):
+    """How far two curves lie apart, step by step, relative to the loss."""
+    distances = [abs(x - y) / abs(y) for x, y in zip(a, b, strict=True)]
+    return {"median": statistics.median(distances), "largest": max(distances)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--model", default="191m")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--case", nargs="*", choices=CASES, default=CASES)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for case in args.case:
+        path = args.out / f"curves_{case}.json"
+        if not path.exists():
+            first = build(args.model, dropout=0.1 if case == "dropout" else 0.0)
+            eager, _ = run(case, first, args.steps, graph=False)
+            again, _ = run(case, first, args.steps, graph=False)
+            graph, report = run(case, first, args.steps, graph=True)
+            result = {
+                "case": case,
+                "model": args.model,
+                "steps": args.steps,
+                "gpu": torch.cuda.get_device_name(),
+                "torch": torch.__version__,
+                "eager": eager,
+                "again": again,
+                "graph": graph,
+                "eager_apart": apart(again, eager),
+                "graph_apart": apart(graph, eager),
+                "replays": report.replays,
+                "report": str(report),
+            }
+            path.write_text(json.dumps(result))
+        found = json.loads(path.read_text())
+        print(
+            f"{case}: loss {found['eager'][0]:.3f} to {found['eager'][-1]:.3f}; graph {found['graph_apart']['largest']:.1e} apart at most"
+            f" (median {found['graph_apart']['median']:.1e}), two eager runs {found['eager_apart']['largest']:.1e}"
+            f" (median {found['eager_apart']['median']:.1e}); {found['replays']} of {found['steps']} steps as a graph"
+        )
+
+
+if __name__ == "__main__":
+    main()
