@@ -14,7 +14,7 @@ use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
+use crate::brain::{Blindness, Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Judgement, Listen};
 use crate::crash::Crash;
@@ -59,6 +59,9 @@ pub enum AgentError {
     /// The system gives no threads, signals or timers.
     #[error("failed to start")]
     Start(#[source] io::Error),
+    /// Its brain has ended and nobody asked it to.
+    #[error("the agent's brain has ended: nothing is watched any more")]
+    Brain,
 }
 
 /// What the command line says beside the file; it outranks the file.
@@ -170,12 +173,17 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         config: config.clone(),
         facts: options.facts,
     };
+    let (alive, brain_ended) = tokio::sync::oneshot::channel::<()>();
     let brain = std::thread::Builder::new()
         .name("brain".to_owned())
-        .spawn(move || Brain::new(parts).run(&messages))
+        .spawn(move || {
+            // Goes with the thread, however that ends.
+            let _alive = alive;
+            Brain::new(parts).run(&messages);
+        })
         .map_err(AgentError::Start)?;
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
         let answers = StatusLine::new(published.clone(), Arc::clone(&board));
         tokio::spawn(jobs::run(socket, board, Arc::new(answers)));
@@ -183,14 +191,17 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
             tokio::spawn(http::run(listener, pages.clone()));
         }
         tokio::spawn(notify::run(published));
-        signals(options, config.clone(), &surroundings, &pages).await
-    })?;
+        tokio::select! {
+            asked = signals(options, config.clone(), &surroundings, &pages) => asked,
+            _ = brain_ended => Err(AgentError::Brain),
+        }
+    });
     notify::say("STOPPING=1");
     surroundings.stop.now();
     let _ = surroundings.inbox.send(Seen::Stop);
     wait_for(&brain);
     jobs::remove(&config.socket.path);
-    Ok(())
+    ended
 }
 
 /// The brain ends at once unless the disk hangs; then nothing is gained by waiting for it.
@@ -341,11 +352,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// The answer to `status`: made once for each snapshot.
+/// The answer to `status`: made once for each snapshot, and each second for one that is not renewed.
 struct StatusLine {
     published: Published,
     board: Arc<Board>,
-    made: Mutex<Option<(Arc<State>, Arc<str>)>>,
+    made: Mutex<Option<Made>>,
+}
+
+struct Made {
+    of: Arc<State>,
+    still: Option<Blindness>,
+    line: Arc<str>,
 }
 
 impl StatusLine {
@@ -360,15 +377,18 @@ impl Answers for StatusLine {
             let message = "the agent has only just started";
             return Answer::Error { code: ErrorCode::Starting, message }.line().into();
         };
+        let now_ms = clock::since_boot_ms();
+        let still = state.standstill(now_ms);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, line)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {
-            return Arc::clone(line);
+        let same = |made: &&Made| Arc::ptr_eq(&made.of, &state) && made.still == still;
+        if let Some(made) = made.as_ref().filter(same) {
+            return Arc::clone(&made.line);
         }
-        let status = Status::of(&state, self.board.jobs());
+        let status = Status::of(&state, self.board.jobs(), now_ms);
         let mut line = serde_json::to_string(&status).unwrap_or_default();
         line.push('\n');
         let line: Arc<str> = line.into();
-        *made = Some((state, Arc::clone(&line)));
+        *made = Some(Made { of: state, still, line: Arc::clone(&line) });
         line
     }
 }

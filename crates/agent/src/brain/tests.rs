@@ -357,7 +357,7 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
 #[test]
 fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     use crate::status::{Status, Verdict};
-    let verdict = |state: &Snapshot| Status::of(state, Vec::new()).verdict;
+    let verdict = |state: &Snapshot| Status::of(state, Vec::new(), state.at.steady_ms).verdict;
     let mut world = World::new();
     world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
     let state = world.tick();
@@ -375,6 +375,9 @@ fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     world.turn(vec![checked(Vec::new())], false);
     let state = world.tick();
     assert_eq!(verdict(&state), Verdict::Healthy);
+    let still = Status::of(&state, Vec::new(), state.at.steady_ms + 10_001);
+    assert_eq!(still.verdict, Verdict::Unknown, "nobody has made a new snapshot");
+    assert_eq!(still.not_seen[0].why, "the agent's brain has stood still for 10 s");
     let why = (String::from("nic.errors"), Subject::Node, String::from("may not be read"));
     let coverage = Coverage { blind: vec![why], ..Coverage::default() };
     let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };

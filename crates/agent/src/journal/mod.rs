@@ -237,7 +237,7 @@ impl Journal {
         self.dirty = true;
         if crash.is_due(Point::HalfWritten) {
             file.write_all(&bytes[..bytes.len() / 2])?;
-            std::process::abort();
+            crash.die();
         }
         file.write_all(bytes)?;
         crash.reach(Point::Written);

@@ -104,7 +104,7 @@ fn explained(err: AgentError) -> anyhow::Error {
         }
         AgentError::Socket(_) => "--socket names another path".to_owned(),
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
-        AgentError::Start(_) => return err.into(),
+        AgentError::Start(_) | AgentError::Brain => return err.into(),
     };
     Hinted::error(chain(&err), hint)
 }
