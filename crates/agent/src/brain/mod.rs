@@ -332,7 +332,7 @@ impl Brain {
 
 /// Opens the sink, or says why not.
 pub(crate) fn open_sink(path: &Path, seq: u64) -> Option<Sink> {
-    Sink::open(path, seq)
+    Sink::open(path, seq, seq)
         .inspect_err(|err| tracing::error!(err = %Chain(err), "there is no sink"))
         .ok()
 }

@@ -102,7 +102,7 @@ impl Passing {
         let Some(path) = &self.path else { return Ok(()) };
         let sink = match &mut self.sink {
             Some(sink) => sink,
-            none => none.insert(Sink::open(path, self.from)?),
+            none => none.insert(Sink::open(path, self.from, journal.durable().seq)?),
         };
         if self.behind {
             let mut passed = Ok(());

@@ -90,7 +90,8 @@ impl World {
         });
         let journal = journal.unwrap();
         let after = journal.durable().kernel_cursor("boot");
-        let sink = Sink::open(&self.sink, journal.durable().seq).ok();
+        let last = journal.durable().seq;
+        let sink = Sink::open(&self.sink, last, last).ok();
         let brain = Brain::new(Parts {
             clock: Box::new(self.clock.clone()),
             rules: Rules::configured(&self.config.rules).unwrap(),
@@ -420,6 +421,27 @@ fn a_sink_that_fails_is_said_bounded_and_caught_up() {
     }
     assert_eq!(counts.len(), counts.iter().collect::<std::collections::BTreeSet<_>>().len());
     assert_eq!((counts.first(), counts.last()), (Some(&1), Some(&300)), "{} lines", sunk.len());
+}
+
+#[test]
+fn a_sink_that_outlived_its_journal_gets_what_comes() {
+    let mut world = World::new();
+    for seq in 1..=20 {
+        world.line(seq, XID_48);
+        world.tick();
+    }
+    let before = world.sunk().len();
+    world.kill();
+    std::fs::remove_dir_all(world.folder.path().join("state")).unwrap();
+    world.start();
+    world.line(1, XID_48);
+    let sunk = world.sunk().split_off(before);
+    assert_eq!(sunk[0], "{\"v\":1,\"start\":0}");
+    assert!(sunk[1].contains("\"opened\"") && sunk[1].contains("gpu.xid"), "{sunk:?}");
+    let before = world.sunk().len();
+    world.kill();
+    world.start();
+    assert_eq!(world.sunk().len(), before, "one start is enough");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A file of changes for shippers: every change that is on disk, exactly once.
 //!
 //! ```text
-//! {"v":1,"start":41}                                                the file begins after record 41
+//! {"v":1,"start":41}                                                what follows begins after record 41
 //! {"v":1,"seq":42,"n":1,"of":2,"at":"...","change":{"opened":{...}}}
 //! ```
 //!
 //! The last line says how far the journal was passed on. What the journal has beyond it is written when the
-//! agent starts; a torn last line is cut first. Whoever rotates the file sends SIGHUP afterwards.
+//! agent starts; a torn last line is cut first. Whoever rotates the file sends SIGHUP afterwards. A file that names a record
+//! which the journal does not have is of a journal that is gone: its records begin anew behind another `start`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -84,22 +85,27 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens the file. One that is new begins after record `seq`.
-    pub fn open(path: &Path, seq: u64) -> Result<Self, SinkError> {
+    /// Opens the file for a journal whose last record is `last`. One that is new, or of another journal, begins after record
+    /// `from`.
+    pub fn open(path: &Path, from: u64, last: u64) -> Result<Self, SinkError> {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
         let (bytes, place) = tail(&mut file).map_err(failed)?;
         file.set_len(bytes).map_err(failed)?;
+        if let Some(Place { seq, .. }) = place.filter(|place| place.seq > last) {
+            tracing::warn!(seq, last, "the sink is ahead of the journal and begins anew");
+        }
+        let place = place.filter(|place| place.seq <= last);
         let mut sink = Self {
             path: path.to_owned(),
             file,
             bytes,
-            place: place.unwrap_or(Place { seq, n: usize::MAX }),
+            place: place.unwrap_or(Place { seq: from, n: usize::MAX }),
             dirty: false,
         };
         if place.is_none() {
-            sink.write(format!("{{\"v\":{VERSION},\"start\":{seq}}}\n").as_bytes())?;
+            sink.write(format!("{{\"v\":{VERSION},\"start\":{from}}}\n").as_bytes())?;
         }
         Ok(sink)
     }

@@ -239,7 +239,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sink.jsonl");
     let mut journal = open(folder.path());
-    let mut sink = Sink::open(&path, journal.durable().seq).unwrap();
+    let mut sink = Sink::open(&path, 0, 0).unwrap();
     let mut records = Vec::new();
     for turn in 1..=4 {
         let changes =
@@ -256,7 +256,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
     let start = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     for cut in start..bytes.len() {
         fs::write(&path, &bytes[..cut]).unwrap();
-        let mut sink = Sink::open(&path, 99).unwrap();
+        let mut sink = Sink::open(&path, 4, 4).unwrap();
         for record in &records {
             sink.pass(record).unwrap();
         }
@@ -274,8 +274,8 @@ fn a_new_sink_begins_where_the_journal_is() {
         journal.note(at(1), BOOT, None, vec![Change::Opened(finding(id, 1))], Vec::new());
         records.extend(journal.flush(at(1), &Crash::default()).unwrap());
     }
-    drop(Sink::open(&path, 2).unwrap());
-    let mut sink = Sink::open(&path, 3).unwrap();
+    drop(Sink::open(&path, 2, 2).unwrap());
+    let mut sink = Sink::open(&path, 3, 3).unwrap();
     for record in &records {
         sink.pass(record).unwrap();
     }
