@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -198,17 +198,27 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     });
     notify::say("STOPPING=1");
     surroundings.stop.now();
-    let _ = surroundings.inbox.send(Seen::Stop);
-    wait_for(&brain);
+    end(&surroundings.inbox, &brain);
     jobs::remove(&config.socket.path);
     ended
 }
 
-/// The brain ends at once unless the disk hangs; then nothing is gained by waiting for it.
-fn wait_for(brain: &std::thread::JoinHandle<()>) {
+/// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
+/// is gained by waiting for either.
+fn end(inbox: &SyncSender<Seen>, brain: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
+    let mut asked = false;
     while !brain.is_finished() && start.elapsed() < END_WAIT {
+        asked = asked || inbox.try_send(Seen::Stop).is_ok();
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Gives the brain a message when its channel has room.
+async fn give(inbox: &SyncSender<Seen>, mut seen: Seen) {
+    while let Err(TrySendError::Full(back)) = inbox.try_send(seen) {
+        seen = back;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -306,9 +316,12 @@ async fn signals(
                 Seen::ConfigBad(format!("{}; `{command}` lists all", err.first()))
             }
         };
-        // The channel may be full for a moment; the brain empties it.
-        let inbox = surroundings.inbox.clone();
-        let _ = tokio::task::spawn_blocking(move || inbox.send(seen).is_ok()).await;
+        // The channel may be full for a moment, and for good where the disk hangs.
+        tokio::select! {
+            () = give(&surroundings.inbox, seen) => (),
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
     }
 }
 

@@ -18,9 +18,11 @@ fn agent_that<'w>(world: &'w World, what: &str) -> Agent<'w> {
 }
 
 #[test]
-fn a_brain_that_stands_still_is_not_healthy() {
+fn a_brain_that_stands_still_is_not_healthy_and_can_be_ended() {
     let world = World::of(1);
-    let agent = agent_that(&world, "hang");
+    let mut agent = agent_that(&world, "hang");
+    // More than its channel holds.
+    world.kernel_lines((0..3000).map(|turn| format!("eth{turn}: link becomes ready")));
     let still = |blind: &Value| blind["what"] == "brain";
     let status = agent.until(|status| status["not_seen"].as_array().unwrap().iter().any(still));
     assert_eq!(status["verdict"], "unknown", "{status:#}");
@@ -31,6 +33,10 @@ fn a_brain_that_stands_still_is_not_healthy() {
     // Each second another answer.
     let why = |status: &Value| status["not_seen"][0]["why"].clone();
     agent.until(|later| why(later) != why(&status));
+    agent.signal("-HUP");
+    agent.until(|_| agent.log().contains("the configuration was read again"));
+    agent.signal("-TERM");
+    assert!(agent.ended().success(), "{}", agent.log());
 }
 
 #[test]
