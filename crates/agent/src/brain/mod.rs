@@ -247,11 +247,14 @@ impl Brain {
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
         let due =
             may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_place_due(now));
-        let mut noted = Vec::new();
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
-            noted.clone_from(&changes);
+            // A checkpoint is more urgent than a record, and a disk that hangs may never take it. Each change is told once,
+            // whatever becomes of the record.
+            for change in &changes {
+                self.tell_jobs(change);
+            }
             self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
@@ -265,7 +268,7 @@ impl Brain {
                 }
                 self.own.writable = Ok(());
                 for change in records.iter().flat_map(|record| &record.changes) {
-                    self.tell(change);
+                    log(change);
                 }
                 self.passing.keep(records);
             }
@@ -273,10 +276,6 @@ impl Brain {
                 let why = err.to_string();
                 if self.own.writable.is_ok() {
                     tracing::error!(%why, "findings cannot be written to disk");
-                }
-                // A checkpoint is more urgent than a record.
-                for change in &noted {
-                    self.tell_jobs(change);
                 }
                 self.own.writable = Err(why);
             }
@@ -290,23 +289,6 @@ impl Brain {
         let moved =
             cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
         moved && (self.leaving || self.pending.is_place_due(now, self.started))
-    }
-
-    /// One line in the log for each change that people care about, and word to the jobs.
-    fn tell(&self, change: &Change) {
-        let finding = change.finding();
-        let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);
-        let id = finding.id;
-        match change {
-            Change::Opened(_) => {
-                tracing::warn!(id, %code, %subject, %severity, action = %finding.action, detail = %finding.detail, "opened");
-            }
-            Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
-            Change::Updated(_) => {
-                tracing::debug!(id, %code, %subject, count = finding.count, "updated");
-            }
-        }
-        self.tell_jobs(change);
     }
 
     fn tell_jobs(&self, change: &Change) {
@@ -327,6 +309,22 @@ impl Brain {
         self.journal.retain(config.retention);
         self.passing.reload(config.sink.file.clone(), now, &self.journal);
         self.config = config.clone();
+    }
+}
+
+/// One line in the log for each change that people care about.
+fn log(change: &Change) {
+    let finding = change.finding();
+    let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);
+    let id = finding.id;
+    match change {
+        Change::Opened(_) => {
+            tracing::warn!(id, %code, %subject, %severity, action = %finding.action, detail = %finding.detail, "opened");
+        }
+        Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
+        Change::Updated(_) => {
+            tracing::debug!(id, %code, %subject, count = finding.count, "updated");
+        }
     }
 }
 

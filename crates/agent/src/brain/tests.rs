@@ -497,6 +497,17 @@ fn jobs_hear_of_a_fault_while_the_disk_takes_nothing() {
     let state = world.tick();
     assert!(state.findings.iter().any(|shown| !shown.durable));
     assert!(wanted() > 0, "{:?}", state.findings);
+    let before = wanted();
+    let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
+    for shown in &state.findings {
+        world.config.rules.insert(shown.finding.code.clone(), off.clone());
+    }
+    let config = Box::new(world.config.clone());
+    world.turn(vec![Seen::Reloaded(config)], false);
+    assert!(world.tick().findings.is_empty());
+    world.brain.as_mut().unwrap().journal.fill_disk(false);
+    let state = world.tick();
+    assert_eq!((state.journal.waiting, wanted()), (0, before), "what is over is not told again");
 }
 
 #[test]
