@@ -21,7 +21,7 @@ use crate::crash::Crash;
 use crate::http::{self, Pages};
 use crate::jobs::protocol::{Answer, ErrorCode};
 use crate::jobs::{self, Answers, Board, SocketError};
-use crate::journal::{Backlog, Journal, JournalError, Sink};
+use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::state::{Published, State};
 use crate::status::Status;
@@ -138,7 +138,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     }
     let place = place(&config);
     tracing::info!(node = %place.hostname, boot = %place.boot, root = %config.root.display(), "the agent starts");
-    let (journal, sink) = open_journal(&config)?;
+    let journal = open_journal(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -164,7 +164,6 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         clock: Box::new(SystemClock),
         rules,
         journal,
-        sink,
         published: published.clone(),
         board: Arc::clone(&board),
         crash: Crash::from_environment(),
@@ -222,15 +221,9 @@ async fn give(inbox: &SyncSender<Seen>, mut seen: Seen) {
     }
 }
 
-/// The journal, and the sink with what it lacks of it.
-fn open_journal(config: &Config) -> Result<(Journal, Option<Backlog>), AgentError> {
-    let reached = config.sink.file.as_deref().and_then(Sink::reached);
-    let mut lacks = Vec::new();
-    let journal = Journal::open(&config.state_dir, config.retention, |record| {
-        if reached.is_some_and(|reached| record.seq >= reached) && !record.changes.is_empty() {
-            lacks.push(record.clone());
-        }
-    })?;
+/// The journal, and word of what was wrong with it.
+fn open_journal(config: &Config) -> Result<Journal, AgentError> {
+    let journal = Journal::open(&config.state_dir, config.retention)?;
     let recovery = journal.recovery();
     if recovery.torn_bytes > 0 {
         let torn_bytes = recovery.torn_bytes;
@@ -242,9 +235,7 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Backlog>), AgentErro
     }
     let fold = journal.durable();
     tracing::info!(seq = fold.seq, open = fold.open.len(), "the journal was read");
-    let path = config.sink.file.as_deref();
-    let sink = path.and_then(|path| crate::brain::open_sink(path, fold.seq));
-    Ok((journal, sink.map(|sink| Backlog { sink, lacks })))
+    Ok(journal)
 }
 
 fn listen(

@@ -15,7 +15,6 @@ mod seen;
 mod show;
 mod told;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use jiff::Timestamp;
 use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
-use crate::journal::{Backlog, Journal, Sink};
+use crate::journal::Journal;
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
@@ -100,8 +99,6 @@ pub struct Parts {
     pub rules: Rules,
     /// The journal.
     pub journal: Journal,
-    /// The sink, with what it lacks of the journal.
-    pub sink: Option<Backlog>,
     /// The GPUs that this boot has shown.
     pub inventory: Inventory,
     /// Where snapshots go.
@@ -125,7 +122,6 @@ impl Brain {
             clock,
             rules,
             journal,
-            sink,
             inventory,
             published,
             board,
@@ -147,7 +143,7 @@ impl Brain {
         for finding in engine.findings() {
             board.finding(now, finding, None);
         }
-        let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
+        let passing = Passing::new(config.sink.file.clone(), fold.seq);
         let mut own = Own::new(&config, now);
         if !journal.is_open() {
             own.writable = Err("the disk takes nothing".to_owned());
@@ -326,13 +322,6 @@ fn log(change: &Change) {
             tracing::debug!(id, %code, %subject, count = finding.count, "updated");
         }
     }
-}
-
-/// Opens the sink, or says why not.
-pub(crate) fn open_sink(path: &Path, seq: u64) -> Option<Sink> {
-    Sink::open(path, seq, seq)
-        .inspect_err(|err| tracing::error!(err = %Chain(err), "there is no sink"))
-        .ok()
 }
 
 /// An error with its causes, once, at the edge.

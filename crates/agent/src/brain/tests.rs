@@ -81,22 +81,12 @@ impl World {
     fn start_blind(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
         self.config.sink.file = Some(self.sink.clone());
-        let reached = Sink::reached(&self.sink);
-        let mut lacks = Vec::new();
-        let journal = Journal::open(&dir, self.config.retention, |record| {
-            if reached.is_some_and(|reached| record.seq >= reached) {
-                lacks.push(record.clone());
-            }
-        });
-        let journal = journal.unwrap();
+        let journal = Journal::open(&dir, self.config.retention).unwrap();
         let after = journal.durable().kernel_cursor("boot");
-        let last = journal.durable().seq;
-        let sink = Sink::open(&self.sink, last, last).ok();
         let brain = Brain::new(Parts {
             clock: Box::new(self.clock.clone()),
             rules: Rules::configured(&self.config.rules).unwrap(),
             journal,
-            sink: sink.map(|sink| Backlog { sink, lacks }),
             inventory: Inventory::open(&dir, "boot"),
             published: self.published.clone(),
             board: Arc::default(),
@@ -442,6 +432,26 @@ fn a_sink_that_outlived_its_journal_gets_what_comes() {
     world.kill();
     world.start();
     assert_eq!(world.sunk().len(), before, "one start is enough");
+}
+
+#[test]
+fn what_the_sink_lacks_at_the_start_is_passed_on_and_not_kept() {
+    let mut world = World::new();
+    for seq in 1..=20 {
+        world.line(seq, XID_48);
+        world.tick();
+    }
+    let whole = std::fs::read_to_string(&world.sink).unwrap();
+    let start = whole.find('\n').unwrap() + 1;
+    for cut in [start, whole.len() / 2, whole.len()] {
+        world.kill();
+        std::fs::write(&world.sink, &whole[..cut]).unwrap();
+        world.start_blind();
+        assert_eq!(world.brain.as_ref().unwrap().passing.kept(), 0);
+        world.turn(Vec::new(), false);
+        assert_eq!(std::fs::read_to_string(&world.sink).unwrap(), whole, "cut at {cut}");
+        assert_eq!(world.brain.as_ref().unwrap().passing.kept(), 0);
+    }
 }
 
 #[test]

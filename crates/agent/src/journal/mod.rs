@@ -26,7 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 pub use fold::Fold;
 pub use reading::look;
 pub use record::{Record, Snapshot, VERSION};
-pub use sink::{Backlog, Sink, SinkError};
+pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
@@ -101,14 +101,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal and folds what it holds. Every record is shown to `each` on the way.
-    pub fn open(
-        dir: &Path,
-        retention: Retention,
-        each: impl FnMut(&Record),
-    ) -> Result<Self, JournalError> {
+    /// Opens the journal and folds what it holds.
+    pub fn open(dir: &Path, retention: Retention) -> Result<Self, JournalError> {
         let lock = take(dir)?;
-        let Read { fold, mut segments, recovery } = match read(dir, each) {
+        let Read { fold, mut segments, recovery } = match read(dir, |_| ()) {
             // Nobody could make it: the disk takes nothing, and there is nothing to read.
             Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
                 Read::default()
@@ -151,7 +147,12 @@ impl Journal {
 
     /// Shows every record that is on disk, oldest first.
     pub fn each(&self, each: impl FnMut(&Record)) -> Result<(), JournalError> {
-        read(&self.dir, each).map(|_| ())
+        match read(&self.dir, each) {
+            Err(JournalError::Folder { err, .. }) if self.lock.is_none() && not_found(&err) => {
+                Ok(())
+            }
+            read => read.map(|_| ()),
+        }
     }
 
     /// What was found when it was opened.

@@ -65,15 +65,6 @@ struct Line<'c> {
     change: &'c Change,
 }
 
-/// A sink and the records that it lacks.
-#[derive(Debug)]
-pub struct Backlog {
-    /// The sink.
-    pub sink: Sink,
-    /// On disk, and not passed on before the agent ended.
-    pub lacks: Vec<Record>,
-}
-
 /// The sink.
 #[derive(Debug)]
 pub struct Sink {
@@ -110,23 +101,12 @@ impl Sink {
         Ok(sink)
     }
 
-    /// The last record that a file at this path has something of; none where there is no such file.
-    pub fn reached(path: &Path) -> Option<u64> {
-        let mut file = File::open(path).ok()?;
-        tail(&mut file).ok()?.1.map(|place| place.seq)
-    }
-
     /// Whether the file at the path is still the one that is open.
     pub fn was_moved(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
         let open = self.file.metadata().as_ref().map(id).ok();
         open != std::fs::metadata(&self.path).as_ref().map(id).ok()
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The last record of which something was passed on.

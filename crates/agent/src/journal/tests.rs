@@ -39,7 +39,7 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
 }
 
 fn open(dir: &Path) -> Journal {
-    Journal::open(dir, retention(64 << 20), |_| ()).unwrap()
+    Journal::open(dir, retention(64 << 20)).unwrap()
 }
 
 fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Change>) {
@@ -117,7 +117,7 @@ fn a_newer_form_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = segment::path(folder.path(), 1);
     fs::write(&path, "{\"v\":2,\"something\":\"else\"}\n").unwrap();
-    let err = Journal::open(folder.path(), retention(1 << 20), |_| ()).unwrap_err();
+    let err = Journal::open(folder.path(), retention(1 << 20)).unwrap_err();
     assert!(matches!(err, JournalError::Newer { version: 2, .. }), "{err}");
 }
 
@@ -136,7 +136,7 @@ fn the_form_of_version_1_reads() {
 fn one_agent_has_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path());
-    let err = Journal::open(folder.path(), retention(1 << 20), |_| ()).unwrap_err();
+    let err = Journal::open(folder.path(), retention(1 << 20)).unwrap_err();
     assert!(matches!(err, JournalError::InUse { .. }), "{err}");
     drop(journal);
     drop(open(folder.path()));
@@ -146,7 +146,7 @@ fn one_agent_has_the_folder() {
 fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = 1 << 20;
-    let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
     write(&mut journal, 0, 1, vec![Change::Opened(finding(1, 1))]);
     for turn in 0..200 {
         let changes = (2..=41).map(|id| Change::Updated(finding(id, turn))).collect();
@@ -157,7 +157,7 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     assert!(journal.segments[0].number > 1);
     let durable = journal.durable().clone();
     drop(journal);
-    let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
     assert_eq!(journal.durable(), &durable);
     assert_eq!(durable.open.len(), 41);
     // Three months later all but the newest are too old.
