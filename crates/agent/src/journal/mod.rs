@@ -325,20 +325,24 @@ impl Journal {
     fn forget(&mut self, now: Timestamp) {
         let most =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
-        while self.segments.len() > 1 {
-            let [oldest, next, ..] = self.segments.as_slice() else { return };
-            let old = oldest.last.is_some_and(|ended| now.duration_since(ended) > most);
+        // A segment whose snapshot is damaged rests on the one before it, and goes with it.
+        while let Some(next) = self.segments.iter().skip(1).position(|later| later.has_snapshot) {
+            let resting = &self.segments[..=next];
+            let ended = resting.iter().filter_map(|segment| segment.last).max();
+            let old = ended.is_some_and(|ended| now.duration_since(ended) > most);
             let old = old && !self.clock_doubted;
-            if !next.has_snapshot || !(old || self.bytes() > self.retention.bytes) {
+            if !(old || self.bytes() > self.retention.bytes) {
                 return;
             }
-            let path = segment::path(&self.dir, oldest.number);
-            let gone = fs::remove_file(&path);
-            if let Err(err) = gone.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
-                tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
-                return;
+            for _ in 0..=next {
+                let path = segment::path(&self.dir, self.segments[0].number);
+                let gone = fs::remove_file(&path);
+                if let Err(err) = gone.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
+                    tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
+                    return;
+                }
+                self.segments.remove(0);
             }
-            self.segments.remove(0);
         }
     }
 }

@@ -171,6 +171,31 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
 }
 
 #[test]
+fn a_damaged_snapshot_does_not_end_retention() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = 1 << 20;
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
+    let fill = |journal: &mut Journal, to: u64| {
+        while journal.segments.last().unwrap().number < to {
+            let changes = (1..=40).map(|id| Change::Updated(finding(id, to))).collect();
+            write(journal, 1, 1, changes);
+        }
+    };
+    fill(&mut journal, 3);
+    drop(journal);
+    let path = segment::path(folder.path(), 2);
+    let text = fs::read_to_string(&path).unwrap().replacen("\"seq\"", "\"sXq\"", 1);
+    fs::write(&path, text).unwrap();
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
+    assert_eq!((journal.durable().open.len(), journal.recovery().damaged_lines), (40, 1));
+    fill(&mut journal, 20);
+    assert!(journal.bytes() <= bytes + (128 << 10), "{}", journal.bytes());
+    let durable = journal.durable().clone();
+    drop(journal);
+    assert_eq!(open(folder.path()).durable(), &durable);
+}
+
+#[test]
 fn a_disk_that_takes_nothing_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(folder.path());
