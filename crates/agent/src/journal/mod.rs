@@ -265,8 +265,9 @@ impl Journal {
         }
         let (number, good) = self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));
         if self.file.is_none() {
-            self.file = Some(segment::open(&segment::path(&self.dir, number))?);
+            let file = segment::open(&segment::path(&self.dir, number))?;
             segment::sync_dir(&self.dir)?;
+            self.file = Some(file);
         }
         if let Some(file) = self.file.as_ref().filter(|_| self.dirty) {
             file.set_len(good)?;
@@ -307,8 +308,7 @@ impl Journal {
         file.write_all(&line)?;
         file.sync_all()?;
         fs::rename(&part, &path)?;
-        segment::sync_dir(&self.dir)?;
-        self.file = Some(segment::open(&path)?);
+        // From here on it stands for all before it: nothing may be written to those any more, whatever fails now.
         self.segments.push(Segment {
             number,
             bytes: line.len() as u64,
@@ -316,7 +316,8 @@ impl Journal {
             last: Some(now),
             has_snapshot: true,
         });
-        Ok(())
+        self.file = None;
+        self.mend()
     }
 
     /// Deletes closed segments that are too old or too many. What cannot be deleted is tried again

@@ -171,6 +171,23 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
 }
 
 #[test]
+fn a_segment_that_was_begun_and_could_not_be_opened_is_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    // Whatever fails after the new name is there: here the lock, which is asked for again.
+    let lock = journal.lock.take();
+    assert!(journal.rotate(at(2)).is_err());
+    assert!(segment::path(folder.path(), 2).exists());
+    journal.lock = lock;
+    write(&mut journal, 3, 2, vec![Change::Opened(finding(2, 1))]);
+    let durable = journal.durable().clone();
+    assert_eq!(durable.open.len(), 2);
+    drop(journal);
+    assert_eq!(open(folder.path()).durable(), &durable);
+}
+
+#[test]
 fn a_damaged_snapshot_does_not_end_retention() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = 1 << 20;
