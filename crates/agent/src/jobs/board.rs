@@ -182,6 +182,8 @@ impl Board {
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {
+            // It may have been worse before. Who was told then is not told again when it is worse once more.
+            self.lock().standing.remove(&finding.id);
             return;
         }
         let Finding { code, detail, subject, severity, action, .. } = finding;
