@@ -98,6 +98,8 @@ pub struct Journal {
     recovery: Recovery,
     /// The wall clock may be wrong: nothing is too old by it.
     clock_doubted: bool,
+    /// Bytes from which on a segment is worth another try, where the state was too large to begin a new one.
+    rotate_from: u64,
 }
 
 impl Journal {
@@ -126,6 +128,7 @@ impl Journal {
             dirty: recovery.torn_bytes > 0,
             recovery,
             clock_doubted: false,
+            rotate_from: 0,
         };
         match journal.mend() {
             Err(err) if !takes_nothing(&err) => {
@@ -279,11 +282,13 @@ impl Journal {
 
     fn is_segment_full(&self, now: Timestamp) -> bool {
         let Some(segment) = self.segments.last() else { return true };
-        let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN);
+        // A state that is large next to the bound must not be written whole with every record.
+        let state = segment.snapshot_bytes.unwrap_or(0);
+        let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).max(2 * state);
         let old = segment.first.is_some_and(|first| now.duration_since(first) > SEGMENT_AGE_MAX);
         // The very first one needs no snapshot: there is nothing before it.
-        let bare = !segment.has_snapshot && segment.number > 1;
-        segment.bytes >= most || old || bare
+        let bare = segment.snapshot_bytes.is_none() && segment.number > 1;
+        (segment.bytes >= most || old || bare) && segment.bytes >= self.rotate_from
     }
 
     /// Begins a new segment with the whole state.
@@ -302,6 +307,14 @@ impl Journal {
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
+        if line.len() > segment::LINE_BYTES_MAX {
+            // Nobody could read it: the history grows instead, until the state is smaller.
+            tracing::warn!(bytes = line.len(), "the state is too large to begin a segment with");
+            self.rotate_from =
+                self.segments.last().map_or(0, |last| last.bytes) + line.len() as u64;
+            return Ok(());
+        }
+        self.rotate_from = 0;
         // Under another name until it is whole, so that no segment ever lacks its snapshot.
         let part = path.with_extension("part");
         let mut file = File::create(&part)?;
@@ -314,7 +327,7 @@ impl Journal {
             bytes: line.len() as u64,
             first: Some(now),
             last: Some(now),
-            has_snapshot: true,
+            snapshot_bytes: Some(line.len() as u64),
         });
         self.file = None;
         self.mend()
@@ -327,7 +340,9 @@ impl Journal {
         let most =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
         // A segment whose snapshot is damaged rests on the one before it, and goes with it.
-        while let Some(next) = self.segments.iter().skip(1).position(|later| later.has_snapshot) {
+        while let Some(next) =
+            self.segments.iter().skip(1).position(|later| later.snapshot_bytes.is_some())
+        {
             let resting = &self.segments[..=next];
             let ended = resting.iter().filter_map(|segment| segment.last).max();
             let old = ended.is_some_and(|ended| now.duration_since(ended) > most);

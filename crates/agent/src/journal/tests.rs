@@ -188,6 +188,39 @@ fn a_segment_that_was_begun_and_could_not_be_opened_is_gone_on_with() {
 }
 
 #[test]
+fn a_large_state_is_not_written_whole_with_every_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    let large = |id| Change::Opened(Finding { text: "x".repeat(40_000), ..finding(id, 1) });
+    write(&mut journal, 1, 1, (1..=5).map(large).collect());
+    for turn in 0..20 {
+        write(&mut journal, 2, turn, vec![Change::Opened(finding(6, turn))]);
+    }
+    assert_eq!(journal.segments.last().unwrap().number, 2);
+    let durable = journal.durable().clone();
+    drop(journal);
+    let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    write(&mut journal, 3, 1, vec![Change::Opened(finding(6, 99))]);
+    assert_eq!(journal.segments.last().unwrap().number, 2, "nor after a start");
+    assert_eq!(durable.open.len(), journal.durable().open.len());
+}
+
+#[test]
+fn a_state_that_no_line_can_hold_survives_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    for id in 1..=18 {
+        let large = Finding { text: "x".repeat(1_000_000), ..finding(id, 1) };
+        write(&mut journal, 1, id, vec![Change::Opened(large)]);
+    }
+    let durable = journal.durable().clone();
+    drop(journal);
+    let journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    assert_eq!(journal.recovery(), &Recovery::default());
+    assert!(journal.durable() == &durable, "{} findings", journal.durable().open.len());
+}
+
+#[test]
 fn a_damaged_snapshot_does_not_end_retention() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = 1 << 20;
