@@ -10,6 +10,7 @@
 //! deleted when they are too old or too many. A torn last line is cut; a damaged one is skipped and counted.
 
 mod fold;
+mod folder;
 mod reading;
 mod record;
 mod segment;
@@ -31,6 +32,7 @@ pub use sink::{Sink, SinkError};
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
 use farrier_fleet::health::Remembered;
+use folder::take;
 use reading::{Read, read};
 use segment::Segment;
 use waiting::Waiting;
@@ -59,6 +61,14 @@ pub enum JournalError {
     InUse {
         /// Which.
         dir: PathBuf,
+    },
+    /// Somebody else could put files of theirs in the place of the agent's.
+    #[error("the state folder `{}` is not the agent's own: {why}", dir.display())]
+    NotOwn {
+        /// Which.
+        dir: PathBuf,
+        /// Whose it is, or who may write to it.
+        why: String,
     },
     /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
@@ -317,7 +327,7 @@ impl Journal {
         self.rotate_from = 0;
         // Under another name until it is whole, so that no segment ever lacks its snapshot.
         let part = path.with_extension("part");
-        let mut file = File::create(&part)?;
+        let mut file = folder::create(&part)?;
         file.write_all(&line)?;
         file.sync_all()?;
         fs::rename(&part, &path)?;
@@ -360,21 +370,6 @@ impl Journal {
                 self.segments.remove(0);
             }
         }
-    }
-}
-
-/// Takes the folder for this agent; none: the disk takes nothing now.
-fn take(dir: &Path) -> Result<Option<File>, JournalError> {
-    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
-    let lock = match fs::create_dir_all(dir).and_then(|()| File::create(dir.join("lock"))) {
-        Ok(lock) => lock,
-        Err(err) if takes_nothing(&err) => return Ok(None),
-        Err(err) => return Err(folder(err)),
-    };
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(fs::TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
-        Err(fs::TryLockError::Error(err)) => Err(folder(err)),
     }
 }
 

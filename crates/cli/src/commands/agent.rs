@@ -99,6 +99,10 @@ fn explained(err: AgentError) -> anyhow::Error {
             "one agent a node; another one for a test takes --state-dir, --socket and --listen"
                 .to_owned()
         }
+        AgentError::Journal(JournalError::NotOwn { .. }) => {
+            "a folder of the agent's user, to which not everybody may write; --state-dir names another"
+                .to_owned()
+        }
         AgentError::Journal(_) => {
             "the agent has to be able to write there; --state-dir names another folder".to_owned()
         }

@@ -335,7 +335,7 @@ impl SmallDisk {
     fn at(path: std::path::PathBuf) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
         let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"])
             .arg(&path)
             .output();
         mount.is_ok_and(|ran| ran.status.success()).then_some(Self(path))
