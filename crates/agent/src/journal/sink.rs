@@ -22,6 +22,9 @@ use super::record::Record;
 /// The version of the form of its lines.
 const VERSION: u32 = 1;
 
+/// What a file begins with, up to the number.
+const START: &str = "{\"v\":1,\"start\":";
+
 /// A line is one change; findings have a few kilobytes.
 const TAIL_BYTES: u64 = 1 << 20;
 
@@ -36,6 +39,12 @@ pub enum SinkError {
         /// Why.
         #[source]
         err: io::Error,
+    },
+    /// Something else is in it.
+    #[error("`{}` is not empty and no sink's: nothing was changed in it", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
     },
     /// It cannot be written.
     #[error("failed to write to the sink `{}`", path.display())]
@@ -82,7 +91,10 @@ impl Sink {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
-        let (bytes, place) = tail(&mut file).map_err(failed)?;
+        let Tail { bytes, place, is_ours } = tail(&mut file).map_err(failed)?;
+        if !is_ours {
+            return Err(SinkError::Foreign { path: path.to_owned() });
+        }
         file.set_len(bytes).map_err(failed)?;
         if let Some(Place { seq, .. }) = place.filter(|place| place.seq > last) {
             tracing::warn!(seq, last, "the sink is ahead of the journal and begins anew");
@@ -96,7 +108,7 @@ impl Sink {
             dirty: false,
         };
         if place.is_none() {
-            sink.write(format!("{{\"v\":{VERSION},\"start\":{from}}}\n").as_bytes())?;
+            sink.write(format!("{START}{from}}}\n").as_bytes())?;
         }
         Ok(sink)
     }
@@ -156,8 +168,17 @@ impl Sink {
     }
 }
 
-/// Bytes up to the end of the last whole line, and the place that it names.
-fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
+/// How a file ends.
+struct Tail {
+    /// Bytes up to the end of the last whole line.
+    bytes: u64,
+    /// The place that it names.
+    place: Option<Place>,
+    /// Whether it is a sink's, be it one that ended in its very first line.
+    is_ours: bool,
+}
+
+fn tail(file: &mut File) -> io::Result<Tail> {
     #[derive(Deserialize)]
     struct Known {
         seq: Option<u64>,
@@ -170,6 +191,8 @@ fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let first = &bytes[..bytes.len().min(START.len())];
+    let is_begun = end == 0 && from == 0 && START.as_bytes().starts_with(first);
     bytes.truncate(end);
     let place = bytes.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let known: Known = serde_json::from_slice(line).ok()?;
@@ -179,5 +202,6 @@ fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
             Known { .. } => None,
         }
     });
-    Ok((from + end as u64, place))
+    let is_ours = place.is_some() || is_begun;
+    Ok(Tail { bytes: from + end as u64, place, is_ours })
 }

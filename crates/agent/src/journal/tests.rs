@@ -340,6 +340,28 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
 }
 
 #[test]
+fn a_file_that_is_no_sink_is_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    let path = folder.path().join("other");
+    let segment = fs::read_to_string(segment::path(folder.path(), 1)).unwrap();
+    for text in ["root:x:0:0\nlast line without an end", "one line", &segment] {
+        fs::write(&path, text).unwrap();
+        let err = Sink::open(&path, 1, 1).unwrap_err();
+        assert!(matches!(err, SinkError::Foreign { .. }), "{err}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    // One that was cut in its first line is one.
+    let first = "{\"v\":1,\"start\":1}\n";
+    for cut in 0..=first.len() {
+        fs::write(&path, &first[..cut]).unwrap();
+        drop(Sink::open(&path, 1, 1).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), first);
+    }
+}
+
+#[test]
 fn a_new_sink_begins_where_the_journal_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sink.jsonl");
