@@ -325,7 +325,7 @@ fn log(change: &Change) {
 }
 
 /// An error with its causes, once, at the edge.
-pub(crate) struct Chain<'e>(pub(crate) &'e dyn std::error::Error);
+pub struct Chain<'e>(pub &'e dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

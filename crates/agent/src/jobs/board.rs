@@ -154,7 +154,8 @@ impl Board {
     }
 
     /// How many are connected.
-    pub fn clients(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn clients(&self) -> usize {
         self.lock().clients.len()
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use farrier_agent::brain::Chain;
 use farrier_agent::config::{self, ConfigError, Listen};
 use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
@@ -110,7 +111,7 @@ fn explained(err: AgentError) -> anyhow::Error {
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
         AgentError::Start(_) | AgentError::Brain => return err.into(),
     };
-    Hinted::error(chain(&err), hint)
+    Hinted::error(Chain(&err).to_string(), hint)
 }
 
 /// What `--check-config` says of a wrong file.
@@ -128,17 +129,7 @@ fn unchecked(err: &ConfigError) -> anyhow::Error {
 
 /// A wrong configuration with every problem on a line of its own.
 fn whole(err: &ConfigError) -> String {
-    let ConfigError::Content { problems, .. } = err else { return chain(err) };
+    let ConfigError::Content { problems, .. } = err else { return Chain(err).to_string() };
     let lines: Vec<String> = problems.iter().map(|it| format!("\n  {it}")).collect();
     format!("the configuration {err}:{}", lines.concat())
-}
-
-fn chain(err: &dyn std::error::Error) -> String {
-    let mut text = err.to_string();
-    let mut cause = err.source();
-    while let Some(err) = cause {
-        text.push_str(&format!(": {err}"));
-        cause = err.source();
-    }
-    text
 }
