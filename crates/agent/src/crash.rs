@@ -1,8 +1,9 @@
 //! Named points between an observation and its sinks at which a test lets the process die.
 //!
 //! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time, `observed:kernel` when it is
-//! reached with an event of the kernel log in hand. The variable is read once, when the agent starts; where it is
-//! not set a point costs one comparison.
+//! reached with an event of the kernel log in hand. `written:hang` stands still there, as a write to a disk that does not
+//! answer does, and `written:panic` ends only the thread. The variable is read once, when the agent starts; where it is not
+//! set a point costs one comparison.
 
 use std::cell::Cell;
 
@@ -51,11 +52,21 @@ impl Point {
     }
 }
 
-/// Whether, where and when to die.
+/// What happens at the point.
+#[derive(Debug, Clone, Copy, Default)]
+enum Way {
+    #[default]
+    Abort,
+    Hang,
+    Panic,
+}
+
+/// Whether, where, when and how to die.
 #[derive(Debug, Default)]
 pub struct Crash {
     at: Option<(Point, Cell<u32>)>,
     only_kernel: bool,
+    way: Way,
 }
 
 impl Crash {
@@ -68,7 +79,12 @@ impl Crash {
         let (name, times) = text.split_once(':').unwrap_or((text, "1"));
         let point = Point::ALL.into_iter().find(|point| point.name() == name);
         let left = Cell::new(times.parse().unwrap_or(1));
-        Self { at: point.map(|point| (point, left)), only_kernel: times == "kernel" }
+        let way = match times {
+            "hang" => Way::Hang,
+            "panic" => Way::Panic,
+            _ => Way::Abort,
+        };
+        Self { at: point.map(|point| (point, left)), only_kernel: times == "kernel", way }
     }
 
     /// Whether this is the moment.
@@ -88,10 +104,21 @@ impl Crash {
         }
     }
 
+    /// Dies, and does not come back.
+    pub(crate) fn die(&self) -> ! {
+        match self.way {
+            Way::Abort => std::process::abort(),
+            Way::Hang => loop {
+                std::thread::park();
+            },
+            Way::Panic => panic!("a test asked for it"),
+        }
+    }
+
     /// Dies here if this is the moment.
     pub(crate) fn reach(&self, point: Point) {
         if self.is_due(point) {
-            std::process::abort();
+            self.die();
         }
     }
 }

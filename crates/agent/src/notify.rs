@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use farrier_hardware::clock;
 
-use crate::http::SNAPSHOT_AGE_MAX_MS;
 use crate::state::Published;
 
 /// systemd kills what is silent for its `WatchdogSec`, 60 s in our unit; word goes three times as often.
@@ -18,9 +17,8 @@ const EVERY: Duration = Duration::from_secs(15);
 pub(crate) async fn run(published: Published) {
     let mut ready = false;
     loop {
-        let fresh = published.get().is_some_and(|state| {
-            clock::since_boot_ms() - state.at.steady_ms <= SNAPSHOT_AGE_MAX_MS
-        });
+        let now_ms = clock::since_boot_ms();
+        let fresh = published.get().is_some_and(|state| state.standstill(now_ms).is_none());
         if fresh {
             say(if ready { "WATCHDOG=1" } else { "READY=1" });
             ready = true;

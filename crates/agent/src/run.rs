@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
+use crate::brain::{Blindness, Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Judgement, Listen};
 use crate::crash::Crash;
 use crate::http::{self, Pages};
 use crate::jobs::protocol::{Answer, ErrorCode};
 use crate::jobs::{self, Answers, Board, SocketError};
-use crate::journal::{Backlog, Journal, JournalError, Sink};
+use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::state::{Published, State};
 use crate::status::Status;
@@ -59,6 +59,9 @@ pub enum AgentError {
     /// The system gives no threads, signals or timers.
     #[error("failed to start")]
     Start(#[source] io::Error),
+    /// Its brain has ended and nobody asked it to.
+    #[error("the agent's brain has ended: nothing is watched any more")]
+    Brain,
 }
 
 /// What the command line says beside the file; it outranks the file.
@@ -135,7 +138,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     }
     let place = place(&config);
     tracing::info!(node = %place.hostname, boot = %place.boot, root = %config.root.display(), "the agent starts");
-    let (journal, sink) = open_journal(&config)?;
+    let journal = open_journal(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -161,7 +164,6 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         clock: Box::new(SystemClock),
         rules,
         journal,
-        sink,
         published: published.clone(),
         board: Arc::clone(&board),
         crash: Crash::from_environment(),
@@ -170,12 +172,17 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         config: config.clone(),
         facts: options.facts,
     };
+    let (alive, brain_ended) = tokio::sync::oneshot::channel::<()>();
     let brain = std::thread::Builder::new()
         .name("brain".to_owned())
-        .spawn(move || Brain::new(parts).run(&messages))
+        .spawn(move || {
+            // Goes with the thread, however that ends.
+            let _alive = alive;
+            Brain::new(parts).run(&messages);
+        })
         .map_err(AgentError::Start)?;
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
         let answers = StatusLine::new(published.clone(), Arc::clone(&board));
         tokio::spawn(jobs::run(socket, board, Arc::new(answers)));
@@ -183,33 +190,40 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
             tokio::spawn(http::run(listener, pages.clone()));
         }
         tokio::spawn(notify::run(published));
-        signals(options, config.clone(), &surroundings, &pages).await
-    })?;
+        tokio::select! {
+            asked = signals(options, config.clone(), &surroundings, &pages) => asked,
+            _ = brain_ended => Err(AgentError::Brain),
+        }
+    });
     notify::say("STOPPING=1");
     surroundings.stop.now();
-    let _ = surroundings.inbox.send(Seen::Stop);
-    wait_for(&brain);
+    end(&surroundings.inbox, &brain);
     jobs::remove(&config.socket.path);
-    Ok(())
+    ended
 }
 
-/// The brain ends at once unless the disk hangs; then nothing is gained by waiting for it.
-fn wait_for(brain: &std::thread::JoinHandle<()>) {
+/// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
+/// is gained by waiting for either.
+fn end(inbox: &SyncSender<Seen>, brain: &std::thread::JoinHandle<()>) {
     let start = std::time::Instant::now();
+    let mut asked = false;
     while !brain.is_finished() && start.elapsed() < END_WAIT {
+        asked = asked || inbox.try_send(Seen::Stop).is_ok();
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// The journal, and the sink with what it lacks of it.
-fn open_journal(config: &Config) -> Result<(Journal, Option<Backlog>), AgentError> {
-    let reached = config.sink.file.as_deref().and_then(Sink::reached);
-    let mut lacks = Vec::new();
-    let journal = Journal::open(&config.state_dir, config.retention, |record| {
-        if reached.is_some_and(|reached| record.seq >= reached) && !record.changes.is_empty() {
-            lacks.push(record.clone());
-        }
-    })?;
+/// Gives the brain a message when its channel has room.
+async fn give(inbox: &SyncSender<Seen>, mut seen: Seen) {
+    while let Err(TrySendError::Full(back)) = inbox.try_send(seen) {
+        seen = back;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The journal, and word of what was wrong with it.
+fn open_journal(config: &Config) -> Result<Journal, AgentError> {
+    let journal = Journal::open(&config.state_dir, config.retention)?;
     let recovery = journal.recovery();
     if recovery.torn_bytes > 0 {
         let torn_bytes = recovery.torn_bytes;
@@ -221,9 +235,7 @@ fn open_journal(config: &Config) -> Result<(Journal, Option<Backlog>), AgentErro
     }
     let fold = journal.durable();
     tracing::info!(seq = fold.seq, open = fold.open.len(), "the journal was read");
-    let path = config.sink.file.as_deref();
-    let sink = path.and_then(|path| crate::brain::open_sink(path, fold.seq));
-    Ok((journal, sink.map(|sink| Backlog { sink, lacks })))
+    Ok(journal)
 }
 
 fn listen(
@@ -295,9 +307,12 @@ async fn signals(
                 Seen::ConfigBad(format!("{}; `{command}` lists all", err.first()))
             }
         };
-        // The channel may be full for a moment; the brain empties it.
-        let inbox = surroundings.inbox.clone();
-        let _ = tokio::task::spawn_blocking(move || inbox.send(seen).is_ok()).await;
+        // The channel may be full for a moment, and for good where the disk hangs.
+        tokio::select! {
+            () = give(&surroundings.inbox, seen) => (),
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
     }
 }
 
@@ -341,11 +356,17 @@ impl Clock for SystemClock {
     }
 }
 
-/// The answer to `status`: made once for each snapshot.
+/// The answer to `status`: made once for each snapshot, and each second for one that is not renewed.
 struct StatusLine {
     published: Published,
     board: Arc<Board>,
-    made: Mutex<Option<(Arc<State>, Arc<str>)>>,
+    made: Mutex<Option<Made>>,
+}
+
+struct Made {
+    of: Arc<State>,
+    still: Option<Blindness>,
+    line: Arc<str>,
 }
 
 impl StatusLine {
@@ -360,15 +381,18 @@ impl Answers for StatusLine {
             let message = "the agent has only just started";
             return Answer::Error { code: ErrorCode::Starting, message }.line().into();
         };
+        let now_ms = clock::since_boot_ms();
+        let still = state.standstill(now_ms);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, line)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {
-            return Arc::clone(line);
+        let same = |made: &&Made| Arc::ptr_eq(&made.of, &state) && made.still == still;
+        if let Some(made) = made.as_ref().filter(same) {
+            return Arc::clone(&made.line);
         }
-        let status = Status::of(&state, self.board.jobs());
+        let status = Status::of(&state, self.board.jobs(), now_ms);
         let mut line = serde_json::to_string(&status).unwrap_or_default();
         line.push('\n');
         let line: Arc<str> = line.into();
-        *made = Some((state, Arc::clone(&line)));
+        *made = Some(Made { of: state, still, line: Arc::clone(&line) });
         line
     }
 }

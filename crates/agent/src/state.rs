@@ -134,6 +134,18 @@ pub struct State {
     pub cost: Cost,
 }
 
+/// A snapshot is made every second; one that is older than this was not.
+const AGE_MAX_MS: i64 = 10_000;
+
+impl State {
+    /// That the brain makes no new snapshots, where it makes none: whatever this one says is not so any more.
+    pub fn standstill(&self, now_ms: i64) -> Option<Blindness> {
+        let age_ms = now_ms - self.at.steady_ms;
+        let why = || format!("the agent's brain has stood still for {} s", age_ms / 1000);
+        (age_ms > AGE_MAX_MS).then(|| Blindness { what: "brain".to_owned(), why: why() })
+    }
+}
+
 /// Where the newest snapshot is. Readers never wait for the brain.
 #[derive(Debug, Clone, Default)]
 pub struct Published {

@@ -176,8 +176,9 @@ pub struct JournalStatus {
 }
 
 impl Status {
-    /// The state of a running agent.
-    pub fn of(state: &State, jobs: Vec<JobState>) -> Self {
+    /// The state of a running agent, as it is now: a snapshot that nobody renews hides whatever came after it.
+    pub fn of(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
+        let still = state.standstill(now_ms);
         let mut findings: Vec<FindingStatus> = state
             .findings
             .iter()
@@ -193,14 +194,14 @@ impl Status {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::of(faults(), sees_all(state)),
+            verdict: Verdict::of(faults(), still.is_none() && sees_all(state)),
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
             gpus: gpus(values, &findings, "it has not been read yet"),
             groups: group::groups(faults(), known),
             findings,
-            not_seen: state.blind.clone(),
+            not_seen: state.blind.iter().cloned().chain(still).collect(),
             not_checked: state.unseen.as_deref().cloned(),
             not_supported: not_supported(state),
             rules_blind: rules_blind(state, known),

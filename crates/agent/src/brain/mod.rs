@@ -15,7 +15,6 @@ mod seen;
 mod show;
 mod told;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use jiff::Timestamp;
 use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
-use crate::journal::{Backlog, Journal, Sink};
+use crate::journal::Journal;
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
@@ -100,8 +99,6 @@ pub struct Parts {
     pub rules: Rules,
     /// The journal.
     pub journal: Journal,
-    /// The sink, with what it lacks of the journal.
-    pub sink: Option<Backlog>,
     /// The GPUs that this boot has shown.
     pub inventory: Inventory,
     /// Where snapshots go.
@@ -125,7 +122,6 @@ impl Brain {
             clock,
             rules,
             journal,
-            sink,
             inventory,
             published,
             board,
@@ -147,7 +143,7 @@ impl Brain {
         for finding in engine.findings() {
             board.finding(now, finding, None);
         }
-        let passing = Passing::new(config.sink.file.clone(), sink, fold.seq, now);
+        let passing = Passing::new(config.sink.file.clone(), fold.seq);
         let mut own = Own::new(&config, now);
         if !journal.is_open() {
             own.writable = Err("the disk takes nothing".to_owned());
@@ -247,11 +243,14 @@ impl Brain {
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
         let due =
             may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_place_due(now));
-        let mut noted = Vec::new();
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
-            noted.clone_from(&changes);
+            // A checkpoint is more urgent than a record, and a disk that hangs may never take it. Each change is told once,
+            // whatever becomes of the record.
+            for change in &changes {
+                self.tell_jobs(change);
+            }
             self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
@@ -265,7 +264,7 @@ impl Brain {
                 }
                 self.own.writable = Ok(());
                 for change in records.iter().flat_map(|record| &record.changes) {
-                    self.tell(change);
+                    log(change);
                 }
                 self.passing.keep(records);
             }
@@ -273,10 +272,6 @@ impl Brain {
                 let why = err.to_string();
                 if self.own.writable.is_ok() {
                     tracing::error!(%why, "findings cannot be written to disk");
-                }
-                // A checkpoint is more urgent than a record.
-                for change in &noted {
-                    self.tell_jobs(change);
                 }
                 self.own.writable = Err(why);
             }
@@ -290,23 +285,6 @@ impl Brain {
         let moved =
             cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
         moved && (self.leaving || self.pending.is_place_due(now, self.started))
-    }
-
-    /// One line in the log for each change that people care about, and word to the jobs.
-    fn tell(&self, change: &Change) {
-        let finding = change.finding();
-        let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);
-        let id = finding.id;
-        match change {
-            Change::Opened(_) => {
-                tracing::warn!(id, %code, %subject, %severity, action = %finding.action, detail = %finding.detail, "opened");
-            }
-            Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
-            Change::Updated(_) => {
-                tracing::debug!(id, %code, %subject, count = finding.count, "updated");
-            }
-        }
-        self.tell_jobs(change);
     }
 
     fn tell_jobs(&self, change: &Change) {
@@ -330,15 +308,24 @@ impl Brain {
     }
 }
 
-/// Opens the sink, or says why not.
-pub(crate) fn open_sink(path: &Path, seq: u64) -> Option<Sink> {
-    Sink::open(path, seq)
-        .inspect_err(|err| tracing::error!(err = %Chain(err), "there is no sink"))
-        .ok()
+/// One line in the log for each change that people care about.
+fn log(change: &Change) {
+    let finding = change.finding();
+    let (code, subject, severity) = (&finding.code, &finding.subject, finding.severity);
+    let id = finding.id;
+    match change {
+        Change::Opened(_) => {
+            tracing::warn!(id, %code, %subject, %severity, action = %finding.action, detail = %finding.detail, "opened");
+        }
+        Change::Cleared(_) => tracing::info!(id, %code, %subject, "cleared"),
+        Change::Updated(_) => {
+            tracing::debug!(id, %code, %subject, count = finding.count, "updated");
+        }
+    }
 }
 
 /// An error with its causes, once, at the edge.
-pub(crate) struct Chain<'e>(pub(crate) &'e dyn std::error::Error);
+pub struct Chain<'e>(pub &'e dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

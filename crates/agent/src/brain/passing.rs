@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use farrier_fleet::health::Moment;
 
 use super::Chain;
-use crate::journal::{Backlog, Journal, JournalError, Record, Sink, SinkError};
+use crate::journal::{Journal, JournalError, Record, Sink, SinkError};
 
 /// Records that are kept for a sink that takes nothing now; with more, the journal is read when it takes again.
 const KEPT_MAX: usize = 256;
@@ -40,22 +40,15 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// A sink that could not be opened is one that failed.
-    pub(super) fn new(
-        path: Option<PathBuf>,
-        backlog: Option<Backlog>,
-        seq: u64,
-        now: Moment,
-    ) -> Self {
-        let failed = path.is_some() && backlog.is_none();
-        let (sink, unsunk) = backlog.map_or((None, Vec::new()), |it| (Some(it.sink), it.lacks));
+    /// What an agent before this one did not pass on is read from the journal: it may be all that the journal holds.
+    pub(super) fn new(path: Option<PathBuf>, seq: u64) -> Self {
         Self {
+            behind: path.is_some(),
             path,
-            sink,
-            unsunk,
-            behind: failed,
+            sink: None,
+            unsunk: Vec::new(),
             from: seq,
-            failed_ms: failed.then_some(now.steady_ms),
+            failed_ms: None,
             retry_now: false,
         }
     }
@@ -102,7 +95,7 @@ impl Passing {
         let Some(path) = &self.path else { return Ok(()) };
         let sink = match &mut self.sink {
             Some(sink) => sink,
-            none => none.insert(Sink::open(path, self.from)?),
+            none => none.insert(Sink::open(path, self.from, journal.durable().seq)?),
         };
         if self.behind {
             let mut passed = Ok(());

@@ -81,21 +81,12 @@ impl World {
     fn start_blind(&mut self) -> Option<u64> {
         let dir = self.folder.path().join("state");
         self.config.sink.file = Some(self.sink.clone());
-        let reached = Sink::reached(&self.sink);
-        let mut lacks = Vec::new();
-        let journal = Journal::open(&dir, self.config.retention, |record| {
-            if reached.is_some_and(|reached| record.seq >= reached) {
-                lacks.push(record.clone());
-            }
-        });
-        let journal = journal.unwrap();
+        let journal = Journal::open(&dir, self.config.retention).unwrap();
         let after = journal.durable().kernel_cursor("boot");
-        let sink = Sink::open(&self.sink, journal.durable().seq).ok();
         let brain = Brain::new(Parts {
             clock: Box::new(self.clock.clone()),
             rules: Rules::configured(&self.config.rules).unwrap(),
             journal,
-            sink: sink.map(|sink| Backlog { sink, lacks }),
             inventory: Inventory::open(&dir, "boot"),
             published: self.published.clone(),
             board: Arc::default(),
@@ -357,7 +348,7 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
 #[test]
 fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     use crate::status::{Status, Verdict};
-    let verdict = |state: &Snapshot| Status::of(state, Vec::new()).verdict;
+    let verdict = |state: &Snapshot| Status::of(state, Vec::new(), state.at.steady_ms).verdict;
     let mut world = World::new();
     world.turn(vec![Seen::Kernel(KernelLog::CaughtUp)], false);
     let state = world.tick();
@@ -375,6 +366,9 @@ fn healthy_needs_a_check_without_gaps_and_rules_that_see() {
     world.turn(vec![checked(Vec::new())], false);
     let state = world.tick();
     assert_eq!(verdict(&state), Verdict::Healthy);
+    let still = Status::of(&state, Vec::new(), state.at.steady_ms + 10_001);
+    assert_eq!(still.verdict, Verdict::Unknown, "nobody has made a new snapshot");
+    assert_eq!(still.not_seen[0].why, "the agent's brain has stood still for 10 s");
     let why = (String::from("nic.errors"), Subject::Node, String::from("may not be read"));
     let coverage = Coverage { blind: vec![why], ..Coverage::default() };
     let blind = Snapshot { coverage: Arc::new(coverage), ..Snapshot::clone(&state) };
@@ -417,6 +411,47 @@ fn a_sink_that_fails_is_said_bounded_and_caught_up() {
     }
     assert_eq!(counts.len(), counts.iter().collect::<std::collections::BTreeSet<_>>().len());
     assert_eq!((counts.first(), counts.last()), (Some(&1), Some(&300)), "{} lines", sunk.len());
+}
+
+#[test]
+fn a_sink_that_outlived_its_journal_gets_what_comes() {
+    let mut world = World::new();
+    for seq in 1..=20 {
+        world.line(seq, XID_48);
+        world.tick();
+    }
+    let before = world.sunk().len();
+    world.kill();
+    std::fs::remove_dir_all(world.folder.path().join("state")).unwrap();
+    world.start();
+    world.line(1, XID_48);
+    let sunk = world.sunk().split_off(before);
+    assert_eq!(sunk[0], "{\"v\":1,\"start\":0}");
+    assert!(sunk[1].contains("\"opened\"") && sunk[1].contains("gpu.xid"), "{sunk:?}");
+    let before = world.sunk().len();
+    world.kill();
+    world.start();
+    assert_eq!(world.sunk().len(), before, "one start is enough");
+}
+
+#[test]
+fn what_the_sink_lacks_at_the_start_is_passed_on_and_not_kept() {
+    let mut world = World::new();
+    for seq in 1..=20 {
+        world.line(seq, XID_48);
+        world.tick();
+    }
+    let whole = std::fs::read_to_string(&world.sink).unwrap();
+    let start = whole.find('\n').unwrap() + 1;
+    for cut in [start, whole.len() / 2, whole.len()] {
+        world.kill();
+        std::fs::write(&world.sink, &whole[..cut]).unwrap();
+        world.start_blind();
+        assert_eq!(world.brain.as_ref().unwrap().passing.kept(), 0);
+        world.turn(Vec::new(), false);
+        assert_eq!(std::fs::read_to_string(&world.sink).unwrap(), whole, "cut at {cut}");
+        assert_eq!(world.brain.as_ref().unwrap().passing.kept(), 0);
+    }
 }
 
 #[test]
@@ -472,6 +507,17 @@ fn jobs_hear_of_a_fault_while_the_disk_takes_nothing() {
     let state = world.tick();
     assert!(state.findings.iter().any(|shown| !shown.durable));
     assert!(wanted() > 0, "{:?}", state.findings);
+    let before = wanted();
+    let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
+    for shown in &state.findings {
+        world.config.rules.insert(shown.finding.code.clone(), off.clone());
+    }
+    let config = Box::new(world.config.clone());
+    world.turn(vec![Seen::Reloaded(config)], false);
+    assert!(world.tick().findings.is_empty());
+    world.brain.as_mut().unwrap().journal.fill_disk(false);
+    let state = world.tick();
+    assert_eq!((state.journal.waiting, wanted()), (0, before), "what is over is not told again");
 }
 
 #[test]

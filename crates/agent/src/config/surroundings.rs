@@ -34,7 +34,7 @@ pub(crate) fn look_around(config: &Config, lines: &Lines) -> Vec<Problem> {
         (
             "sink.file",
             config.sink.file.as_deref().map(shown).unwrap_or_default(),
-            config.sink.file.as_deref().and_then(sink),
+            config.sink.file.as_deref().and_then(|path| sink(path, &config.state_dir)),
         ),
     ];
     let wrong = looks.into_iter().filter_map(|(key, value, wrong)| {
@@ -125,7 +125,10 @@ fn group(name: Option<&str>) -> Option<String> {
     Some(format!("there is no such group; expected one of {GROUPS}, or its number{near}"))
 }
 
-fn sink(path: &Path) -> Option<String> {
+fn sink(path: &Path, state_dir: &Path) -> Option<String> {
+    if is_agents_own(path, state_dir) {
+        return Some("the agent keeps its own state there; expected another file".to_owned());
+    }
     if path.is_dir() {
         return Some("this is a folder; expected a file".to_owned());
     }
@@ -143,6 +146,17 @@ fn sink(path: &Path) -> Option<String> {
             place.display()
         )
     })
+}
+
+/// Whether the agent has a file of this name in its folder, or will have one.
+fn is_agents_own(path: &Path, state_dir: &Path) -> bool {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
+    let name = name.to_string_lossy();
+    let own = ["lock", "inventory.json", "hardware.json"].contains(&&*name)
+        || name.starts_with("findings-")
+        || name.ends_with(".part");
+    own && whole(parent) == whole(state_dir)
 }
 
 /// The number of a group, from `/etc/group`.
@@ -210,6 +224,22 @@ mod tests {
         assert!(wrong.contains("is taken by another program"), "{wrong}");
         assert!(wrong.contains("it has 205 bytes"), "{wrong}");
         assert!(wrong.contains("this is a folder; expected a file"), "{wrong}");
+    }
+
+    #[test]
+    fn a_sink_that_is_a_file_of_the_agents_own_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().display();
+        let names = ["lock", "inventory.json", "findings-000009.jsonl", "hardware.part"];
+        for (name, is_wrong) in names.map(|name| (name, true)).into_iter().chain([("x", false)]) {
+            let sink = format!("{dir}/../{}/{name}", folder.path().file_name().unwrap().display());
+            let wrong = wrong(&format!("state_dir = \"{dir}\"\n[sink]\nfile = \"{sink}\"\n"));
+            assert_eq!(
+                wrong.concat().contains("keeps its own state"),
+                is_wrong,
+                "{name}: {wrong:?}"
+            );
+        }
     }
 
     #[test]

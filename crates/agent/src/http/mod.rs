@@ -28,9 +28,6 @@ use crate::config::Metrics;
 use crate::jobs::Board;
 use crate::state::Published;
 
-/// A snapshot is made every second; one that is older than this was not.
-pub const SNAPSHOT_AGE_MAX_MS: i64 = 10_000;
-
 /// What handlers need.
 #[derive(Debug, Clone)]
 pub struct Pages {
@@ -85,13 +82,8 @@ pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
     let Some(state) = published.get() else {
         return vec!["the agent has only just started".to_owned()];
     };
-    let mut reasons: Vec<String> =
-        state.blind.iter().map(|it| format!("{}: {}", it.what, it.why)).collect();
-    let age_ms = now_ms - state.at.steady_ms;
-    if age_ms > SNAPSHOT_AGE_MAX_MS {
-        reasons.push(format!("brain: it has stood still for {} s", age_ms / 1000));
-    }
-    reasons
+    let still = state.standstill(now_ms);
+    state.blind.iter().chain(&still).map(|it| format!("{}: {}", it.what, it.why)).collect()
 }
 
 #[cfg(test)]

@@ -124,8 +124,11 @@ impl Board {
     pub(super) fn leave(&self, id: u64, now: Moment) {
         let mut inner = self.lock();
         let job = inner.clients.remove(&id).and_then(|client| client.job);
-        if let Some(job) = job {
-            inner.count_ranks(&job, now);
+        if let Some(key) = job {
+            inner.count_ranks(&key, now);
+            if let Some(job) = inner.jobs.get_mut(&key) {
+                job.left(id);
+            }
         }
     }
 
@@ -151,7 +154,8 @@ impl Board {
     }
 
     /// How many are connected.
-    pub fn clients(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn clients(&self) -> usize {
         self.lock().clients.len()
     }
 
@@ -182,6 +186,8 @@ impl Board {
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {
+            // It may have been worse before. Who was told then is not told again when it is worse once more.
+            self.lock().standing.remove(&finding.id);
             return;
         }
         let Finding { code, detail, subject, severity, action, .. } = finding;
@@ -262,8 +268,8 @@ impl Inner {
         Ok(())
     }
 
-    /// A job that nobody is connected for makes room, then one of the user who has most of them, and of those the one
-    /// that was silent for longest: nobody can push out the jobs of others.
+    /// A job that nobody is connected for makes room, whosever it is, then one of the user who has most of them; of either
+    /// the one that was silent for longest. Nobody can push out what runs of somebody who has fewer jobs.
     fn make_room(&mut self, job: &JobKey) {
         if self.jobs.len() < JOBS_MAX || self.jobs.contains_key(job) {
             return;
@@ -297,13 +303,9 @@ impl Inner {
                 let step_s = seconds.or(counted).filter(|step_s| *step_s > 0.0);
                 #[expect(clippy::cast_precision_loss, reason = "tokens of one step")]
                 let rate = tokens.zip(step_s).map(|(tokens, step_s)| tokens as f64 / step_s);
-                client.tokens_per_s = rate;
                 let (rank, pid, gpu) = (client.rank, client.pid, client.gpu().cloned());
                 job.step_ended(RankStep { rank, step, step_s, pid, gpu }, loss);
-                let ranks =
-                    self.clients.values().filter(|client| client.job.as_ref() == Some(&key));
-                let rates: Vec<f64> = ranks.filter_map(|client| client.tokens_per_s).collect();
-                job.state.tokens_per_s = (!rates.is_empty()).then(|| rates.iter().sum());
+                job.reached(id, rate);
             }
             Request::Phase { name } => job.state.phase = Some(bounded(&name)),
             Request::Oom { bytes_wanted } => {

@@ -32,7 +32,6 @@ pub(super) struct Client {
     gpus: BTreeSet<GpuUuid>,
     /// A step, and when it began on the clock that nobody sets.
     pub(super) began: Option<(u64, i64)>,
-    pub(super) tokens_per_s: Option<f64>,
     pub(super) told: BTreeSet<u64>,
     /// It does not know yet that its GPU is not here.
     owed_notice: Option<String>,
@@ -61,7 +60,6 @@ impl Client {
             whose: Whose::Unnamed,
             gpus: BTreeSet::new(),
             began: None,
-            tokens_per_s: None,
             told: BTreeSet::new(),
             owed_notice: None,
         }

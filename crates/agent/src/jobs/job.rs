@@ -22,6 +22,10 @@ pub(super) type JobKey = (u32, String);
 pub(super) struct Job {
     pub(super) state: JobState,
     steps: BTreeMap<u32, RankStep>,
+    /// Tokens a second, by connection: added up when somebody asks, since steps end far more often.
+    rates: BTreeMap<u64, f64>,
+    /// Connections that have ended; what they reached counts until another step ends.
+    gone: Vec<u64>,
     /// When its last rank left.
     left_ms: Option<i64>,
     /// Findings for which it was asked to save, while they are open.
@@ -59,7 +63,14 @@ impl Job {
             checkpoint_wanted_at: None,
             checkpoint_wanted_for: Vec::new(),
         };
-        Self { state, steps: BTreeMap::new(), left_ms: None, asked: BTreeSet::new() }
+        Self {
+            state,
+            steps: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            gone: Vec::new(),
+            left_ms: None,
+            asked: BTreeSet::new(),
+        }
     }
 
     /// A rank ended a step. A loss stays only with the step that it is of.
@@ -73,6 +84,24 @@ impl Job {
         }
         if self.steps.len() < RANKS_MAX || self.steps.contains_key(&rank) {
             self.steps.insert(rank, ended);
+        }
+    }
+
+    /// A connection's last step was so fast; none: nobody knows.
+    pub(super) fn reached(&mut self, connection: u64, tokens_per_s: Option<f64>) {
+        for gone in self.gone.drain(..) {
+            self.rates.remove(&gone);
+        }
+        match tokens_per_s {
+            Some(rate) => drop(self.rates.insert(connection, rate)),
+            None => drop(self.rates.remove(&connection)),
+        }
+    }
+
+    /// A connection has ended.
+    pub(super) fn left(&mut self, connection: u64) {
+        if self.rates.contains_key(&connection) {
+            self.gone.push(connection);
         }
     }
 
@@ -91,6 +120,7 @@ impl Job {
             slowest,
             slowest_over_median: over,
             fastest: timed().min_by(by_time).cloned(),
+            tokens_per_s: (!self.rates.is_empty()).then(|| self.rates.values().sum()),
             ..self.state.clone()
         }
     }
@@ -199,6 +229,21 @@ mod tests {
         job.cleared(7);
         job.was_asked(7, "Xid 48", at(40));
         assert_eq!(job.state.checkpoints_wanted, 4);
+    }
+
+    #[test]
+    fn what_ranks_reach_is_added_up_and_the_last_word_of_those_that_left_stays() {
+        let mut job = job();
+        assert_eq!(job.shown().tokens_per_s, None);
+        job.reached(1, Some(100.0));
+        job.reached(2, Some(50.0));
+        job.reached(1, Some(70.0));
+        job.left(1);
+        assert_eq!(job.shown().tokens_per_s, Some(120.0), "as it was at the last step");
+        job.reached(2, Some(60.0));
+        assert_eq!(job.shown().tokens_per_s, Some(60.0));
+        job.reached(2, None);
+        assert_eq!(job.shown().tokens_per_s, None);
     }
 
     #[test]

@@ -184,12 +184,20 @@ fn whoever_works_on_a_failing_gpu_is_told_once() {
         // Who comes later hears of what stands, until it is cleared.
         let mut late = Client::hello(&served, "late", "GPU-0").await;
         assert_eq!(late.hear().await.unwrap()["findings"][0], "5-0");
+        // Nor of one that has become less.
+        let less = finding(5, "GPU-0", Severity::Warning, Action::Investigate);
+        served.board.finding(at_s(0), &less, None);
+        let mut after = Client::hello(&served, "after", "GPU-0").await;
+        after.send(&json!({"type": "status"})).await;
+        assert_eq!(after.hear().await.unwrap()["v"], 1);
+        served.board.finding(at_s(0), &bad, None);
+        assert_eq!(after.hear().await.unwrap()["findings"][0], "5-0");
         served.board.cleared(&bad);
         let mut later = Client::hello(&served, "later", "GPU-0").await;
         later.send(&json!({"type": "status"})).await;
         assert_eq!(later.hear().await.unwrap()["v"], 1);
         let wanted: u64 = served.board.jobs().iter().map(|job| job.checkpoints_wanted).sum();
-        assert_eq!(wanted, 2);
+        assert_eq!(wanted, 3);
     });
 }
 

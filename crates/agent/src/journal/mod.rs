@@ -10,6 +10,7 @@
 //! deleted when they are too old or too many. A torn last line is cut; a damaged one is skipped and counted.
 
 mod fold;
+mod folder;
 mod reading;
 mod record;
 mod segment;
@@ -26,11 +27,12 @@ use jiff::{SignedDuration, Timestamp};
 pub use fold::Fold;
 pub use reading::look;
 pub use record::{Record, Snapshot, VERSION};
-pub use sink::{Backlog, Sink, SinkError};
+pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
 use farrier_fleet::health::Remembered;
+use folder::take;
 use reading::{Read, read};
 use segment::Segment;
 use waiting::Waiting;
@@ -59,6 +61,14 @@ pub enum JournalError {
     InUse {
         /// Which.
         dir: PathBuf,
+    },
+    /// Somebody else could put files of theirs in the place of the agent's.
+    #[error("the state folder `{}` is not the agent's own: {why}", dir.display())]
+    NotOwn {
+        /// Which.
+        dir: PathBuf,
+        /// Whose it is, or who may write to it.
+        why: String,
     },
     /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
@@ -98,17 +108,15 @@ pub struct Journal {
     recovery: Recovery,
     /// The wall clock may be wrong: nothing is too old by it.
     clock_doubted: bool,
+    /// Bytes from which on a segment is worth another try, where the state was too large to begin a new one.
+    rotate_from: u64,
 }
 
 impl Journal {
-    /// Opens the journal and folds what it holds. Every record is shown to `each` on the way.
-    pub fn open(
-        dir: &Path,
-        retention: Retention,
-        each: impl FnMut(&Record),
-    ) -> Result<Self, JournalError> {
+    /// Opens the journal and folds what it holds.
+    pub fn open(dir: &Path, retention: Retention) -> Result<Self, JournalError> {
         let lock = take(dir)?;
-        let Read { fold, mut segments, recovery } = match read(dir, each) {
+        let Read { fold, mut segments, recovery } = match read(dir, |_| ()) {
             // Nobody could make it: the disk takes nothing, and there is nothing to read.
             Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
                 Read::default()
@@ -130,6 +138,7 @@ impl Journal {
             dirty: recovery.torn_bytes > 0,
             recovery,
             clock_doubted: false,
+            rotate_from: 0,
         };
         match journal.mend() {
             Err(err) if !takes_nothing(&err) => {
@@ -151,7 +160,12 @@ impl Journal {
 
     /// Shows every record that is on disk, oldest first.
     pub fn each(&self, each: impl FnMut(&Record)) -> Result<(), JournalError> {
-        read(&self.dir, each).map(|_| ())
+        match read(&self.dir, each) {
+            Err(JournalError::Folder { err, .. }) if self.lock.is_none() && not_found(&err) => {
+                Ok(())
+            }
+            read => read.map(|_| ()),
+        }
     }
 
     /// What was found when it was opened.
@@ -237,7 +251,7 @@ impl Journal {
         self.dirty = true;
         if crash.is_due(Point::HalfWritten) {
             file.write_all(&bytes[..bytes.len() / 2])?;
-            std::process::abort();
+            crash.die();
         }
         file.write_all(bytes)?;
         crash.reach(Point::Written);
@@ -264,8 +278,9 @@ impl Journal {
         }
         let (number, good) = self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));
         if self.file.is_none() {
-            self.file = Some(segment::open(&segment::path(&self.dir, number))?);
+            let file = segment::open(&segment::path(&self.dir, number))?;
             segment::sync_dir(&self.dir)?;
+            self.file = Some(file);
         }
         if let Some(file) = self.file.as_ref().filter(|_| self.dirty) {
             file.set_len(good)?;
@@ -277,11 +292,13 @@ impl Journal {
 
     fn is_segment_full(&self, now: Timestamp) -> bool {
         let Some(segment) = self.segments.last() else { return true };
-        let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN);
+        // A state that is large next to the bound must not be written whole with every record.
+        let state = segment.snapshot_bytes.unwrap_or(0);
+        let most = (self.retention.bytes / SEGMENTS).max(SEGMENT_BYTES_MIN).max(2 * state);
         let old = segment.first.is_some_and(|first| now.duration_since(first) > SEGMENT_AGE_MAX);
         // The very first one needs no snapshot: there is nothing before it.
-        let bare = !segment.has_snapshot && segment.number > 1;
-        segment.bytes >= most || old || bare
+        let bare = segment.snapshot_bytes.is_none() && segment.number > 1;
+        (segment.bytes >= most || old || bare) && segment.bytes >= self.rotate_from
     }
 
     /// Begins a new segment with the whole state.
@@ -300,22 +317,30 @@ impl Journal {
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');
+        if line.len() > segment::LINE_BYTES_MAX {
+            // Nobody could read it: the history grows instead, until the state is smaller.
+            tracing::warn!(bytes = line.len(), "the state is too large to begin a segment with");
+            self.rotate_from =
+                self.segments.last().map_or(0, |last| last.bytes) + line.len() as u64;
+            return Ok(());
+        }
+        self.rotate_from = 0;
         // Under another name until it is whole, so that no segment ever lacks its snapshot.
         let part = path.with_extension("part");
-        let mut file = File::create(&part)?;
+        let mut file = folder::create(&part)?;
         file.write_all(&line)?;
         file.sync_all()?;
         fs::rename(&part, &path)?;
-        segment::sync_dir(&self.dir)?;
-        self.file = Some(segment::open(&path)?);
+        // From here on it stands for all before it: nothing may be written to those any more, whatever fails now.
         self.segments.push(Segment {
             number,
             bytes: line.len() as u64,
             first: Some(now),
             last: Some(now),
-            has_snapshot: true,
+            snapshot_bytes: Some(line.len() as u64),
         });
-        Ok(())
+        self.file = None;
+        self.mend()
     }
 
     /// Deletes closed segments that are too old or too many. What cannot be deleted is tried again
@@ -324,36 +349,27 @@ impl Journal {
     fn forget(&mut self, now: Timestamp) {
         let most =
             SignedDuration::from_hours(24) * i32::try_from(self.retention.days).unwrap_or(i32::MAX);
-        while self.segments.len() > 1 {
-            let [oldest, next, ..] = self.segments.as_slice() else { return };
-            let old = oldest.last.is_some_and(|ended| now.duration_since(ended) > most);
+        // A segment whose snapshot is damaged rests on the one before it, and goes with it.
+        while let Some(next) =
+            self.segments.iter().skip(1).position(|later| later.snapshot_bytes.is_some())
+        {
+            let resting = &self.segments[..=next];
+            let ended = resting.iter().filter_map(|segment| segment.last).max();
+            let old = ended.is_some_and(|ended| now.duration_since(ended) > most);
             let old = old && !self.clock_doubted;
-            if !next.has_snapshot || !(old || self.bytes() > self.retention.bytes) {
+            if !(old || self.bytes() > self.retention.bytes) {
                 return;
             }
-            let path = segment::path(&self.dir, oldest.number);
-            let gone = fs::remove_file(&path);
-            if let Err(err) = gone.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
-                tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
-                return;
+            for _ in 0..=next {
+                let path = segment::path(&self.dir, self.segments[0].number);
+                let gone = fs::remove_file(&path);
+                if let Err(err) = gone.or_else(|err| not_found(&err).then_some(()).ok_or(err)) {
+                    tracing::warn!(path = %path.display(), %err, "failed to delete an old segment");
+                    return;
+                }
+                self.segments.remove(0);
             }
-            self.segments.remove(0);
         }
-    }
-}
-
-/// Takes the folder for this agent; none: the disk takes nothing now.
-fn take(dir: &Path) -> Result<Option<File>, JournalError> {
-    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
-    let lock = match fs::create_dir_all(dir).and_then(|()| File::create(dir.join("lock"))) {
-        Ok(lock) => lock,
-        Err(err) if takes_nothing(&err) => return Ok(None),
-        Err(err) => return Err(folder(err)),
-    };
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(fs::TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
-        Err(fs::TryLockError::Error(err)) => Err(folder(err)),
     }
 }
 

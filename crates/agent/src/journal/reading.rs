@@ -47,7 +47,7 @@ pub(super) fn read(dir: &Path, mut each: impl FnMut(&Record)) -> Result<Read, Jo
             bytes: read.whole_bytes,
             first: read.first,
             last: read.last,
-            has_snapshot: read.has_snapshot,
+            snapshot_bytes: read.snapshot_bytes,
         });
     }
     Ok(seen)

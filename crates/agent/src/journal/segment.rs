@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::record::{Record, VERSION};
 
 /// No record comes near: a decision changes hundreds of findings of a few kilobytes at the very most.
-const LINE_BYTES_MAX: usize = 16 << 20;
+pub(super) const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub(super) struct Segment {
     pub(super) first: Option<Timestamp>,
     /// When its last record was written.
     pub(super) last: Option<Timestamp>,
-    /// Whether it begins with the whole state, so that those before it can go.
-    pub(super) has_snapshot: bool,
+    /// Bytes of the whole state that it begins with, so that those before it can go; none: it does not.
+    pub(super) snapshot_bytes: Option<u64>,
 }
 
 impl Segment {
     /// One that nothing was written to yet.
     pub(super) fn empty(number: u64) -> Self {
-        Self { number, bytes: 0, first: None, last: None, has_snapshot: false }
+        Self { number, bytes: 0, first: None, last: None, snapshot_bytes: None }
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) struct ReadSegment {
     pub(super) newer: Option<u32>,
     pub(super) first: Option<Timestamp>,
     pub(super) last: Option<Timestamp>,
-    pub(super) has_snapshot: bool,
+    pub(super) snapshot_bytes: Option<u64>,
 }
 
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
@@ -89,7 +89,7 @@ pub(super) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<Read
         match serde_json::from_slice::<Record>(&line) {
             Ok(record) if record.v == VERSION => {
                 if first {
-                    seen.has_snapshot = record.snapshot.is_some();
+                    seen.snapshot_bytes = record.snapshot.is_some().then_some(length);
                 }
                 seen.first = seen.first.or(Some(record.at));
                 seen.last = Some(record.at);

@@ -1,12 +1,13 @@
 //! A file of changes for shippers: every change that is on disk, exactly once.
 //!
 //! ```text
-//! {"v":1,"start":41}                                                the file begins after record 41
+//! {"v":1,"start":41}                                                what follows begins after record 41
 //! {"v":1,"seq":42,"n":1,"of":2,"at":"...","change":{"opened":{...}}}
 //! ```
 //!
 //! The last line says how far the journal was passed on. What the journal has beyond it is written when the
-//! agent starts; a torn last line is cut first. Whoever rotates the file sends SIGHUP afterwards.
+//! agent starts; a torn last line is cut first. Whoever rotates the file sends SIGHUP afterwards. A file that names a record
+//! which the journal does not have is of a journal that is gone: its records begin anew behind another `start`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -20,6 +21,9 @@ use super::record::Record;
 
 /// The version of the form of its lines.
 const VERSION: u32 = 1;
+
+/// What a file begins with, up to the number.
+const START: &str = "{\"v\":1,\"start\":";
 
 /// A line is one change; findings have a few kilobytes.
 const TAIL_BYTES: u64 = 1 << 20;
@@ -35,6 +39,12 @@ pub enum SinkError {
         /// Why.
         #[source]
         err: io::Error,
+    },
+    /// Something else is in it.
+    #[error("`{}` is not empty and no sink's: nothing was changed in it", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
     },
     /// It cannot be written.
     #[error("failed to write to the sink `{}`", path.display())]
@@ -64,15 +74,6 @@ struct Line<'c> {
     change: &'c Change,
 }
 
-/// A sink and the records that it lacks.
-#[derive(Debug)]
-pub struct Backlog {
-    /// The sink.
-    pub sink: Sink,
-    /// On disk, and not passed on before the agent ended.
-    pub lacks: Vec<Record>,
-}
-
 /// The sink.
 #[derive(Debug)]
 pub struct Sink {
@@ -84,30 +85,32 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Opens the file. One that is new begins after record `seq`.
-    pub fn open(path: &Path, seq: u64) -> Result<Self, SinkError> {
+    /// Opens the file for a journal whose last record is `last`. One that is new, or of another journal, begins after record
+    /// `from`.
+    pub fn open(path: &Path, from: u64, last: u64) -> Result<Self, SinkError> {
         let failed = |err| SinkError::Open { path: path.to_owned(), err };
         let mut file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
-        let (bytes, place) = tail(&mut file).map_err(failed)?;
+        let Tail { bytes, place, is_ours } = tail(&mut file).map_err(failed)?;
+        if !is_ours {
+            return Err(SinkError::Foreign { path: path.to_owned() });
+        }
         file.set_len(bytes).map_err(failed)?;
+        if let Some(Place { seq, .. }) = place.filter(|place| place.seq > last) {
+            tracing::warn!(seq, last, "the sink is ahead of the journal and begins anew");
+        }
+        let place = place.filter(|place| place.seq <= last);
         let mut sink = Self {
             path: path.to_owned(),
             file,
             bytes,
-            place: place.unwrap_or(Place { seq, n: usize::MAX }),
+            place: place.unwrap_or(Place { seq: from, n: usize::MAX }),
             dirty: false,
         };
         if place.is_none() {
-            sink.write(format!("{{\"v\":{VERSION},\"start\":{seq}}}\n").as_bytes())?;
+            sink.write(format!("{START}{from}}}\n").as_bytes())?;
         }
         Ok(sink)
-    }
-
-    /// The last record that a file at this path has something of; none where there is no such file.
-    pub fn reached(path: &Path) -> Option<u64> {
-        let mut file = File::open(path).ok()?;
-        tail(&mut file).ok()?.1.map(|place| place.seq)
     }
 
     /// Whether the file at the path is still the one that is open.
@@ -116,11 +119,6 @@ impl Sink {
         let id = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
         let open = self.file.metadata().as_ref().map(id).ok();
         open != std::fs::metadata(&self.path).as_ref().map(id).ok()
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The last record of which something was passed on.
@@ -170,8 +168,17 @@ impl Sink {
     }
 }
 
-/// Bytes up to the end of the last whole line, and the place that it names.
-fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
+/// How a file ends.
+struct Tail {
+    /// Bytes up to the end of the last whole line.
+    bytes: u64,
+    /// The place that it names.
+    place: Option<Place>,
+    /// Whether it is a sink's, be it one that ended in its very first line.
+    is_ours: bool,
+}
+
+fn tail(file: &mut File) -> io::Result<Tail> {
     #[derive(Deserialize)]
     struct Known {
         seq: Option<u64>,
@@ -184,6 +191,8 @@ fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let first = &bytes[..bytes.len().min(START.len())];
+    let is_begun = end == 0 && from == 0 && START.as_bytes().starts_with(first);
     bytes.truncate(end);
     let place = bytes.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let known: Known = serde_json::from_slice(line).ok()?;
@@ -193,5 +202,6 @@ fn tail(file: &mut File) -> io::Result<(u64, Option<Place>)> {
             Known { .. } => None,
         }
     });
-    Ok((from + end as u64, place))
+    let is_ours = place.is_some() || is_begun;
+    Ok(Tail { bytes: from + end as u64, place, is_ours })
 }

@@ -39,7 +39,7 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
 }
 
 fn open(dir: &Path) -> Journal {
-    Journal::open(dir, retention(64 << 20), |_| ()).unwrap()
+    Journal::open(dir, retention(64 << 20)).unwrap()
 }
 
 fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Change>) {
@@ -117,7 +117,7 @@ fn a_newer_form_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = segment::path(folder.path(), 1);
     fs::write(&path, "{\"v\":2,\"something\":\"else\"}\n").unwrap();
-    let err = Journal::open(folder.path(), retention(1 << 20), |_| ()).unwrap_err();
+    let err = Journal::open(folder.path(), retention(1 << 20)).unwrap_err();
     assert!(matches!(err, JournalError::Newer { version: 2, .. }), "{err}");
 }
 
@@ -136,7 +136,7 @@ fn the_form_of_version_1_reads() {
 fn one_agent_has_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path());
-    let err = Journal::open(folder.path(), retention(1 << 20), |_| ()).unwrap_err();
+    let err = Journal::open(folder.path(), retention(1 << 20)).unwrap_err();
     assert!(matches!(err, JournalError::InUse { .. }), "{err}");
     drop(journal);
     drop(open(folder.path()));
@@ -146,7 +146,7 @@ fn one_agent_has_the_folder() {
 fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = 1 << 20;
-    let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
     write(&mut journal, 0, 1, vec![Change::Opened(finding(1, 1))]);
     for turn in 0..200 {
         let changes = (2..=41).map(|id| Change::Updated(finding(id, turn))).collect();
@@ -157,7 +157,7 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     assert!(journal.segments[0].number > 1);
     let durable = journal.durable().clone();
     drop(journal);
-    let mut journal = Journal::open(folder.path(), retention(bytes), |_| ()).unwrap();
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
     assert_eq!(journal.durable(), &durable);
     assert_eq!(durable.open.len(), 41);
     // Three months later all but the newest are too old.
@@ -168,6 +168,81 @@ fn history_is_bounded_in_bytes_and_days_and_open_findings_outlive_it() {
     assert_eq!(journal.segments.len(), 1, "{:?}", journal.segments);
     assert_eq!(segment::list(folder.path()).unwrap().len(), 1);
     assert_eq!(journal.durable().open.len(), 41);
+}
+
+#[test]
+fn a_segment_that_was_begun_and_could_not_be_opened_is_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    // Whatever fails after the new name is there: here the lock, which is asked for again.
+    let lock = journal.lock.take();
+    assert!(journal.rotate(at(2)).is_err());
+    assert!(segment::path(folder.path(), 2).exists());
+    journal.lock = lock;
+    write(&mut journal, 3, 2, vec![Change::Opened(finding(2, 1))]);
+    let durable = journal.durable().clone();
+    assert_eq!(durable.open.len(), 2);
+    drop(journal);
+    assert_eq!(open(folder.path()).durable(), &durable);
+}
+
+#[test]
+fn a_large_state_is_not_written_whole_with_every_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    let large = |id| Change::Opened(Finding { text: "x".repeat(40_000), ..finding(id, 1) });
+    write(&mut journal, 1, 1, (1..=5).map(large).collect());
+    for turn in 0..20 {
+        write(&mut journal, 2, turn, vec![Change::Opened(finding(6, turn))]);
+    }
+    assert_eq!(journal.segments.last().unwrap().number, 2);
+    let durable = journal.durable().clone();
+    drop(journal);
+    let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    write(&mut journal, 3, 1, vec![Change::Opened(finding(6, 99))]);
+    assert_eq!(journal.segments.last().unwrap().number, 2, "nor after a start");
+    assert_eq!(durable.open.len(), journal.durable().open.len());
+}
+
+#[test]
+fn a_state_that_no_line_can_hold_survives_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    for id in 1..=18 {
+        let large = Finding { text: "x".repeat(1_000_000), ..finding(id, 1) };
+        write(&mut journal, 1, id, vec![Change::Opened(large)]);
+    }
+    let durable = journal.durable().clone();
+    drop(journal);
+    let journal = Journal::open(folder.path(), retention(1 << 20)).unwrap();
+    assert_eq!(journal.recovery(), &Recovery::default());
+    assert!(journal.durable() == &durable, "{} findings", journal.durable().open.len());
+}
+
+#[test]
+fn a_damaged_snapshot_does_not_end_retention() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = 1 << 20;
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
+    let fill = |journal: &mut Journal, to: u64| {
+        while journal.segments.last().unwrap().number < to {
+            let changes = (1..=40).map(|id| Change::Updated(finding(id, to))).collect();
+            write(journal, 1, 1, changes);
+        }
+    };
+    fill(&mut journal, 3);
+    drop(journal);
+    let path = segment::path(folder.path(), 2);
+    let text = fs::read_to_string(&path).unwrap().replacen("\"seq\"", "\"sXq\"", 1);
+    fs::write(&path, text).unwrap();
+    let mut journal = Journal::open(folder.path(), retention(bytes)).unwrap();
+    assert_eq!((journal.durable().open.len(), journal.recovery().damaged_lines), (40, 1));
+    fill(&mut journal, 20);
+    assert!(journal.bytes() <= bytes + (128 << 10), "{}", journal.bytes());
+    let durable = journal.durable().clone();
+    drop(journal);
+    assert_eq!(open(folder.path()).durable(), &durable);
 }
 
 #[test]
@@ -239,7 +314,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sink.jsonl");
     let mut journal = open(folder.path());
-    let mut sink = Sink::open(&path, journal.durable().seq).unwrap();
+    let mut sink = Sink::open(&path, 0, 0).unwrap();
     let mut records = Vec::new();
     for turn in 1..=4 {
         let changes =
@@ -256,11 +331,33 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
     let start = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     for cut in start..bytes.len() {
         fs::write(&path, &bytes[..cut]).unwrap();
-        let mut sink = Sink::open(&path, 99).unwrap();
+        let mut sink = Sink::open(&path, 4, 4).unwrap();
         for record in &records {
             sink.pass(record).unwrap();
         }
         assert_eq!(sunk(&path), whole, "cut at {cut}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_sink_is_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    write(&mut journal, 1, 1, vec![Change::Opened(finding(1, 1))]);
+    let path = folder.path().join("other");
+    let segment = fs::read_to_string(segment::path(folder.path(), 1)).unwrap();
+    for text in ["root:x:0:0\nlast line without an end", "one line", &segment] {
+        fs::write(&path, text).unwrap();
+        let err = Sink::open(&path, 1, 1).unwrap_err();
+        assert!(matches!(err, SinkError::Foreign { .. }), "{err}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    // One that was cut in its first line is one.
+    let first = "{\"v\":1,\"start\":1}\n";
+    for cut in 0..=first.len() {
+        fs::write(&path, &first[..cut]).unwrap();
+        drop(Sink::open(&path, 1, 1).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), first);
     }
 }
 
@@ -274,8 +371,8 @@ fn a_new_sink_begins_where_the_journal_is() {
         journal.note(at(1), BOOT, None, vec![Change::Opened(finding(id, 1))], Vec::new());
         records.extend(journal.flush(at(1), &Crash::default()).unwrap());
     }
-    drop(Sink::open(&path, 2).unwrap());
-    let mut sink = Sink::open(&path, 3).unwrap();
+    drop(Sink::open(&path, 2, 2).unwrap());
+    let mut sink = Sink::open(&path, 3, 3).unwrap();
     for record in &records {
         sink.pass(record).unwrap();
     }

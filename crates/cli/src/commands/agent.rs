@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use farrier_agent::brain::Chain;
 use farrier_agent::config::{self, ConfigError, Listen};
 use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
@@ -99,14 +100,18 @@ fn explained(err: AgentError) -> anyhow::Error {
             "one agent a node; another one for a test takes --state-dir, --socket and --listen"
                 .to_owned()
         }
+        AgentError::Journal(JournalError::NotOwn { .. }) => {
+            "a folder of the agent's user, to which not everybody may write; --state-dir names another"
+                .to_owned()
+        }
         AgentError::Journal(_) => {
             "the agent has to be able to write there; --state-dir names another folder".to_owned()
         }
         AgentError::Socket(_) => "--socket names another path".to_owned(),
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
-        AgentError::Start(_) => return err.into(),
+        AgentError::Start(_) | AgentError::Brain => return err.into(),
     };
-    Hinted::error(chain(&err), hint)
+    Hinted::error(Chain(&err).to_string(), hint)
 }
 
 /// What `--check-config` says of a wrong file.
@@ -124,17 +129,7 @@ fn unchecked(err: &ConfigError) -> anyhow::Error {
 
 /// A wrong configuration with every problem on a line of its own.
 fn whole(err: &ConfigError) -> String {
-    let ConfigError::Content { problems, .. } = err else { return chain(err) };
+    let ConfigError::Content { problems, .. } = err else { return Chain(err).to_string() };
     let lines: Vec<String> = problems.iter().map(|it| format!("\n  {it}")).collect();
     format!("the configuration {err}:{}", lines.concat())
-}
-
-fn chain(err: &dyn std::error::Error) -> String {
-    let mut text = err.to_string();
-    let mut cause = err.source();
-    while let Some(err) = cause {
-        text.push_str(&format!(": {err}"));
-        cause = err.source();
-    }
-    text
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::crash::gpu_address;
-use crate::world::{PATIENCE, World, find};
+use crate::world::{PATIENCE, World, find, skipped};
 
 #[test]
 fn a_quiet_node_is_healthy_and_says_what_it_costs() {
@@ -335,7 +335,7 @@ impl SmallDisk {
     fn at(path: std::path::PathBuf) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
         let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"])
             .arg(&path)
             .output();
         mount.is_ok_and(|ran| ran.status.success()).then_some(Self(path))
@@ -358,7 +358,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_found_and_what_happened_meanwhile_is_kept() {
     let world = World::of(1);
     let Some(disk) = SmallDisk::at(world.path("state")) else {
-        eprintln!("SKIPPED: this user may not mount; the journal's own tests fill a disk too");
+        skipped("this user may not mount; the journal's own tests fill a disk too");
         return;
     };
     let agent = world.agent().ready();

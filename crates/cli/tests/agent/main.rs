@@ -7,6 +7,7 @@ mod kill;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod brain;
 mod config;
 mod crash;
 mod faults;

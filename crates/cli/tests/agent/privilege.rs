@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::support::farrier;
-use crate::world::{World, command_for, is_root};
+use crate::world::{World, command_for, is_root, skipped};
 
 #[test]
 fn without_root_it_says_what_it_cannot_see() {
@@ -21,7 +21,7 @@ fn without_root_it_says_what_it_cannot_see() {
             fs::set_permissions(world.path(name), fs::Permissions::from_mode(mode)).unwrap();
         }
         if !nobody_can_run() {
-            eprintln!("SKIPPED: `setpriv` is missing, or the binary cannot be reached by others");
+            skipped("`setpriv` is missing, or the binary cannot be reached by others");
             return;
         }
         let mut as_nobody = Command::new("setpriv");

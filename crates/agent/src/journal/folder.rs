@@ -1,0 +1,119 @@
+//! The folder of the journal is the agent's alone.
+//!
+//! An agent may run as root, and its folder may be below `/tmp`: whoever can put a link in the place of a file there
+//! chooses what is written over.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+
+use super::{JournalError, takes_nothing};
+
+/// Everybody who is neither the owner nor of the group may write.
+const OTHERS_WRITE: u32 = 0o002;
+
+/// Takes the folder for this agent; none: the disk takes nothing now.
+pub(super) fn take(dir: &Path) -> Result<Option<File>, JournalError> {
+    let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
+    match DirBuilder::new().recursive(true).mode(0o755).create(dir) {
+        Err(err) if takes_nothing(&err) => return Ok(None),
+        made => made.map_err(folder)?,
+    }
+    // The link, where it is one, and what it leads to.
+    for meta in [fs::symlink_metadata(dir), fs::metadata(dir)] {
+        if let Some(why) = stranger(&meta.map_err(folder)?, own_uid()) {
+            return Err(JournalError::NotOwn { dir: dir.to_owned(), why });
+        }
+    }
+    // Its content is nobody's business, so that nothing is lost where it is something else.
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join("lock"));
+    let lock = match lock {
+        Err(err) if takes_nothing(&err) => return Ok(None),
+        lock => lock.map_err(folder)?,
+    };
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(fs::TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
+        Err(fs::TryLockError::Error(err)) => Err(folder(err)),
+    }
+}
+
+/// Makes a file anew, and never writes through a link that has its name.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+        _ => OpenOptions::new().write(true).create_new(true).open(path),
+    }
+}
+
+/// Who else could put files there.
+fn stranger(meta: &Metadata, own: Option<u32>) -> Option<String> {
+    let owner = meta.uid();
+    if owner != 0 && own.is_some_and(|own| own != owner) {
+        return Some(format!("user {owner} owns it"));
+    }
+    let open = meta.mode() & OTHERS_WRITE != 0 && !meta.is_symlink();
+    open.then(|| format!("everybody may write to it (mode {:o})", meta.mode() & 0o7777))
+}
+
+/// The user as whom files are made; none: the kernel does not say.
+fn own_uid() -> Option<u32> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // Real, effective, saved, of the file system.
+    ids.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_own_or_write_to_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("state");
+        drop(take(&dir).unwrap());
+        let mode = fs::metadata(&dir).unwrap().mode();
+        assert_eq!(mode & 0o022, 0, "{mode:o}");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
+        let err = take(&dir).unwrap_err().to_string();
+        assert!(
+            err.ends_with("is not the agent's own: everybody may write to it (mode 1777)"),
+            "{err}"
+        );
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
+        drop(take(&dir).unwrap());
+        // A link of one's own is as good as the folder.
+        let link = folder.path().join("link");
+        symlink(&dir, &link).unwrap();
+        drop(take(&link).unwrap());
+        let meta = fs::metadata(&dir).unwrap();
+        assert_eq!(own_uid(), Some(meta.uid()));
+        assert_eq!(stranger(&meta, Some(meta.uid())), None);
+        std::os::unix::fs::chown(&dir, Some(1234), None).map_or_else(
+            |err| assert_eq!(err.kind(), io::ErrorKind::PermissionDenied),
+            |()| {
+                let err = take(&dir).unwrap_err().to_string();
+                assert!(err.ends_with("user 1234 owns it"), "{err}");
+            },
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        fs::write(&precious, "content").unwrap();
+        let dir = folder.path().join("state");
+        fs::create_dir(&dir).unwrap();
+        for name in ["lock", "findings-000002.part"] {
+            symlink(&precious, dir.join(name)).unwrap();
+        }
+        drop(take(&dir).unwrap());
+        drop(create(&dir.join("findings-000002.part")).unwrap());
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "content");
+    }
+}
