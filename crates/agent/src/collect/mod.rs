@@ -90,6 +90,8 @@ pub(crate) struct Surroundings {
     pub program: PathBuf,
     /// The facts that the node is judged by.
     pub facts: &'static FactSet,
+    /// The GPUs that this boot has shown before.
+    pub gpus: Vec<GpuIdentity>,
     /// Where to go on in the kernel log.
     pub kernel_after: Option<u64>,
 }
@@ -156,6 +158,7 @@ mod tests {
             config: Config::default(),
             program: PathBuf::new(),
             facts: FactSet::embedded(),
+            gpus: Vec::new(),
             kernel_after: None,
         };
         let panics = surroundings.clone();

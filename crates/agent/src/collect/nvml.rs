@@ -39,6 +39,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
+    settings.known.clone_from(&surroundings.gpus);
     settings.deadline = duration(config.probe.deadline_s);
     settings.avoid = duration(config.probe.avoid_s);
     let mut holders = Holders::new(Root::unrecorded(&config.root));

@@ -213,7 +213,7 @@ impl Rehearsal {
                     batch.samples.extend(report.samples);
                 }
                 // What it says of the node it says in reports as well.
-                ProbeSaid::Refused { .. } | ProbeSaid::Back => {}
+                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
                 other => panic!("{other:?}"),
             }
         }

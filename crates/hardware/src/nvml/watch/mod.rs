@@ -141,6 +141,8 @@ pub struct WatchSettings {
     /// Makes the command of a child. It should run the very file that the parent runs: both sides of the wire are
     /// of one build.
     pub command: Box<dyn FnMut() -> Command + Send>,
+    /// GPUs that are known already: one that cannot be opened does not say who it is.
+    pub known: Vec<GpuIdentity>,
     /// How long an answer may take.
     pub deadline: Duration,
     /// How long loading, initialisation and the first inventory may take.
@@ -156,6 +158,7 @@ impl WatchSettings {
     pub fn new(command: impl FnMut() -> Command + Send + 'static) -> Self {
         Self {
             command: Box::new(command),
+            known: Vec::new(),
             deadline: Duration::from_secs(5),
             start_deadline: Duration::from_secs(30),
             avoid: Duration::from_secs(300),
@@ -225,5 +228,6 @@ fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processe
         start: settings.start_deadline,
         avoid: settings.avoid,
     };
-    supervisor::Supervisor::new(child::Processes { command: settings.command }, deadlines)
+    let children = child::Processes { command: settings.command };
+    supervisor::Supervisor::new(children, deadlines, settings.known)
 }

@@ -82,7 +82,7 @@ pub(super) struct Supervisor<C: Children> {
 }
 
 impl<C: Children> Supervisor<C> {
-    pub(super) fn new(children: C, deadlines: Deadlines) -> Self {
+    pub(super) fn new(children: C, deadlines: Deadlines, known: Vec<GpuIdentity>) -> Self {
         Self {
             children,
             deadlines,
@@ -94,7 +94,7 @@ impl<C: Children> Supervisor<C> {
             answers: false,
             stuck_said: None,
             quiet: None,
-            inventory: Vec::new(),
+            inventory: known,
             avoided: BTreeMap::new(),
             calls: BTreeMap::new(),
             calls_said: BTreeSet::new(),
@@ -299,7 +299,7 @@ impl<C: Children> Supervisor<C> {
         };
         if let Some(count) = answer.count {
             let count = count.map(f64::from);
-            self.node_samples(Some(count), stuck, &mut report.samples);
+            self.node_samples(Some((count, answer.shut)), stuck, &mut report.samples);
         } else if news {
             self.node_samples(None, stuck, &mut report.samples);
         }

@@ -173,7 +173,7 @@ impl Test {
             start: Duration::from_secs(30),
             avoid: Duration::from_secs(300),
         };
-        let supervisor = Supervisor::new(Rc::clone(&world), deadlines);
+        let supervisor = Supervisor::new(Rc::clone(&world), deadlines, Vec::new());
         Self { world, supervisor, now: Duration::ZERO, quiesce: false }
     }
 
