@@ -246,13 +246,14 @@ impl Brain {
         // A disk that refuses is not asked with every line of a storm.
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
         let due =
-            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_place_due(now));
+            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_rest_due(now));
         let mut noted = Vec::new();
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
             noted.clone_from(&changes);
-            self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
+            let told = self.engine.take_told();
+            self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered, told);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
             return false;
@@ -284,12 +285,13 @@ impl Brain {
         due
     }
 
-    /// Whether only the place in the kernel log is to be written.
-    fn is_place_due(&self, now: Moment) -> bool {
+    /// Whether only the place in the kernel log is to be written, or at the end what the driver told of recovery.
+    fn is_rest_due(&self, now: Moment) -> bool {
         let cursor = self.kernel.cursor();
         let moved =
             cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
-        moved && (self.leaving || self.pending.is_place_due(now, self.started))
+        let is_place_due = moved && (self.leaving || self.pending.is_place_due(now, self.started));
+        is_place_due || self.leaving && self.engine.has_told()
     }
 
     /// One line in the log for each change that people care about, and word to the jobs.

@@ -30,7 +30,7 @@ pub use sink::{Backlog, Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
-use farrier_fleet::health::Remembered;
+use farrier_fleet::health::{LastTold, Remembered};
 use reading::{Read, read};
 use segment::Segment;
 use waiting::Waiting;
@@ -188,6 +188,7 @@ impl Journal {
         kernel_seq: Option<u64>,
         changes: Vec<Change>,
         remembered: Vec<Remembered>,
+        told: Vec<LastTold>,
     ) {
         let record = Record {
             v: VERSION,
@@ -198,6 +199,7 @@ impl Journal {
             snapshot: None,
             changes,
             remembered,
+            told,
         };
         self.next.apply(&record);
         self.waiting.push(record);
@@ -297,6 +299,7 @@ impl Journal {
             snapshot: Some(self.durable.snapshot()),
             changes: Vec::new(),
             remembered: Vec::new(),
+            told: Vec::new(),
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');

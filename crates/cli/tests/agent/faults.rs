@@ -78,6 +78,28 @@ fn a_gpu_that_is_lost_while_no_agent_runs_has_its_name_in_the_same_boot() {
 }
 
 #[test]
+fn a_gpu_that_is_reset_while_no_agent_runs_is_well_for_the_next() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    world.inject(&["--gpu", "1", "recovery-action", "1"]);
+    world.inject(&["--gpu", "1", "xid", "95"]);
+    agent.until(|status| {
+        ["gpu.xid", "gpu.recovery-reset"].iter().all(|code| find(status, code).is_some())
+    });
+    agent.stop();
+    world.inject(&["--gpu", "1", "recovery-action", "0"]);
+    let agent = world.agent();
+    agent.until(|status| find(status, "gpu.xid").is_none());
+    let why = |(kind, finding): (String, Value)| {
+        (kind == "cleared" && finding["code"] == "gpu.xid")
+            .then(|| finding["cleared"]["why"].clone())
+    };
+    let why = world.sunk().into_iter().find_map(why).unwrap();
+    assert_eq!(why, "the GPU was reset, or its driver asks for no recovery any more");
+    agent.stop();
+}
+
+#[test]
 fn a_lost_gpu_is_found_and_comes_back() {
     let world = World::new();
     let agent = world.agent().ready();

@@ -273,6 +273,7 @@ impl Rehearsal {
             next_id: self.engine.next_id(),
             remembered: self.remembered.clone(),
             boot: self.boots.to_string(),
+            ..Saved::default()
         };
         let (watcher, host) = lookers(&self.node);
         std::mem::replace(&mut self.watcher, watcher).end();

@@ -11,6 +11,7 @@ mod events;
 mod ledger;
 mod repeats;
 mod table;
+mod told;
 mod values;
 mod watch;
 mod words;
@@ -23,6 +24,7 @@ use farrier_facts::xid::XidFacts;
 
 pub use repeats::Remembered;
 pub use table::SignalValues;
+pub use told::LastTold;
 
 use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
@@ -32,6 +34,7 @@ use super::signal::Signal;
 use ledger::{Key, Ledger, Verdict};
 use repeats::Counted;
 use table::Table;
+use told::Told;
 use watch::{Truth, Watch};
 
 /// The rule's code under which a check's item becomes a finding.
@@ -46,6 +49,8 @@ pub struct Saved {
     pub next_id: u64,
     /// Events that repeat rules count.
     pub remembered: Vec<Remembered>,
+    /// What the driver last told of recovery.
+    pub told: Vec<LastTold>,
     /// The boot in which it was kept.
     pub boot: String,
 }
@@ -88,7 +93,7 @@ pub struct Engine {
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
     /// What the driver last told of recovery.
-    told: BTreeMap<(usize, Signal), f64>,
+    told: Told,
     /// What recovered in this turn.
     recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
@@ -119,7 +124,7 @@ impl Engine {
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
-            told: BTreeMap::new(),
+            told: Told::default(),
             recoveries: Vec::new(),
             unseen: None,
         }
@@ -134,7 +139,9 @@ impl Engine {
             let at = Moment { steady_ms: now.steady_ms - ago_ms, wall: event.at };
             self.count(event, at);
         }
-        if saved.boot != boot {
+        if saved.boot == boot {
+            self.told.restore(saved.told, &mut self.table);
+        } else {
             self.recovered(|_| true, "the node was rebooted", now);
             let of_values =
                 |key: &&Key| self.rules.get(&key.code).is_some_and(|it| !it.when.is_empty());
@@ -159,7 +166,7 @@ impl Engine {
         let asked = |subject: &Subject| {
             let place = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
             // What was last told: the driver falls silent when it matters most.
-            self.told.get(&(place, Signal::GpuRecoveryAction)).map(|value| whole(*value))
+            self.told.get(place, Signal::GpuRecoveryAction).map(whole)
         };
         self.ledger.outrank(&self.facts, asked);
         Decision { changes: self.ledger.take_changes(), remembered }
@@ -194,6 +201,16 @@ impl Engine {
     /// Open findings, by code and subject.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.ledger.iter().map(|(_, open)| &open.finding)
+    }
+
+    /// Whether the driver told something of recovery that was not taken yet.
+    pub fn has_told(&self) -> bool {
+        self.told.has_news()
+    }
+
+    /// What the driver told of recovery since this was last taken, for the journal.
+    pub fn take_told(&mut self) -> Vec<LastTold> {
+        self.told.take_news(&self.table)
     }
 
     /// The id that the next finding gets.

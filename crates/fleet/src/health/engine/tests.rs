@@ -234,6 +234,7 @@ fn repeats_are_known_after_a_restart_and_a_reboot() {
             next_id: engine.next_id(),
             remembered: remembered.clone(),
             boot: boot.to_owned(),
+            ..Saved::default()
         };
     }
 }
@@ -282,7 +283,13 @@ fn a_restart_does_not_end_what_its_window_still_holds() {
     let findings: Vec<Finding> = first.findings().cloned().collect();
     let mut second = engine();
     second.restore(
-        Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() },
+        Saved {
+            findings,
+            next_id: 1,
+            remembered: Vec::new(),
+            boot: "a".to_owned(),
+            ..Saved::default()
+        },
         "a",
         at(20),
     );
@@ -319,12 +326,74 @@ fn the_drivers_word_holds_while_it_is_silent() {
     assert_eq!(pending.action, Action::RebootNode);
 }
 
+/// What a journal would keep of it.
+fn kept(engine: &mut Engine) -> Saved {
+    Saved {
+        findings: engine.findings().cloned().collect(),
+        next_id: engine.next_id(),
+        told: engine.take_told(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    }
+}
+
+#[test]
+fn a_reset_while_no_agent_runs_is_noticed_by_the_next() {
+    let told = [
+        (Signal::GpuRecoveryAction, 1.0, 0.0),
+        (Signal::GpuEccCorrected, 12.0, 0.0),
+        (Signal::GpuEnergy, 5_000.75, 17.5),
+    ];
+    for (signal, before, after) in told {
+        let mut first = engine();
+        first.observe(at(0), &sample(gpu(1), signal, before));
+        first.observe(at(1), &xid(95, "0000:1c:00", at(1), "a"));
+        let saved = kept(&mut first);
+        assert!(!first.has_told());
+        let mut same = engine();
+        same.restore(saved.clone(), "a", at(5));
+        let changes = same.observe(at(6), &sample(gpu(1), signal, before)).changes;
+        assert!(!codes(&changes).iter().any(|(what, _)| *what == "cleared"), "{changes:?}");
+        assert!(!same.has_told(), "{signal} is what it was");
+        let mut reset = engine();
+        reset.restore(saved.clone(), "a", at(5));
+        let changes = reset.observe(at(6), &sample(gpu(1), signal, after)).changes;
+        assert!(codes(&changes).contains(&("cleared", "gpu.xid".to_owned())), "{signal}");
+        // What was told in another boot tells nothing of this one.
+        let mut rebooted = engine();
+        rebooted.restore(saved, "b", at(5));
+        rebooted.observe(at(6), &xid(95, "0000:1c:00", at(6), "b"));
+        let changes = rebooted.observe(at(7), &sample(gpu(1), signal, after)).changes;
+        assert!(!codes(&changes).contains(&("cleared", "gpu.xid".to_owned())), "{signal}");
+    }
+}
+
+#[test]
+fn the_drivers_word_holds_after_a_restart_while_it_is_silent() {
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
+    first.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 2.0));
+    let mut second = engine();
+    second.restore(kept(&mut first), "a", at(5));
+    let changes = second.observe(at(6), &sample(gpu(1), Signal::GpuRowsPending, 0.0)).changes;
+    assert_eq!(changes, []);
+    let pending = second.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
+    assert_eq!(pending.action, Action::RebootNode);
+    assert_eq!(pending.action_by, super::super::finding::ActionBy::Driver);
+}
+
 #[test]
 fn a_reboot_clears_what_it_mends() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuEccUncorrected, 1.0));
     let findings: Vec<Finding> = engine.findings().cloned().collect();
-    let saved = Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() };
+    let saved = Saved {
+        findings,
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
     let mut same = super::tests::engine();
     assert!(same.restore(saved.clone(), "a", at(5)).is_empty());
     assert_eq!(same.findings().count(), 1);
@@ -340,7 +409,13 @@ fn a_part_that_was_replaced_takes_its_findings_along() {
     first.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
     first.observe(at(0), &sample(gpu(1), Signal::GpuRowsFailed, 1.0));
     let findings: Vec<Finding> = first.findings().cloned().collect();
-    let saved = Saved { findings, next_id: 2, remembered: Vec::new(), boot: "a".to_owned() };
+    let saved = Saved {
+        findings,
+        next_id: 2,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
     let mut second = engine();
     assert!(second.restore(saved, "b", at(100)).is_empty());
     for second_of_boot in 100..700 {

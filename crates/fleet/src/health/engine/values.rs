@@ -85,7 +85,7 @@ impl Engine {
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
         let Some(value) = value.filter(|_| tells.contains(&signal)) else { return };
         // A reset makes the GPU unreadable for a while: what counts is what was last told.
-        let Some(before) = self.told.insert((place, signal), value) else { return };
+        let Some(before) = self.told.insert(place, signal, value) else { return };
         let recovered = match signal {
             NodeDriverLoaded => before < 1.0 && value >= 1.0,
             GpuRecoveryAction => before >= 1.0 && value < 1.0,
