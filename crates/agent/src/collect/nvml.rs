@@ -69,7 +69,6 @@ fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
         ProbeSaid::Died { why } => format!("the child that asks it died: {why}"),
         ProbeSaid::NoLibrary { why } => format!("there is no library: {why}"),
         ProbeSaid::Refused { error } => format!("it refused to start: {error}"),
-        ProbeSaid::Quiet { .. } => "it is not asked, as was ordered".to_owned(),
     };
     Seen::NvmlBlind { why }
 }
