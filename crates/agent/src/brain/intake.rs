@@ -20,10 +20,6 @@ impl Brain {
                 self.values.processes = None;
                 self.own.nvml_blind = Some(why);
                 self.own.nvml_is_ill = true;
-                if self.engine.inventory().is_empty() && batch.inventory.is_none() {
-                    let kept = self.inventory.gpus();
-                    batch.inventory = (!kept.is_empty()).then(|| kept.to_vec());
-                }
             }
             Seen::NvmlBack => {
                 tracing::info!("NVML answers for all again");

@@ -346,11 +346,15 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
     world.line(1, XID_48);
     world.kill();
     assert_eq!(world.start_blind(), Some(1));
-    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    // Before NVML has said anything, and after it was said to hang.
     world.line(2, XID_48);
+    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    world.line(3, XID_48);
     world.tick();
     let state = world.tick();
-    assert_eq!(world.count("gpu.xid"), Some(2), "{:?}", state.findings);
+    assert_eq!(world.count("gpu.xid"), Some(3), "{:?}", state.findings);
+    let on_one = state.findings.iter().filter(|it| it.finding.code == "gpu.xid");
+    assert_eq!(on_one.count(), 1, "not once for the address and once for the GPU");
     assert_eq!(state.values.gpus.len(), 1);
 }
 

@@ -70,10 +70,11 @@ impl Known {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until NVML has answered or is known not to.
-    fn wait_settled(&self, time: Duration) {
+    /// Waits until NVML has answered or is known not to; whether that is so.
+    fn wait_settled(&self, time: Duration) -> bool {
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_timeout_while(guard, time, |known| !known.settled));
+        let waited = self.changed.wait_timeout_while(guard, time, |known| !known.settled);
+        waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 }
 

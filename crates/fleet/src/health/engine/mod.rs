@@ -218,6 +218,11 @@ impl Engine {
         self.ledger.next_id()
     }
 
+    /// The GPUs that this boot has shown, before they are counted: what names an address finds its GPU.
+    pub fn know(&mut self, inventory: &[GpuIdentity]) {
+        self.table.set_inventory(inventory);
+    }
+
     /// The GPUs as they were last counted.
     pub fn inventory(&self) -> &[GpuIdentity] {
         self.table.inventory()
