@@ -327,6 +327,33 @@ fn without_a_kernel_log_nvml_tells_of_xids() {
 }
 
 #[test]
+fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_list() {
+    let nameless = GpuIdentity {
+        uuid: GpuUuid("GPU-0".to_owned()),
+        index: 0,
+        minor: None,
+        pci: None,
+        name: None,
+    };
+    for (inventory, name) in [(vec![nameless], "GPU 0"), (Vec::new(), "GPU GPU-0")] {
+        let mut world = World::new();
+        let why = "may not be read".to_owned();
+        world.turn(vec![Seen::Kernel(KernelLog::Unreadable { why })], false);
+        let xids = vec![(GpuUuid("GPU-0".to_owned()), 79)];
+        let (collector, inventory) = (Some(Collector::NvmlFast), Some(inventory));
+        let report = Report { collector, inventory, xids, ..Report::default() };
+        world.turn(vec![Seen::Report(report)], false);
+        let state = world.tick();
+        let found = state.findings.iter().find(|it| it.finding.code == "gpu.xid").unwrap();
+        assert_eq!(found.finding.subject, Subject::Gpu(GpuUuid("GPU-0".to_owned())));
+        let said = serde_json::to_string(&found.finding).unwrap();
+        assert!(said.contains(&format!("of {name}, told by NVML")), "{said}");
+        assert!(!said.contains(intake::NOWHERE), "{said}");
+        assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
+    }
+}
+
+#[test]
 fn nothing_is_healthy_before_it_was_seen() {
     let mut world = World::new();
     let state = world.tick();

@@ -244,7 +244,7 @@ impl Rehearsal {
                     text.push(b'\n');
                     let seen = |event| {
                         let line = String::from_utf8_lossy(&text).into_owned();
-                        KernelEvent { event, line, boot: boot.clone(), at: now }
+                        KernelEvent { event, line, gpu: None, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
                     self.decoder.settle(|event| batch.kernel.push(seen(event)));

@@ -187,6 +187,7 @@ fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
         .map(|event| super::super::observation::KernelEvent {
             event,
             line: line.trim_end().to_owned(),
+            gpu: None,
             boot: boot.to_owned(),
             at: when,
         })
