@@ -97,6 +97,11 @@ pub(crate) struct Surroundings {
     pub kernel_after: Option<u64>,
 }
 
+const NVML: [Collector; 4] =
+    [Collector::NvmlFast, Collector::NvmlMedium, Collector::NvmlSlow, Collector::NvmlRare];
+const HOST: [Collector; 4] =
+    [Collector::HostFast, Collector::HostMedium, Collector::HostSlow, Collector::HostRare];
+
 /// Starts them all.
 pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
     let known = Arc::new(Known::default());
@@ -110,9 +115,9 @@ pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHand
         })?);
         Ok(())
     };
-    start("nvml", &[Collector::NvmlFast, Collector::NvmlMedium, Collector::NvmlSlow], nvml::run)?;
+    start("nvml", &NVML, nvml::run)?;
     start("kernel", &[Collector::Kernel], kernel::run)?;
-    start("host", &[Collector::HostFast, Collector::HostMedium, Collector::HostSlow], host::run)?;
+    start("host", &HOST, host::run)?;
     start("check", &[Collector::Check], check::run)?;
     Ok(threads)
 }

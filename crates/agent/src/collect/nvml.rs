@@ -83,13 +83,13 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
     };
     let answered = !report.samples.iter().any(|sample| silent(sample.signal, &sample.reading));
     let collector = match report.tier {
-        Tier::Fast => Some(Collector::NvmlFast),
-        Tier::Medium => Some(Collector::NvmlMedium),
-        Tier::Slow => Some(Collector::NvmlSlow),
-        Tier::Rare => None,
+        Tier::Fast => Collector::NvmlFast,
+        Tier::Medium => Collector::NvmlMedium,
+        Tier::Slow => Collector::NvmlSlow,
+        Tier::Rare => Collector::NvmlRare,
     };
     Report {
-        collector: collector.filter(|_| answered),
+        collector: answered.then_some(collector),
         inventory: report.inventory,
         samples: report.samples,
         processes: report.processes.map(|processes| holders.of(&processes)),
