@@ -71,6 +71,8 @@ pub struct Coverage {
     pub watched: BTreeMap<String, usize>,
     /// Code, subject and the signal that the part does not have.
     pub unsupported: Vec<(String, Subject, Signal)>,
+    /// By code: how many subjects have too few peers to be compared with.
+    pub alone: BTreeMap<String, usize>,
     /// By code: how many subjects it has not watched for a window yet.
     pub early: BTreeMap<String, usize>,
     /// Code, subject and why nothing is known of it now.
@@ -241,6 +243,7 @@ impl Engine {
             let subject = self.table.subject(*subject).clone();
             match &watch.truth {
                 Truth::Unsupported(signal) => coverage.unsupported.push((code, subject, *signal)),
+                Truth::Alone => *coverage.alone.entry(code).or_default() += 1,
                 Truth::Early | Truth::Unread(_) => *coverage.early.entry(code).or_default() += 1,
                 Truth::Unknown(why) => coverage.blind.push((code, subject, why.clone())),
                 Truth::Holds | Truth::HoldsNot => *coverage.watched.entry(code).or_default() += 1,

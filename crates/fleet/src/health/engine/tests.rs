@@ -477,6 +477,26 @@ fn rules_can_be_changed_while_findings_are_open() {
 }
 
 #[test]
+fn with_too_few_peers_a_comparison_is_not_watched() {
+    for (gpus, is_watched) in [(3, false), (4, true)] {
+        let mut engine = engine();
+        let width = |index| Sample {
+            subject: gpu(index),
+            signal: Signal::GpuPcieWidth,
+            reading: Reading::Value(if index == 0 { 8.0 } else { 16.0 }),
+            note: None,
+        };
+        let samples: Vec<Sample> = (0..gpus).map(width).collect();
+        let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+        let opened = (0..200).any(|second| !engine.observe(at(second), &batch).changes.is_empty());
+        assert_eq!(opened, is_watched, "{gpus}");
+        let coverage = engine.coverage();
+        assert_eq!(coverage.watched.contains_key("gpu.pcie-below-peers"), is_watched);
+        assert_eq!(coverage.alone.contains_key("gpu.pcie-below-peers"), !is_watched);
+    }
+}
+
+#[test]
 fn every_signal_that_tells_of_trouble_is_watched() {
     // Counters and flags that no rule looks at, and why.
     let excused = [

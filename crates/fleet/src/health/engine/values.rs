@@ -130,6 +130,16 @@ impl Engine {
             self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
         let mut tried: Vec<Tried> =
             places.map(|(place, watch)| self.try_one(rule, place, watch, now)).collect();
+        let compares = rule.when.iter().any(|it| matches!(it.limit, Limit::Peers { .. }));
+        let has_it = |it: &&mut Tried| !matches!(it.truth, Truth::Unsupported(_));
+        if compares && tried.iter_mut().filter(has_it).count() <= PEERS_MIN {
+            // It can never hold here. One that is open, from a time with more of them, is over.
+            for it in tried.iter_mut().filter(has_it) {
+                let is_open = self.watches.get(&(at, it.place)).is_some_and(|watch| watch.is_open);
+                it.truth = if is_open { Truth::HoldsNot } else { Truth::Alone };
+            }
+            return tried;
+        }
         for (clause_at, clause) in rule.when.iter().enumerate() {
             let Limit::Peers { times } = clause.limit else { continue };
             let values: Vec<(usize, f64)> = tried
