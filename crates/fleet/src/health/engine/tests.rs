@@ -497,6 +497,33 @@ fn with_too_few_peers_a_comparison_is_not_watched() {
 }
 
 #[test]
+fn a_link_that_is_down_is_not_also_slow() {
+    let mut engine = engine();
+    let link = |link, signal, value| Sample {
+        subject: Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link },
+        signal,
+        reading: Reading::Value(value),
+        note: None,
+    };
+    let speeds = [0.0, 13_000.0, 26_562.0, 26_562.0, 26_562.0, 26_562.0];
+    let samples: Vec<Sample> = (0..)
+        .zip(speeds)
+        .flat_map(|(number, speed)| {
+            let active = f64::from(u8::from(speed > 0.0));
+            let speed = link(number, Signal::LinkSpeed, speed);
+            [link(number, Signal::LinkActive, active), speed]
+        })
+        .collect();
+    let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+    for second in 0..120 {
+        engine.observe(at(second), &batch);
+    }
+    let found: Vec<_> = engine.findings().map(|it| (it.code.as_str(), &it.subject)).collect();
+    let of = |number| Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+    assert_eq!(found, [("link.down", &of(0)), ("link.slow", &of(1))]);
+}
+
+#[test]
 fn every_signal_that_tells_of_trouble_is_watched() {
     // Counters and flags that no rule looks at, and why.
     let excused = [
