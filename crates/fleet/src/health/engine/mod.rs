@@ -31,7 +31,7 @@ use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject
 use super::rule::Limit;
 use super::rules::Rules;
 use super::signal::Signal;
-use ledger::{Key, Ledger, Verdict};
+use ledger::{Asked, Key, Ledger, Verdict};
 use repeats::Counted;
 use table::Table;
 use told::Told;
@@ -168,7 +168,10 @@ impl Engine {
         let asked = |subject: &Subject| {
             let place = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
             // What was last told: the driver falls silent when it matters most.
-            self.told.get(place, Signal::GpuRecoveryAction).map(whole)
+            let (value, at_ms) = self.told.get(place, Signal::GpuRecoveryAction)?;
+            let latest = self.table.latest(place, Signal::GpuRecoveryAction);
+            let speaks = latest.is_some_and(|reading| reading.value().is_some());
+            Some(Asked { value: whole(value), silent_since_ms: (!speaks).then_some(at_ms) })
         };
         self.ledger.outrank(&self.facts, asked);
         Decision { changes: self.ledger.take_changes(), remembered }

@@ -384,6 +384,32 @@ fn the_drivers_word_holds_after_a_restart_while_it_is_silent() {
 }
 
 #[test]
+fn what_is_graver_than_the_drivers_last_word_and_came_after_it_is_not_outranked() {
+    use super::super::finding::ActionBy::{Driver, Rule};
+    let action = |engine: &Engine, code: &str| {
+        let finding = engine.findings().find(|it| it.code == code).unwrap();
+        (finding.action, finding.action_by)
+    };
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
+    first.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 1.0));
+    let reading = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+    let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None };
+    let mut lost = sample(gpu(0), Signal::GpuLost, 1.0);
+    lost.samples.push(silent);
+    first.observe(at(2), &lost);
+    assert_eq!(action(&first, "gpu.lost"), (Action::RebootNode, Rule));
+    assert_eq!(action(&first, "gpu.rows-pending"), (Action::ResetGpu, Driver));
+    let mut second = engine();
+    second.restore(kept(&mut first), "a", at(5));
+    second.observe(at(6), &lost);
+    assert_eq!(action(&second, "gpu.lost"), (Action::RebootNode, Rule));
+    // It speaks again, and knows best.
+    first.observe(at(3), &sample(gpu(0), Signal::GpuRecoveryAction, 4.0));
+    assert_eq!(action(&first, "gpu.lost"), (Action::ResetGpu, Driver));
+}
+
+#[test]
 fn a_reboot_clears_what_it_mends() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuEccUncorrected, 1.0));

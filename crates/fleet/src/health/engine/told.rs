@@ -23,29 +23,38 @@ pub struct LastTold {
 
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    last: BTreeMap<(usize, Signal), f64>,
+    /// The value, and when it was last told.
+    last: BTreeMap<(usize, Signal), (f64, i64)>,
     /// Those that changed since they were last taken.
     news: BTreeSet<(usize, Signal)>,
 }
 
 impl Told {
     /// Takes a value; the one before it.
-    pub(super) fn insert(&mut self, place: usize, signal: Signal, value: f64) -> Option<f64> {
-        let before = self.last.insert((place, signal), value);
+    pub(super) fn insert(
+        &mut self,
+        place: usize,
+        signal: Signal,
+        value: f64,
+        at_ms: i64,
+    ) -> Option<f64> {
+        let before = self.last.insert((place, signal), (value, at_ms)).map(|(value, _)| value);
         if before.is_none_or(|before| before.floor().total_cmp(&value.floor()).is_ne()) {
             self.news.insert((place, signal));
         }
         before
     }
 
-    pub(super) fn get(&self, place: usize, signal: Signal) -> Option<f64> {
+    /// The value, and when it was last told.
+    pub(super) fn get(&self, place: usize, signal: Signal) -> Option<(f64, i64)> {
         self.last.get(&(place, signal)).copied()
     }
 
     pub(super) fn restore(&mut self, kept: Vec<LastTold>, table: &mut Table) {
         for LastTold { subject, signal, value } in kept {
             if let Some(place) = table.place(&subject) {
-                self.last.insert((place, signal), value);
+                // When is not kept: before everything that is known.
+                self.last.insert((place, signal), (value, i64::MIN));
             }
         }
     }
@@ -57,7 +66,7 @@ impl Told {
     pub(super) fn take_news(&mut self, table: &Table) -> Vec<LastTold> {
         let news = std::mem::take(&mut self.news).into_iter();
         let told = news.filter_map(|(place, signal)| {
-            let value = self.get(place, signal)?.floor();
+            let value = self.get(place, signal)?.0.floor();
             Some(LastTold { subject: table.subject(place).clone(), signal, value })
         });
         told.collect()

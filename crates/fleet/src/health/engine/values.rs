@@ -52,7 +52,7 @@ impl Engine {
         touched: &mut BTreeSet<usize>,
     ) {
         let value = reading.value().copied();
-        self.look_for_recovery(place, signal, value);
+        self.look_for_recovery(place, signal, value, now);
         self.table.set(place, signal, reading);
         for (at, clause_at) in self.looks.get(&signal).into_iter().flatten().copied() {
             let rule = self.rules.at(at);
@@ -77,7 +77,7 @@ impl Engine {
 
     /// A driver that asked for a recovery and no longer does or that was away and is back, and counters that a
     /// reset takes back to nought.
-    fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>) {
+    fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>, now: Moment) {
         use Signal::{
             GpuEccCorrected, GpuEccUncorrected, GpuEnergy, GpuRecoveryAction, NodeDriverLoaded,
         };
@@ -85,7 +85,7 @@ impl Engine {
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
         let Some(value) = value.filter(|_| tells.contains(&signal)) else { return };
         // A reset makes the GPU unreadable for a while: what counts is what was last told.
-        let Some(before) = self.told.insert(place, signal, value) else { return };
+        let Some(before) = self.told.insert(place, signal, value, now.steady_ms) else { return };
         let recovered = match signal {
             NodeDriverLoaded => before < 1.0 && value >= 1.0,
             GpuRecoveryAction => before >= 1.0 && value < 1.0,
