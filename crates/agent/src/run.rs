@@ -151,12 +151,14 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let board = Arc::new(Board::default());
     let metrics = Arc::new(RwLock::new(config.metrics.clone()));
     let (inbox, messages) = sync_channel(INBOX);
+    let inventory = Inventory::open(&config.state_dir, &place.boot);
     let surroundings = Surroundings {
         inbox,
         stop: Arc::new(Stop::default()),
         config: config.clone(),
         program: options.program.clone(),
         facts: options.facts,
+        gpus: inventory.gpus().to_vec(),
         kernel_after: journal.durable().kernel_cursor(&place.boot),
     };
     let rules = Rules::configured(&config.rules).map_err(rules_changed)?;
@@ -167,7 +169,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         published: published.clone(),
         board: Arc::clone(&board),
         crash: Crash::from_environment(),
-        inventory: Inventory::open(&config.state_dir, &place.boot),
+        inventory,
         place,
         config: config.clone(),
         facts: options.facts,

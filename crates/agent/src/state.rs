@@ -81,7 +81,7 @@ impl Values {
         let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return None };
         let pci = seen.event.pci.as_deref();
         let gpu = pci.and_then(|pci| gpus.iter().find(|gpu| gpu.stands_at(pci)));
-        let gpu = gpu.map(|gpu| gpu.uuid.clone());
+        let gpu = seen.gpu.clone().or_else(|| gpu.map(|gpu| gpu.uuid.clone()));
         if let Some(gpu) = &gpu {
             self.last_xid.insert(gpu.clone(), xid);
         }

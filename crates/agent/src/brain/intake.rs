@@ -9,6 +9,9 @@ use farrier_hardware::kmsg::KernelLog;
 use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
 
+/// Stands where the form of a line wants an address and NVML does not tell one; no device has it.
+pub(super) const NOWHERE: &str = "0000:00:00";
+
 impl Brain {
     pub(super) fn take(&mut self, now: Moment, seen: Seen, batch: &mut Batch) {
         match seen {
@@ -20,10 +23,6 @@ impl Brain {
                 self.values.processes = None;
                 self.own.nvml_blind = Some(why);
                 self.own.nvml_is_ill = true;
-                if self.engine.inventory().is_empty() && batch.inventory.is_none() {
-                    let kept = self.inventory.gpus();
-                    batch.inventory = (!kept.is_empty()).then(|| kept.to_vec());
-                }
             }
             Seen::NvmlBack => {
                 tracing::info!("NVML answers for all again");
@@ -78,14 +77,17 @@ impl Brain {
         };
         for (gpu, xid) in self.told.due(now, log) {
             let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
-            let Some(identity) = inventory.iter().find(|it| it.uuid == gpu) else { continue };
-            let pci = identity.pci.as_deref().unwrap_or("unknown");
-            let line = format!("NVRM: Xid (PCI:{pci}): {xid}, told by NVML\n");
-            for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
-                let index = identity.index;
+            // One that has left the list has its name all the same.
+            let identity = inventory.iter().find(|it| it.uuid == gpu);
+            let pci = identity.and_then(|it| it.pci.as_deref());
+            let name = identity.map_or_else(|| gpu.0.clone(), |it| it.index.to_string());
+            let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", pci.unwrap_or(NOWHERE));
+            for mut event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
+                event.pci = event.pci.filter(|_| pci.is_some());
                 let line =
-                    format!("Xid {xid} of GPU {index}, told by NVML and not by the kernel log");
-                let event = KernelEvent { event, line, boot: self.place.boot.clone(), at: now };
+                    format!("Xid {xid} of GPU {name}, told by NVML and not by the kernel log");
+                let (gpu, boot) = (Some(gpu.clone()), self.place.boot.clone());
+                let event = KernelEvent { event, line, gpu, boot, at: now };
                 self.values.count_xid(inventory, &event);
                 batch.kernel.push(event);
             }

@@ -111,7 +111,7 @@ impl KernelReader {
         let line = self.lines.iter().find(|line| line.number == event.line);
         let at = line.map_or(now, |line| self.moment(now, line.since_boot_us));
         let line = line.map(|line| decode::printable(&line.text, SHOWN_CHARS)).unwrap_or_default();
-        KernelEvent { event, line, boot: self.boot.clone(), at }
+        KernelEvent { event, line, gpu: None, boot: self.boot.clone(), at }
     }
 
     /// When it was printed. The log's clock may be ahead of ours by a little; nothing is in the future.

@@ -132,6 +132,7 @@ impl Brain {
         } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
+        engine.know(inventory.gpus());
         let fold = journal.durable();
         let changes = engine.restore(fold.saved(), &place.boot, now);
         let after = fold.kernel_cursor(&place.boot);
@@ -242,7 +243,7 @@ impl Brain {
         // A disk that refuses is not asked with every line of a storm.
         let may_ask = self.own.writable.is_ok() || self.pending.may_retry(now);
         let due =
-            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_place_due(now));
+            may_ask && (self.pending.is_due(now, self.journal.durable()) || self.is_rest_due(now));
         if due {
             let (changes, remembered) = self.pending.take();
             let cursor = self.kernel.cursor();
@@ -251,7 +252,8 @@ impl Brain {
             for change in &changes {
                 self.tell_jobs(change);
             }
-            self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered);
+            let told = self.engine.take_told();
+            self.journal.note(now.wall, &self.place.boot, cursor, changes, remembered, told);
         }
         if !due && (self.journal.waiting() == 0 || !self.pending.may_retry(now)) {
             return false;
@@ -279,12 +281,13 @@ impl Brain {
         due
     }
 
-    /// Whether only the place in the kernel log is to be written.
-    fn is_place_due(&self, now: Moment) -> bool {
+    /// Whether only the place in the kernel log is to be written, or at the end what the driver told of recovery.
+    fn is_rest_due(&self, now: Moment) -> bool {
         let cursor = self.kernel.cursor();
         let moved =
             cursor.is_some() && cursor != self.journal.durable().kernel_cursor(&self.place.boot);
-        moved && (self.leaving || self.pending.is_place_due(now, self.started))
+        let is_place_due = moved && (self.leaving || self.pending.is_place_due(now, self.started));
+        is_place_due || self.leaving && self.engine.has_told()
     }
 
     fn tell_jobs(&self, change: &Change) {

@@ -269,5 +269,9 @@ mod tests {
         let late = stalled(&own, 1_031_000);
         assert!(late.contains(&"kernel".to_owned()) && !late.contains(&"check".to_owned()));
         assert!(stalled(&own, 1_181_000).contains(&"check".to_owned()));
+        let hours = 3 * 3_600_000;
+        assert!(!stalled(&own, 1_000_000 + hours).contains(&"host-rare".to_owned()));
+        let late = stalled(&own, 1_000_000 + hours + 60_000);
+        assert!(["host-rare", "nvml-rare"].iter().all(|name| late.contains(&(*name).to_owned())));
     }
 }

@@ -20,12 +20,16 @@ pub enum Collector {
     NvmlMedium,
     /// NVML, what is costly or changes seldom.
     NvmlSlow,
+    /// NVML, what hardly ever changes.
+    NvmlRare,
     /// The host's files, as for NVML.
     HostFast,
     /// The host's files.
     HostMedium,
     /// The host's files.
     HostSlow,
+    /// The host's files.
+    HostRare,
     /// The kernel log: it says that it is there also while the log is quiet.
     Kernel,
     /// The node's check.
@@ -34,13 +38,15 @@ pub enum Collector {
 
 impl Collector {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::NvmlFast,
         Self::NvmlMedium,
         Self::NvmlSlow,
+        Self::NvmlRare,
         Self::HostFast,
         Self::HostMedium,
         Self::HostSlow,
+        Self::HostRare,
         Self::Kernel,
         Self::Check,
     ];
@@ -56,6 +62,7 @@ impl Collector {
             Self::NvmlFast => watch::Tier::Fast.period(),
             Self::NvmlMedium => watch::Tier::Medium.period(),
             Self::NvmlSlow => watch::Tier::Slow.period(),
+            Self::NvmlRare | Self::HostRare => watch::Tier::Rare.period(),
             Self::HostFast => duration(tiers.fast_s),
             Self::HostMedium => duration(tiers.medium_s),
             Self::HostSlow => duration(tiers.slow_s),
@@ -66,7 +73,7 @@ impl Collector {
 
     /// Whether it goes by NVML.
     pub fn is_nvml(self) -> bool {
-        matches!(self, Self::NvmlFast | Self::NvmlMedium | Self::NvmlSlow)
+        matches!(self, Self::NvmlFast | Self::NvmlMedium | Self::NvmlSlow | Self::NvmlRare)
     }
 }
 
@@ -76,9 +83,11 @@ impl fmt::Display for Collector {
             Self::NvmlFast => "nvml-fast",
             Self::NvmlMedium => "nvml-medium",
             Self::NvmlSlow => "nvml-slow",
+            Self::NvmlRare => "nvml-rare",
             Self::HostFast => "host-fast",
             Self::HostMedium => "host-medium",
             Self::HostSlow => "host-slow",
+            Self::HostRare => "host-rare",
             Self::Kernel => "kernel",
             Self::Check => "check",
         })

@@ -318,6 +318,33 @@ fn without_a_kernel_log_nvml_tells_of_xids() {
 }
 
 #[test]
+fn an_xid_that_nvml_tells_of_is_its_gpus_also_without_an_address_and_off_the_list() {
+    let nameless = GpuIdentity {
+        uuid: GpuUuid("GPU-0".to_owned()),
+        index: 0,
+        minor: None,
+        pci: None,
+        name: None,
+    };
+    for (inventory, name) in [(vec![nameless], "GPU 0"), (Vec::new(), "GPU GPU-0")] {
+        let mut world = World::new();
+        let why = "may not be read".to_owned();
+        world.turn(vec![Seen::Kernel(KernelLog::Unreadable { why })], false);
+        let xids = vec![(GpuUuid("GPU-0".to_owned()), 79)];
+        let (collector, inventory) = (Some(Collector::NvmlFast), Some(inventory));
+        let report = Report { collector, inventory, xids, ..Report::default() };
+        world.turn(vec![Seen::Report(report)], false);
+        let state = world.tick();
+        let found = state.findings.iter().find(|it| it.finding.code == "gpu.xid").unwrap();
+        assert_eq!(found.finding.subject, Subject::Gpu(GpuUuid("GPU-0".to_owned())));
+        let said = serde_json::to_string(&found.finding).unwrap();
+        assert!(said.contains(&format!("of {name}, told by NVML")), "{said}");
+        assert!(!said.contains(intake::NOWHERE), "{said}");
+        assert_eq!(state.values.last_xid[&GpuUuid("GPU-0".to_owned())], 79);
+    }
+}
+
+#[test]
 fn nothing_is_healthy_before_it_was_seen() {
     let mut world = World::new();
     let state = world.tick();
@@ -337,11 +364,15 @@ fn an_agent_that_starts_blind_knows_the_gpus_of_this_boot() {
     world.line(1, XID_48);
     world.kill();
     assert_eq!(world.start_blind(), Some(1));
-    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    // Before NVML has said anything, and after it was said to hang.
     world.line(2, XID_48);
+    world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
+    world.line(3, XID_48);
     world.tick();
     let state = world.tick();
-    assert_eq!(world.count("gpu.xid"), Some(2), "{:?}", state.findings);
+    assert_eq!(world.count("gpu.xid"), Some(3), "{:?}", state.findings);
+    let on_one = state.findings.iter().filter(|it| it.finding.code == "gpu.xid");
+    assert_eq!(on_one.count(), 1, "not once for the address and once for the GPU");
     assert_eq!(state.values.gpus.len(), 1);
 }
 

@@ -21,10 +21,10 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     let root = Root::unrecorded(&config.root);
     let mut reader = Reader::remembering(root, expectations, kept.get());
     let tiers = [
-        (Tier::Fast, Some(Collector::HostFast), duration(config.tiers.fast_s)),
-        (Tier::Medium, Some(Collector::HostMedium), duration(config.tiers.medium_s)),
-        (Tier::Slow, Some(Collector::HostSlow), duration(config.tiers.slow_s)),
-        (Tier::Rare, None, Tier::Rare.period()),
+        (Tier::Fast, Collector::HostFast, duration(config.tiers.fast_s)),
+        (Tier::Medium, Collector::HostMedium, duration(config.tiers.medium_s)),
+        (Tier::Slow, Collector::HostSlow, duration(config.tiers.slow_s)),
+        (Tier::Rare, Collector::HostRare, Tier::Rare.period()),
     ];
     // The GPUs are looked for on the bus by their addresses; a hanging NVML does not keep the host from being seen.
     known.wait_settled(Duration::from_secs(2));
@@ -43,7 +43,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
             if *tier == Tier::Medium {
                 kept.keep(reader.remembered());
             }
-            let report = Report { collector: *collector, samples, ..Report::default() };
+            let report = Report { collector: Some(*collector), samples, ..Report::default() };
             if surroundings.inbox.send(Seen::Report(report)).is_err() {
                 return;
             }

@@ -1,19 +1,29 @@
 //! The kernel log.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use farrier_fleet::health::GpuIdentity;
 use farrier_hardware::kmsg::{self, KmsgSettings};
+use farrier_hardware::nvml::watch;
 
 use super::{Known, Surroundings};
 use crate::brain::{Collector, Seen};
 
-/// Lines name GPUs by their address. They wait in the kernel until it is known which GPU stands there; an NVML
-/// that hangs must not keep them for longer than this.
-const GPUS_WAIT: Duration = Duration::from_secs(15);
+/// How much later than at its deadline NVML may be said to hang.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a stop may go unnoticed.
+const STOP_SEEN: Duration = Duration::from_millis(500);
+
+/// Lines name GPUs by their address. They wait in the kernel until it is known which GPU stands there: until NVML has said
+/// it, or is known not to answer. Where this boot has shown its GPUs before there is nothing to wait for.
+fn gpus_wait(known: &[GpuIdentity]) -> Duration {
+    if known.is_empty() { watch::START_DEADLINE + GRACE } else { Duration::ZERO }
+}
 
 pub(super) fn run(surroundings: &Surroundings, known: &Known) {
-    known.wait_settled(GPUS_WAIT);
     let settings = KmsgSettings::below(&surroundings.config.root, surroundings.kernel_after);
     let stop = &surroundings.stop;
     let last: Cell<Option<Instant>> = Cell::new(None);
@@ -24,10 +34,87 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
             let _ = surroundings.inbox.send(Seen::Alive(Collector::Kernel));
         }
     };
+    let until = Instant::now() + gpus_wait(&surroundings.gpus);
+    while Instant::now() < until && !known.wait_settled(STOP_SEEN) {
+        if stop.flag.load(Ordering::Relaxed) {
+            return;
+        }
+        pulse();
+    }
     kmsg::run_with_pulse(&settings, &stop.flag, &pulse, &mut |said| {
         // Blocks while the brain is behind: the kernel keeps what is not read, and says what it lost.
         if surroundings.inbox.send(Seen::Kernel(said)).is_err() {
             stop.now();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use farrier_facts::FactSet;
+    use farrier_fleet::health::GpuUuid;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// Reads a log of one line; what it says, and the end.
+    fn reads(gpus: Vec<GpuIdentity>, known: &Arc<Known>) -> (Surroundings, Receiver<Seen>) {
+        let (inbox, said) = sync_channel(16);
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("dev")).unwrap();
+        let line = "3,1,5000,-;NVRM: Xid (PCI:0000:1b:00): 79, x\n";
+        std::fs::write(root.path().join("dev/kmsg"), line).unwrap();
+        let surroundings = Surroundings {
+            inbox,
+            stop: Arc::default(),
+            config: Config { root: root.path().to_owned(), ..Config::default() },
+            program: PathBuf::new(),
+            facts: FactSet::embedded(),
+            gpus,
+            kernel_after: None,
+        };
+        let (of_thread, known) = (surroundings.clone(), Arc::clone(known));
+        std::thread::spawn(move || {
+            run(&of_thread, &known);
+            drop(root);
+        });
+        (surroundings, said)
+    }
+
+    #[test]
+    fn lines_wait_until_the_gpus_are_known_or_known_not_to_be() {
+        let known = Arc::new(Known::default());
+        let (surroundings, said) = reads(Vec::new(), &known);
+        // It says that it is there, and no more.
+        let patience = Duration::from_secs(20);
+        assert!(matches!(said.recv_timeout(patience), Ok(Seen::Alive(Collector::Kernel))));
+        assert!(said.recv_timeout(Duration::from_millis(200)).is_err());
+        known.change(|known| known.settled = true);
+        assert!(matches!(said.recv_timeout(patience), Ok(Seen::Kernel(_))));
+        surroundings.stop.now();
+    }
+
+    #[test]
+    fn in_a_boot_that_has_shown_its_gpus_nothing_is_waited_for() {
+        let gpu = GpuIdentity {
+            uuid: GpuUuid("GPU-0".to_owned()),
+            index: 0,
+            minor: None,
+            pci: Some("0000:1b:00.0".to_owned()),
+            name: None,
+        };
+        let (surroundings, said) = reads(vec![gpu], &Arc::default());
+        let first = said.iter().find(|seen| !matches!(seen, Seen::Alive(_)));
+        assert!(matches!(first, Some(Seen::Kernel(_))), "{first:?}");
+        surroundings.stop.now();
+    }
+
+    #[test]
+    fn nvml_is_known_to_hang_before_the_wait_is_over() {
+        assert!(gpus_wait(&[]) > watch::START_DEADLINE);
+    }
 }

@@ -70,10 +70,11 @@ impl Known {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until NVML has answered or is known not to.
-    fn wait_settled(&self, time: Duration) {
+    /// Waits until NVML has answered or is known not to; whether that is so.
+    fn wait_settled(&self, time: Duration) -> bool {
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_timeout_while(guard, time, |known| !known.settled));
+        let waited = self.changed.wait_timeout_while(guard, time, |known| !known.settled);
+        waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 }
 
@@ -90,9 +91,16 @@ pub(crate) struct Surroundings {
     pub program: PathBuf,
     /// The facts that the node is judged by.
     pub facts: &'static FactSet,
+    /// The GPUs that this boot has shown before.
+    pub gpus: Vec<GpuIdentity>,
     /// Where to go on in the kernel log.
     pub kernel_after: Option<u64>,
 }
+
+const NVML: [Collector; 4] =
+    [Collector::NvmlFast, Collector::NvmlMedium, Collector::NvmlSlow, Collector::NvmlRare];
+const HOST: [Collector; 4] =
+    [Collector::HostFast, Collector::HostMedium, Collector::HostSlow, Collector::HostRare];
 
 /// Starts them all.
 pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
@@ -107,9 +115,9 @@ pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHand
         })?);
         Ok(())
     };
-    start("nvml", &[Collector::NvmlFast, Collector::NvmlMedium, Collector::NvmlSlow], nvml::run)?;
+    start("nvml", &NVML, nvml::run)?;
     start("kernel", &[Collector::Kernel], kernel::run)?;
-    start("host", &[Collector::HostFast, Collector::HostMedium, Collector::HostSlow], host::run)?;
+    start("host", &HOST, host::run)?;
     start("check", &[Collector::Check], check::run)?;
     Ok(threads)
 }
@@ -156,6 +164,7 @@ mod tests {
             config: Config::default(),
             program: PathBuf::new(),
             facts: FactSet::embedded(),
+            gpus: Vec::new(),
             kernel_after: None,
         };
         let panics = surroundings.clone();

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
@@ -16,9 +15,6 @@ use farrier_hardware::nvml::watch::{
 use super::{Known, Surroundings, rss_bytes};
 use crate::brain::{Collector, Held, Report, Seen};
 use crate::config::duration;
-
-/// To whom a process belongs does not change while it lives; numbers are given again, though.
-const HOLDERS_FRESH: Duration = Duration::from_secs(60);
 
 pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     let config = &surroundings.config;
@@ -39,6 +35,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
         command.args(["probe", "watch", "--library"]).arg(&library);
         command
     });
+    settings.known.clone_from(&surroundings.gpus);
     settings.deadline = duration(config.probe.deadline_s);
     settings.avoid = duration(config.probe.avoid_s);
     let mut holders = Holders::new(Root::unrecorded(&config.root));
@@ -68,7 +65,6 @@ fn translate(said: ProbeSaid, known: &Known, holders: &mut Holders) -> Seen {
         ProbeSaid::Died { why } => format!("the child that asks it died: {why}"),
         ProbeSaid::NoLibrary { why } => format!("there is no library: {why}"),
         ProbeSaid::Refused { error } => format!("it refused to start: {error}"),
-        ProbeSaid::Quiet { .. } => "it is not asked, as was ordered".to_owned(),
     };
     Seen::NvmlBlind { why }
 }
@@ -87,13 +83,13 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
     };
     let answered = !report.samples.iter().any(|sample| silent(sample.signal, &sample.reading));
     let collector = match report.tier {
-        Tier::Fast => Some(Collector::NvmlFast),
-        Tier::Medium => Some(Collector::NvmlMedium),
-        Tier::Slow => Some(Collector::NvmlSlow),
-        Tier::Rare => None,
+        Tier::Fast => Collector::NvmlFast,
+        Tier::Medium => Collector::NvmlMedium,
+        Tier::Slow => Collector::NvmlSlow,
+        Tier::Rare => Collector::NvmlRare,
     };
     Report {
-        collector: collector.filter(|_| answered),
+        collector: answered.then_some(collector),
         inventory: report.inventory,
         samples: report.samples,
         processes: report.processes.map(|processes| holders.of(&processes)),
@@ -104,11 +100,11 @@ fn take(report: ProbeReport, known: &Known, holders: &mut Holders) -> Report {
     }
 }
 
-/// Who holds what, read once for each process.
+/// Who holds what, read once for each process: to whom it belongs does not change while it lives, and a look at a process
+/// whose threads are stuck in the driver may hang. Numbers are given again; together with the start they are not.
 struct Holders {
     root: Root,
-    known: BTreeMap<u32, Owner>,
-    read_at: Instant,
+    known: BTreeMap<u32, (Option<u64>, Owner)>,
 }
 
 #[derive(Clone, Default)]
@@ -120,23 +116,21 @@ struct Owner {
 
 impl Holders {
     fn new(root: Root) -> Self {
-        Self { root, known: BTreeMap::new(), read_at: Instant::now() }
+        Self { root, known: BTreeMap::new() }
     }
 
     fn of(&mut self, processes: &[GpuProcess]) -> Vec<Held> {
-        if self.read_at.elapsed() > HOLDERS_FRESH {
-            self.known.clear();
-            self.read_at = Instant::now();
-        }
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
         self.known.retain(|pid, _| pids.contains(pid));
         processes.iter().map(|process| self.held(process)).collect()
     }
 
     fn held(&mut self, process: &GpuProcess) -> Held {
-        let root = &self.root;
-        let owner =
-            self.known.entry(process.pid).or_insert_with(|| owner(root, process.pid)).clone();
+        let started = holder::started(&self.root, process.pid);
+        let known = self.known.get(&process.pid).filter(|(before, _)| *before == started);
+        let known = known.map(|(_, owner)| owner.clone());
+        let owner = known.unwrap_or_else(|| owner(&self.root, process.pid));
+        self.known.insert(process.pid, (started, owner.clone()));
         Held {
             gpu: process.gpu.clone(),
             pid: process.pid,
@@ -165,4 +159,41 @@ fn children_rss_bytes() -> Option<u64> {
     let pids = std::fs::read_to_string("/proc/thread-self/children").ok()?;
     let each = pids.split_whitespace().filter_map(|pid| rss_bytes(&format!("/proc/{pid}/status")));
     Some(each.sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use farrier_fleet::health::GpuUuid;
+    use farrier_hardware::nvml::watch::ProcessKind;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_looked_at_once_and_another_of_the_same_number_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path().join("proc/7");
+        fs::create_dir_all(&proc).unwrap();
+        let is = |command: &str, started: u64| {
+            let stat = format!("7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 12 8 0 0 20 0 1 0 {started} 0 0\n");
+            fs::write(proc.join("stat"), stat).unwrap();
+            fs::write(proc.join("cmdline"), command).unwrap();
+        };
+        let mut holders = Holders::new(Root::unrecorded(folder.path()));
+        let process = GpuProcess {
+            gpu: GpuUuid("GPU-0".to_owned()),
+            pid: 7,
+            kind: ProcessKind::Compute,
+            used_bytes: Reading::Absent,
+            gpu_instance: None,
+        };
+        let mut command = || holders.of(std::slice::from_ref(&process)).remove(0).command;
+        is("first", 100);
+        assert_eq!(command().as_deref(), Some("first"));
+        is("what a second look would show", 100);
+        assert_eq!(command().as_deref(), Some("first"));
+        is("second", 101);
+        assert_eq!(command().as_deref(), Some("second"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use farrier_fleet::health::{Change, Finding};
+use farrier_fleet::health::{Change, Finding, LastTold, Signal, Subject};
 use jiff::Timestamp;
 
 use super::record::{Record, Snapshot};
@@ -20,6 +20,8 @@ pub struct Fold {
     pub next_id: u64,
     /// What rules remember.
     pub remembered: VecDeque<Remembered>,
+    /// What the driver last told of recovery in that boot.
+    pub told: BTreeMap<(Subject, Signal), f64>,
     /// The last record.
     pub seq: u64,
     /// When it was written.
@@ -35,12 +37,18 @@ pub struct Fold {
 impl Fold {
     /// Takes the next record.
     pub fn apply(&mut self, record: &Record) {
+        if record.boot != self.boot {
+            self.told.clear();
+        }
         if let Some(snapshot) = &record.snapshot {
             self.open = snapshot.findings.iter().map(|it| (it.id, it.clone())).collect();
             self.next_id = snapshot.next_id;
             self.remembered = snapshot.remembered.iter().cloned().collect();
             self.opened.clone_from(&snapshot.opened);
+            self.told.clear();
+            self.tell(&snapshot.told);
         }
+        self.tell(&record.told);
         for change in &record.changes {
             self.change(change);
         }
@@ -55,6 +63,20 @@ impl Fold {
         self.kernel_seq = record.kernel_seq.or(self.kernel_seq);
         self.seq = record.seq;
         self.at = Some(record.at);
+    }
+
+    fn tell(&mut self, told: &[LastTold]) {
+        let each = told.iter().map(|it| ((it.subject.clone(), it.signal), it.value));
+        self.told.extend(each);
+    }
+
+    fn last_told(&self) -> Vec<LastTold> {
+        let each = self.told.iter().map(|((subject, signal), value)| LastTold {
+            subject: subject.clone(),
+            signal: *signal,
+            value: *value,
+        });
+        each.collect()
     }
 
     fn change(&mut self, change: &Change) {
@@ -77,6 +99,7 @@ impl Fold {
             next_id: self.next_id,
             remembered: self.remembered.iter().cloned().collect(),
             opened: self.opened.clone(),
+            told: self.last_told(),
         }
     }
 
@@ -86,6 +109,7 @@ impl Fold {
             findings: self.open.values().cloned().collect(),
             next_id: self.next_id,
             remembered: self.remembered.iter().cloned().collect(),
+            told: self.last_told(),
             boot: self.boot.clone(),
         }
     }

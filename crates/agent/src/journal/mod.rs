@@ -31,7 +31,7 @@ pub use sink::{Sink, SinkError};
 
 use crate::config::Retention;
 use crate::crash::{Crash, Point};
-use farrier_fleet::health::Remembered;
+use farrier_fleet::health::{LastTold, Remembered};
 use folder::take;
 use reading::{Read, read};
 use segment::Segment;
@@ -202,6 +202,7 @@ impl Journal {
         kernel_seq: Option<u64>,
         changes: Vec<Change>,
         remembered: Vec<Remembered>,
+        told: Vec<LastTold>,
     ) {
         let record = Record {
             v: VERSION,
@@ -212,6 +213,7 @@ impl Journal {
             snapshot: None,
             changes,
             remembered,
+            told,
         };
         self.next.apply(&record);
         self.waiting.push(record);
@@ -314,6 +316,7 @@ impl Journal {
             snapshot: Some(self.durable.snapshot()),
             changes: Vec::new(),
             remembered: Vec::new(),
+            told: Vec::new(),
         };
         let mut line = serde_json::to_vec(&record)?;
         line.push(b'\n');

@@ -4,7 +4,7 @@ use farrier_fleet::health::{Change, Finding};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use farrier_fleet::health::Remembered;
+use farrier_fleet::health::{LastTold, Remembered};
 
 /// The version of the form in which records are written.
 pub const VERSION: u32 = 1;
@@ -34,6 +34,9 @@ pub struct Record {
     /// Events of the kernel log that rules need beyond a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remembered: Vec<Remembered>,
+    /// What the driver told of recovery since the record before, in this boot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<LastTold>,
 }
 
 /// The whole state.
@@ -46,6 +49,9 @@ pub struct Snapshot {
     pub next_id: u64,
     /// What rules remember.
     pub remembered: Vec<Remembered>,
+    /// What the driver last told of recovery.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<LastTold>,
     /// Findings opened so far, by code.
     pub opened: std::collections::BTreeMap<String, u64>,
 }

@@ -43,7 +43,7 @@ fn open(dir: &Path) -> Journal {
 }
 
 fn write(journal: &mut Journal, second: i64, kernel_seq: u64, changes: Vec<Change>) {
-    journal.note(at(second), BOOT, Some(kernel_seq), changes, Vec::new());
+    journal.note(at(second), BOOT, Some(kernel_seq), changes, Vec::new(), Vec::new());
     journal.flush(at(second), &Crash::default()).unwrap();
 }
 
@@ -68,6 +68,40 @@ fn what_was_flushed_is_there_again() {
     assert_eq!(durable.kernel_cursor(BOOT), Some(12));
     assert_eq!(durable.kernel_cursor("boot-2"), None);
     assert_eq!(durable.opened["gpu.xid"], 2);
+}
+
+#[test]
+fn what_the_driver_told_is_there_again_in_the_same_boot() {
+    let told = |value| {
+        let (subject, signal) = (Subject::Node, farrier_fleet::health::Signal::NodeDriverLoaded);
+        vec![LastTold { subject, signal, value }]
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = open(folder.path());
+    // Every write to this device fails: the records are merged.
+    let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+    write(&mut journal, 1, 1, Vec::new());
+    let good = journal.file.replace(full);
+    journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), told(1.0));
+    for turn in 0..2000 {
+        let told = if turn == 7 { told(0.0) } else { Vec::new() };
+        journal.note(at(2), BOOT, None, Vec::new(), Vec::new(), told);
+    }
+    assert!(journal.flush(at(2), &Crash::default()).is_err());
+    journal.file = good;
+    journal.flush(at(3), &Crash::default()).unwrap();
+    assert_eq!(journal.durable().saved().told, told(0.0));
+    drop(journal);
+    let mut journal = open(folder.path());
+    assert_eq!(journal.durable().saved().told, told(0.0));
+    journal.rotate(at(4)).unwrap();
+    write(&mut journal, 4, 2, Vec::new());
+    drop(journal);
+    let mut journal = open(folder.path());
+    assert_eq!(journal.durable().saved().told, told(0.0));
+    journal.note(at(5), "boot-2", None, Vec::new(), Vec::new(), Vec::new());
+    journal.flush(at(5), &Crash::default()).unwrap();
+    assert_eq!(journal.durable().saved().told, []);
 }
 
 #[test]
@@ -256,7 +290,7 @@ fn a_disk_that_takes_nothing_loses_nothing() {
     for turn in 0..5000 {
         let changes =
             vec![Change::Updated(finding(1, turn)), Change::Opened(finding(10 + turn, 1))];
-        journal.note(at(2), BOOT, Some(turn), changes, Vec::new());
+        journal.note(at(2), BOOT, Some(turn), changes, Vec::new(), Vec::new());
         if turn % 500 == 0 {
             assert!(journal.flush(at(2), &Crash::default()).is_err());
         }
@@ -319,7 +353,7 @@ fn the_sink_gets_each_change_once_wherever_it_was_cut() {
     for turn in 1..=4 {
         let changes =
             vec![Change::Opened(finding(2 * turn, 1)), Change::Opened(finding(2 * turn + 1, 1))];
-        journal.note(at(1), BOOT, None, changes, Vec::new());
+        journal.note(at(1), BOOT, None, changes, Vec::new(), Vec::new());
         records.extend(journal.flush(at(1), &Crash::default()).unwrap());
     }
     for record in &records {
@@ -368,7 +402,14 @@ fn a_new_sink_begins_where_the_journal_is() {
     let mut journal = open(folder.path());
     let mut records = Vec::new();
     for id in 1..=3 {
-        journal.note(at(1), BOOT, None, vec![Change::Opened(finding(id, 1))], Vec::new());
+        journal.note(
+            at(1),
+            BOOT,
+            None,
+            vec![Change::Opened(finding(id, 1))],
+            Vec::new(),
+            Vec::new(),
+        );
         records.extend(journal.flush(at(1), &Crash::default()).unwrap());
     }
     drop(Sink::open(&path, 2, 2).unwrap());
@@ -413,7 +454,7 @@ fn what_waited_long_is_written_in_lines_that_can_be_read() {
     let good = journal.file.replace(full);
     for turn in 0..1100 {
         let large = Finding { text: "x".repeat(20_000), ..finding(10 + turn, 1) };
-        journal.note(at(2), BOOT, Some(turn), vec![Change::Opened(large)], Vec::new());
+        journal.note(at(2), BOOT, Some(turn), vec![Change::Opened(large)], Vec::new(), Vec::new());
     }
     journal.file = good;
     let written = journal.flush(at(3), &Crash::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farrier_fleet::health::Change;
+use farrier_fleet::health::{Change, LastTold};
 
 use super::record::Record;
 
@@ -50,12 +50,20 @@ impl Waiting {
         let Some(mut merged) = self.records.pop() else { return };
         let mut changes = Vec::new();
         let mut remembered = Vec::new();
+        let mut told: BTreeMap<_, LastTold> = BTreeMap::new();
+        let key = |it: &LastTold| (it.subject.clone(), it.signal);
         for record in self.records.drain(..) {
             changes.extend(record.changes);
             remembered.extend(record.remembered);
+            // What was told in another boot tells nothing of this one.
+            if record.boot == merged.boot {
+                told.extend(record.told.into_iter().map(|it| (key(&it), it)));
+            }
         }
         changes.append(&mut merged.changes);
         remembered.append(&mut merged.remembered);
+        told.extend(merged.told.drain(..).map(|it| (key(&it), it)));
+        merged.told = told.into_values().collect();
         merged.changes = bounded(last_updates(changes));
         merged.remembered = remembered.split_off(remembered.len().saturating_sub(CHANGES_MAX));
         self.records = pieces(merged);
@@ -70,6 +78,7 @@ fn pieces(whole: Record) -> Vec<Record> {
         snapshot: None,
         changes: Vec::new(),
         remembered: Vec::new(),
+        told: Vec::new(),
         boot: whole.boot.clone(),
         ..whole
     };
@@ -99,6 +108,7 @@ fn pieces(whole: Record) -> Vec<Record> {
     }
     if let Some(last) = pieces.last_mut() {
         last.kernel_seq = whole.kernel_seq;
+        last.told = whole.told;
     }
     pieces
 }

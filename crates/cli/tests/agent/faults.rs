@@ -50,6 +50,56 @@ fn a_gpu_that_does_not_come_back_with_the_agent_is_missed() {
 }
 
 #[test]
+fn a_gpu_that_never_opens_is_missed_by_the_first_agent() {
+    let world = World::of(4);
+    let quick = "[rules.\"node.gpus-unseen\"]\nfor_s = 1\n";
+    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    let call = "nvmlDeviceGetHandleByIndex_v2";
+    world.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
+    let agent = world.agent();
+    let unseen = agent.until_found("node.gpus-unseen");
+    let note = &unseen["evidence"][0]["signal"]["note"];
+    assert_eq!(note, "NVML does not open GPU 2: NVML_ERROR_INSUFFICIENT_POWER");
+    assert_eq!(world.status().1, 1);
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_that_is_lost_while_no_agent_runs_has_its_name_in_the_same_boot() {
+    let world = World::of(4);
+    let agent = world.agent().ready();
+    let gpus = world.status().0["gpus"].clone();
+    agent.stop();
+    world.inject(&["--gpu", "2", "lost"]);
+    let agent = world.agent();
+    let lost = agent.until_found("gpu.lost");
+    assert_eq!(lost["subject"]["gpu"], gpus[2]["identity"]["uuid"]);
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_that_is_reset_while_no_agent_runs_is_well_for_the_next() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    world.inject(&["--gpu", "1", "recovery-action", "1"]);
+    world.inject(&["--gpu", "1", "xid", "95"]);
+    agent.until(|status| {
+        ["gpu.xid", "gpu.recovery-reset"].iter().all(|code| find(status, code).is_some())
+    });
+    agent.stop();
+    world.inject(&["--gpu", "1", "recovery-action", "0"]);
+    let agent = world.agent();
+    agent.until(|status| find(status, "gpu.xid").is_none());
+    let why = |(kind, finding): (String, Value)| {
+        (kind == "cleared" && finding["code"] == "gpu.xid")
+            .then(|| finding["cleared"]["why"].clone())
+    };
+    let why = world.sunk().into_iter().find_map(why).unwrap();
+    assert_eq!(why, "the GPU was reset, or its driver asks for no recovery any more");
+    agent.stop();
+}
+
+#[test]
 fn a_lost_gpu_is_found_and_comes_back() {
     let world = World::new();
     let agent = world.agent().ready();

@@ -1,7 +1,6 @@
 //! GPUs that are lost, calls that hang, drivers that go: what is said, and that the rest goes on.
 
 use std::fs;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farrier_facts::node::Reading;
@@ -58,14 +57,44 @@ fn a_gpu_that_was_lost_before_the_child_started_is_remembered() {
     let mut without = Asked::of(&world);
     let listed = without.ask("inventory");
     assert_eq!(listed.json["inventory"].as_array().unwrap().len(), 7);
+    assert_eq!(listed.json["count"]["value"], 7, "one that has no name is not there");
+    assert_eq!(listed.json["shut"], "NVML does not open GPU 6: NVML_ERROR_GPU_IS_LOST");
     let mut second = Asked::of(&world);
     let listed = second.ask(&format!(r#"inventory {{"known":{known}}}"#));
     assert_eq!(listed.json["inventory"], known);
+    assert_eq!(listed.json["count"]["value"], 8, "that it is lost is told by a signal of its own");
     let fast = second.ask("fast");
     assert_eq!(fast.gpus[6]["gpu.lost"], "1");
     world.inject(&["clear", "--gpu", "6"]);
     second.ask("medium");
     assert_eq!(second.ask("fast").gpus[6]["gpu.lost"], "0");
+}
+
+#[test]
+fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
+    let world = World::of_eight();
+    let known = Asked::of(&world).ask("inventory").json["inventory"].clone();
+    world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "INSUFFICIENT_POWER", "--gpu", "2"]);
+    let knowing = format!(r#"inventory {{"known":{known}}}"#);
+    for (request, gpus) in [("inventory", 7), (knowing.as_str(), 8)] {
+        let mut child = Asked::of(&world);
+        let listed = child.ask(request).json;
+        assert_eq!(listed["inventory"].as_array().unwrap().len(), gpus, "{request}");
+        assert_eq!(listed["count"]["value"], 7, "{request}");
+        let why = "NVML does not open GPU 2: NVML_ERROR_INSUFFICIENT_POWER";
+        assert_eq!(listed["shut"], why, "{request}");
+        assert_eq!(child.ask("slow").json["count"]["value"], 7, "{request}");
+    }
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    world.inject(&["clear", "--gpu", "2"]);
+    let listed = child.ask("slow").json;
+    assert_eq!((&listed["inventory"], &listed["count"]["value"]), (&known, &8.into()));
+    // Whoever may not open it does not know whether it would open.
+    world.inject(&["error", "nvmlDeviceGetHandleByIndex_v2", "NO_PERMISSION", "--gpu", "2"]);
+    let listed = Asked::of(&world).ask("inventory").json;
+    let why = "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION";
+    assert_eq!(listed["count"]["unreadable"], why);
 }
 
 #[test]
@@ -281,17 +310,13 @@ fn a_child_that_is_killed_is_replaced() {
 }
 
 #[test]
-fn a_quiet_probe_is_no_process() {
+fn nothing_outlives_the_watch() {
     let world = World::of_eight();
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Rare);
-    watch.quiesce.store(true, Ordering::Relaxed);
-    watch.until(|said| (*said == ProbeSaid::Quiet { alive: 0 }).then_some(()));
-    assert_eq!(pid_of(&world), None);
-    watch.quiesce.store(false, Ordering::Relaxed);
-    watch.report(|report| report.inventory.is_some());
+    assert!(pid_of(&world).is_some());
     drop(watch);
-    assert_eq!(pid_of(&world), None, "nothing outlives the watch");
+    assert_eq!(pid_of(&world), None);
 }
 
 #[test]

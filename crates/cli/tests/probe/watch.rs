@@ -118,7 +118,6 @@ fn put(values: &Value, prefix: &str, said: &mut Said) {
 /// A watch in a thread of its own.
 pub(crate) struct Watch {
     stop: Arc<AtomicBool>,
-    pub(crate) quiesce: Arc<AtomicBool>,
     said: Receiver<ProbeSaid>,
     thread: Option<JoinHandle<()>>,
 }
@@ -133,7 +132,6 @@ impl Watch {
         let mut settings = WatchSettings::new(move || command(&library));
         settings.deadline = Duration::from_millis(1500);
         settings.avoid = Duration::from_secs(4);
-        let quiesce = Arc::clone(&settings.quiesce);
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, said) = channel();
         let stopped = Arc::clone(&stop);
@@ -142,7 +140,7 @@ impl Watch {
                 let _ = sender.send(said);
             });
         });
-        Self { stop, quiesce, said, thread: Some(thread) }
+        Self { stop, said, thread: Some(thread) }
     }
 
     /// Waits until something is said that is wanted; gives it and all that was said before.

@@ -36,6 +36,9 @@ fn every_rule_fires_on_its_case() {
     let rules = Rules::embedded().unwrap();
     let rules: Vec<&Rule> = rules.iter().collect();
     let wanted = std::env::var("FARRIER_RULE").ok();
+    if let Some(code) = &wanted {
+        assert!(rules.iter().any(|rule| rule.code == *code), "there is no rule `{code}`");
+    }
     let failures = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {

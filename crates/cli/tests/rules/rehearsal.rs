@@ -213,7 +213,7 @@ impl Rehearsal {
                     batch.samples.extend(report.samples);
                 }
                 // What it says of the node it says in reports as well.
-                ProbeSaid::Refused { .. } | ProbeSaid::Back => {}
+                ProbeSaid::Refused { .. } | ProbeSaid::Hung { .. } | ProbeSaid::Back => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -244,7 +244,7 @@ impl Rehearsal {
                     text.push(b'\n');
                     let seen = |event| {
                         let line = String::from_utf8_lossy(&text).into_owned();
-                        KernelEvent { event, line, boot: boot.clone(), at: now }
+                        KernelEvent { event, line, gpu: None, boot: boot.clone(), at: now }
                     };
                     self.decoder.feed(&text, |event| batch.kernel.push(seen(event)));
                     self.decoder.settle(|event| batch.kernel.push(seen(event)));
@@ -273,6 +273,7 @@ impl Rehearsal {
             next_id: self.engine.next_id(),
             remembered: self.remembered.clone(),
             boot: self.boots.to_string(),
+            ..Saved::default()
         };
         let (watcher, host) = lookers(&self.node);
         std::mem::replace(&mut self.watcher, watcher).end();

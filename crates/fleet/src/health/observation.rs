@@ -105,6 +105,8 @@ pub struct KernelEvent {
     pub event: decode::Event,
     /// The line itself, or the first of several, as it can be shown.
     pub line: String,
+    /// The GPU, where whoever told of it knows more than an address.
+    pub gpu: Option<GpuUuid>,
     /// The boot in which it was logged; repeats are told from repeats after a reboot by it.
     pub boot: String,
     /// When, on the steady clock. Lines of the ring buffer may be older than the batch.

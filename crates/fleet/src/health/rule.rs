@@ -302,6 +302,6 @@ pub struct Case {
     pub sku: Option<String>,
     /// Steps, in order: `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`,
     /// `repeat TIMES` to `end`, `efa` for a node with such adapters, or `set SIGNAL
-    /// VALUE` for what the agent observes of itself.
+    /// VALUE` for what the agent observes of itself, and for what no simulation can do: a process that cannot be killed.
     pub steps: Vec<String>,
 }

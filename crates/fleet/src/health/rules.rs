@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrier_facts::names::nearest;
 use serde::{Deserialize, Serialize};
 
 use super::finding::Severity;
@@ -115,9 +116,8 @@ impl Rules {
 
     fn change(&mut self, code: &str, change: &RuleOverride) -> Result<(), RulesError> {
         let Some(place) = self.rules.iter().position(|rule| rule.code == code) else {
-            let similar =
-                self.rules.iter().map(|rule| &rule.code).min_by_key(|it| distance(it, code));
-            let similar = similar.filter(|it| distance(it, code) <= 4).cloned();
+            let codes = self.rules.iter().map(|rule| rule.code.as_str());
+            let similar = nearest(code, codes).first().map(|it| (*it).to_owned());
             return Err(RulesError::Unknown { code: code.to_owned(), similar });
         };
         if change.enabled == Some(false) {
@@ -238,20 +238,4 @@ fn pattern_problem(pattern: &super::rule::EventPattern) -> Option<String> {
         return Some("different subjects cannot be the same subject".to_owned());
     }
     (pattern.times == 0).then(|| "`times` is nought".to_owned())
-}
-
-/// How many letters differ, at least: enough to find what was mistyped.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (line, letter) in left.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = line + 1;
-        for (column, other) in right.iter().enumerate() {
-            let replaced = corner + usize::from(letter != *other);
-            corner = row[column + 1];
-            row[column + 1] = replaced.min(row[column] + 1).min(corner + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

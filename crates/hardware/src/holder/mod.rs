@@ -108,6 +108,16 @@ pub fn holder(root: &Root, pid: u32) -> Holder {
     }
 }
 
+/// When a process was started, in the kernel's ticks since the boot: with its number this tells it from all others of the
+/// boot. It is read without a lock of the process.
+pub fn started(root: &Root, pid: u32) -> Option<u64> {
+    let stat = root.bytes(&format!("/proc/{pid}/stat"));
+    let line = String::from_utf8_lossy(stat.value()?).into_owned();
+    // The name may have spaces and parentheses; the state behind it is the third field, the start the 22nd.
+    let (_, rest) = line.rsplit_once(") ")?;
+    rest.split_whitespace().nth(22 - 3)?.parse().ok()
+}
+
 /// Whether a thread of the process is in uninterruptible sleep (D).
 fn may_hang(root: &Root, folder: &str) -> bool {
     let tasks = root.list(&format!("{folder}/task"));

@@ -13,6 +13,7 @@ pub(super) const SUCCESS: Return = 0;
 pub(super) const UNINITIALIZED: Return = 1;
 pub(super) const INVALID_ARGUMENT: Return = 2;
 pub(super) const NOT_SUPPORTED: Return = 3;
+pub(super) const NO_PERMISSION: Return = 4;
 pub(super) const INSUFFICIENT_SIZE: Return = 7;
 pub(super) const DRIVER_NOT_LOADED: Return = 9;
 pub(super) const FUNCTION_NOT_FOUND: Return = 13;

@@ -34,7 +34,7 @@ impl Engine {
         Remembered {
             code: seen.event.code.clone(),
             kind: seen.event.kind,
-            subject: self.subject_of(&seen.event),
+            subject: self.subject_of(seen),
             unit: seen.event.unit.clone(),
             severity: seen.event.severity,
             at: seen.at.wall,
@@ -42,9 +42,12 @@ impl Engine {
         }
     }
 
-    /// The GPU at the address that the log names; the address where no GPU is known there; else the node.
-    fn subject_of(&self, event: &decode::Event) -> Subject {
-        let Some(address) = &event.pci else { return Subject::Node };
+    /// The GPU that is named, or at the address that the log names; the address where no GPU is known there; else the node.
+    fn subject_of(&self, seen: &KernelEvent) -> Subject {
+        if let Some(gpu) = &seen.gpu {
+            return Subject::Gpu(gpu.clone());
+        }
+        let Some(address) = &seen.event.pci else { return Subject::Node };
         self.table.at_address(address).unwrap_or_else(|| Subject::Pci(address.clone()))
     }
 

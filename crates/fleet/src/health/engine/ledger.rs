@@ -53,6 +53,14 @@ pub(super) struct Open {
     pub(super) last_ms: i64,
 }
 
+/// The recovery that a driver asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) value: u32,
+    /// When it said so, where it has said nothing since.
+    pub(super) silent_since_ms: Option<i64>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     open: BTreeMap<Key, Open>,
@@ -162,16 +170,21 @@ impl Ledger {
         self.cleared.push(open.finding);
     }
 
-    /// The driver's own recovery action goes before the rule's, for every fault of that GPU.
-    pub(super) fn outrank(&mut self, facts: &XidFacts, asked: impl Fn(&Subject) -> Option<u32>) {
+    /// The driver's own recovery action goes before the rule's, for every fault of that GPU; but where it has been silent
+    /// since, it knows nothing of what is graver and came after its word, such as the loss of the GPU.
+    pub(super) fn outrank(&mut self, facts: &XidFacts, asked: impl Fn(&Subject) -> Option<Asked>) {
         for (key, open) in &mut self.open {
             let finding = &mut open.finding;
             let driver = (finding.kind == FindingKind::Fault)
                 .then(|| asked(&finding.subject))
                 .flatten()
-                .filter(|value| *value != 0)
-                .and_then(|value| facts.recovery_action(value))
-                .map(|action| action.action);
+                .filter(|asked| asked.value != 0)
+                .and_then(|asked| Some((facts.recovery_action(asked.value)?.action, asked)))
+                .filter(|(action, asked)| {
+                    let is_later = asked.silent_since_ms.is_some_and(|it| open.last_ms > it);
+                    !(is_later && finding.rule_action > *action)
+                })
+                .map(|(action, _)| action);
             let (action, by) =
                 driver.map_or((finding.rule_action, ActionBy::Rule), |it| (it, ActionBy::Driver));
             if (finding.action, finding.action_by) != (action, by) {

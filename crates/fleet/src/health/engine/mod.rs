@@ -11,6 +11,7 @@ mod events;
 mod ledger;
 mod repeats;
 mod table;
+mod told;
 mod values;
 mod watch;
 mod words;
@@ -23,15 +24,17 @@ use farrier_facts::xid::XidFacts;
 
 pub use repeats::Remembered;
 pub use table::SignalValues;
+pub use told::LastTold;
 
 use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};
 use super::rule::Limit;
 use super::rules::Rules;
 use super::signal::Signal;
-use ledger::{Key, Ledger, Verdict};
+use ledger::{Asked, Key, Ledger, Verdict};
 use repeats::Counted;
 use table::Table;
+use told::Told;
 use watch::{Truth, Watch};
 
 /// The rule's code under which a check's item becomes a finding.
@@ -46,6 +49,8 @@ pub struct Saved {
     pub next_id: u64,
     /// Events that repeat rules count.
     pub remembered: Vec<Remembered>,
+    /// What the driver last told of recovery.
+    pub told: Vec<LastTold>,
     /// The boot in which it was kept.
     pub boot: String,
 }
@@ -66,6 +71,8 @@ pub struct Coverage {
     pub watched: BTreeMap<String, usize>,
     /// Code, subject and the signal that the part does not have.
     pub unsupported: Vec<(String, Subject, Signal)>,
+    /// By code: how many subjects have too few peers to be compared with.
+    pub alone: BTreeMap<String, usize>,
     /// By code: how many subjects it has not watched for a window yet.
     pub early: BTreeMap<String, usize>,
     /// Code, subject and why nothing is known of it now.
@@ -88,7 +95,7 @@ pub struct Engine {
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
     ledger: Ledger,
     /// What the driver last told of recovery.
-    told: BTreeMap<(usize, Signal), f64>,
+    told: Told,
     /// What recovered in this turn.
     recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
@@ -119,7 +126,7 @@ impl Engine {
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
-            told: BTreeMap::new(),
+            told: Told::default(),
             recoveries: Vec::new(),
             unseen: None,
         }
@@ -134,7 +141,9 @@ impl Engine {
             let at = Moment { steady_ms: now.steady_ms - ago_ms, wall: event.at };
             self.count(event, at);
         }
-        if saved.boot != boot {
+        if saved.boot == boot {
+            self.told.restore(saved.told, &mut self.table);
+        } else {
             self.recovered(|_| true, "the node was rebooted", now);
             let of_values =
                 |key: &&Key| self.rules.get(&key.code).is_some_and(|it| !it.when.is_empty());
@@ -159,7 +168,10 @@ impl Engine {
         let asked = |subject: &Subject| {
             let place = self.table.find(&Subject::Gpu(subject.gpu()?.clone()))?;
             // What was last told: the driver falls silent when it matters most.
-            self.told.get(&(place, Signal::GpuRecoveryAction)).map(|value| whole(*value))
+            let (value, at_ms) = self.told.get(place, Signal::GpuRecoveryAction)?;
+            let latest = self.table.latest(place, Signal::GpuRecoveryAction);
+            let speaks = latest.is_some_and(|reading| reading.value().is_some());
+            Some(Asked { value: whole(value), silent_since_ms: (!speaks).then_some(at_ms) })
         };
         self.ledger.outrank(&self.facts, asked);
         Decision { changes: self.ledger.take_changes(), remembered }
@@ -196,9 +208,24 @@ impl Engine {
         self.ledger.iter().map(|(_, open)| &open.finding)
     }
 
+    /// Whether the driver told something of recovery that was not taken yet.
+    pub fn has_told(&self) -> bool {
+        self.told.has_news()
+    }
+
+    /// What the driver told of recovery since this was last taken, for the journal.
+    pub fn take_told(&mut self) -> Vec<LastTold> {
+        self.told.take_news(&self.table)
+    }
+
     /// The id that the next finding gets.
     pub fn next_id(&self) -> u64 {
         self.ledger.next_id()
+    }
+
+    /// The GPUs that this boot has shown, before they are counted: what names an address finds its GPU.
+    pub fn know(&mut self, inventory: &[GpuIdentity]) {
+        self.table.set_inventory(inventory);
     }
 
     /// The GPUs as they were last counted.
@@ -219,6 +246,7 @@ impl Engine {
             let subject = self.table.subject(*subject).clone();
             match &watch.truth {
                 Truth::Unsupported(signal) => coverage.unsupported.push((code, subject, *signal)),
+                Truth::Alone => *coverage.alone.entry(code).or_default() += 1,
                 Truth::Early | Truth::Unread(_) => *coverage.early.entry(code).or_default() += 1,
                 Truth::Unknown(why) => coverage.blind.push((code, subject, why.clone())),
                 Truth::Holds | Truth::HoldsNot => *coverage.watched.entry(code).or_default() += 1,

@@ -187,6 +187,7 @@ fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
         .map(|event| super::super::observation::KernelEvent {
             event,
             line: line.trim_end().to_owned(),
+            gpu: None,
             boot: boot.to_owned(),
             at: when,
         })
@@ -234,6 +235,7 @@ fn repeats_are_known_after_a_restart_and_a_reboot() {
             next_id: engine.next_id(),
             remembered: remembered.clone(),
             boot: boot.to_owned(),
+            ..Saved::default()
         };
     }
 }
@@ -282,7 +284,13 @@ fn a_restart_does_not_end_what_its_window_still_holds() {
     let findings: Vec<Finding> = first.findings().cloned().collect();
     let mut second = engine();
     second.restore(
-        Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() },
+        Saved {
+            findings,
+            next_id: 1,
+            remembered: Vec::new(),
+            boot: "a".to_owned(),
+            ..Saved::default()
+        },
         "a",
         at(20),
     );
@@ -319,12 +327,100 @@ fn the_drivers_word_holds_while_it_is_silent() {
     assert_eq!(pending.action, Action::RebootNode);
 }
 
+/// What a journal would keep of it.
+fn kept(engine: &mut Engine) -> Saved {
+    Saved {
+        findings: engine.findings().cloned().collect(),
+        next_id: engine.next_id(),
+        told: engine.take_told(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    }
+}
+
+#[test]
+fn a_reset_while_no_agent_runs_is_noticed_by_the_next() {
+    let told = [
+        (Signal::GpuRecoveryAction, 1.0, 0.0),
+        (Signal::GpuEccCorrected, 12.0, 0.0),
+        (Signal::GpuEnergy, 5_000.75, 17.5),
+    ];
+    for (signal, before, after) in told {
+        let mut first = engine();
+        first.observe(at(0), &sample(gpu(1), signal, before));
+        first.observe(at(1), &xid(95, "0000:1c:00", at(1), "a"));
+        let saved = kept(&mut first);
+        assert!(!first.has_told());
+        let mut same = engine();
+        same.restore(saved.clone(), "a", at(5));
+        let changes = same.observe(at(6), &sample(gpu(1), signal, before)).changes;
+        assert!(!codes(&changes).iter().any(|(what, _)| *what == "cleared"), "{changes:?}");
+        assert!(!same.has_told(), "{signal} is what it was");
+        let mut reset = engine();
+        reset.restore(saved.clone(), "a", at(5));
+        let changes = reset.observe(at(6), &sample(gpu(1), signal, after)).changes;
+        assert!(codes(&changes).contains(&("cleared", "gpu.xid".to_owned())), "{signal}");
+        // What was told in another boot tells nothing of this one.
+        let mut rebooted = engine();
+        rebooted.restore(saved, "b", at(5));
+        rebooted.observe(at(6), &xid(95, "0000:1c:00", at(6), "b"));
+        let changes = rebooted.observe(at(7), &sample(gpu(1), signal, after)).changes;
+        assert!(!codes(&changes).contains(&("cleared", "gpu.xid".to_owned())), "{signal}");
+    }
+}
+
+#[test]
+fn the_drivers_word_holds_after_a_restart_while_it_is_silent() {
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
+    first.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 2.0));
+    let mut second = engine();
+    second.restore(kept(&mut first), "a", at(5));
+    let changes = second.observe(at(6), &sample(gpu(1), Signal::GpuRowsPending, 0.0)).changes;
+    assert_eq!(changes, []);
+    let pending = second.findings().find(|it| it.code == "gpu.rows-pending").unwrap();
+    assert_eq!(pending.action, Action::RebootNode);
+    assert_eq!(pending.action_by, super::super::finding::ActionBy::Driver);
+}
+
+#[test]
+fn what_is_graver_than_the_drivers_last_word_and_came_after_it_is_not_outranked() {
+    use super::super::finding::ActionBy::{Driver, Rule};
+    let action = |engine: &Engine, code: &str| {
+        let finding = engine.findings().find(|it| it.code == code).unwrap();
+        (finding.action, finding.action_by)
+    };
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsPending, 1.0));
+    first.observe(at(1), &sample(gpu(0), Signal::GpuRecoveryAction, 1.0));
+    let reading = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+    let silent = Sample { subject: gpu(0), signal: Signal::GpuRecoveryAction, reading, note: None };
+    let mut lost = sample(gpu(0), Signal::GpuLost, 1.0);
+    lost.samples.push(silent);
+    first.observe(at(2), &lost);
+    assert_eq!(action(&first, "gpu.lost"), (Action::RebootNode, Rule));
+    assert_eq!(action(&first, "gpu.rows-pending"), (Action::ResetGpu, Driver));
+    let mut second = engine();
+    second.restore(kept(&mut first), "a", at(5));
+    second.observe(at(6), &lost);
+    assert_eq!(action(&second, "gpu.lost"), (Action::RebootNode, Rule));
+    // It speaks again, and knows best.
+    first.observe(at(3), &sample(gpu(0), Signal::GpuRecoveryAction, 4.0));
+    assert_eq!(action(&first, "gpu.lost"), (Action::ResetGpu, Driver));
+}
+
 #[test]
 fn a_reboot_clears_what_it_mends() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuEccUncorrected, 1.0));
     let findings: Vec<Finding> = engine.findings().cloned().collect();
-    let saved = Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() };
+    let saved = Saved {
+        findings,
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
     let mut same = super::tests::engine();
     assert!(same.restore(saved.clone(), "a", at(5)).is_empty());
     assert_eq!(same.findings().count(), 1);
@@ -340,7 +436,13 @@ fn a_part_that_was_replaced_takes_its_findings_along() {
     first.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
     first.observe(at(0), &sample(gpu(1), Signal::GpuRowsFailed, 1.0));
     let findings: Vec<Finding> = first.findings().cloned().collect();
-    let saved = Saved { findings, next_id: 2, remembered: Vec::new(), boot: "a".to_owned() };
+    let saved = Saved {
+        findings,
+        next_id: 2,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
     let mut second = engine();
     assert!(second.restore(saved, "b", at(100)).is_empty());
     for second_of_boot in 100..700 {
@@ -398,6 +500,53 @@ fn rules_can_be_changed_while_findings_are_open() {
     let errors = Rules::configured(&wrong).unwrap_err();
     assert_eq!(errors.len(), 3, "all are said");
     assert!(errors.iter().any(|err| err.to_string().contains("did you mean `gpu.rows-failed`?")));
+}
+
+#[test]
+fn with_too_few_peers_a_comparison_is_not_watched() {
+    for (gpus, is_watched) in [(3, false), (4, true)] {
+        let mut engine = engine();
+        let width = |index| Sample {
+            subject: gpu(index),
+            signal: Signal::GpuPcieWidth,
+            reading: Reading::Value(if index == 0 { 8.0 } else { 16.0 }),
+            note: None,
+        };
+        let samples: Vec<Sample> = (0..gpus).map(width).collect();
+        let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+        let opened = (0..200).any(|second| !engine.observe(at(second), &batch).changes.is_empty());
+        assert_eq!(opened, is_watched, "{gpus}");
+        let coverage = engine.coverage();
+        assert_eq!(coverage.watched.contains_key("gpu.pcie-below-peers"), is_watched);
+        assert_eq!(coverage.alone.contains_key("gpu.pcie-below-peers"), !is_watched);
+    }
+}
+
+#[test]
+fn a_link_that_is_down_is_not_also_slow() {
+    let mut engine = engine();
+    let link = |link, signal, value| Sample {
+        subject: Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link },
+        signal,
+        reading: Reading::Value(value),
+        note: None,
+    };
+    let speeds = [0.0, 13_000.0, 26_562.0, 26_562.0, 26_562.0, 26_562.0];
+    let samples: Vec<Sample> = (0..)
+        .zip(speeds)
+        .flat_map(|(number, speed)| {
+            let active = f64::from(u8::from(speed > 0.0));
+            let speed = link(number, Signal::LinkSpeed, speed);
+            [link(number, Signal::LinkActive, active), speed]
+        })
+        .collect();
+    let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+    for second in 0..120 {
+        engine.observe(at(second), &batch);
+    }
+    let found: Vec<_> = engine.findings().map(|it| (it.code.as_str(), &it.subject)).collect();
+    let of = |number| Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+    assert_eq!(found, [("link.down", &of(0)), ("link.slow", &of(1))]);
 }
 
 #[test]

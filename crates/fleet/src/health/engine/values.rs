@@ -52,7 +52,7 @@ impl Engine {
         touched: &mut BTreeSet<usize>,
     ) {
         let value = reading.value().copied();
-        self.look_for_recovery(place, signal, value);
+        self.look_for_recovery(place, signal, value, now);
         self.table.set(place, signal, reading);
         for (at, clause_at) in self.looks.get(&signal).into_iter().flatten().copied() {
             let rule = self.rules.at(at);
@@ -77,7 +77,7 @@ impl Engine {
 
     /// A driver that asked for a recovery and no longer does or that was away and is back, and counters that a
     /// reset takes back to nought.
-    fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>) {
+    fn look_for_recovery(&mut self, place: usize, signal: Signal, value: Option<f64>, now: Moment) {
         use Signal::{
             GpuEccCorrected, GpuEccUncorrected, GpuEnergy, GpuRecoveryAction, NodeDriverLoaded,
         };
@@ -85,7 +85,7 @@ impl Engine {
             [GpuRecoveryAction, NodeDriverLoaded, GpuEccCorrected, GpuEccUncorrected, GpuEnergy];
         let Some(value) = value.filter(|_| tells.contains(&signal)) else { return };
         // A reset makes the GPU unreadable for a while: what counts is what was last told.
-        let Some(before) = self.told.insert((place, signal), value) else { return };
+        let Some(before) = self.told.insert(place, signal, value, now.steady_ms) else { return };
         let recovered = match signal {
             NodeDriverLoaded => before < 1.0 && value >= 1.0,
             GpuRecoveryAction => before >= 1.0 && value < 1.0,
@@ -130,6 +130,16 @@ impl Engine {
             self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
         let mut tried: Vec<Tried> =
             places.map(|(place, watch)| self.try_one(rule, place, watch, now)).collect();
+        let compares = rule.when.iter().any(|it| matches!(it.limit, Limit::Peers { .. }));
+        let has_it = |it: &&mut Tried| !matches!(it.truth, Truth::Unsupported(_));
+        if compares && tried.iter_mut().filter(has_it).count() <= PEERS_MIN {
+            // It can never hold here. One that is open, from a time with more of them, is over.
+            for it in tried.iter_mut().filter(has_it) {
+                let is_open = self.watches.get(&(at, it.place)).is_some_and(|watch| watch.is_open);
+                it.truth = if is_open { Truth::HoldsNot } else { Truth::Alone };
+            }
+            return tried;
+        }
         for (clause_at, clause) in rule.when.iter().enumerate() {
             let Limit::Peers { times } = clause.limit else { continue };
             let values: Vec<(usize, f64)> = tried

@@ -21,6 +21,8 @@ pub(super) enum Truth {
     Unread(Signal),
     /// The part does not have this signal.
     Unsupported(Signal),
+    /// There are too few peers to compare with.
+    Alone,
 }
 
 /// What a rule remembers of a subject.
@@ -125,7 +127,11 @@ impl Watch {
         let holds = match &truth {
             Truth::Holds => true,
             Truth::HoldsNot => false,
-            Truth::Unknown(_) | Truth::Early | Truth::Unread(_) | Truth::Unsupported(_) => {
+            Truth::Unknown(_)
+            | Truth::Early
+            | Truth::Unread(_)
+            | Truth::Unsupported(_)
+            | Truth::Alone => {
                 // What is not known neither opens nor clears; a stretch that it interrupts begins anew.
                 self.since_ms = None;
                 self.truth = truth;

@@ -26,7 +26,6 @@ mod tiers;
 mod wire;
 
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -129,26 +128,24 @@ pub enum ProbeSaid {
     },
     /// Answers come again, in every tier and of all GPUs, and no child is stuck any more.
     Back,
-    /// The probe is stopped, as was asked. Nothing of ours holds the driver when `alive` is nought.
-    Quiet {
-        /// Children that do not end.
-        alive: u32,
-    },
 }
+
+/// How long loading, initialisation and the first inventory usually may take.
+pub const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How the probe is watched.
 pub struct WatchSettings {
     /// Makes the command of a child. It should run the very file that the parent runs: both sides of the wire are
     /// of one build.
     pub command: Box<dyn FnMut() -> Command + Send>,
+    /// GPUs that are known already: one that cannot be opened does not say who it is.
+    pub known: Vec<GpuIdentity>,
     /// How long an answer may take.
     pub deadline: Duration,
     /// How long loading, initialisation and the first inventory may take.
     pub start_deadline: Duration,
     /// How long a GPU is left alone after a call about it has not returned: the others can be watched meanwhile.
     pub avoid: Duration,
-    /// While it is set there is no child: a driver cannot be unloaded while somebody holds it.
-    pub quiesce: Arc<AtomicBool>,
 }
 
 impl WatchSettings {
@@ -156,15 +153,15 @@ impl WatchSettings {
     pub fn new(command: impl FnMut() -> Command + Send + 'static) -> Self {
         Self {
             command: Box::new(command),
+            known: Vec::new(),
             deadline: Duration::from_secs(5),
-            start_deadline: Duration::from_secs(30),
+            start_deadline: START_DEADLINE,
             avoid: Duration::from_secs(300),
-            quiesce: Arc::new(AtomicBool::new(false)),
         }
     }
 }
 
-/// How long a stop or a quiesce may go unnoticed.
+/// How long a stop may go unnoticed.
 const NOTICE: Duration = Duration::from_millis(500);
 
 /// Watches in the time that it is told, for those who make the time: a rehearsal of hours takes seconds.
@@ -183,7 +180,7 @@ impl Watcher {
     pub fn until(&mut self, elapsed: Duration) -> Vec<ProbeSaid> {
         let mut said = Vec::new();
         loop {
-            let turn = self.supervisor.turn(elapsed, false, &self.stop);
+            let turn = self.supervisor.turn(elapsed, &self.stop);
             said.extend(turn.said);
             if turn.again_at > elapsed {
                 return said;
@@ -200,18 +197,14 @@ impl Watcher {
 /// Watches until `stop`. Blocks: it wants a thread of its own.
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
-    let quiesce = Arc::clone(&settings.quiesce);
     let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
-        let turn = supervisor.turn(begun.elapsed(), quiesce.load(Ordering::Relaxed), stop);
+        let turn = supervisor.turn(begun.elapsed(), stop);
         turn.said.into_iter().for_each(&mut *sink);
         // A turn asks one thing; the next may be due at once.
         while !stop.load(Ordering::Relaxed) {
             let left = turn.again_at.saturating_sub(begun.elapsed());
             if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
-                break;
-            }
-            if quiesce.load(Ordering::Relaxed) != supervisor.is_quiet() {
                 break;
             }
         }
@@ -225,5 +218,6 @@ fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processe
         start: settings.start_deadline,
         avoid: settings.avoid,
     };
-    supervisor::Supervisor::new(child::Processes { command: settings.command }, deadlines)
+    let children = child::Processes { command: settings.command };
+    supervisor::Supervisor::new(children, deadlines, settings.known)
 }

@@ -35,6 +35,8 @@ pub(super) struct Session<'a> {
     /// The GPU that a call is about, for its name in case it hangs.
     about: &'a Cell<Option<u32>>,
     gpus: Vec<Gpu>,
+    /// Numbers of GPUs that were not opened and were not known before, so that they have no name, and why not.
+    nameless: Vec<(u32, Return)>,
     /// Numbers of GPUs to leave alone.
     avoided: Vec<u32>,
     count: Reading<u32>,
@@ -64,6 +66,7 @@ impl<'a> Session<'a> {
             caller,
             about,
             gpus: Vec::new(),
+            nameless: Vec::new(),
             avoided: inventory.avoided,
             count: Reading::Absent,
             driver: Reading::Absent,
@@ -81,8 +84,26 @@ impl<'a> Session<'a> {
     /// What is known of the GPUs.
     pub(super) fn inventory(&self, answer: &mut Answer) {
         answer.driver = self.driver.value().cloned();
-        answer.count = Some(self.count.clone());
+        (answer.count, answer.shut) = self.counted();
         answer.inventory = Some(self.gpus.iter().map(|gpu| gpu.identity.clone()).collect());
+    }
+
+    /// How many GPUs NVML lists and opens, and which it does not open.
+    fn counted(&self) -> (Option<Reading<u32>>, Option<String>) {
+        let shut: Vec<(u32, Return)> = self.shut().collect();
+        if shut.is_empty() {
+            return (Some(self.count.clone()), None);
+        }
+        let each =
+            shut.iter().map(|(index, code)| format!("GPU {index}: {}", ffi::error_name(*code)));
+        let why = format!("NVML does not open {}", each.collect::<Vec<_>>().join(", "));
+        // Whoever may not open a GPU does not know whether it would open.
+        if shut.iter().any(|(_, code)| *code == ffi::NO_PERMISSION) {
+            return (Some(Reading::Unreadable(why)), None);
+        }
+        let shut = u32::try_from(shut.len()).unwrap_or(u32::MAX);
+        let opened = self.count.clone().map(|count| count.saturating_sub(shut));
+        (Some(opened), Some(why))
     }
 
     /// Reads a tier.

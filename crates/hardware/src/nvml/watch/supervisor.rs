@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use farrier_facts::node::Reading;
-use farrier_fleet::health::observation::{GpuIdentity, Sample, Subject};
-use farrier_fleet::health::signal::Signal;
+use farrier_fleet::health::observation::{GpuIdentity, Subject};
 
 use super::prober::{Asked, Children, Prober};
 use super::wire::{Answer, FORM, Inventory, Request, Seen};
@@ -69,7 +67,6 @@ pub(super) struct Supervisor<C: Children> {
     is_ill: bool,
     answers: bool,
     stuck_said: Option<u32>,
-    quiet: Option<u32>,
     inventory: Vec<GpuIdentity>,
     /// GPUs by number that are left alone until a time: a call about them did not return, and the next child should
     /// be of use for the others.
@@ -82,7 +79,7 @@ pub(super) struct Supervisor<C: Children> {
 }
 
 impl<C: Children> Supervisor<C> {
-    pub(super) fn new(children: C, deadlines: Deadlines) -> Self {
+    pub(super) fn new(children: C, deadlines: Deadlines, known: Vec<GpuIdentity>) -> Self {
         Self {
             children,
             deadlines,
@@ -93,8 +90,7 @@ impl<C: Children> Supervisor<C> {
             is_ill: false,
             answers: false,
             stuck_said: None,
-            quiet: None,
-            inventory: Vec::new(),
+            inventory: known,
             avoided: BTreeMap::new(),
             calls: BTreeMap::new(),
             calls_said: BTreeSet::new(),
@@ -103,16 +99,9 @@ impl<C: Children> Supervisor<C> {
     }
 
     /// Does what is due, at most one request of it.
-    pub(super) fn turn(&mut self, now: Duration, quiesce: bool, stop: &AtomicBool) -> Turn {
+    pub(super) fn turn(&mut self, now: Duration, stop: &AtomicBool) -> Turn {
         let mut said = Vec::new();
         self.leaving.retain_mut(|leaving| leaving.child.ended().is_none());
-        if quiesce {
-            self.be_quiet(now, &mut said);
-            return Turn { said, again_at: now + LOOK };
-        }
-        if self.quiet.take().is_some() {
-            (self.start_at, self.backoff) = (now, BACKOFF_MIN);
-        }
         let stuck = self.stuck(now);
         if self.stuck_said.is_some_and(|said| said != stuck) {
             self.say_node(None, stuck, &mut said);
@@ -144,11 +133,6 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
-    /// Whether it is quiet, as was asked.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.quiet.is_some()
-    }
-
     /// Ends the child. One that is stuck is left.
     pub(super) fn end(mut self) {
         if let Some(mut current) = self.current.take() {
@@ -158,34 +142,6 @@ impl<C: Children> Supervisor<C> {
                 current.child.idle(Duration::from_millis(200));
             }
             current.child.ended();
-        }
-    }
-
-    fn be_quiet(&mut self, now: Duration, said: &mut Vec<ProbeSaid>) {
-        if let Some(mut current) = self.current.take() {
-            current.child.dismiss();
-            self.leaving.push(Leaving { child: current.child, since: now, hung: false });
-        }
-        for leaving in &mut self.leaving {
-            if now.saturating_sub(leaving.since) >= GOING {
-                leaving.child.kill();
-            }
-        }
-        let alive = count(self.leaving.len());
-        if self.quiet != Some(alive) {
-            if self.quiet.is_none() {
-                self.answers = false;
-                // Whether NVML would answer is not known either.
-                let why = "the probe is stopped, as was asked";
-                let mut samples = self.seen.blind(why);
-                for signal in [Signal::NodeGpusNvml, Signal::NodeNvmlAnswers] {
-                    let reading = Reading::Unreadable(why.to_owned());
-                    samples.push(Sample { subject: Subject::Node, signal, reading, note: None });
-                }
-                said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
-            }
-            self.quiet = Some(alive);
-            said.push(ProbeSaid::Quiet { alive });
         }
     }
 
@@ -299,7 +255,7 @@ impl<C: Children> Supervisor<C> {
         };
         if let Some(count) = answer.count {
             let count = count.map(f64::from);
-            self.node_samples(Some(count), stuck, &mut report.samples);
+            self.node_samples(Some((count, answer.shut)), stuck, &mut report.samples);
         } else if news {
             self.node_samples(None, stuck, &mut report.samples);
         }

@@ -88,9 +88,12 @@ pub(super) struct Answer {
     pub(super) refusal: Option<Refusal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) driver: Option<String>,
-    /// How many GPUs NVML lists.
+    /// How many GPUs NVML lists and opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<Reading<u32>>,
+    /// Those that it does not open, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shut: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) inventory: Option<Vec<GpuIdentity>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -109,6 +112,7 @@ impl Answer {
             refusal: None,
             driver: None,
             count: None,
+            shut: None,
             inventory: None,
             gpus: Vec::new(),
             processes: None,

@@ -7,7 +7,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid};
 
 use crate::nvml::caller::{Caller, TEXT_BYTES, call, length, outcome, text_of};
-use crate::nvml::ffi::{self, Device, EventSet};
+use crate::nvml::ffi::{self, Device, EventSet, Return};
 use crate::nvml::library::DEVICES_MAX;
 use crate::nvml::watch::reader::{Called, Gpu, Trouble};
 use crate::nvml::watch::wire::Refusal;
@@ -21,16 +21,25 @@ impl Session<'_> {
         self.count = self.ask_count()?;
         let count = self.count.value().copied().unwrap_or(0).min(DEVICES_MAX);
         let mut gpus: Vec<Gpu> = Vec::new();
+        let mut shut = Vec::new();
         for index in 0..count {
             self.about.set(Some(index));
-            if let Some(gpu) = self.open_one(index, known)? {
-                // NVML lists no GPU twice; a known one whose number went to another is that other.
-                if gpus.iter().all(|other| other.identity.uuid != gpu.identity.uuid) {
-                    gpus.push(gpu);
-                }
+            match self.open_one(index)? {
+                Ok(gpu) => gpus.push(gpu),
+                Err(code) => shut.push((index, code)),
             }
         }
         self.about.set(None);
+        // NVML lists no GPU twice: a known one that was opened under another number is not the one that stays shut.
+        self.nameless = Vec::new();
+        for (index, code) in shut {
+            let is_new = |it: &GpuIdentity| gpus.iter().all(|gpu| gpu.identity.uuid != it.uuid);
+            match known.iter().find(|it| it.index == index && is_new(it)) {
+                Some(identity) => gpus.push(Gpu::of(identity.clone(), Err(code))),
+                None => self.nameless.push((index, code)),
+            }
+        }
+        gpus.sort_by_key(|gpu| gpu.identity.index);
         for gpu in &mut gpus {
             let before = self.gpus.iter().find(|it| it.identity.uuid == gpu.identity.uuid);
             gpu.links_wired = before.map_or(0, |before| before.links_wired);
@@ -51,14 +60,21 @@ impl Session<'_> {
         Ok(outcome(called, || count))
     }
 
-    /// Opens a GPU by its number. One that cannot be opened and was not known before has no name to be called by.
-    fn open_one(&mut self, index: u32, known: &[GpuIdentity]) -> Result<Option<Gpu>, Refusal> {
-        let remembered = |code| {
-            let known = known.iter().find(|identity| identity.index == index);
-            known.map(|identity| Gpu::of(identity.clone(), Err(code)))
-        };
+    /// GPUs that NVML lists and does not open, for a reason that nothing else tells of: of a lost GPU, one that wants a
+    /// reset and one that is left alone there are findings already, where it has a name.
+    pub(super) fn shut(&self) -> impl Iterator<Item = (u32, Return)> {
+        let told = |code: Return| is_lost(code) || [ffi::RESET_REQUIRED, AVOIDED].contains(&code);
+        let of_known = self.gpus.iter().filter_map(move |gpu| {
+            gpu.handle.err().filter(|code| !told(*code)).map(|code| (gpu.identity.index, code))
+        });
+        let nameless = self.nameless.iter().copied().filter(|(_, code)| *code != AVOIDED);
+        of_known.chain(nameless)
+    }
+
+    /// Opens a GPU by its number, or says why not.
+    fn open_one(&mut self, index: u32) -> Result<Result<Gpu, Return>, Refusal> {
         if self.avoided.contains(&index) {
-            return Ok(remembered(AVOIDED));
+            return Ok(Err(AVOIDED));
         }
         let mut device: Device = ptr::null_mut();
         let out = &raw mut device;
@@ -69,13 +85,13 @@ impl Session<'_> {
             other => Err(other),
         };
         match identified {
-            Ok(identity) => Ok(Some(Gpu::of(identity, Ok(device)))),
+            Ok(identity) => Ok(Ok(Gpu::of(identity, Ok(device)))),
             Err(Err(why)) => Err(Refusal::NoLibrary(why.to_owned())),
             Err(Ok(code)) => {
                 if let Some(Trouble::Library(code)) = Trouble::of(code) {
                     return Err(Refusal::Refused(ffi::error_name(code)));
                 }
-                Ok(remembered(code))
+                Ok(Err(code))
             }
         }
     }
@@ -157,6 +173,8 @@ impl Session<'_> {
             let opened = gpu.handle.is_ok() || gpu.handle == Err(AVOIDED);
             !opened || gpu.trouble.iter().flatten().any(|code| is_lost(*code))
         });
+        // One that has no name yet may open by now.
+        let is_lost = is_lost || self.nameless.iter().any(|(_, code)| *code != AVOIDED);
         self.lost_for = if is_lost { self.lost_for.saturating_add(1) } else { 0 };
         let again = self.lost_for.is_power_of_two()
             || self.lost_for != 0 && self.lost_for.is_multiple_of(64);

@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use farrier_fleet::health::observation::GpuUuid;
+use farrier_facts::node::Reading;
+use farrier_fleet::health::observation::{GpuUuid, Sample};
+use farrier_fleet::health::signal::Signal;
 
 use super::*;
 use crate::nvml::watch::wire::{GpuValues, Refusal, Values};
@@ -161,7 +163,6 @@ struct Test {
     world: Rc<World>,
     supervisor: Supervisor<Rc<World>>,
     now: Duration,
-    quiesce: bool,
 }
 
 impl Test {
@@ -173,15 +174,15 @@ impl Test {
             start: Duration::from_secs(30),
             avoid: Duration::from_secs(300),
         };
-        let supervisor = Supervisor::new(Rc::clone(&world), deadlines);
-        Self { world, supervisor, now: Duration::ZERO, quiesce: false }
+        let supervisor = Supervisor::new(Rc::clone(&world), deadlines, Vec::new());
+        Self { world, supervisor, now: Duration::ZERO }
     }
 
     /// Turns until `seconds`; everything that is said, in short, with its second.
     fn until(&mut self, seconds: u64) -> Vec<String> {
         let (mut said, end) = (Vec::new(), Duration::from_secs(seconds));
         while self.now <= end {
-            let turn = self.supervisor.turn(self.now, self.quiesce, &AtomicBool::new(false));
+            let turn = self.supervisor.turn(self.now, &AtomicBool::new(false));
             let at = self.now.as_secs_f64();
             said.extend(turn.said.iter().map(|it| format!("{at} {}", short(it))));
             assert!(turn.again_at >= self.now);
@@ -218,7 +219,6 @@ fn short(said: &ProbeSaid) -> String {
         ProbeSaid::NoLibrary { why } => format!("no library: {why}"),
         ProbeSaid::Refused { error } => format!("refused: {error}"),
         ProbeSaid::Back => "back".to_owned(),
-        ProbeSaid::Quiet { alive } => format!("quiet, alive {alive}"),
     }
 }
 
@@ -347,27 +347,6 @@ fn what_cannot_be_started_is_tried_again() {
     let said = test.until(4);
     let died = said.iter().filter(|said| said.contains("died: there is no plan")).count();
     assert_eq!(died, 3, "{said:?}");
-}
-
-#[test]
-fn a_quiet_probe_holds_nothing_until_it_may_again() {
-    let mut test = Test::of(&[&[Does::Answers], &[Does::Answers]]);
-    test.until(5);
-    test.quiesce = true;
-    let said = test.until(20);
-    assert_eq!(
-        said,
-        [
-            "6 Fast temperature_c=? gpus_nvml=? nvml_answers=?",
-            "6 quiet, alive 1",
-            "7 quiet, alive 0",
-        ]
-    );
-    assert_eq!(test.world.alive.get(), 0);
-    test.quiesce = false;
-    let said = test.until(22);
-    assert_eq!(said[0], "21 Slow gpus_nvml=1 nvml_answers=1 probes_stuck=0");
-    assert_eq!(test.world.started.get(), 2);
 }
 
 #[test]

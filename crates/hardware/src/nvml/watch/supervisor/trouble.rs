@@ -123,14 +123,14 @@ impl<C: Children> Supervisor<C> {
     /// A report of the parent's own; with a reason all that the GPUs said is unreadable.
     pub(super) fn say_node(&mut self, why: Option<&str>, stuck: u32, said: &mut Vec<ProbeSaid>) {
         let mut samples = why.map(|why| self.seen.blind(why)).unwrap_or_default();
-        let count = why.map(|why| Reading::Unreadable(why.to_owned()));
+        let count = why.map(|why| (Reading::Unreadable(why.to_owned()), None));
         self.node_samples(count, stuck, &mut samples);
         said.push(ProbeSaid::Report(ProbeReport::of_node(samples)));
     }
 
     pub(super) fn node_samples(
         &mut self,
-        count: Option<Reading<f64>>,
+        count: Option<(Reading<f64>, Option<String>)>,
         stuck: u32,
         samples: &mut Vec<Sample>,
     ) {
@@ -138,15 +138,14 @@ impl<C: Children> Supervisor<C> {
         let both =
             (stuck >= 2).then(|| self.calls.values().cloned().collect::<Vec<_>>().join("; "));
         self.say_calls(stuck, samples);
-        let mut put = |signal, reading| {
-            let note = both.clone().filter(|_| signal == Signal::NodeProbesStuck);
+        let mut put = |signal, reading, note| {
             samples.push(Sample { subject: Subject::Node, signal, reading, note });
         };
-        if let Some(count) = count {
-            put(Signal::NodeGpusNvml, count);
+        if let Some((count, shut)) = count {
+            put(Signal::NodeGpusNvml, count, shut);
         }
-        put(Signal::NodeNvmlAnswers, Reading::Value(f64::from(u8::from(self.answers))));
-        put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)));
+        put(Signal::NodeNvmlAnswers, Reading::Value(f64::from(u8::from(self.answers))), None);
+        put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)), both);
     }
 
     /// Which call is stuck, on the GPU that it is about, and that none is any more where one was.
