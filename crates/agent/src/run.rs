@@ -42,7 +42,7 @@ pub enum AgentError {
     #[error("`{}` is not the root of a node's files", .0.display())]
     Root(PathBuf),
     /// It has no journal.
-    #[error("there is no journal")]
+    #[error("failed to open the journal")]
     Journal(#[from] JournalError),
     /// It has no socket.
     #[error("there is no socket for jobs")]

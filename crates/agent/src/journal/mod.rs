@@ -10,6 +10,7 @@
 //! deleted when they are too old or too many. A torn last line is cut; a damaged one is skipped and counted.
 
 mod fold;
+mod lock;
 mod reading;
 mod record;
 mod segment;
@@ -19,6 +20,7 @@ mod waiting;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use farrier_fleet::health::Change;
 use jiff::{SignedDuration, Timestamp};
@@ -55,10 +57,12 @@ pub enum JournalError {
         err: io::Error,
     },
     /// Somebody else has it.
-    #[error("another agent uses the state folder `{}`", dir.display())]
+    #[error("another agent{} uses the state folder `{}`", lock::named(*pid), dir.display())]
     InUse {
         /// Which.
         dir: PathBuf,
+        /// Who, where it is seen from here.
+        pid: Option<u32>,
     },
     /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
@@ -107,7 +111,7 @@ impl Journal {
         retention: Retention,
         each: impl FnMut(&Record),
     ) -> Result<Self, JournalError> {
-        let lock = take(dir)?;
+        let lock = take(dir, lock::PATIENCE)?;
         let Read { fold, mut segments, recovery } = match read(dir, each) {
             // Nobody could make it: the disk takes nothing, and there is nothing to read.
             Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
@@ -259,7 +263,8 @@ impl Journal {
     /// Opens what is not open, and cuts off what a write that failed or was cut short has left behind.
     fn mend(&mut self) -> io::Result<()> {
         if self.lock.is_none() {
-            let taken = take(&self.dir).map_err(|err| io::Error::other(err.to_string()))?;
+            let taken =
+                take(&self.dir, Duration::ZERO).map_err(|err| io::Error::other(err.to_string()))?;
             self.lock = Some(taken.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
         }
         let (number, good) = self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));
@@ -342,19 +347,16 @@ impl Journal {
     }
 }
 
-/// Takes the folder for this agent; none: the disk takes nothing now.
-fn take(dir: &Path) -> Result<Option<File>, JournalError> {
+/// Takes the folder for this agent, if need be after so long; none: the disk takes nothing now.
+fn take(dir: &Path, patience: Duration) -> Result<Option<File>, JournalError> {
     let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
     let lock = match fs::create_dir_all(dir).and_then(|()| File::create(dir.join("lock"))) {
         Ok(lock) => lock,
         Err(err) if takes_nothing(&err) => return Ok(None),
         Err(err) => return Err(folder(err)),
     };
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(fs::TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
-        Err(fs::TryLockError::Error(err)) => Err(folder(err)),
-    }
+    lock::hold(&lock, dir, patience)?;
+    Ok(Some(lock))
 }
 
 /// Whether a disk refuses for a reason that passes, or that the agent is there to tell of: it is full, or fell back to

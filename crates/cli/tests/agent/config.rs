@@ -130,7 +130,9 @@ fn one_agent_a_node() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let second = run(&words);
     assert_eq!(second.code, 2);
-    assert!(second.stderr.contains("another agent uses the state folder"), "{}", second.stderr);
+    let whom = format!("another agent (pid {}) uses the state folder", agent.pid());
+    assert!(second.stderr.contains(&whom), "{}", second.stderr);
+    assert!(!second.stderr.contains("no journal"), "{}", second.stderr);
     agent.stop();
 }
 
