@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::crash::gpu_address;
-use crate::world::{PATIENCE, World, find};
+use crate::world::{Agent, PATIENCE, World, find};
 
 #[test]
 fn a_quiet_node_is_healthy_and_says_what_it_costs() {
@@ -151,17 +151,56 @@ fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     agent.stop();
 }
 
+/// Processes that the agent started and that are there.
+fn children(agent: &Agent<'_>) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{0}/task", agent.pid())).unwrap().flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Whether a process runs; one that has ended and is not collected does not.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !matches!(rest.trim().chars().next(), None | Some('Z')))
+}
+
+#[test]
+fn a_probe_that_is_stuck_does_not_outlive_the_agent() {
+    let world = World::of(1);
+    world.inject(&["--gpu", "all", "hang", "*", "forever"]);
+    for end in [Agent::stop, Agent::kill] {
+        let agent = world.agent();
+        let start = Instant::now();
+        let stuck = loop {
+            let pids = children(&agent);
+            // Once it has loaded the library it is in a call that does not return.
+            let loaded = |pid: &String| {
+                let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+                maps.contains("libnvidia-ml.so.1")
+            };
+            if let Some(pid) = pids.into_iter().find(loaded) {
+                break pid;
+            }
+            assert!(start.elapsed() < PATIENCE, "{}", agent.log());
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        end(agent);
+        while runs(&stuck) {
+            assert!(start.elapsed() < PATIENCE, "{stuck} is still there");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 #[test]
 fn a_probe_that_is_killed_is_started_again() {
     let world = World::of(1);
     let agent = world.agent().ready();
-    let children = format!("/proc/{0}/task", agent.pid());
-    let pids: Vec<String> = fs::read_dir(children)
-        .unwrap()
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
+    let pids = children(&agent);
     assert_eq!(pids.len(), 1, "{pids:?}");
     crate::kill::kill("-KILL", &pids[0]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
