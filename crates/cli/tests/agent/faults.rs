@@ -121,9 +121,9 @@ fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_an
 }
 
 #[test]
-fn a_hanging_driver_blinds_nvml_and_nothing_else() {
+fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     let world = World::of(2);
-    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 2\n"))
+    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"))
         .unwrap();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
@@ -136,18 +136,27 @@ fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
     let note = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     assert_eq!(note, "nvmlDeviceGetTemperature of GPU 1 has not returned for 4 s");
-    agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
-    let (code, text) = agent.get("/healthz");
-    assert_eq!(code, 503);
-    assert!(text.contains("nvml: NVML: a call has not returned"), "{text}");
+    let clears = found["clears"].as_str().unwrap_or_default();
+    assert!(clears.contains("`probe.avoid_s`"), "{clears}");
+    let log = agent.log();
+    assert!(log.contains("NVML is blind why=a call has not returned for 4 s"), "{log}");
+    // The other GPU is read: the agent as a whole sees, and the node is not well for all that.
+    let status = agent.until(|status| {
+        status["not_seen"].as_array().is_some_and(Vec::is_empty)
+            && status["gpus"][0]["temperature_c"]["value"].is_number()
+    });
+    assert_eq!(agent.get("/healthz").0, 200);
+    assert_eq!(status["verdict"], "faulty");
+    assert!(find(&status, "driver.unresponsive").is_some(), "{status:#}");
+    let is_read = |status: &Value| status["gpus"][1]["temperature_c"]["value"].is_number();
+    assert!(!is_read(&status), "{status:#}");
     // The kernel log is still read.
     let line = format!("NVRM: Xid (PCI:{}): 119, pid=1, Timeout", gpu_address(&world));
     world.kernel_lines(std::iter::once(line));
     let xid = agent.until_found("gpu.xid");
     assert_eq!(xid["detail"], "Xid 119");
     world.inject(&["clear"]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
-    assert_eq!(agent.get("/healthz").0, 200);
+    agent.until(is_read);
     agent.stop();
 }
 

@@ -202,12 +202,11 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     assert_eq!((powers.len(), known), (8, 7));
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
-    world.inject(&["clear", "--gpu", "3"]);
     watch.until(back);
-    let report = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
+    world.inject(&["clear", "--gpu", "3"]);
     let known =
         |sample: &&Sample| sample.signal == Signal::GpuPower && sample.reading.value().is_some();
-    assert_eq!(report.samples.iter().filter(known).count(), 8);
+    watch.report(|report| report.samples.iter().filter(known).count() == 8);
 }
 
 #[test]

@@ -127,7 +127,8 @@ pub enum ProbeSaid {
         /// NVML's name of the error.
         error: String,
     },
-    /// Answers come again, in every tier and of all GPUs, and no child is stuck any more.
+    /// Answers come again, in every tier and of all GPUs that are not left alone, and no child is stuck in a call about
+    /// anything else.
     Back,
     /// The probe is stopped, as was asked. Nothing of ours holds the driver when `alive` is nought.
     Quiet {
