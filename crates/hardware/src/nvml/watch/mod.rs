@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The parent asks and waits for no longer than a deadline. A child that does not answer is killed and left
-//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, and no more than two
+//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, or at once when the driver's
+//! module appears, and no more than two
 //! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
 
 mod child;
@@ -25,6 +26,7 @@ mod supervisor;
 mod tiers;
 mod wire;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,6 +150,9 @@ pub struct WatchSettings {
     pub start_deadline: Duration,
     /// How long a GPU is left alone after a call about it has not returned: the others can be watched meanwhile.
     pub avoid: Duration,
+    /// A path that is there while the driver's module is loaded: when it appears NVML is tried at once, however long the
+    /// pause was going to be.
+    pub module: Option<PathBuf>,
     /// While it is set there is no child: a driver cannot be unloaded while somebody holds it.
     pub quiesce: Arc<AtomicBool>,
 }
@@ -160,6 +165,7 @@ impl WatchSettings {
             deadline: Duration::from_secs(5),
             start_deadline: Duration::from_secs(30),
             avoid: Duration::from_secs(300),
+            module: None,
             quiesce: Arc::new(AtomicBool::new(false)),
         }
     }
@@ -202,6 +208,7 @@ impl Watcher {
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
     let quiesce = Arc::clone(&settings.quiesce);
+    let mut module = Module::new(settings.module.clone());
     let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
         let turn = supervisor.turn(begun.elapsed(), quiesce.load(Ordering::Relaxed), stop);
@@ -215,9 +222,33 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
             if quiesce.load(Ordering::Relaxed) != supervisor.is_quiet() {
                 break;
             }
+            if module.has_appeared() {
+                supervisor.hurry(begun.elapsed());
+                break;
+            }
         }
     }
     supervisor.end();
+}
+
+/// Whether the driver's module is loaded, as it was last seen.
+struct Module {
+    path: Option<PathBuf>,
+    is_there: bool,
+}
+
+impl Module {
+    fn new(path: Option<PathBuf>) -> Self {
+        let is_there = path.as_ref().is_some_and(|path| path.exists());
+        Self { path, is_there }
+    }
+
+    /// Whether it is there and was not when it was last looked at.
+    fn has_appeared(&mut self) -> bool {
+        let was_there = self.is_there;
+        self.is_there = self.path.as_ref().is_some_and(|path| path.exists());
+        self.is_there && !was_there
+    }
 }
 
 fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processes> {

@@ -144,6 +144,12 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
+    /// What stood in the way may be over: the next start does not wait, and if it is not over the pauses are short again.
+    pub(super) fn hurry(&mut self, now: Duration) {
+        self.start_at = self.start_at.min(now);
+        self.backoff = BACKOFF_MIN;
+    }
+
     /// Whether it is quiet, as was asked.
     pub(super) fn is_quiet(&self) -> bool {
         self.quiet.is_some()

@@ -342,6 +342,20 @@ fn a_driver_that_goes_and_comes() {
 }
 
 #[test]
+fn a_driver_that_appears_is_asked_at_once() {
+    let refuses: &[Does] = &[Does::Refuses("NVML_ERROR_DRIVER_NOT_LOADED")];
+    let mut test = Test::of(&[refuses, refuses, refuses, refuses, refuses, &[Does::Answers]]);
+    let said = test.until(10);
+    assert_eq!(test.world.started.get(), 4, "{said:?}");
+    // The next would be at 15 s, and the one after it at 31 s. The module is there a moment before it can be used.
+    test.now = Duration::from_secs(10);
+    test.supervisor.hurry(test.now);
+    let said = test.until(12);
+    assert_eq!(test.world.started.get(), 6, "{said:?}");
+    assert!(said.iter().any(|said| said.ends_with("back")), "{said:?}");
+}
+
+#[test]
 fn what_cannot_be_started_is_tried_again() {
     let mut test = Test::of(&[]);
     let said = test.until(4);
