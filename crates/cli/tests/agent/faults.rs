@@ -160,6 +160,30 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     agent.stop();
 }
 
+#[test]
+fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    let kept = || fs::read_to_string(world.path("state/inventory.json")).unwrap_or_default();
+    agent.until(|_| kept().contains("GPU-"));
+    let (before, _) = world.status();
+    agent.stop();
+    world.inject(&["--gpu", "all", "hang", "*", "forever"]);
+    let agent = world.agent();
+    // The first call may take half a minute before it counts as stuck.
+    let status = agent.until(|status| {
+        let waits = status["not_seen"].to_string().contains("NVML: it has not answered yet");
+        waits && status["driver"].is_string()
+    });
+    assert_eq!(status["driver"], before["driver"]);
+    let gpus = status["gpus"].as_array().unwrap();
+    assert_eq!(gpus.len(), 2, "{status:#}");
+    assert_eq!(gpus[1]["identity"], before["gpus"][1]["identity"]);
+    assert!(gpus[1]["temperature_c"]["value"].is_null(), "{status:#}");
+    assert_ne!(status["verdict"], "healthy");
+    agent.stop();
+}
+
 /// Processes that the agent started and that are there.
 fn children(agent: &Agent<'_>) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{0}/task", agent.pid())).unwrap().flatten();
