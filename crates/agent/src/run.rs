@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::brain::{Blindness, Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
-use crate::config::{self, Config, ConfigError, Judgement, Listen};
+use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
 use crate::crash::Crash;
 use crate::http::{self, Pages};
 use crate::jobs::protocol::{Answer, ErrorCode};
@@ -42,7 +42,7 @@ pub enum AgentError {
     #[error("`{}` is not the root of a node's files", .0.display())]
     Root(PathBuf),
     /// It has no journal.
-    #[error("there is no journal")]
+    #[error("failed to open the journal")]
     Journal(#[from] JournalError),
     /// It has no socket.
     #[error("there is no socket for jobs")]
@@ -100,21 +100,25 @@ impl Options {
         config::read(&self.config, self.config_named).map(|config| self.outranked(config))
     }
 
-    /// The configuration that would be in force, if the node also has what the file names.
+    /// The configuration that would be in force, if the node also has what it names.
     pub fn check(&self) -> Result<Config, ConfigError> {
-        let Judgement { config, mut lines, mut problems } =
+        let Judgement { config, lines, mut problems } =
             config::judge(&self.config, self.config_named)?;
         let Overrides { root, nvml, state_dir, listen, socket } = &self.overrides;
-        let outranked = [
-            ("root", root.is_some()),
-            ("nvml", nvml.is_some()),
-            ("state_dir", state_dir.is_some()),
-            ("listen", listen.is_some()),
-            ("socket.path", socket.is_some()),
+        let flags = [
+            ("root", "--root", root.is_some()),
+            ("nvml", "--nvml", nvml.is_some()),
+            ("state_dir", "--state-dir", state_dir.is_some()),
+            ("listen", "--listen", listen.is_some()),
+            ("socket.path", "--socket", socket.is_some()),
         ];
-        lines.retain(|key, _| !outranked.contains(&(key, true)));
+        let flags = flags.into_iter().filter(|(.., is_set)| *is_set);
+        let flags: Flags = flags.map(|(key, flag, _)| (key, flag)).collect();
         let config = self.outranked(config);
-        problems.extend(config::look_around(&config, &lines));
+        let mut around = config::look_around(&config, &lines, &flags);
+        // A key that is wrong in the file stands at its default only until it is mended.
+        around.retain(|found| !problems.iter().any(|wrong| wrong.key == found.key));
+        problems.extend(around);
         Judgement { config, lines, problems }.into_config(&self.config)
     }
 

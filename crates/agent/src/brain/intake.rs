@@ -25,7 +25,7 @@ impl Brain {
                 self.own.nvml_is_ill = true;
             }
             Seen::NvmlBack => {
-                tracing::info!("NVML answers for all again");
+                tracing::info!("NVML answers again");
                 self.own.nvml_blind = None;
                 self.own.nvml_is_ill = false;
             }

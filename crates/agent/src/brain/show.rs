@@ -57,7 +57,10 @@ impl Brain {
         let shared =
             |(subject, values): (&Arc<_>, &Arc<_>)| (Arc::clone(subject), Arc::clone(values));
         let latest = self.engine.latest().map(shared).collect();
-        self.values.gpus = self.engine.inventory().to_vec();
+        // Until NVML has answered the GPUs are those that this boot has shown before.
+        let known = self.engine.inventory();
+        let known = if known.is_empty() { self.inventory.gpus() } else { known };
+        self.values.gpus = known.to_vec();
         self.values.gone = self.inventory.gone().to_vec();
         self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
         if self.ticks < FIRST_TICKS || self.ticks.is_multiple_of(SELDOM_TICKS) {

@@ -10,6 +10,9 @@ use super::{Known, Surroundings};
 use crate::brain::{Collector, Report, Seen};
 use crate::config::duration;
 
+/// The version of the module that is loaded.
+const DRIVER: &str = "/sys/module/nvidia/version";
+
 pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     let config = &surroundings.config;
     let expectations = Expectations {
@@ -20,6 +23,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     let mut kept = Kept::open(&config.state_dir);
     let root = Root::unrecorded(&config.root);
     let mut reader = Reader::remembering(root, expectations, kept.get());
+    let files = Root::unrecorded(&config.root);
     let tiers = [
         (Tier::Fast, Collector::HostFast, duration(config.tiers.fast_s)),
         (Tier::Medium, Collector::HostMedium, duration(config.tiers.medium_s)),
@@ -43,7 +47,11 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
             if *tier == Tier::Medium {
                 kept.keep(reader.remembered());
             }
-            let report = Report { collector: Some(*collector), samples, ..Report::default() };
+            // The kernel names the driver also while NVML says nothing.
+            let driver = (*tier == Tier::Medium).then(|| files.word(DRIVER).value().cloned());
+            let driver = driver.flatten();
+            let report =
+                Report { collector: Some(*collector), samples, driver, ..Report::default() };
             if surroundings.inbox.send(Seen::Report(report)).is_err() {
                 return;
             }

@@ -38,6 +38,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     settings.known.clone_from(&surroundings.gpus);
     settings.deadline = duration(config.probe.deadline_s);
     settings.avoid = duration(config.probe.avoid_s);
+    settings.module = Some(config.root.join("sys/module/nvidia/initstate"));
     let mut holders = Holders::new(Root::unrecorded(&config.root));
     watch::run(settings, &surroundings.stop.flag, &mut |said| {
         let settled = match &said {

@@ -22,7 +22,7 @@ use serde::Serialize;
 pub use file::{ConfigError, read};
 pub(crate) use file::{Judgement, judge};
 pub use section::Problem;
-pub(crate) use surroundings::{group_id, look_around};
+pub(crate) use surroundings::{Flags, group_id, look_around};
 
 /// The line in the file of each key that stands there.
 pub(crate) type Lines = BTreeMap<String, usize>;

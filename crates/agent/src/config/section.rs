@@ -14,9 +14,10 @@ const FOUND_CHARS_MAX: usize = 60;
 /// One thing that is wrong with the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands in the file.
+    /// Where it stands in the file; nought: not there, but on the command line or nowhere.
     pub line: usize,
-    /// The key with its tables, such as `tiers.fast_s`; empty where the text is no TOML.
+    /// The key with its tables, such as `tiers.fast_s`, or the flag that outranks it, such as `--nvml`; empty where the
+    /// text is no TOML.
     pub key: String,
     /// The value as it stands in the file; empty where the key itself is wrong.
     pub value: String,
@@ -28,6 +29,13 @@ impl Display for Problem {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { line, key, value, expected } = self;
         match (key.is_empty(), value.is_empty()) {
+            (false, false) if *line == 0 && key.starts_with("--") => {
+                write!(formatter, "`{key} {value}`: {expected}")
+            }
+            (false, false) if *line == 0 => {
+                write!(formatter, "`{key} = {value}`, the default: {expected}")
+            }
+            (false, true) if *line == 0 => write!(formatter, "`{key}`: {expected}"),
             (true, _) => write!(formatter, "line {line}: {expected}"),
             (false, true) => write!(formatter, "line {line}: `{key}`: {expected}"),
             (false, false) => write!(formatter, "line {line}: `{key} = {value}`: {expected}"),

@@ -1,9 +1,11 @@
-//! Whether what the file names is there: a group, folders that can be written, an address of this machine.
+//! Whether what is in force is there, be it from the file, the command line or by default: a group, folders that can be
+//! written, an address of this machine.
 //!
 //! Only for `--check-config`: an agent that runs meets these things one by one, and goes on without some of them.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -20,8 +22,11 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Where groups are.
 const GROUPS: &str = "/etc/group";
 
-/// What is wrong with the keys of the file that are in force. `lines` are theirs.
-pub(crate) fn look_around(config: &Config, lines: &Lines) -> Vec<Problem> {
+/// Keys that a flag sets, and the flag.
+pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
+
+/// What is wrong with what is in force. `lines` are those of the keys in the file, which flags outrank.
+pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
     let socket = &config.socket;
     let shown = |path: &Path| format!("\"{}\"", path.display());
     let looks: [(&str, String, Option<String>); 7] = [
@@ -38,8 +43,9 @@ pub(crate) fn look_around(config: &Config, lines: &Lines) -> Vec<Problem> {
         ),
     ];
     let wrong = looks.into_iter().filter_map(|(key, value, wrong)| {
-        let (line, expected) = lines.get(key).copied().zip(wrong)?;
-        Some(Problem { line, key: key.to_owned(), value, expected })
+        let flag = flags.get(key).copied();
+        let line = lines.get(key).copied().filter(|_| flag.is_none()).unwrap_or(0);
+        Some(Problem { line, key: flag.unwrap_or(key).to_owned(), value, expected: wrong? })
     });
     wrong.collect()
 }
@@ -64,10 +70,26 @@ fn folder(path: &Path) -> Option<String> {
             "`{shown}` is not a folder; expected one that the agent can write to"
         ));
     }
-    (!may_write(there)).then(|| {
-        let what = if there == path { "write to it" } else { "make it" };
-        format!("this user may not {what}: `{shown}` is not writable; expected a folder of the agent's user")
+    let what = if there == path { "write to it" } else { "make it" };
+    if !may_write(there) {
+        return Some(format!(
+            "this user may not {what}: `{shown}` is not writable; expected a folder of the agent's user"
+        ));
+    }
+    takes_no_files(there).map(|err| {
+        format!("failed to {what}: `{shown}` takes no files: {err}; expected a folder on a disk")
     })
+}
+
+/// Why no file can be made in a folder, by making one for a moment: root may write to `/proc`, and nobody can.
+fn takes_no_files(folder: &Path) -> Option<io::Error> {
+    let path = folder.join(format!(".farrier-check-{}", std::process::id()));
+    match fs::OpenOptions::new().write(true).create_new(true).open(&path) {
+        Ok(_) => fs::remove_file(&path).err(),
+        // The agent starts on a full disk, and says so.
+        Err(err) => (!matches!(err.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+            .then_some(err),
+    }
 }
 
 fn root(path: &Path) -> Option<String> {
@@ -87,7 +109,7 @@ fn listen(config: &Config) -> Option<String> {
     let Listen::At(address) = config.listen else { return None };
     let err = TcpListener::bind(address).err()?;
     match err.kind() {
-        ErrorKind::AddrInUse if UnixStream::connect(&config.socket.path).is_ok() => None,
+        ErrorKind::AddrInUse if is_served(&config.socket.path) => None,
         ErrorKind::AddrInUse => Some(format!(
             "port {} is taken by another program; expected a free one",
             address.port()
@@ -100,6 +122,14 @@ fn listen(config: &Config) -> Option<String> {
             address.port()
         )),
         _ => Some(format!("failed to listen there: {err}")),
+    }
+}
+
+/// Whether an agent answers there, be it one that this user may not ask.
+fn is_served(socket: &Path) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(err) => err.kind() == ErrorKind::PermissionDenied,
     }
 }
 
@@ -140,12 +170,14 @@ fn sink(path: &Path, state_dir: &Path) -> Option<String> {
         ));
     }
     let place = if path.exists() { path } else { parent };
-    (!may_write(place)).then(|| {
-        format!(
-            "this user may not write to `{}`; expected a file that the agent can write",
-            place.display()
-        )
-    })
+    let shown = place.display();
+    if !may_write(place) {
+        return Some(format!(
+            "this user may not write to `{shown}`; expected a file that the agent can write"
+        ));
+    }
+    let refused = (place == parent).then(|| takes_no_files(parent)).flatten()?;
+    Some(format!("`{shown}` takes no files: {refused}; expected a file on a disk"))
 }
 
 /// Whether the agent has a file of this name in its folder, or will have one.
@@ -177,9 +209,19 @@ mod tests {
     use super::*;
 
     fn wrong(text: &str) -> Vec<String> {
+        wrong_with(text, &Flags::new())
+    }
+
+    fn wrong_with(text: &str, flags: &Flags) -> Vec<String> {
         let judgement = from_text(text);
         assert!(judgement.problems.is_empty());
-        look_around(&judgement.config, &judgement.lines).iter().map(ToString::to_string).collect()
+        let wrong = look_around(&judgement.config, &judgement.lines, flags);
+        // Whether the usual places are right goes by who runs the tests.
+        let usual = Config::default();
+        let usual = [usual.state_dir, usual.socket.path];
+        let is_usual =
+            |said: &String| usual.iter().any(|path| said.contains(path.to_str().unwrap()));
+        wrong.iter().map(ToString::to_string).filter(|said| !is_usual(said)).collect()
     }
 
     #[test]
@@ -243,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_or_is_not_in_the_file_is_not_wrong() {
+    fn what_is_right_is_not_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let text = format!(
@@ -253,7 +295,35 @@ mod tests {
             at("sink.jsonl")
         );
         assert_eq!(wrong(&text), [""; 0]);
-        assert_eq!(wrong(""), [""; 0]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "what is tried does not stay");
         assert!(!folder.path().join("new").exists(), "looking makes nothing");
+    }
+
+    #[test]
+    fn a_folder_that_root_may_write_to_and_that_takes_nothing_is_wrong() {
+        let text =
+            "listen = \"off\"\nstate_dir = \"/proc/x\"\n[sink]\nfile = \"/proc/sink.jsonl\"\n";
+        let wrong = wrong(text);
+        assert_eq!(wrong.len(), 2, "{wrong:#?}");
+        assert!(wrong[0].starts_with("line 2: `state_dir = \"/proc/x\"`: "), "{wrong:#?}");
+        assert!(wrong[1].starts_with("line 4: `sink.file = \"/proc/sink.jsonl\"`: "), "{wrong:#?}");
+    }
+
+    #[test]
+    fn defaults_and_flags_are_looked_at_and_named_as_such() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let text = format!("root = \"/nonexistent\"\nlisten = \"{address}\"\n");
+        let flags = Flags::from([("root", "--root"), ("listen", "--listen")]);
+        let wrong = wrong_with(&text, &flags);
+        assert_eq!(wrong.len(), 2, "{wrong:#?}");
+        assert!(wrong[0].starts_with(&format!("`--listen \"{address}\"`: ")), "{wrong:#?}");
+        assert!(wrong[1].starts_with("`--root \"/nonexistent\"`: there is no"), "{wrong:#?}");
+        let config =
+            Config { root: "/nonexistent".into(), listen: Listen::Off, ..Config::default() };
+        let wrong = look_around(&config, &Lines::new(), &Flags::new());
+        let said: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        let root = "`root = \"/nonexistent\"`, the default: there is no such folder";
+        assert!(said.iter().any(|said| said.starts_with(root)), "{said:#?}");
     }
 }

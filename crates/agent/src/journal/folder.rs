@@ -7,14 +7,15 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
-use super::{JournalError, takes_nothing};
+use super::{JournalError, lock, takes_nothing};
 
 /// Everybody who is neither the owner nor of the group may write.
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Takes the folder for this agent; none: the disk takes nothing now.
-pub(super) fn take(dir: &Path) -> Result<Option<File>, JournalError> {
+/// Takes the folder for this agent, if need be after so long; none: the disk takes nothing now.
+pub(super) fn take(dir: &Path, patience: Duration) -> Result<Option<File>, JournalError> {
     let folder = |err| JournalError::Folder { dir: dir.to_owned(), err };
     match DirBuilder::new().recursive(true).mode(0o755).create(dir) {
         Err(err) if takes_nothing(&err) => return Ok(None),
@@ -32,11 +33,8 @@ pub(super) fn take(dir: &Path) -> Result<Option<File>, JournalError> {
         Err(err) if takes_nothing(&err) => return Ok(None),
         lock => lock.map_err(folder)?,
     };
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(fs::TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
-        Err(fs::TryLockError::Error(err)) => Err(folder(err)),
-    }
+    lock::hold(&lock, dir, patience)?;
+    Ok(Some(lock))
 }
 
 /// Makes a file anew, and never writes through a link that has its name.
@@ -75,28 +73,28 @@ mod tests {
     fn a_folder_that_others_own_or_write_to_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("state");
-        drop(take(&dir).unwrap());
+        drop(take(&dir, Duration::ZERO).unwrap());
         let mode = fs::metadata(&dir).unwrap().mode();
         assert_eq!(mode & 0o022, 0, "{mode:o}");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
-        let err = take(&dir).unwrap_err().to_string();
+        let err = take(&dir, Duration::ZERO).unwrap_err().to_string();
         assert!(
             err.ends_with("is not the agent's own: everybody may write to it (mode 1777)"),
             "{err}"
         );
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).unwrap();
-        drop(take(&dir).unwrap());
+        drop(take(&dir, Duration::ZERO).unwrap());
         // A link of one's own is as good as the folder.
         let link = folder.path().join("link");
         symlink(&dir, &link).unwrap();
-        drop(take(&link).unwrap());
+        drop(take(&link, Duration::ZERO).unwrap());
         let meta = fs::metadata(&dir).unwrap();
         assert_eq!(own_uid(), Some(meta.uid()));
         assert_eq!(stranger(&meta, Some(meta.uid())), None);
         std::os::unix::fs::chown(&dir, Some(1234), None).map_or_else(
             |err| assert_eq!(err.kind(), io::ErrorKind::PermissionDenied),
             |()| {
-                let err = take(&dir).unwrap_err().to_string();
+                let err = take(&dir, Duration::ZERO).unwrap_err().to_string();
                 assert!(err.ends_with("user 1234 owns it"), "{err}");
             },
         );
@@ -112,7 +110,7 @@ mod tests {
         for name in ["lock", "findings-000002.part"] {
             symlink(&precious, dir.join(name)).unwrap();
         }
-        drop(take(&dir).unwrap());
+        drop(take(&dir, Duration::ZERO).unwrap());
         drop(create(&dir.join("findings-000002.part")).unwrap());
         assert_eq!(fs::read_to_string(&precious).unwrap(), "content");
     }

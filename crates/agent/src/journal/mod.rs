@@ -11,6 +11,7 @@
 
 mod fold;
 mod folder;
+mod lock;
 mod reading;
 mod record;
 mod segment;
@@ -20,6 +21,7 @@ mod waiting;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use farrier_fleet::health::Change;
 use jiff::{SignedDuration, Timestamp};
@@ -57,10 +59,12 @@ pub enum JournalError {
         err: io::Error,
     },
     /// Somebody else has it.
-    #[error("another agent uses the state folder `{}`", dir.display())]
+    #[error("another agent{} uses the state folder `{}`", lock::named(*pid), dir.display())]
     InUse {
         /// Which.
         dir: PathBuf,
+        /// Who, where it is seen from here.
+        pid: Option<u32>,
     },
     /// Somebody else could put files of theirs in the place of the agent's.
     #[error("the state folder `{}` is not the agent's own: {why}", dir.display())]
@@ -115,7 +119,7 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal and folds what it holds.
     pub fn open(dir: &Path, retention: Retention) -> Result<Self, JournalError> {
-        let lock = take(dir)?;
+        let lock = take(dir, lock::PATIENCE)?;
         let Read { fold, mut segments, recovery } = match read(dir, |_| ()) {
             // Nobody could make it: the disk takes nothing, and there is nothing to read.
             Err(JournalError::Folder { err, .. }) if lock.is_none() && not_found(&err) => {
@@ -275,7 +279,8 @@ impl Journal {
     /// Opens what is not open, and cuts off what a write that failed or was cut short has left behind.
     fn mend(&mut self) -> io::Result<()> {
         if self.lock.is_none() {
-            let taken = take(&self.dir).map_err(|err| io::Error::other(err.to_string()))?;
+            let taken =
+                take(&self.dir, Duration::ZERO).map_err(|err| io::Error::other(err.to_string()))?;
             self.lock = Some(taken.ok_or(io::ErrorKind::ReadOnlyFilesystem)?);
         }
         let (number, good) = self.segments.last().map_or((1, 0), |last| (last.number, last.bytes));

@@ -26,6 +26,9 @@ pub(crate) enum ProbeCommand {
 }
 
 pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if !nvml::end_with_parent(&io::stdout()) {
+        return Ok(Outcome::Fine);
+    }
     match command {
         ProbeCommand::Nvml { library } => once(library, printer),
         ProbeCommand::Watch { library } => {

@@ -18,13 +18,30 @@ fn a_good_file_is_printed_and_reads_back() {
     fs::write(&again, &ran.stdout).unwrap();
     let second = run(&["agent", "--check-config", "--config", &again]);
     assert_eq!((second.code, &second.stdout), (0, &ran.stdout), "{}", second.stderr);
-    let flags = ["agent", "--check-config", "--config", &path, "--listen", "off", "--root", "/x"];
+    let flags = ["agent", "--check-config", "--config", &path, "--listen", "off", "--root", "/"];
     let ran = run(&flags);
     assert!(
-        ran.stdout.contains("listen = \"off\"") && ran.stdout.contains("root = \"/x\""),
+        ran.stdout.contains("listen = \"off\"") && ran.stdout.contains("root = \"/\""),
         "{}",
         ran.stdout
     );
+}
+
+#[test]
+fn what_a_flag_names_is_checked_too() {
+    let world = World::of(1);
+    let path = world.text("agent.toml");
+    fs::write(&path, world.config("")).unwrap();
+    let good = ["agent", "--check-config", "--config", &path];
+    let wrong = ["--nvml", "/nope.so", "--root", "/nonexistent", "--state-dir", "/proc/y"];
+    let ran = run(&[&good[..], &wrong].concat());
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    for said in
+        ["`--nvml \"/nope.so\"`: ", "`--root \"/nonexistent\"`: ", "`--state-dir \"/proc/y\"`: "]
+    {
+        assert!(ran.stderr.contains(said), "{said}: {}", ran.stderr);
+    }
+    assert!(ran.stderr.contains("has 3 problems:"), "{}", ran.stderr);
 }
 
 #[test]
@@ -34,7 +51,10 @@ fn everything_that_is_wrong_is_said_at_once() {
     let wrong = "lisen = \"off\"\n[tiers]\nfast_s = \"1\"\n[rules.\"gpu.temperature-margins\"]\nenabled = false\n\
                  [rules.\"gpu.xid\"]\nlimits = 1\n[sink]\nfile = \"/nonexistent/sink\"\n";
     fs::write(&path, wrong).unwrap();
-    let ran = run(&["agent", "--check-config", "--config", &path]);
+    // The usual places are checked as well, and whether they are right goes by who runs the test.
+    let (state, socket) = (world.text("state"), world.text("agent.sock"));
+    let places = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
+    let ran = run(&[&["agent", "--check-config", "--config", &path], &places[..]].concat());
     assert_eq!(ran.code, 2);
     for part in [
         "`lisen = \"off\"`",
@@ -130,7 +150,9 @@ fn one_agent_a_node() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let second = run(&words);
     assert_eq!(second.code, 2);
-    assert!(second.stderr.contains("another agent uses the state folder"), "{}", second.stderr);
+    let whom = format!("another agent (pid {}) uses the state folder", agent.pid());
+    assert!(second.stderr.contains(&whom), "{}", second.stderr);
+    assert!(!second.stderr.contains("no journal"), "{}", second.stderr);
     agent.stop();
 }
 

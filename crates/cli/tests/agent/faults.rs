@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::crash::gpu_address;
-use crate::world::{PATIENCE, World, find, skipped};
+use crate::world::{Agent, PATIENCE, World, find, skipped};
 
 #[test]
 fn a_quiet_node_is_healthy_and_says_what_it_costs() {
@@ -171,9 +171,9 @@ fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_an
 }
 
 #[test]
-fn a_hanging_driver_blinds_nvml_and_nothing_else() {
+fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     let world = World::of(2);
-    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 2\n"))
+    fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"))
         .unwrap();
     let agent = world.agent().ready();
     world.inject(&["--gpu", "1", "hang", "nvmlDeviceGetTemperature", "forever"]);
@@ -186,32 +186,104 @@ fn a_hanging_driver_blinds_nvml_and_nothing_else() {
     assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
     let note = found["evidence"][0]["signal"]["note"].as_str().unwrap_or_default();
     assert_eq!(note, "nvmlDeviceGetTemperature of GPU 1 has not returned for 4 s");
-    agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));
-    let (code, text) = agent.get("/healthz");
-    assert_eq!(code, 503);
-    assert!(text.contains("nvml: NVML: a call has not returned"), "{text}");
+    let clears = found["clears"].as_str().unwrap_or_default();
+    assert!(clears.contains("`probe.avoid_s`"), "{clears}");
+    let log = agent.log();
+    assert!(log.contains("NVML is blind why=a call has not returned for 4 s"), "{log}");
+    // The other GPU is read: the agent as a whole sees, and the node is not well for all that.
+    let status = agent.until(|status| {
+        status["not_seen"].as_array().is_some_and(Vec::is_empty)
+            && status["gpus"][0]["temperature_c"]["value"].is_number()
+    });
+    assert_eq!(agent.get("/healthz").0, 200);
+    assert_eq!(status["verdict"], "faulty");
+    assert!(find(&status, "driver.unresponsive").is_some(), "{status:#}");
+    let is_read = |status: &Value| status["gpus"][1]["temperature_c"]["value"].is_number();
+    assert!(!is_read(&status), "{status:#}");
     // The kernel log is still read.
     let line = format!("NVRM: Xid (PCI:{}): 119, pid=1, Timeout", gpu_address(&world));
     world.kernel_lines(std::iter::once(line));
     let xid = agent.until_found("gpu.xid");
     assert_eq!(xid["detail"], "Xid 119");
     world.inject(&["clear"]);
-    agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
-    assert_eq!(agent.get("/healthz").0, 200);
+    agent.until(is_read);
     agent.stop();
+}
+
+#[test]
+fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    let kept = || fs::read_to_string(world.path("state/inventory.json")).unwrap_or_default();
+    agent.until(|_| kept().contains("GPU-"));
+    let (before, _) = world.status();
+    agent.stop();
+    world.inject(&["--gpu", "all", "hang", "*", "forever"]);
+    let agent = world.agent();
+    // The first call may take half a minute before it counts as stuck.
+    let status = agent.until(|status| {
+        let waits = status["not_seen"].to_string().contains("NVML: it has not answered yet");
+        waits && status["driver"].is_string()
+    });
+    assert_eq!(status["driver"], before["driver"]);
+    let gpus = status["gpus"].as_array().unwrap();
+    assert_eq!(gpus.len(), 2, "{status:#}");
+    assert_eq!(gpus[1]["identity"], before["gpus"][1]["identity"]);
+    assert!(gpus[1]["temperature_c"]["value"].is_null(), "{status:#}");
+    assert_ne!(status["verdict"], "healthy");
+    agent.stop();
+}
+
+/// Processes that the agent started and that are there.
+fn children(agent: &Agent<'_>) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{0}/task", agent.pid())).unwrap().flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Whether a process runs; one that has ended and is not collected does not.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !matches!(rest.trim().chars().next(), None | Some('Z')))
+}
+
+#[test]
+fn a_probe_that_is_stuck_does_not_outlive_the_agent() {
+    let world = World::of(1);
+    world.inject(&["--gpu", "all", "hang", "*", "forever"]);
+    for end in [Agent::stop, Agent::kill] {
+        let agent = world.agent();
+        let start = Instant::now();
+        let stuck = loop {
+            let pids = children(&agent);
+            // Once it has loaded the library it is in a call that does not return.
+            let loaded = |pid: &String| {
+                let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+                maps.contains("libnvidia-ml.so.1")
+            };
+            if let Some(pid) = pids.into_iter().find(loaded) {
+                break pid;
+            }
+            assert!(start.elapsed() < PATIENCE, "{}", agent.log());
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        end(agent);
+        while runs(&stuck) {
+            assert!(start.elapsed() < PATIENCE, "{stuck} is still there");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 #[test]
 fn a_probe_that_is_killed_is_started_again() {
     let world = World::of(1);
     let agent = world.agent().ready();
-    let children = format!("/proc/{0}/task", agent.pid());
-    let pids: Vec<String> = fs::read_dir(children)
-        .unwrap()
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
+    let pids = children(&agent);
     assert_eq!(pids.len(), 1, "{pids:?}");
     crate::kill::kill("-KILL", &pids[0]);
     agent.until(|status| status["not_seen"].as_array().is_some_and(|blind| !blind.is_empty()));

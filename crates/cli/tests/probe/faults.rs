@@ -1,7 +1,7 @@
 //! GPUs that are lost, calls that hang, drivers that go: what is said, and that the rest goes on.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{Sample, Subject};
@@ -231,12 +231,11 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     assert_eq!((powers.len(), known), (8, 7));
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
-    world.inject(&["clear", "--gpu", "3"]);
     watch.until(back);
-    let report = watch.report(|report| report.tier == Tier::Fast && report.cpu_us > 0);
+    world.inject(&["clear", "--gpu", "3"]);
     let known =
         |sample: &&Sample| sample.signal == Signal::GpuPower && sample.reading.value().is_some();
-    assert_eq!(report.samples.iter().filter(known).count(), 8);
+    watch.report(|report| report.samples.iter().filter(known).count() == 8);
 }
 
 #[test]
@@ -256,12 +255,17 @@ fn a_driver_goes_and_another_one_comes() {
     assert_eq!(error, "NVML_ERROR_DRIVER_NOT_LOADED");
     let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
-    watch.until(refused);
+    // After the fourth refusal the next is due in eight seconds.
+    for _ in 0..3 {
+        watch.until(refused);
+    }
     world
         .edit("gpus/0.json", |gpu| gpu["uuid"] = "GPU-00000000-0000-0000-0000-000000000000".into());
     world.inject(&["module-on-disk", "590.48.01"]);
     world.inject(&["driver-loaded"]);
+    let loaded = Instant::now();
     let again = watch.report(|report| report.inventory.is_some());
+    assert!(loaded.elapsed() < Duration::from_secs(4), "{:?}", loaded.elapsed());
     watch.until(back);
     assert_eq!(again.driver.as_deref(), Some("590.48.01"));
     let uuid = &again.inventory.unwrap()[0].uuid.0;

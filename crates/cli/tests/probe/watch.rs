@@ -132,6 +132,7 @@ impl Watch {
         let mut settings = WatchSettings::new(move || command(&library));
         settings.deadline = Duration::from_millis(1500);
         settings.avoid = Duration::from_secs(4);
+        settings.module = Some(world.path().join("root/sys/module/nvidia/initstate"));
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, said) = channel();
         let stopped = Arc::clone(&stop);

@@ -6,15 +6,17 @@
 //! ```
 //!
 //! A call into a wedged driver never returns and its process cannot be killed, so the caller neither
-//! makes the calls nor waits for the one who does.
+//! makes the calls nor waits for the one who does. The child ends with its parent, as far as the kernel lets it.
 
 mod caller;
 mod ffi;
 mod library;
+mod orphan;
 mod probe;
 pub mod watch;
 
 pub use library::read;
+pub use orphan::end_with_parent;
 pub use probe::{Line, ask};
 
 /// The name under which the loader finds the library.

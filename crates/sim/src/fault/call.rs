@@ -27,6 +27,11 @@ pub enum Effect {
 }
 
 impl CallFault {
+    /// Whether the call does not return in its time: what is wedged is so until the driver is started anew.
+    pub fn hangs(&self) -> bool {
+        matches!(self.effect, Effect::HangMs(_) | Effect::HangForever)
+    }
+
     /// Whether `call` is meant.
     pub fn is_about(&self, call: &str) -> bool {
         self.call == "*" || self.call == call || self.call == without_version(call)

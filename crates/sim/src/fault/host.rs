@@ -171,6 +171,7 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
             load_driver(state);
             state.node.booted_unix_ms = now_unix_ms;
             state.node.restarted = true;
+            state.node.faults.retain(|fault| !fault.hangs());
             state.host.restart(now_unix_ms);
             for gpu in state.gpus.values_mut() {
                 super::restart(gpu, now_unix_ms);
@@ -407,6 +408,28 @@ mod tests {
         apply(&mut now, &HostFault::Clear, 6_000).unwrap();
         assert_eq!((&now.node, &now.host), (&before.node, &before.host));
         assert!(now.host.wrong().is_empty(), "{:?}", now.host.wrong());
+    }
+
+    #[test]
+    fn a_restart_mends_what_a_restart_mends_and_no_more() {
+        use super::super::Effect;
+
+        let mut now = state();
+        let call = |call: &str, effect| CallFault { call: call.to_owned(), effect };
+        let change = HostChange {
+            read_only: Some("/".to_owned()),
+            clock_source: Some("hpet".to_owned()),
+            nfs_stalled: Some(true),
+            ..HostChange::default()
+        };
+        apply(&mut now, &HostFault::Change(change), 5_000).unwrap();
+        apply(&mut now, &HostFault::Call(call("nvmlInit_v2", Effect::HangForever)), 5_000).unwrap();
+        let power = call("nvmlDeviceGetPowerUsage", Effect::Error(8));
+        let gpu = now.gpus.get_mut(&3).unwrap();
+        gpu.faults = vec![call("*", Effect::HangForever), power.clone()];
+        apply(&mut now, &HostFault::Reboot, 6_000).unwrap();
+        assert_eq!((&now.node.faults, &now.gpus[&3].faults), (&Vec::new(), &vec![power]));
+        assert_eq!(now.host.wrong(), ["/mnt/data does not answer"]);
     }
 
     #[test]

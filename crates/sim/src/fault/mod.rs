@@ -268,9 +268,11 @@ fn add(counter: &mut u64, more: u64) {
     *counter = counter.saturating_add(more);
 }
 
-/// What a restart of the node does to a GPU: it is on the bus again if it can be, and nothing runs on it.
+/// What a restart of the node does to a GPU: it is on the bus again if it can be, nothing runs on it, and its driver does
+/// not hang. Calls that fail go on failing.
 fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
     (gpu.lost, gpu.gone) = (false, false);
+    gpu.faults.retain(|fault| !fault.hangs());
     gpu.recovery_action = 0;
     gpu.processes.clear();
     gpu.events.clear();

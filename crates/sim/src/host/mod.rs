@@ -179,8 +179,8 @@ impl Host {
         self.acs = false;
     }
 
-    /// Starts anew at `now`: another boot, and counters and tasks from nothing. Adapters that are gone, file systems
-    /// that are broken and settings of the firmware stay so.
+    /// Starts anew at `now`: another boot, counters and tasks from nothing, file systems mounted anew and the clock source
+    /// chosen anew. Adapters that are gone, servers that do not answer and settings stay so.
     pub(crate) fn restart(&mut self, now_unix_ms: u64) {
         self.boot_id = Random::of(now_unix_ms, &self.boot_id).uuid();
         self.kernel_sequence = 0;
@@ -191,6 +191,10 @@ impl Host {
         for task in &mut self.tasks {
             task.started_unix_ms = now_unix_ms;
         }
+        for mount in &mut self.mounts {
+            mount.read_only = false;
+        }
+        CLOCK_SOURCE.clone_into(&mut self.clock_source);
         self.oom_kills = 0;
         self.memory = HostMemory::default();
         self.edac = Edac::default();

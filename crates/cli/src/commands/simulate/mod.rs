@@ -23,6 +23,9 @@ pub(crate) enum SimulateCommand {
     /// Let something happen to a simulated node, while clients run
     Inject(inject::Args),
     /// Set the clock of a simulated node, so that an hour takes no time
+    ///
+    /// What the node itself counts follows it: energy, time that clocks were held, uptime, its kernel log. An agent that watches the
+    /// node goes by this machine's clock: its windows and waits do not pass any faster.
     Clock(clock::Args),
     /// What a simulated node is like now
     Show(show::Args),

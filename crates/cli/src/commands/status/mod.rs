@@ -25,6 +25,8 @@ use crate::printer::Printer;
 /// The agent answers in milliseconds; one that takes this long is stuck.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
+const REQUEST: &[u8] = b"{\"type\":\"status\"}\n";
+
 /// More than a node of a thousand findings.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -89,17 +91,22 @@ fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
     stream.set_write_timeout(Some(ANSWER_WAIT)).with_context(what)?;
     let mut line = String::new();
     let asked = stream
-        .write_all(b"{\"type\":\"status\"}\n")
+        .write_all(REQUEST)
         .and_then(|()| BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line));
-    match asked {
-        Ok(_) => read(&line).map(Some).with_context(what),
-        Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            let why = format!("the agent at `{}` does not answer", socket.display());
-            warn(&anyhow::Error::msg(why));
-            Ok(None)
-        }
-        Err(err) => Err(err).with_context(what),
-    }
+    let silent = match asked {
+        Ok(_) if line.ends_with('\n') => return read(&line).map(Some).with_context(what),
+        // An agent that is killed closes what it has open before its socket refuses anybody.
+        Ok(_) => "closed the connection without an answer",
+        Err(err) => match err.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => "does not answer",
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                "closed the connection without an answer"
+            }
+            _ => return Err(err).with_context(what),
+        },
+    };
+    warn(&anyhow::Error::msg(format!("the agent at `{}` {silent}", socket.display())));
+    Ok(None)
 }
 
 fn read(line: &str) -> anyhow::Result<Status> {
@@ -144,4 +151,48 @@ fn from_journal(socket: &Path, state_dir: &Path) -> anyhow::Result<Status> {
         return Err(nobody());
     }
     Ok(Status::of_journal(&fold, &recovery, &Inventory::last(state_dir)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// What comes of asking an agent that does this with the connection and then dies.
+    fn asked(dies: impl FnOnce(UnixStream) + Send + 'static) -> anyhow::Result<Option<Status>> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let agent = std::thread::spawn(move || dies(listener.accept().unwrap().0));
+        let answer = ask(&socket);
+        agent.join().unwrap();
+        answer
+    }
+
+    fn read_some(stream: &mut UnixStream, bytes: usize) {
+        stream.read_exact(&mut vec![0; bytes]).unwrap();
+    }
+
+    #[test]
+    fn an_agent_that_dies_while_it_is_asked_is_one_that_does_not_answer() {
+        // What it has not read resets the connection.
+        assert!(matches!(asked(|mut stream| read_some(&mut stream, 1)), Ok(None)));
+        assert!(matches!(asked(|mut stream| read_some(&mut stream, REQUEST.len())), Ok(None)));
+        let half = asked(|mut stream| {
+            read_some(&mut stream, REQUEST.len());
+            stream.write_all(b"{\"v\":1,\"node\":").unwrap();
+        });
+        assert!(matches!(half, Ok(None)));
+        assert!(matches!(asked(drop), Ok(None)), "whether or not it was written to");
+    }
+
+    #[test]
+    fn what_an_agent_says_that_is_no_status_is_an_error() {
+        let said = asked(|mut stream| {
+            read_some(&mut stream, REQUEST.len());
+            stream.write_all(b"nonsense\n").unwrap();
+        });
+        assert!(said.is_err());
+    }
 }

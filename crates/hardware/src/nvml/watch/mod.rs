@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The parent asks and waits for no longer than a deadline. A child that does not answer is killed and left
-//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, and no more than two
+//! behind: one that is stuck in the kernel does not go. A new one is started after a pause, or at once when the driver's
+//! module appears, and no more than two
 //! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
 
 mod child;
@@ -25,6 +26,7 @@ mod supervisor;
 mod tiers;
 mod wire;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -126,7 +128,8 @@ pub enum ProbeSaid {
         /// NVML's name of the error.
         error: String,
     },
-    /// Answers come again, in every tier and of all GPUs, and no child is stuck any more.
+    /// Answers come again, in every tier and of all GPUs that are not left alone, and no child is stuck in a call about
+    /// anything else.
     Back,
 }
 
@@ -146,6 +149,9 @@ pub struct WatchSettings {
     pub start_deadline: Duration,
     /// How long a GPU is left alone after a call about it has not returned: the others can be watched meanwhile.
     pub avoid: Duration,
+    /// A path that is there while the driver's module is loaded: when it appears NVML is tried at once, however long the
+    /// pause was going to be.
+    pub module: Option<PathBuf>,
 }
 
 impl WatchSettings {
@@ -157,6 +163,7 @@ impl WatchSettings {
             deadline: Duration::from_secs(5),
             start_deadline: START_DEADLINE,
             avoid: Duration::from_secs(300),
+            module: None,
         }
     }
 }
@@ -197,6 +204,7 @@ impl Watcher {
 /// Watches until `stop`. Blocks: it wants a thread of its own.
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
+    let mut module = Module::new(settings.module.clone());
     let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
         let turn = supervisor.turn(begun.elapsed(), stop);
@@ -207,9 +215,33 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
             if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
                 break;
             }
+            if module.has_appeared() {
+                supervisor.hurry(begun.elapsed());
+                break;
+            }
         }
     }
     supervisor.end();
+}
+
+/// Whether the driver's module is loaded, as it was last seen.
+struct Module {
+    path: Option<PathBuf>,
+    is_there: bool,
+}
+
+impl Module {
+    fn new(path: Option<PathBuf>) -> Self {
+        let is_there = path.as_ref().is_some_and(|path| path.exists());
+        Self { path, is_there }
+    }
+
+    /// Whether it is there and was not when it was last looked at.
+    fn has_appeared(&mut self) -> bool {
+        let was_there = self.is_there;
+        self.is_there = self.path.as_ref().is_some_and(|path| path.exists());
+        self.is_there && !was_there
+    }
 }
 
 fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processes> {

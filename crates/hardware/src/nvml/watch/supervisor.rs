@@ -133,6 +133,12 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
+    /// What stood in the way may be over: the next start does not wait, and if it is not over the pauses are short again.
+    pub(super) fn hurry(&mut self, now: Duration) {
+        self.start_at = self.start_at.min(now);
+        self.backoff = BACKOFF_MIN;
+    }
+
     /// Ends the child. One that is stuck is left.
     pub(super) fn end(mut self) {
         if let Some(mut current) = self.current.take() {
@@ -282,12 +288,19 @@ impl<C: Children> Supervisor<C> {
             if self.calls.len() < before {
                 self.say_node(None, stuck, said);
             }
-            if self.is_ill && self.avoided.is_empty() {
-                self.is_ill = false;
-                said.push(ProbeSaid::Back);
-            }
+        }
+        if self.is_ill && is_well && self.hears_the_others() {
+            self.is_ill = false;
+            said.push(ProbeSaid::Back);
         }
         self.current = Some(current);
+    }
+
+    /// Whether what is not heard is only that of GPUs which are left alone: theirs is a finding, and unreadable.
+    fn hears_the_others(&self) -> bool {
+        let is_avoided = |gpu: &Option<u32>| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu));
+        let only_avoided = !self.calls.is_empty() && self.calls.keys().all(is_avoided);
+        self.leaving.is_empty() || only_avoided
     }
 }
 

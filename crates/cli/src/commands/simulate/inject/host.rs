@@ -37,6 +37,9 @@ pub(super) enum HostCommand {
         driver: String,
     },
     /// The node is started anew, now: another boot id, and a kernel log and counters that begin again
+    ///
+    /// A lost GPU, calls that hang, a file system that became read-only and the clock source are as they should be after it;
+    /// calls that fail, memory that is broken and adapters that are gone are as they were (`clear` mends all).
     Reboot,
     /// Memory, file systems, threads and clocks of the host
     Host(Box<HostArgs>),

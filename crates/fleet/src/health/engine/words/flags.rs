@@ -52,7 +52,11 @@ const WORDS: [(Signal, &str, &str); 24] = [
     (Signal::LinkActive, "the link is down", "the link is up"),
     (Signal::NicPresent, "the port is gone from sysfs", "the port stands in sysfs"),
     (Signal::NicActive, "the port is down", "the port is up"),
-    (Signal::NodeCallsStuck, "no call of NVML is stuck", "a call of NVML is stuck"),
+    (
+        Signal::NodeCallsStuck,
+        "no call of NVML is stuck (a GPU is asked again `probe.avoid_s` after one was)",
+        "a call of NVML is stuck",
+    ),
     (Signal::NodeNvmlAnswers, "NVML does not answer", "NVML answers"),
     (
         Signal::NodeDriverLoaded,
