@@ -49,8 +49,15 @@ pub(super) struct Verdict {
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) finding: Finding,
-    /// When it last happened, on the steady clock.
+    /// When it last happened, on the steady clock: negative where it was not seen in this boot.
     pub(super) last_ms: i64,
+}
+
+impl Open {
+    /// Whether it happened, or was seen to hold, since the node started.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        self.last_ms >= 0
+    }
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +79,13 @@ impl Ledger {
             let last_ms = now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0);
             self.next_id = self.next_id.max(finding.id + 1);
             self.open.insert(Key::of(&finding), Open { finding, last_ms });
+        }
+    }
+
+    /// Nothing of what is open was seen in this boot, whatever a clock that was set meanwhile makes of it.
+    pub(super) fn rebooted(&mut self) {
+        for open in self.open.values_mut() {
+            open.last_ms = open.last_ms.min(-1);
         }
     }
 

@@ -334,22 +334,99 @@ fn a_reboot_clears_what_it_mends() {
     assert_eq!(changes[0].finding().cleared.as_ref().unwrap().why, "the node was rebooted");
 }
 
-#[test]
-fn a_part_that_was_replaced_takes_its_findings_along() {
+/// What a second boot begins with: GPUs 0 and 1 have rows that failed and fell off the bus twice.
+fn saved_with_two_ill() -> Saved {
     let mut first = engine();
-    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
-    first.observe(at(0), &sample(gpu(1), Signal::GpuRowsFailed, 1.0));
+    let mut remembered = Vec::new();
+    for (index, address) in ["0000:1b:00", "0000:1c:00"].into_iter().enumerate() {
+        let ill = gpu(u32::try_from(index).unwrap());
+        first.observe(at(0), &sample(ill, Signal::GpuRowsFailed, 1.0));
+        for second in [10, 900] {
+            let decision = first.observe(at(second), &xid(79, address, at(second), "a"));
+            remembered.extend(decision.remembered);
+        }
+    }
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let repeated = findings.iter().filter(|it| it.code == "gpu.bus-loss-repeated").count();
+    assert_eq!(repeated, 2, "{findings:#?}");
+    Saved { findings, next_id: 9, remembered, boot: "a".to_owned() }
+}
+
+/// A moment of a boot that began some hours after the first.
+fn of_second_boot(seconds: i64) -> Moment {
+    Moment { steady_ms: seconds * 1000, wall: at(20_000 + seconds).wall }
+}
+
+fn counted(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
+    let counts = [(Signal::NodeGpusPci, on_bus), (Signal::NodeGpusExpected, 8.0)];
+    let samples = counts
+        .map(|(signal, value)| Sample {
+            subject: Subject::Node,
+            signal,
+            reading: Reading::Value(value),
+            note: None,
+        })
+        .to_vec();
+    Batch { inventory: Some(inventory), samples, ..Batch::default() }
+}
+
+#[test]
+fn a_gpu_that_was_replaced_takes_its_findings_along() {
+    let mut engine = engine();
+    engine.restore(saved_with_two_ill(), "b", of_second_boot(20));
+    let mut replaced = inventory();
+    replaced[0].uuid = GpuUuid("GPU-new".to_owned());
+    let changes = engine.observe(of_second_boot(21), &counted(replaced, 8.0)).changes;
+    let cleared: Vec<_> = changes.iter().map(Change::finding).collect();
+    let codes: Vec<&str> = cleared.iter().map(|it| it.code.as_str()).collect();
+    assert_eq!(codes, ["gpu.bus-loss-repeated", "gpu.rows-failed"]);
+    for finding in cleared {
+        assert_eq!(finding.subject, gpu(0));
+        let why = &finding.cleared.as_ref().unwrap().why;
+        assert_eq!(why, "the GPU was replaced, or is no longer in the node");
+    }
+    let left: Vec<_> = engine.findings().map(|it| it.subject.clone()).collect();
+    assert_eq!(left, [gpu(1), gpu(1)], "another GPU's findings stay");
+}
+
+#[test]
+fn a_gpu_that_is_only_not_listed_keeps_its_findings() {
+    // One stands on the bus and is not opened; one stands there no more;
+    // the bus was not read.
+    let mut without = inventory();
+    without.remove(0);
+    let mut replaced = inventory();
+    replaced[0].uuid = GpuUuid("GPU-new".to_owned());
+    let unread = Batch { samples: Vec::new(), ..counted(replaced.clone(), 8.0) };
+    let partial = [counted(without.clone(), 8.0), counted(without, 7.0), unread];
+    for batch in partial {
+        let mut engine = engine();
+        engine.restore(saved_with_two_ill(), "b", of_second_boot(20));
+        for second in 21..700 {
+            engine.observe(of_second_boot(second), &batch);
+        }
+        let kept = engine.findings().filter(|it| it.subject == gpu(0)).count();
+        assert_eq!(kept, 2, "{batch:?}");
+    }
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    engine.observe(at(1), &counted(replaced, 8.0));
+    assert!(engine.findings().any(|it| it.code == "gpu.rows-failed"), "the node has not been off");
+}
+
+#[test]
+fn another_part_that_is_not_seen_after_a_reboot_is_gone() {
+    let port = Subject::Nic { device: "mlx5_0".to_owned(), port: 1 };
+    let mut first = engine();
+    first.observe(at(0), &sample(port.clone(), Signal::NicSymbolError, 0.0));
+    first.observe(at(1), &sample(port, Signal::NicSymbolError, 200.0));
     let findings: Vec<Finding> = first.findings().cloned().collect();
     let saved = Saved { findings, next_id: 2, remembered: Vec::new(), boot: "a".to_owned() };
     let mut second = engine();
-    assert!(second.restore(saved, "b", at(100)).is_empty());
-    for second_of_boot in 100..700 {
-        let batch = sample(gpu(1), Signal::GpuRowsFailed, 1.0);
-        assert!(second.observe(at(second_of_boot), &batch).changes.is_empty());
-    }
-    let changes = second.observe(at(700), &sample(gpu(1), Signal::GpuRowsFailed, 1.0)).changes;
-    assert_eq!(codes(&changes), [("cleared", "gpu.rows-failed".to_owned())]);
-    assert_eq!(changes[0].finding().subject, gpu(0));
+    assert!(second.restore(saved, "b", of_second_boot(20)).is_empty());
+    assert!(second.observe(of_second_boot(619), &Batch::default()).changes.is_empty());
+    let changes = second.observe(of_second_boot(620), &Batch::default()).changes;
+    assert_eq!(codes(&changes), [("cleared", "nic.symbol-errors".to_owned())]);
 }
 
 #[test]
