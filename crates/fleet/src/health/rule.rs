@@ -37,8 +37,8 @@ pub struct Rule {
     pub clear_for_s: u32,
     /// The kernel events that count.
     pub on: Option<EventPattern>,
-    /// The finding stays until the node is rebooted, the driver is loaded anew, or the driver takes back the
-    /// recovery action that it asked for.
+    /// The finding stays until the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the
+    /// driver takes back the recovery action that it asked for.
     #[serde(default)]
     pub until_recovery: bool,
     /// Only on GPUs whose name holds one of these; empty is all.
@@ -66,6 +66,19 @@ impl Rule {
     /// What its findings are about.
     pub fn scope(&self) -> Option<Scope> {
         self.when.first().map(|clause| clause.signal.scope())
+    }
+
+    /// Whether it looks at what happened in a window, which is over by itself when the window has passed, and not at what is.
+    pub fn judges_happenings(&self) -> bool {
+        let is_of_the_past = |clause: &Clause| match clause.measure {
+            Measure::Last | Measure::Mean { .. } => false,
+            Measure::Increase { .. }
+            | Measure::Rate { .. }
+            | Measure::Windows { .. }
+            | Measure::Falls { .. }
+            | Measure::Growth { .. } => true,
+        };
+        self.when.iter().any(is_of_the_past)
     }
 
     /// Whether it applies to a GPU of this name.

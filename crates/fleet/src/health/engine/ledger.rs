@@ -97,6 +97,10 @@ impl Ledger {
         self.open.contains_key(key)
     }
 
+    pub(super) fn get(&self, key: &Key) -> Option<&Open> {
+        self.open.get(key)
+    }
+
     /// Whether something opened or cleared since it was last asked.
     pub(super) fn moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)

@@ -251,6 +251,67 @@ fn what_asks_for_a_reset_waits_for_one_and_not_for_quiet() {
     assert_eq!(codes(&reset), [("cleared", "gpu.xid".to_owned())]);
 }
 
+/// NVLink's fatal error that the bits of its registers make a matter of hardware.
+fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
+    let mut batch = xid(74, "0000:1c:00", when, boot);
+    for seen in &mut batch.kernel {
+        (seen.event.severity, seen.event.action) = (Severity::Fatal, Action::DrainAndReplace);
+    }
+    batch
+}
+
+#[test]
+fn what_asks_for_a_replacement_waits_for_a_reboot_and_then_for_quiet() {
+    let mut first = engine();
+    first.observe(at(0), &nvlink_fatal(at(0), "a"));
+    first.observe(at(1), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
+    first.observe(at(2), &sample(gpu(1), Signal::GpuEccCorrected, 0.0));
+    assert!(first.observe(at(18_000), &Batch::default()).changes.is_empty(), "nor is it reset");
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    assert_eq!(
+        findings[0].clears,
+        "when the GPU is replaced, or, once the node is rebooted, after 1 h without another"
+    );
+    let saved = Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() };
+    let mut second = engine();
+    assert!(second.restore(saved, "b", of_second_boot(20)).is_empty());
+    assert!(second.observe(of_second_boot(3599), &Batch::default()).changes.is_empty());
+    let over = second.observe(of_second_boot(3600), &Batch::default()).changes;
+    assert_eq!(codes(&over), [("cleared", "gpu.xid".to_owned())]);
+}
+
+#[test]
+fn a_counter_that_rests_replaces_no_card() {
+    let mut engine = engine();
+    let replays = |value| {
+        let mut batch = sample(gpu(0), Signal::GpuPcieReplays, value);
+        batch.samples.extend(sample(gpu(0), Signal::GpuPcieReplayLimit, 8.0).samples);
+        batch
+    };
+    engine.observe(at(0), &replays(0.0));
+    engine.observe(at(60), &replays(100.0));
+    for turn in 7..360 {
+        engine.observe(at(turn * 10), &replays(100.0));
+    }
+    let finding = engine.findings().next().unwrap();
+    assert_eq!(
+        (finding.code.as_str(), finding.action),
+        ("gpu.pcie-replays", Action::DrainAndReplace)
+    );
+    let saved = Saved {
+        findings: vec![finding.clone()],
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+    };
+    let mut second = super::tests::engine();
+    second.restore(saved, "b", of_second_boot(20));
+    let over: Vec<Change> = (2..30)
+        .flat_map(|turn| second.observe(of_second_boot(turn * 10), &replays(0.0)).changes)
+        .collect();
+    assert_eq!(codes(&over), [("cleared", "gpu.pcie-replays".to_owned())]);
+}
+
 #[test]
 fn a_reset_makes_windows_begin_anew() {
     let mut engine = engine();

@@ -200,7 +200,11 @@ impl Engine {
             Step::Wait => {}
             Step::Clear => {
                 let key = key(rule, self.table.subject(tried.place));
-                self.ledger.clear(&key, "it no longer holds", now);
+                let Some(open) = self.ledger.get(&key) else { return };
+                let waits = watch::waits_for_replacement(rule, open.finding.rule_action);
+                if !(waits && open.is_of_this_boot()) {
+                    self.ledger.clear(&key, "it no longer holds", now);
+                }
             }
             Step::Found => {
                 let key = key(rule, self.table.subject(tried.place));
@@ -209,7 +213,7 @@ impl Engine {
                 else {
                     return;
                 };
-                let (text, clears) = (text.clone(), watch::clears(rule, action));
+                let (text, clears) = (text.clone(), watch::clears(rule, action, &key.subject));
                 let verdict =
                     Verdict { kind: rule.kind, severity, action, text, remedy: None, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
