@@ -134,6 +134,7 @@ impl Engine {
         if saved.boot != boot {
             self.ledger.rebooted();
             self.recovered(|_| true, "the node was rebooted", now);
+            self.ledger.ask_for_no_more_reboots();
             self.unseen = Some((now.steady_ms, self.may_be_gone()));
         }
         self.drop_orphans(now);

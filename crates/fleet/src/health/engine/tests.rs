@@ -491,6 +491,54 @@ fn another_part_that_is_not_seen_after_a_reboot_is_gone() {
 }
 
 #[test]
+fn a_reboot_that_did_not_help_is_not_asked_for_again() {
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuLost, 1.0));
+    let action = |engine: &Engine| engine.findings().next().map(|it| it.action);
+    assert_eq!(action(&first), Some(Action::RebootNode));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let saved = |findings, boot: &str| Saved {
+        findings,
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: boot.to_owned(),
+    };
+    let mut second = engine();
+    let changes = second.restore(saved(findings, "a"), "b", of_second_boot(20));
+    assert_eq!(codes(&changes), [("updated", "gpu.lost".to_owned())]);
+    assert_eq!(action(&second), Some(Action::Investigate), "whether it helped is not known yet");
+    second.observe(of_second_boot(30), &sample(gpu(0), Signal::GpuLost, 1.0));
+    let findings: Vec<Finding> = second.findings().cloned().collect();
+    assert_eq!((findings[0].action, findings[0].severity), (Action::Investigate, Severity::Fatal));
+    assert!(findings[0].text.ends_with("another reboot does not mend it."), "{}", findings[0].text);
+    let mut restarted = engine();
+    restarted.restore(saved(findings, "b"), "b", of_second_boot(40));
+    let lost = |value| sample(gpu(0), Signal::GpuLost, value);
+    assert!(restarted.observe(of_second_boot(41), &lost(1.0)).changes.is_empty());
+    restarted.observe(of_second_boot(42), &lost(0.0));
+    restarted.observe(of_second_boot(99), &lost(0.0));
+    assert_eq!(action(&restarted), None);
+    restarted.observe(of_second_boot(100), &lost(1.0));
+    assert_eq!(action(&restarted), Some(Action::RebootNode), "it is another matter");
+}
+
+#[test]
+fn a_memory_error_of_the_host_asks_for_a_module_and_ends_after_the_reboot_that_takes() {
+    let errors = |value| sample(Subject::Node, Signal::NodeEdacUncorrected, value);
+    let mut first = engine();
+    first.observe(at(0), &errors(1.0));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    assert_eq!(findings[0].action, Action::DrainAndReplace);
+    let saved = Saved { findings, next_id: 1, remembered: Vec::new(), boot: "a".to_owned() };
+    let mut second = engine();
+    second.restore(saved, "b", of_second_boot(20));
+    second.observe(of_second_boot(30), &errors(0.0));
+    assert_eq!(second.findings().count(), 1);
+    second.observe(of_second_boot(630), &errors(0.0));
+    assert_eq!(second.findings().count(), 0);
+}
+
+#[test]
 fn a_check_is_open_until_it_finds_nothing() {
     let mut engine = engine();
     let item = CheckItem {

@@ -4,12 +4,17 @@ use std::collections::BTreeSet;
 
 use farrier_facts::node::Reading;
 
+use super::super::finding::Action;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::signal::Signal;
-use super::ledger::{Key, Verdict};
+use super::ledger::{Key, Open, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
 use super::{Engine, Recovery};
+
+/// Added where a reboot was made and did not help: whoever makes reboots by themselves must not make them for ever.
+const IN_VAIN: &str =
+    "The node was rebooted since, and it is still so: another reboot does not mend it.";
 
 /// What the clauses of a rule come to for one subject.
 struct Tried {
@@ -213,7 +218,15 @@ impl Engine {
                 else {
                     return;
                 };
-                let (text, clears) = (text.clone(), watch::clears(rule, action, &key.subject));
+                let before = self.ledger.get(&key);
+                let in_vain =
+                    action == Action::RebootNode && before.is_some_and(Open::outlived_a_reboot);
+                let (action, text) = if in_vain {
+                    (Action::Investigate, format!("{text} {IN_VAIN}"))
+                } else {
+                    (action, text.clone())
+                };
+                let clears = watch::clears(rule, action, &key.subject);
                 let verdict =
                     Verdict { kind: rule.kind, severity, action, text, remedy: None, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
