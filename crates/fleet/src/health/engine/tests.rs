@@ -539,6 +539,25 @@ fn a_memory_error_of_the_host_asks_for_a_module_and_ends_after_the_reboot_that_t
 }
 
 #[test]
+fn a_switch_that_restarts_asks_for_no_replacement_and_what_lasts_is_worse() {
+    let port = Subject::Nic { device: "mlx5_0".to_owned(), port: 1 };
+    let active = |value| sample(port.clone(), Signal::NicActive, value);
+    let mut engine = engine();
+    engine.observe(at(0), &active(1.0));
+    for second in 1..600 {
+        engine.observe(at(second), &active(0.0));
+        let open: Vec<_> = engine.findings().map(|it| (it.code.as_str(), it.action)).collect();
+        let expected = [("nic.down", Action::Investigate)];
+        assert_eq!(open, &expected[..usize::from(second > 25)], "after {second} s");
+    }
+    for second in 600..=901 {
+        engine.observe(at(second), &active(0.0));
+    }
+    let severity = |code: &str| engine.findings().find(|it| it.code == code).unwrap().severity;
+    assert!(severity("nic.dropped") > severity("nic.down"));
+}
+
+#[test]
 fn a_check_is_open_until_it_finds_nothing() {
     let mut engine = engine();
     let item = CheckItem {
