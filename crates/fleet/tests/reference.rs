@@ -100,6 +100,9 @@ fn condition(rule: &Rule) -> String {
     if rule.for_s > 0 {
         words.push(format!("for {} s", rule.for_s));
     }
+    if let Some(other) = &rule.told_by {
+        words.push(format!("not while `{}` is open for `{}`", other.code, other.detail));
+    }
     if !rule.models.is_empty() {
         words.push(format!("on {}", rule.models.join(", ")));
     }

@@ -41,6 +41,9 @@ pub struct Rule {
     /// driver takes back the recovery action that it asked for.
     #[serde(default)]
     pub until_recovery: bool,
+    /// The finding of another rule on the same subject that tells of the same, and more: while it is open this one
+    /// is not.
+    pub told_by: Option<ToldBy>,
     /// Only on GPUs whose name holds one of these; empty is all.
     #[serde(default)]
     pub models: Vec<String>,
@@ -86,6 +89,16 @@ impl Rule {
         let named = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
         (self.models.is_empty() || named(&self.models)) && !named(&self.except_models)
     }
+}
+
+/// A finding that makes another superfluous.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToldBy {
+    /// Its rule.
+    pub code: String,
+    /// What tells findings of that rule apart.
+    pub detail: String,
 }
 
 /// What a signal must be for the rule to hold.

@@ -188,6 +188,9 @@ fn problem(rule: &Rule) -> Option<String> {
     if rule.on.is_some() && rule.for_s > 0 {
         return Some("`for_s` means nothing for an event".to_owned());
     }
+    if rule.told_by.is_some() && rule.when.is_empty() {
+        return Some("`told_by` is for clauses: an event is told by itself".to_owned());
+    }
     let asks = matches!(rule.action, Some(Action::ResetGpu | Action::RebootNode));
     if asks && rule.judges_happenings() && !rule.until_recovery {
         return Some(
@@ -266,6 +269,15 @@ fn distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_told_by_another_rule_is_told_by_one_that_there_is() {
+        let rules = Rules::embedded().unwrap();
+        for rule in rules.iter() {
+            let Some(other) = &rule.told_by else { continue };
+            assert!(rules.get(&other.code).is_some_and(|it| it.on.is_some()), "{}", rule.code);
+        }
+    }
 
     #[test]
     fn what_asks_for_a_reset_or_a_reboot_may_not_end_by_itself() {

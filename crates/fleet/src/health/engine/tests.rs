@@ -181,6 +181,10 @@ fn the_slow_one_among_peers_is_found() {
 
 fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
     let line = format!("NVRM: Xid (PCI:{address}): {number}, pid=7, name=python, something\n");
+    logged(&line, when, boot)
+}
+
+fn logged(line: &str, when: Moment, boot: &str) -> Batch {
     let facts = XidFacts::clone(&FactSet::embedded().xids);
     let kernel = farrier_facts::decode::decode(&facts, line.as_bytes())
         .into_iter()
@@ -555,6 +559,51 @@ fn a_switch_that_restarts_asks_for_no_replacement_and_what_lasts_is_worse() {
     }
     let severity = |code: &str| engine.findings().find(|it| it.code == code).unwrap().severity;
     assert!(severity("nic.dropped") > severity("nic.down"));
+}
+
+#[test]
+fn one_kill_for_want_of_memory_is_one_finding_whoever_tells_first() {
+    let kills = |value| sample(Subject::Node, Signal::NodeOomKills, value);
+    let line = "Out of memory: Killed process 4242 (python) total-vm:9kB, anon-rss:9kB\n";
+    let open =
+        |engine: &Engine| -> Vec<String> { engine.findings().map(|it| it.code.clone()).collect() };
+    let mut by_log = engine();
+    by_log.observe(at(0), &kills(0.0));
+    by_log.observe(at(5), &logged(line, at(5), "a"));
+    by_log.observe(at(10), &kills(1.0));
+    assert_eq!(open(&by_log), ["host.kernel-error"]);
+    let mut by_count = engine();
+    by_count.observe(at(0), &kills(0.0));
+    by_count.observe(at(10), &kills(1.0));
+    assert_eq!(open(&by_count), ["host.out-of-memory"], "the log is not read");
+    by_count.observe(at(11), &logged(line, at(11), "a"));
+    by_count.observe(at(20), &kills(1.0));
+    assert_eq!(open(&by_count), ["host.kernel-error"]);
+}
+
+#[test]
+fn a_link_that_is_down_is_not_slow_as_well() {
+    let mut engine = engine();
+    let link = |number, signal, value| {
+        let subject = Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+        sample(subject, signal, value).samples
+    };
+    for turn in 0..30 {
+        let mut batch = Batch { inventory: Some(inventory()), ..Batch::default() };
+        for number in 0..6 {
+            let (is_up, speed) = [(0.0, 0.0), (1.0, 13_000.0), (1.0, 26_562.0)]
+                [usize::try_from(number).unwrap().min(2)];
+            batch.samples.extend(link(number, Signal::LinkActive, is_up));
+            batch.samples.extend(link(number, Signal::LinkSpeed, speed));
+        }
+        engine.observe(at(turn * 10), &batch);
+    }
+    let open: Vec<_> =
+        engine.findings().map(|it| (it.code.as_str(), it.subject.to_string())).collect();
+    assert_eq!(
+        open,
+        [("link.down", "GPU-0/link0".to_owned()), ("link.slow", "GPU-0/link1".to_owned())]
+    );
 }
 
 #[test]

@@ -213,6 +213,15 @@ impl Engine {
             }
             Step::Found => {
                 let key = key(rule, self.table.subject(tried.place));
+                if let Some(other) = &rule.told_by {
+                    let (code, detail) = (other.code.clone(), other.detail.clone());
+                    let subject = key.subject.clone();
+                    if self.ledger.is_open(&Key { code, detail, subject }) {
+                        let why = format!("`{} {}` tells of it", other.code, other.detail);
+                        self.ledger.clear(&key, &why, now);
+                        return;
+                    }
+                }
                 let (Some(severity), Some(action), Some(text)) =
                     (rule.severity, rule.action, &rule.text)
                 else {
