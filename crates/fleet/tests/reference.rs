@@ -50,6 +50,9 @@ fn reference(rules: &Rules) -> String {
             text.push_str(&format!("{words}\n\n"));
         }
         text.push_str(&format!("When: {}.\n\n", condition(rule)));
+        if let Some(remedy) = &rule.remedy {
+            text.push_str(&format!("What helps: {remedy}.\n\n"));
+        }
         text.push_str(&format!("Source ({}): {}\n", rule.origin.kind, rule.origin.line()));
     }
     text.push_str("\n## The signals\n\n| signal | behaviour | meaning |\n|---|---|---|\n");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment};
+use farrier_fleet::health::{Batch, KernelEvent, Moment, TOLD_BY_NVML};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
@@ -83,8 +83,7 @@ impl Brain {
             let line = format!("NVRM: Xid (PCI:{pci}): {xid}, told by NVML\n");
             for event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
                 let index = identity.index;
-                let line =
-                    format!("Xid {xid} of GPU {index}, told by NVML and not by the kernel log");
+                let line = format!("Xid {xid} of GPU {index}, {TOLD_BY_NVML}");
                 let event = KernelEvent { event, line, boot: self.place.boot.clone(), at: now };
                 self.values.count_xid(inventory, &event);
                 batch.kernel.push(event);

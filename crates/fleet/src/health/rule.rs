@@ -26,6 +26,8 @@ pub struct Rule {
     pub action: Option<Action>,
     /// What it means and what to do, in words. Absent: what the event or check says.
     pub text: Option<String>,
+    /// What would help, where more is known than the action says; it stands where one looks first.
+    pub remedy: Option<String>,
     /// All must hold.
     #[serde(default)]
     pub when: Vec<Clause>,
@@ -327,7 +329,7 @@ pub struct Case {
     /// The GPU model of the node; H100s otherwise.
     pub sku: Option<String>,
     /// Steps, in order: `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`,
-    /// `repeat TIMES` to `end`, `efa` for a node with such adapters, or `set SIGNAL
+    /// `repeat TIMES` to `end`, `efa` for a node with such adapters, `deaf` for one whose kernel log is not read, or `set SIGNAL
     /// VALUE` for what the agent observes of itself.
     pub steps: Vec<String>,
 }

@@ -78,7 +78,7 @@ impl Engine {
             severity: rule.severity.unwrap_or(event.severity),
             action,
             text: rule.text.clone().unwrap_or_else(|| text_of(&seen.event)),
-            remedy: None,
+            remedy: rule.remedy.clone(),
             clears: watch::clears(rule, action, &subject),
         };
         let evidence = vec![Evidence::Kernel {

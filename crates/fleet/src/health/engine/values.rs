@@ -236,8 +236,8 @@ impl Engine {
                     (action, text.clone())
                 };
                 let clears = watch::clears(rule, action, &key.subject);
-                let verdict =
-                    Verdict { kind: rule.kind, severity, action, text, remedy: None, clears };
+                let (kind, remedy) = (rule.kind, rule.remedy.clone());
+                let verdict = Verdict { kind, severity, action, text, remedy, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
                     self.notes.get(&(tried.place, signal)).cloned()
                 });
