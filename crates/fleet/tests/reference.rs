@@ -50,6 +50,9 @@ fn reference(rules: &Rules) -> String {
             text.push_str(&format!("{words}\n\n"));
         }
         text.push_str(&format!("When: {}.\n\n", condition(rule)));
+        if let Some(remedy) = &rule.remedy {
+            text.push_str(&format!("What helps: {remedy}.\n\n"));
+        }
         text.push_str(&format!("Source ({}): {}\n", rule.origin.kind, rule.origin.line()));
     }
     text.push_str("\n## The signals\n\n| signal | behaviour | meaning |\n|---|---|---|\n");
@@ -99,6 +102,9 @@ fn condition(rule: &Rule) -> String {
     }
     if rule.for_s > 0 {
         words.push(format!("for {} s", rule.for_s));
+    }
+    if let Some(other) = &rule.told_by {
+        words.push(format!("not while `{}` is open for `{}`", other.code, other.detail));
     }
     if !rule.models.is_empty() {
         words.push(format!("on {}", rule.models.join(", ")));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrier_facts::decode;
-use farrier_fleet::health::{Batch, KernelEvent, Moment};
+use farrier_fleet::health::{Batch, KernelEvent, Moment, TOLD_BY_NVML};
 use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
@@ -84,8 +84,7 @@ impl Brain {
             let line = format!("NVRM: Xid (PCI:{}): {xid}, told by NVML\n", pci.unwrap_or(NOWHERE));
             for mut event in decode::decode(decode_facts(self.facts), line.as_bytes()) {
                 event.pci = event.pci.filter(|_| pci.is_some());
-                let line =
-                    format!("Xid {xid} of GPU {name}, told by NVML and not by the kernel log");
+                let line = format!("Xid {xid} of GPU {name}, {TOLD_BY_NVML}");
                 let (gpu, boot) = (Some(gpu.clone()), self.place.boot.clone());
                 let event = KernelEvent { event, line, gpu, boot, at: now };
                 self.values.count_xid(inventory, &event);

@@ -123,7 +123,7 @@ pub(super) fn groups<'f>(
             worst,
             do_first: DoFirst {
                 action: first.action,
-                text: first.remedy.as_deref().unwrap_or(first.action.asks()).to_owned(),
+                text: remedy(first, &faults).unwrap_or(first.action.asks()).to_owned(),
                 action_by: first.action_by,
                 finding: first.id,
             },
@@ -133,6 +133,17 @@ pub(super) fn groups<'f>(
     let mut groups: Vec<Group> = parts.into_iter().filter_map(group).collect();
     groups.sort_by_key(|group| Reverse((group.worst, group.do_first.action)));
     groups
+}
+
+/// What is known beyond the action: by the rule where the action is its own, by the rule about the driver's word where
+/// the driver asks.
+fn remedy<'f>(first: &'f Finding, faults: &[&'f Finding]) -> Option<&'f str> {
+    let by_driver = |finding: &&&Finding| finding.code.starts_with("gpu.recovery-");
+    let from = match first.action_by {
+        ActionBy::Rule => Some(first),
+        ActionBy::Driver => faults.iter().find(by_driver).copied(),
+    };
+    from?.remedy.as_deref()
 }
 
 /// As `farrier decode` does it: what the driver itself asks for, then the strongest action among the most severe; so a
@@ -208,6 +219,27 @@ mod tests {
                 ("node", None, Action::Investigate, &[1][..]),
             ]
         );
+    }
+
+    #[test]
+    fn what_helps_goes_with_the_action_that_it_was_written_for() {
+        let first = || Subject::Gpu(gpu(1).uuid);
+        let with =
+            |remedy: &str, finding: Finding| Finding { remedy: Some(remedy.to_owned()), ..finding };
+        let by_driver = |finding| Finding { action_by: ActionBy::Driver, ..finding };
+        let hangs =
+            with("look for an Xid", fault(1, first(), Severity::Critical, Action::Investigate));
+        let asked = Finding {
+            code: "gpu.recovery-drain-p2p".to_owned(),
+            ..with("end the traffic", fault(2, first(), Severity::Warning, Action::Investigate))
+        };
+        let known = Known { listed: &[gpu(1)], gone: &[] };
+        let text = |faults: &[Finding]| groups(faults.iter(), known)[0].do_first.text.clone();
+        assert_eq!(text(std::slice::from_ref(&hangs)), "look for an Xid");
+        let (hangs, asked) = (by_driver(hangs), by_driver(asked));
+        assert_eq!(text(&[hangs.clone(), asked]), "end the traffic");
+        let reset = Finding { action: Action::ResetGpu, ..hangs };
+        assert_eq!(text(&[reset]), Action::ResetGpu.asks(), "another action has another remedy");
     }
 
     #[test]

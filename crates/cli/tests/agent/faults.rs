@@ -171,6 +171,36 @@ fn a_gpu_off_the_bus_is_one_thing_to_do_and_has_its_number_also_without_agent_an
 }
 
 #[test]
+fn what_helps_stands_first_and_once() {
+    let has = |status: &Value, name: &str| {
+        status["groups"].as_array().is_some_and(|groups| groups.iter().any(|it| it["name"] == name))
+    };
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    world.inject(&["--gpu", "1", "recovery-action", "3"]);
+    agent.until(|status| has(status, "GPU 1"));
+    let table = world.status_ran(&[]).stdout;
+    let words: Vec<&str> = table.split_whitespace().collect();
+    let first = "do first end the peer-to-peer traffic of this GPU; other work may go on. The driver itself says so.";
+    assert!(words.join(" ").contains(first), "{table}");
+    agent.stop();
+    // An upgrade under the driver breaks several things, which one reboot mends.
+    let world = World::of(2);
+    world.inject(&["module-on-disk", "580.105.08"]);
+    let agent = world.agent();
+    agent.until(|status| has(status, "node"));
+    let table = world.status_ran(&[]).stdout;
+    assert!(!table.contains("do first  investigate: drain"), "{table}");
+    let is_remedy = |line: &&str| line.starts_with("    do ") || line.starts_with("  do first ");
+    let what =
+        |line: &str| line.replacen("do first", "", 1).replacen("do ", "", 1).trim().to_owned();
+    let remedies: Vec<String> = table.lines().filter(is_remedy).map(what).collect();
+    let different: std::collections::BTreeSet<&String> = remedies.iter().collect();
+    assert!(!remedies.is_empty() && remedies.len() == different.len(), "{table}");
+    agent.stop();
+}
+
+#[test]
 fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     let world = World::of(2);
     fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"))

@@ -70,7 +70,9 @@ pub(super) fn sub_code(
     mut verdict: Verdict,
 ) -> Verdict {
     let mut words = xid.detail.split_whitespace();
-    let unit = words.next().unwrap_or("");
+    // Units are written in capitals; what is told in words has none.
+    let is_unit = |word: &&str| !word.contains(|letter: char| letter.is_ascii_lowercase());
+    let unit = words.next().filter(is_unit).unwrap_or("");
     let fatal = words.next() == Some("Fatal");
     let hex = wording::hex_words(xid.detail);
     let rule = match hex[..] {
@@ -82,10 +84,15 @@ pub(super) fn sub_code(
             verdict.severity = Severity::Critical;
         }
         verdict.text = format!(
-            "NVLink 5 error of unit {}{} that NVIDIA's decode sheet does not list: follow an Xid 154 of \
-             this GPU if there is one; otherwise collect nvidia-bug-report and open a ticket.",
-            if unit.is_empty() { "(not named)".to_owned() } else { short(unit) },
+            "NVLink 5 error{}{}: follow an Xid 154 of this GPU if there is one; otherwise collect \
+             nvidia-bug-report and open a ticket.",
             if fatal { ", fatal by the driver's word," } else { "" },
+            if unit.is_empty() {
+                " whose unit is not named, so that NVIDIA's decode sheet says nothing of it"
+                    .to_owned()
+            } else {
+                format!(" of unit {} that NVIDIA's decode sheet does not list", short(unit))
+            },
         );
         return verdict;
     };

@@ -318,3 +318,16 @@ fn an_event_behind_a_megabyte_of_zeros_is_found() {
         [(2, Some(79))]
     );
 }
+
+#[test]
+fn an_nvlink_error_without_a_unit_says_that_none_is_named() {
+    let unnamed = "NVLink 5 error whose unit is not named, so that NVIDIA's decode sheet says nothing of it: follow";
+    let unlisted =
+        "NVLink 5 error of unit NETIR_NEW that NVIDIA's decode sheet does not list: follow";
+    let cases = [("", unnamed), (" told by NVML", unnamed), (" NETIR_NEW Nonfatal", unlisted)];
+    for (detail, expected) in cases {
+        let line = format!("NVRM: Xid (PCI:0000:1b:00): 145,{detail}\n");
+        let text = &decode(facts(), line.as_bytes())[0].text;
+        assert!(text.starts_with(expected), "{detail}: {text}");
+    }
+}

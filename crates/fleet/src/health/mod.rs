@@ -14,7 +14,7 @@ pub mod signal;
 pub use engine::{Coverage, Decision, Engine, LastTold, Remembered, Saved, SignalValues};
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, Severity};
 pub use observation::{
-    Batch, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject,
+    Batch, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject, TOLD_BY_NVML,
 };
 pub use rule::Rule;
 pub use rules::{RuleOverride, Rules, RulesError};

@@ -98,6 +98,9 @@ pub struct Sample {
     pub note: Option<String>,
 }
 
+/// How the line of a [`KernelEvent`] ends that NVML told of and the log did not.
+pub const TOLD_BY_NVML: &str = "told by NVML and not by the kernel log";
+
 /// A line, or several, of the kernel log that mean something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelEvent {

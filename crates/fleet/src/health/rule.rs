@@ -26,6 +26,8 @@ pub struct Rule {
     pub action: Option<Action>,
     /// What it means and what to do, in words. Absent: what the event or check says.
     pub text: Option<String>,
+    /// What would help, where more is known than the action says; it stands where one looks first.
+    pub remedy: Option<String>,
     /// All must hold.
     #[serde(default)]
     pub when: Vec<Clause>,
@@ -37,10 +39,13 @@ pub struct Rule {
     pub clear_for_s: u32,
     /// The kernel events that count.
     pub on: Option<EventPattern>,
-    /// The finding stays until the node is rebooted, the driver is loaded anew, or the driver takes back the
-    /// recovery action that it asked for.
+    /// The finding stays until the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the
+    /// driver takes back the recovery action that it asked for.
     #[serde(default)]
     pub until_recovery: bool,
+    /// The finding of another rule on the same subject that tells of the same, and more: while it is open this one
+    /// is not.
+    pub told_by: Option<ToldBy>,
     /// Only on GPUs whose name holds one of these; empty is all.
     #[serde(default)]
     pub models: Vec<String>,
@@ -68,11 +73,34 @@ impl Rule {
         self.when.first().map(|clause| clause.signal.scope())
     }
 
+    /// Whether it looks at what happened in a window, which is over by itself when the window has passed, and not at what is.
+    pub fn judges_happenings(&self) -> bool {
+        let is_of_the_past = |clause: &Clause| match clause.measure {
+            Measure::Last | Measure::Mean { .. } => false,
+            Measure::Increase { .. }
+            | Measure::Rate { .. }
+            | Measure::Windows { .. }
+            | Measure::Falls { .. }
+            | Measure::Growth { .. } => true,
+        };
+        self.when.iter().any(is_of_the_past)
+    }
+
     /// Whether it applies to a GPU of this name.
     pub fn is_for_model(&self, name: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|model| name.contains(model.as_str()));
         (self.models.is_empty() || named(&self.models)) && !named(&self.except_models)
     }
+}
+
+/// A finding that makes another superfluous.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToldBy {
+    /// Its rule.
+    pub code: String,
+    /// What tells findings of that rule apart.
+    pub detail: String,
 }
 
 /// What a signal must be for the rule to hold.
@@ -301,7 +329,7 @@ pub struct Case {
     /// The GPU model of the node; H100s otherwise.
     pub sku: Option<String>,
     /// Steps, in order: `inject ...` as `farrier simulate inject` takes it, `run SECONDS`, `reboot`, `check`,
-    /// `repeat TIMES` to `end`, `efa` for a node with such adapters, or `set SIGNAL
+    /// `repeat TIMES` to `end`, `efa` for a node with such adapters, `deaf` for one whose kernel log is not read, or `set SIGNAL
     /// VALUE` for what the agent observes of itself, and for what no simulation can do: a process that cannot be killed.
     pub steps: Vec<String>,
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrier_facts::names::nearest;
 use serde::{Deserialize, Serialize};
 
-use super::finding::Severity;
+use super::finding::{Action, Severity};
 use super::rule::{Limit, Measure, Rule, Same};
 use super::signal::Behaviour;
 
@@ -188,6 +188,16 @@ fn problem(rule: &Rule) -> Option<String> {
     if rule.on.is_some() && rule.for_s > 0 {
         return Some("`for_s` means nothing for an event".to_owned());
     }
+    if rule.told_by.is_some() && rule.when.is_empty() {
+        return Some("`told_by` is for clauses: an event is told by itself".to_owned());
+    }
+    let asks = matches!(rule.action, Some(Action::ResetGpu | Action::RebootNode));
+    if asks && rule.judges_happenings() && !rule.until_recovery {
+        return Some(
+            "it asks for a reset or a reboot and ends by itself when its window has passed: `until_recovery` is missing"
+                .to_owned(),
+        );
+    }
     let scope = rule.scope();
     if rule.when.iter().any(|clause| Some(clause.signal.scope()) != scope) {
         return Some("its signals are about different things".to_owned());
@@ -238,4 +248,29 @@ fn pattern_problem(pattern: &super::rule::EventPattern) -> Option<String> {
         return Some("different subjects cannot be the same subject".to_owned());
     }
     (pattern.times == 0).then(|| "`times` is nought".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_by_another_rule_is_told_by_one_that_there_is() {
+        let rules = Rules::embedded().unwrap();
+        for rule in rules.iter() {
+            let Some(other) = &rule.told_by else { continue };
+            assert!(rules.get(&other.code).is_some_and(|it| it.on.is_some()), "{}", rule.code);
+        }
+    }
+
+    #[test]
+    fn what_asks_for_a_reset_or_a_reboot_may_not_end_by_itself() {
+        let rules = Rules::embedded().unwrap();
+        for code in ["link.retrains", "gpu.pcie-fatal", "nic.efa-no-completion"] {
+            let rule = rules.get(code).unwrap();
+            let hasty = Rule { until_recovery: false, ..rule.clone() };
+            let err = Rules::of(vec![hasty]).unwrap_err().to_string();
+            assert!(err.contains("`until_recovery` is missing"), "{err}");
+        }
+    }
 }

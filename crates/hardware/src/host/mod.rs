@@ -142,8 +142,27 @@ impl Collector {
 }
 
 fn of_node(samples: &mut Vec<Sample>, signal: Signal, reading: Reading<f64>) {
-    samples.push(Sample { subject: Subject::Node, signal, reading, note: None });
+    of_node_named(samples, signal, reading, &[]);
 }
+
+/// How many, and which: a number alone sends somebody to look for them.
+fn of_node_named(
+    samples: &mut Vec<Sample>,
+    signal: Signal,
+    reading: Reading<f64>,
+    names: &[String],
+) {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let mut note = names[..names.len() - more].join(", ");
+    if more > 0 {
+        note.push_str(&format!(" and {more} more"));
+    }
+    let note = (!note.is_empty()).then_some(note);
+    samples.push(Sample { subject: Subject::Node, signal, reading, note });
+}
+
+/// Of many that are counted so many are named.
+const NAMED_MAX: usize = 4;
 
 /// A count as a value of a signal.
 #[expect(

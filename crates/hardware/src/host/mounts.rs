@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{count, of_node, required};
+use super::{count, of_node_named, required};
 use crate::root::Root;
 
 /// The first process sees the node's mounts; a service in a sandbox sees its own.
@@ -32,25 +32,29 @@ impl Mounts {
                 required(root.text(MOUNTS_OF_SELF), MOUNTS_OF_SELF)
             }
         };
-        of_node(samples, Signal::NodeReadOnly, text.map(|text| count(self.look(&text))));
+        let turned = text.map(|text| self.look(&text));
+        let names = turned.value().cloned().unwrap_or_default();
+        let number = turned.map(|turned| count(turned.len() as u64));
+        of_node_named(samples, Signal::NodeReadOnly, number, &names);
     }
 
-    /// How many file systems turned read-only.
-    fn look(&mut self, text: &str) -> u64 {
+    /// The file systems that turned read-only, as `/data (ext4 on /dev/sda1)`.
+    fn look(&mut self, text: &str) -> Vec<String> {
         let mut seen: BTreeMap<String, bool> = BTreeMap::new();
-        let mut turned: BTreeMap<&str, bool> = BTreeMap::new();
+        let mut turned: BTreeMap<&str, String> = BTreeMap::new();
         for mount in text.lines().filter_map(Mount::parse).filter(Mount::is_of_disk) {
             let was_writable = self.writable.get(mount.device).copied();
             let at_first = was_writable.unwrap_or(!mount.super_read_only);
             seen.insert(mount.device.to_owned(), at_first);
             // Any mount of it that still claims to take writes gives it away.
             let failed = mount.super_read_only && (at_first || !mount.read_only);
-            *turned.entry(mount.device).or_default() |= failed;
+            if failed {
+                turned.entry(mount.device).or_insert_with(|| mount.name());
+            }
         }
-        let count = turned.values().filter(|failed| **failed).count();
         // What is no longer mounted is forgotten.
         self.writable = seen;
-        count as u64
+        turned.into_values().collect()
     }
 }
 
@@ -58,6 +62,7 @@ impl Mounts {
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 struct Mount<'a> {
     device: &'a str,
+    point: &'a str,
     read_only: bool,
     kind: &'a str,
     source: &'a str,
@@ -69,18 +74,26 @@ impl<'a> Mount<'a> {
         let (own, of_super) = line.split_once(" - ")?;
         let mut own = own.split(' ').skip(2);
         let device = own.next()?;
-        let options = own.nth(2)?;
+        let point = own.nth(1)?;
+        let options = own.next()?;
         let mut of_super = of_super.split(' ');
         let (kind, source) = (of_super.next()?, of_super.next()?);
         let super_options = of_super.next()?;
         let read_only = |options: &str| options.split(',').any(|option| option == "ro");
         Some(Self {
             device,
+            point,
             read_only: read_only(options),
             kind,
             source,
             super_read_only: read_only(super_options),
         })
+    }
+
+    /// For people; the kernel writes blanks as `\040`.
+    fn name(&self) -> String {
+        let point = self.point.replace("\\040", " ");
+        format!("{point} ({} on {})", self.kind, self.source)
     }
 
     fn is_of_disk(&self) -> bool {
@@ -103,24 +116,25 @@ mod tests {
     #[test]
     fn a_file_system_that_turned_read_only_is_counted_once() {
         let mut mounts = Mounts::default();
-        assert_eq!(mounts.look(QUIET), 0);
+        assert_eq!(mounts.look(QUIET).len(), 0);
         let failed = QUIET.replace("xfs /dev/nvme1n1 rw", "xfs /dev/nvme1n1 ro");
-        assert_eq!(mounts.look(&failed), 1);
-        assert_eq!(mounts.look(&failed), 1);
-        assert_eq!(mounts.look(QUIET), 0);
+        assert_eq!(mounts.look(&failed), ["/scratch (xfs on /dev/nvme1n1)"]);
+        assert_eq!(mounts.look(&failed).len(), 1);
+        assert_eq!(mounts.look(QUIET).len(), 0);
         // By hand, or by a mount that went away.
         let by_hand = QUIET.replace("/ / rw", "/ / ro").replace("nvme0n1p2 rw", "nvme0n1p2 ro");
-        assert_eq!(mounts.look(&by_hand), 1);
+        let by_hand = by_hand.replace("259:2 / / ro", "259:2 / /my\\040disk ro");
+        assert_eq!(mounts.look(&by_hand), ["/my disk (ext4 on /dev/nvme0n1p2)"]);
     }
 
     #[test]
     fn what_failed_before_the_agent_started_is_seen() {
         let failed = QUIET.replace("nvme0n1p2 rw", "nvme0n1p2 ro");
-        assert_eq!(Mounts::default().look(&failed), 1);
+        assert_eq!(Mounts::default().look(&failed).len(), 1);
     }
 
     #[test]
     fn lines_that_are_none_are_passed_over() {
-        assert_eq!(Mounts::default().look("\n - \n1 2 3 - ext4 /dev/sda\nx - y z ro\n"), 0);
+        assert_eq!(Mounts::default().look("\n - \n1 2 3 - ext4 /dev/sda\nx - y z ro\n").len(), 0);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Sample, Signal};
 
-use super::{of_node, required};
+use super::{of_node_named, required};
 use crate::root::Root;
 
 const PROCESSES: &str = "/proc";
@@ -31,8 +31,10 @@ enum Waits {
 }
 
 /// A thread that was in D in the last pass.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Stuck {
+    /// For people: its name and number.
+    name: String,
     waits: Waits,
     /// How often it was switched to; none where that could not be read.
     switches: Option<u64>,
@@ -57,22 +59,31 @@ impl Threads {
             (Signal::NodeNfsThreadsBlocked, Waits::Nfs),
             (Signal::NodeThreadsBlocked, Waits::Other),
         ] {
-            let count =
-                counts.as_ref().map(|counts| counts.iter().filter(|w| **w == waits).count());
-            let mut count = count.map(|count| f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+            let mut names: Vec<String> = counts
+                .value()
+                .into_iter()
+                .flatten()
+                .filter(|(what, _)| *what == waits)
+                .map(|(_, name)| name.clone())
+                .collect();
+            names.sort_unstable();
+            let mut count =
+                counts.as_ref().map(|_| f64::from(u32::try_from(names.len()).unwrap_or(u32::MAX)));
             if waits == Waits::Driver
                 && count == Reading::Value(0.0)
-                && counts.value().is_some_and(|counts| counts.contains(&Waits::Unknown))
+                && counts
+                    .value()
+                    .is_some_and(|counts| counts.iter().any(|(what, _)| *what == Waits::Unknown))
             {
                 let why = "a thread of a process on a GPU is stuck, and only root may see where";
                 count = Reading::Unreadable(why.to_owned());
             }
-            of_node(samples, signal, count);
+            of_node_named(samples, signal, count, &names);
         }
     }
 
-    /// What each thread waits for that is stuck since the last pass.
-    fn pass(&mut self, root: &Root) -> Reading<Vec<Waits>> {
+    /// What each thread waits for that is stuck since the last pass, and its name.
+    fn pass(&mut self, root: &Root) -> Reading<Vec<(Waits, String)>> {
         let names = match required(root.list(PROCESSES), PROCESSES) {
             Reading::Value(names) => names,
             other => {
@@ -98,14 +109,17 @@ impl Threads {
         for (key, stuck) in &now {
             let Some(before) = self.last.get(key) else { continue };
             let is_still = stuck.switches == before.switches;
+            let mut add = |waits| counts.push((waits, stuck.name.clone()));
             match stuck.waits {
-                Waits::Driver => counts.push(Waits::Driver),
-                waits @ (Waits::Nfs | Waits::Other) if is_still => counts.push(waits),
+                Waits::Driver => add(Waits::Driver),
+                waits @ (Waits::Nfs | Waits::Other) if is_still => add(waits),
                 Waits::Nfs | Waits::Other => {}
                 Waits::Unknown => {
-                    counts.push(Waits::Unknown);
+                    add(Waits::Unknown);
                     // Stuck it is, wherever.
-                    counts.extend(is_still.then_some(Waits::Other));
+                    if is_still {
+                        add(Waits::Other);
+                    }
                 }
             }
         }
@@ -135,7 +149,8 @@ fn look(root: &Root, folder: &str, on_gpu: bool, now: &mut HashMap<ThreadKey, St
             waits => waits,
         };
     }
-    let seen = Stuck { waits, switches: switches(root, folder) };
+    let name = format!("{} (pid {})", stat.name, stat.number);
+    let seen = Stuck { name, waits, switches: switches(root, folder) };
     now.insert((stat.number, stat.started), seen);
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrier_agent::status::{FindingStatus, Group, Status};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::finding::{Action, ActionBy};
-use farrier_fleet::health::{Evidence, Finding, Severity, Subject};
+use farrier_fleet::health::{Evidence, Finding, Severity, Subject, TOLD_BY_NVML};
 
 use super::print::second;
 use crate::printer::{Printer, Tone};
@@ -27,13 +27,21 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
         if group.do_first.action == Action::RebootNode {
             reboot_for = reboot_for.or(Some(&group.name));
         }
-        let mut cleared_by = None;
+        let mut said = Said { remedies: vec![&group.do_first.text], clears: "" };
         for shown in group.findings.iter().filter_map(|id| by_id.get(id)) {
-            print_finding(shown, group, cleared_by, printer)?;
-            cleared_by = Some(shown.finding.clears.as_str());
+            print_finding(shown, group, &said, printer)?;
+            said.remedies.extend(shown.finding.remedy.as_deref());
+            said.clears = &shown.finding.clears;
         }
     }
     Ok(())
+}
+
+/// What stands above a finding in its group and is not said again.
+struct Said<'s> {
+    remedies: Vec<&'s str>,
+    /// By the one before.
+    clears: &'s str,
 }
 
 fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
@@ -51,6 +59,8 @@ fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> a
         (Action::RebootNode, Some(other)) => {
             format!("{}: the same reboot as for {other}.", first.action)
         }
+        // What is to be done is known: "investigate" would say less.
+        (Action::Investigate, _) if first.text != first.action.asks() => format!("{}.", first.text),
         (action, _) => format!("{action}: {}.", first.text),
     };
     if first.action_by == ActionBy::Driver {
@@ -62,7 +72,7 @@ fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> a
 fn print_finding(
     shown: &FindingStatus,
     group: &Group,
-    cleared_by: Option<&str>,
+    said: &Said<'_>,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let Finding { code, detail, severity, text, evidence, count, clears, .. } = &shown.finding;
@@ -88,11 +98,11 @@ fn print_finding(
         printer.paragraph("    seen", INDENT, &evidence_text(evidence, text))?;
     }
     if let Some(remedy) = &shown.finding.remedy
-        && shown.finding.id != group.do_first.finding
+        && !said.remedies.contains(&remedy.as_str())
     {
         printer.paragraph("    do", INDENT, &format!("{remedy}."))?;
     }
-    if !clears.is_empty() && cleared_by != Some(clears) {
+    if !clears.is_empty() && said.clears != clears {
         printer.paragraph("    clears", INDENT, clears)?;
     }
     Ok(())
@@ -120,6 +130,9 @@ fn evidence_text(evidence: &Evidence, said: &str) -> String {
             return format!("{}: {text}{note}", second(*at));
         }
         // Journals of before have no line.
+        Evidence::Kernel { line, at, .. } if line.ends_with(TOLD_BY_NVML) => {
+            return format!("{}: {line}", second(*at));
+        }
         Evidence::Kernel { text, line, at, .. } => {
             ("in the kernel log", if line.is_empty() { text } else { line }, at)
         }
@@ -128,4 +141,25 @@ fn evidence_text(evidence: &Evidence, said: &str) -> String {
     // What the finding says already is not said again.
     let text = if text == said { String::new() } else { format!(": {text}") };
     format!("{} {who}{text}", second(*at))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn what_nvml_told_is_not_said_to_stand_in_the_log() {
+        let seen = |line: &str| {
+            let (text, line) = ("Off the bus.".to_owned(), line.to_owned());
+            let at = Timestamp::UNIX_EPOCH;
+            let evidence = Evidence::Kernel { text, line, pid: None, process: None, at };
+            evidence_text(&evidence, "something else")
+        };
+        let by_nvml = format!("Xid 79 of GPU 5, {TOLD_BY_NVML}");
+        assert!(seen(&by_nvml).ends_with(&format!(": {by_nvml}")), "{}", seen(&by_nvml));
+        assert!(!seen(&by_nvml).contains("in the kernel log:"), "{}", seen(&by_nvml));
+        assert!(seen("NVRM: Xid").ends_with(" in the kernel log: NVRM: Xid"));
+    }
 }

@@ -81,8 +81,8 @@ impl Engine {
             severity: rule.severity.unwrap_or(event.severity),
             action,
             text: rule.text.clone().unwrap_or_else(|| text_of(&seen.event)),
-            remedy: None,
-            clears: watch::clears(rule, action),
+            remedy: rule.remedy.clone(),
+            clears: watch::clears(rule, action, &subject),
         };
         let evidence = vec![Evidence::Kernel {
             text: seen.event.text.clone(),
@@ -114,7 +114,13 @@ impl Engine {
             let Some(rule) = self.rules.get(&key.code) else { continue };
             let waits = watch::waits_for_recovery(rule, open.finding.rule_action);
             let Some(pattern) = rule.on.as_ref().filter(|_| !waits) else { continue };
-            if now.steady_ms - open.last_ms >= i64::from(pattern.quiet_s) * 1000 {
+            let since_ms = match watch::waits_for_replacement(rule, open.finding.rule_action) {
+                true if open.is_of_this_boot() => continue,
+                // While the node was off nothing could come.
+                true => 0,
+                false => open.last_ms,
+            };
+            if now.steady_ms - since_ms >= i64::from(pattern.quiet_s) * 1000 {
                 over.push(key.clone());
             }
         }

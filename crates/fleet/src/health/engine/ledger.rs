@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::xid::XidFacts;
+use jiff::Timestamp;
 
 use super::super::finding::{
     Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, Severity,
@@ -49,8 +50,22 @@ pub(super) struct Verdict {
 #[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) finding: Finding,
-    /// When it last happened, on the steady clock.
+    /// When it last happened, on the steady clock: negative where it was not seen in this boot.
     pub(super) last_ms: i64,
+    /// When it was opened, likewise.
+    opened_ms: i64,
+}
+
+impl Open {
+    /// Whether the node was rebooted while it was open.
+    pub(super) fn outlived_a_reboot(&self) -> bool {
+        self.opened_ms < 0
+    }
+
+    /// Whether it happened, or was seen to hold, since the node started.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        self.last_ms >= 0
+    }
 }
 
 /// The recovery that a driver asked for.
@@ -76,10 +91,34 @@ impl Ledger {
     pub(super) fn restore(&mut self, findings: Vec<Finding>, next_id: u64, now: Moment) {
         (self.next_id, self.moved) = (next_id, true);
         for finding in findings {
-            let ago_ms = now.wall.duration_since(finding.last_seen).as_millis();
-            let last_ms = now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0);
+            let steady_ms = |wall: Timestamp| {
+                let ago_ms = now.wall.duration_since(wall).as_millis();
+                now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0)
+            };
+            let last_ms = steady_ms(finding.last_seen);
+            let opened_ms = steady_ms(finding.first_seen);
             self.next_id = self.next_id.max(finding.id + 1);
-            self.open.insert(Key::of(&finding), Open { finding, last_ms });
+            self.open.insert(Key::of(&finding), Open { finding, last_ms, opened_ms });
+        }
+    }
+
+    /// Nothing of what is open was seen in this boot, whatever a clock that was set meanwhile makes of it.
+    pub(super) fn rebooted(&mut self) {
+        for open in self.open.values_mut() {
+            open.last_ms = open.last_ms.min(-1);
+            open.opened_ms = open.opened_ms.min(-1);
+        }
+    }
+
+    /// The reboot that was asked for was made. Whether it mended anything is not known yet, and nobody should make
+    /// another meanwhile.
+    pub(super) fn ask_for_no_more_reboots(&mut self) {
+        for (key, open) in &mut self.open {
+            if open.finding.rule_action == Action::RebootNode {
+                open.finding.rule_action = Action::Investigate;
+                open.finding.action = Action::Investigate;
+                self.updated.insert(key.clone());
+            }
         }
     }
 
@@ -89,6 +128,10 @@ impl Ledger {
 
     pub(super) fn is_open(&self, key: &Key) -> bool {
         self.open.contains_key(key)
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&Open> {
+        self.open.get(key)
     }
 
     /// Whether something opened or cleared since it was last asked.
@@ -155,7 +198,7 @@ impl Ledger {
         self.next_id += 1;
         self.moved = true;
         self.opened.insert(key.clone());
-        self.open.insert(key, Open { finding, last_ms: at.steady_ms });
+        self.open.insert(key, Open { finding, last_ms: at.steady_ms, opened_ms: at.steady_ms });
     }
 
     pub(super) fn clear(&mut self, key: &Key, why: &str, now: Moment) {

@@ -8,6 +8,7 @@
 //! ```
 
 mod events;
+mod gone;
 mod ledger;
 mod repeats;
 mod table;
@@ -109,10 +110,6 @@ enum Recovery {
     Gpu(GpuUuid),
 }
 
-/// What has not been seen for so long after a reboot is no longer in the node. Every collector has
-/// spoken many times by then.
-const GONE_AFTER_MS: i64 = 600_000;
-
 impl Engine {
     /// Nothing seen yet.
     pub fn new(rules: Rules, facts: XidFacts) -> Self {
@@ -144,11 +141,10 @@ impl Engine {
         if saved.boot == boot {
             self.told.restore(saved.told, &mut self.table);
         } else {
+            self.ledger.rebooted();
             self.recovered(|_| true, "the node was rebooted", now);
-            let of_values =
-                |key: &&Key| self.rules.get(&key.code).is_some_and(|it| !it.when.is_empty());
-            let keys = self.ledger.iter().map(|(key, _)| key).filter(of_values).cloned().collect();
-            self.unseen = Some((now.steady_ms, keys));
+            self.ledger.ask_for_no_more_reboots();
+            self.unseen = Some((now.steady_ms, self.may_be_gone()));
         }
         self.drop_orphans(now);
         self.ledger.take_changes()
@@ -294,15 +290,6 @@ impl Engine {
             .collect();
         for key in gone {
             self.ledger.clear(&key, "the check no longer finds it", now);
-        }
-    }
-
-    /// A part that was replaced while the node was down does not come back to clear its findings.
-    fn notice_gone(&mut self, now: Moment) {
-        let due = |since: i64| now.steady_ms - since >= GONE_AFTER_MS;
-        let Some((_, keys)) = self.unseen.take_if(|(since, _)| due(*since)) else { return };
-        for key in keys.iter().filter(|key| self.table.find(&key.subject).is_none()) {
-            self.ledger.clear(key, "it has not been in the node since the reboot", now);
         }
     }
 

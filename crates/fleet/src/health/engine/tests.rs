@@ -181,6 +181,10 @@ fn the_slow_one_among_peers_is_found() {
 
 fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
     let line = format!("NVRM: Xid (PCI:{address}): {number}, pid=7, name=python, something\n");
+    logged(&line, when, boot)
+}
+
+fn logged(line: &str, when: Moment, boot: &str) -> Batch {
     let facts = XidFacts::clone(&FactSet::embedded().xids);
     let kernel = farrier_facts::decode::decode(&facts, line.as_bytes())
         .into_iter()
@@ -251,6 +255,74 @@ fn what_asks_for_a_reset_waits_for_one_and_not_for_quiet() {
     assert!(finding.clears.contains("counters start anew"), "{}", finding.clears);
     let reset = engine.observe(at(90_010), &sample(gpu(1), Signal::GpuEccCorrected, 0.0)).changes;
     assert_eq!(codes(&reset), [("cleared", "gpu.xid".to_owned())]);
+}
+
+/// NVLink's fatal error that the bits of its registers make a matter of hardware.
+fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
+    let mut batch = xid(74, "0000:1c:00", when, boot);
+    for seen in &mut batch.kernel {
+        (seen.event.severity, seen.event.action) = (Severity::Fatal, Action::DrainAndReplace);
+    }
+    batch
+}
+
+#[test]
+fn what_asks_for_a_replacement_waits_for_a_reboot_and_then_for_quiet() {
+    let mut first = engine();
+    first.observe(at(0), &nvlink_fatal(at(0), "a"));
+    first.observe(at(1), &sample(gpu(1), Signal::GpuEccCorrected, 12.0));
+    first.observe(at(2), &sample(gpu(1), Signal::GpuEccCorrected, 0.0));
+    assert!(first.observe(at(18_000), &Batch::default()).changes.is_empty(), "nor is it reset");
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    assert_eq!(
+        findings[0].clears,
+        "when the GPU is replaced, or, once the node is rebooted, after 1 h without another"
+    );
+    let saved = Saved {
+        findings,
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
+    let mut second = engine();
+    assert!(second.restore(saved, "b", of_second_boot(20)).is_empty());
+    assert!(second.observe(of_second_boot(3599), &Batch::default()).changes.is_empty());
+    let over = second.observe(of_second_boot(3600), &Batch::default()).changes;
+    assert_eq!(codes(&over), [("cleared", "gpu.xid".to_owned())]);
+}
+
+#[test]
+fn a_counter_that_rests_replaces_no_card() {
+    let mut engine = engine();
+    let replays = |value| {
+        let mut batch = sample(gpu(0), Signal::GpuPcieReplays, value);
+        batch.samples.extend(sample(gpu(0), Signal::GpuPcieReplayLimit, 8.0).samples);
+        batch
+    };
+    engine.observe(at(0), &replays(0.0));
+    engine.observe(at(60), &replays(100.0));
+    for turn in 7..360 {
+        engine.observe(at(turn * 10), &replays(100.0));
+    }
+    let finding = engine.findings().next().unwrap();
+    assert_eq!(
+        (finding.code.as_str(), finding.action),
+        ("gpu.pcie-replays", Action::DrainAndReplace)
+    );
+    let saved = Saved {
+        findings: vec![finding.clone()],
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
+    let mut second = super::tests::engine();
+    second.restore(saved, "b", of_second_boot(20));
+    let over: Vec<Change> = (2..30)
+        .flat_map(|turn| second.observe(of_second_boot(turn * 10), &replays(0.0)).changes)
+        .collect();
+    assert_eq!(codes(&over), [("cleared", "gpu.pcie-replays".to_owned())]);
 }
 
 #[test]
@@ -430,11 +502,92 @@ fn a_reboot_clears_what_it_mends() {
     assert_eq!(changes[0].finding().cleared.as_ref().unwrap().why, "the node was rebooted");
 }
 
-#[test]
-fn a_part_that_was_replaced_takes_its_findings_along() {
+/// What a second boot begins with: GPUs 0 and 1 have rows that failed and fell off the bus twice.
+fn saved_with_two_ill() -> Saved {
     let mut first = engine();
-    first.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
-    first.observe(at(0), &sample(gpu(1), Signal::GpuRowsFailed, 1.0));
+    let mut remembered = Vec::new();
+    for (index, address) in ["0000:1b:00", "0000:1c:00"].into_iter().enumerate() {
+        let ill = gpu(u32::try_from(index).unwrap());
+        first.observe(at(0), &sample(ill, Signal::GpuRowsFailed, 1.0));
+        for second in [10, 900] {
+            let decision = first.observe(at(second), &xid(79, address, at(second), "a"));
+            remembered.extend(decision.remembered);
+        }
+    }
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let repeated = findings.iter().filter(|it| it.code == "gpu.bus-loss-repeated").count();
+    assert_eq!(repeated, 2, "{findings:#?}");
+    Saved { findings, next_id: 9, remembered, boot: "a".to_owned(), ..Saved::default() }
+}
+
+/// A moment of a boot that began some hours after the first.
+fn of_second_boot(seconds: i64) -> Moment {
+    Moment { steady_ms: seconds * 1000, wall: at(20_000 + seconds).wall }
+}
+
+fn counted(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
+    let counts = [(Signal::NodeGpusPci, on_bus), (Signal::NodeGpusExpected, 8.0)];
+    let samples = counts
+        .map(|(signal, value)| Sample {
+            subject: Subject::Node,
+            signal,
+            reading: Reading::Value(value),
+            note: None,
+        })
+        .to_vec();
+    Batch { inventory: Some(inventory), samples, ..Batch::default() }
+}
+
+#[test]
+fn a_gpu_that_was_replaced_takes_its_findings_along() {
+    let mut engine = engine();
+    engine.restore(saved_with_two_ill(), "b", of_second_boot(20));
+    let mut replaced = inventory();
+    replaced[0].uuid = GpuUuid("GPU-new".to_owned());
+    let changes = engine.observe(of_second_boot(21), &counted(replaced, 8.0)).changes;
+    let cleared: Vec<_> = changes.iter().map(Change::finding).collect();
+    let codes: Vec<&str> = cleared.iter().map(|it| it.code.as_str()).collect();
+    assert_eq!(codes, ["gpu.bus-loss-repeated", "gpu.rows-failed"]);
+    for finding in cleared {
+        assert_eq!(finding.subject, gpu(0));
+        let why = &finding.cleared.as_ref().unwrap().why;
+        assert_eq!(why, "the GPU was replaced, or is no longer in the node");
+    }
+    let left: Vec<_> = engine.findings().map(|it| it.subject.clone()).collect();
+    assert_eq!(left, [gpu(1), gpu(1)], "another GPU's findings stay");
+}
+
+#[test]
+fn a_gpu_that_is_only_not_listed_keeps_its_findings() {
+    // One stands on the bus and is not opened; one stands there no more;
+    // the bus was not read.
+    let mut without = inventory();
+    without.remove(0);
+    let mut replaced = inventory();
+    replaced[0].uuid = GpuUuid("GPU-new".to_owned());
+    let unread = Batch { samples: Vec::new(), ..counted(replaced.clone(), 8.0) };
+    let partial = [counted(without.clone(), 8.0), counted(without, 7.0), unread];
+    for batch in partial {
+        let mut engine = engine();
+        engine.restore(saved_with_two_ill(), "b", of_second_boot(20));
+        for second in 21..700 {
+            engine.observe(of_second_boot(second), &batch);
+        }
+        let kept = engine.findings().filter(|it| it.subject == gpu(0)).count();
+        assert_eq!(kept, 2, "{batch:?}");
+    }
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    engine.observe(at(1), &counted(replaced, 8.0));
+    assert!(engine.findings().any(|it| it.code == "gpu.rows-failed"), "the node has not been off");
+}
+
+#[test]
+fn another_part_that_is_not_seen_after_a_reboot_is_gone() {
+    let port = Subject::Nic { device: "mlx5_0".to_owned(), port: 1 };
+    let mut first = engine();
+    first.observe(at(0), &sample(port.clone(), Signal::NicSymbolError, 0.0));
+    first.observe(at(1), &sample(port, Signal::NicSymbolError, 200.0));
     let findings: Vec<Finding> = first.findings().cloned().collect();
     let saved = Saved {
         findings,
@@ -444,14 +597,129 @@ fn a_part_that_was_replaced_takes_its_findings_along() {
         ..Saved::default()
     };
     let mut second = engine();
-    assert!(second.restore(saved, "b", at(100)).is_empty());
-    for second_of_boot in 100..700 {
-        let batch = sample(gpu(1), Signal::GpuRowsFailed, 1.0);
-        assert!(second.observe(at(second_of_boot), &batch).changes.is_empty());
+    assert!(second.restore(saved, "b", of_second_boot(20)).is_empty());
+    assert!(second.observe(of_second_boot(619), &Batch::default()).changes.is_empty());
+    let changes = second.observe(of_second_boot(620), &Batch::default()).changes;
+    assert_eq!(codes(&changes), [("cleared", "nic.symbol-errors".to_owned())]);
+}
+
+#[test]
+fn a_reboot_that_did_not_help_is_not_asked_for_again() {
+    let mut first = engine();
+    first.observe(at(0), &sample(gpu(0), Signal::GpuLost, 1.0));
+    let action = |engine: &Engine| engine.findings().next().map(|it| it.action);
+    assert_eq!(action(&first), Some(Action::RebootNode));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let saved = |findings, boot: &str| Saved {
+        findings,
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: boot.to_owned(),
+        ..Saved::default()
+    };
+    let mut second = engine();
+    let changes = second.restore(saved(findings, "a"), "b", of_second_boot(20));
+    assert_eq!(codes(&changes), [("updated", "gpu.lost".to_owned())]);
+    assert_eq!(action(&second), Some(Action::Investigate), "whether it helped is not known yet");
+    second.observe(of_second_boot(30), &sample(gpu(0), Signal::GpuLost, 1.0));
+    let findings: Vec<Finding> = second.findings().cloned().collect();
+    assert_eq!((findings[0].action, findings[0].severity), (Action::Investigate, Severity::Fatal));
+    assert!(findings[0].text.ends_with("another reboot does not mend it."), "{}", findings[0].text);
+    let mut restarted = engine();
+    restarted.restore(saved(findings, "b"), "b", of_second_boot(40));
+    let lost = |value| sample(gpu(0), Signal::GpuLost, value);
+    assert!(restarted.observe(of_second_boot(41), &lost(1.0)).changes.is_empty());
+    restarted.observe(of_second_boot(42), &lost(0.0));
+    restarted.observe(of_second_boot(99), &lost(0.0));
+    assert_eq!(action(&restarted), None);
+    restarted.observe(of_second_boot(100), &lost(1.0));
+    assert_eq!(action(&restarted), Some(Action::RebootNode), "it is another matter");
+}
+
+#[test]
+fn a_memory_error_of_the_host_asks_for_a_module_and_ends_after_the_reboot_that_takes() {
+    let errors = |value| sample(Subject::Node, Signal::NodeEdacUncorrected, value);
+    let mut first = engine();
+    first.observe(at(0), &errors(1.0));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    assert_eq!(findings[0].action, Action::DrainAndReplace);
+    let saved = Saved {
+        findings,
+        next_id: 1,
+        remembered: Vec::new(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    };
+    let mut second = engine();
+    second.restore(saved, "b", of_second_boot(20));
+    second.observe(of_second_boot(30), &errors(0.0));
+    assert_eq!(second.findings().count(), 1);
+    second.observe(of_second_boot(630), &errors(0.0));
+    assert_eq!(second.findings().count(), 0);
+}
+
+#[test]
+fn a_switch_that_restarts_asks_for_no_replacement_and_what_lasts_is_worse() {
+    let port = Subject::Nic { device: "mlx5_0".to_owned(), port: 1 };
+    let active = |value| sample(port.clone(), Signal::NicActive, value);
+    let mut engine = engine();
+    engine.observe(at(0), &active(1.0));
+    for second in 1..600 {
+        engine.observe(at(second), &active(0.0));
+        let open: Vec<_> = engine.findings().map(|it| (it.code.as_str(), it.action)).collect();
+        let expected = [("nic.down", Action::Investigate)];
+        assert_eq!(open, &expected[..usize::from(second > 25)], "after {second} s");
     }
-    let changes = second.observe(at(700), &sample(gpu(1), Signal::GpuRowsFailed, 1.0)).changes;
-    assert_eq!(codes(&changes), [("cleared", "gpu.rows-failed".to_owned())]);
-    assert_eq!(changes[0].finding().subject, gpu(0));
+    for second in 600..=901 {
+        engine.observe(at(second), &active(0.0));
+    }
+    let severity = |code: &str| engine.findings().find(|it| it.code == code).unwrap().severity;
+    assert!(severity("nic.dropped") > severity("nic.down"));
+}
+
+#[test]
+fn one_kill_for_want_of_memory_is_one_finding_whoever_tells_first() {
+    let kills = |value| sample(Subject::Node, Signal::NodeOomKills, value);
+    let line = "Out of memory: Killed process 4242 (python) total-vm:9kB, anon-rss:9kB\n";
+    let open =
+        |engine: &Engine| -> Vec<String> { engine.findings().map(|it| it.code.clone()).collect() };
+    let mut by_log = engine();
+    by_log.observe(at(0), &kills(0.0));
+    by_log.observe(at(5), &logged(line, at(5), "a"));
+    by_log.observe(at(10), &kills(1.0));
+    assert_eq!(open(&by_log), ["host.kernel-error"]);
+    let mut by_count = engine();
+    by_count.observe(at(0), &kills(0.0));
+    by_count.observe(at(10), &kills(1.0));
+    assert_eq!(open(&by_count), ["host.out-of-memory"], "the log is not read");
+    by_count.observe(at(11), &logged(line, at(11), "a"));
+    by_count.observe(at(20), &kills(1.0));
+    assert_eq!(open(&by_count), ["host.kernel-error"]);
+}
+
+#[test]
+fn a_link_that_is_down_is_not_slow_as_well() {
+    let mut engine = engine();
+    let link = |number, signal, value| {
+        let subject = Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+        sample(subject, signal, value).samples
+    };
+    for turn in 0..30 {
+        let mut batch = Batch { inventory: Some(inventory()), ..Batch::default() };
+        for number in 0..6 {
+            let (is_up, speed) = [(0.0, 0.0), (1.0, 13_000.0), (1.0, 26_562.0)]
+                [usize::try_from(number).unwrap().min(2)];
+            batch.samples.extend(link(number, Signal::LinkActive, is_up));
+            batch.samples.extend(link(number, Signal::LinkSpeed, speed));
+        }
+        engine.observe(at(turn * 10), &batch);
+    }
+    let open: Vec<_> =
+        engine.findings().map(|it| (it.code.as_str(), it.subject.to_string())).collect();
+    assert_eq!(
+        open,
+        [("link.down", "GPU-0/link0".to_owned()), ("link.slow", "GPU-0/link1".to_owned())]
+    );
 }
 
 #[test]

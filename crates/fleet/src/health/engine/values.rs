@@ -4,12 +4,17 @@ use std::collections::BTreeSet;
 
 use farrier_facts::node::Reading;
 
+use super::super::finding::Action;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
 use super::super::signal::Signal;
-use super::ledger::{Key, Verdict};
+use super::ledger::{Key, Open, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
 use super::{Engine, Recovery};
+
+/// Added where a reboot was made and did not help: whoever makes reboots by themselves must not make them for ever.
+const IN_VAIN: &str =
+    "The node was rebooted since, and it is still so: another reboot does not mend it.";
 
 /// What the clauses of a rule come to for one subject.
 struct Tried {
@@ -210,18 +215,39 @@ impl Engine {
             Step::Wait => {}
             Step::Clear => {
                 let key = key(rule, self.table.subject(tried.place));
-                self.ledger.clear(&key, "it no longer holds", now);
+                let Some(open) = self.ledger.get(&key) else { return };
+                let waits = watch::waits_for_replacement(rule, open.finding.rule_action);
+                if !(waits && open.is_of_this_boot()) {
+                    self.ledger.clear(&key, "it no longer holds", now);
+                }
             }
             Step::Found => {
                 let key = key(rule, self.table.subject(tried.place));
+                if let Some(other) = &rule.told_by {
+                    let (code, detail) = (other.code.clone(), other.detail.clone());
+                    let subject = key.subject.clone();
+                    if self.ledger.is_open(&Key { code, detail, subject }) {
+                        let why = format!("`{} {}` tells of it", other.code, other.detail);
+                        self.ledger.clear(&key, &why, now);
+                        return;
+                    }
+                }
                 let (Some(severity), Some(action), Some(text)) =
                     (rule.severity, rule.action, &rule.text)
                 else {
                     return;
                 };
-                let (text, clears) = (text.clone(), watch::clears(rule, action));
-                let verdict =
-                    Verdict { kind: rule.kind, severity, action, text, remedy: None, clears };
+                let before = self.ledger.get(&key);
+                let in_vain =
+                    action == Action::RebootNode && before.is_some_and(Open::outlived_a_reboot);
+                let (action, text) = if in_vain {
+                    (Action::Investigate, format!("{text} {IN_VAIN}"))
+                } else {
+                    (action, text.clone())
+                };
+                let clears = watch::clears(rule, action, &key.subject);
+                let (kind, remedy) = (rule.kind, rule.remedy.clone());
+                let verdict = Verdict { kind, severity, action, text, remedy, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
                     self.notes.get(&(tried.place, signal)).cloned()
                 });

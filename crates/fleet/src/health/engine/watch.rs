@@ -1,10 +1,10 @@
 //! One rule over one subject: whether its clauses hold, and for how long.
 
 use super::super::finding::{Action, Evidence};
-use super::super::observation::Moment;
+use super::super::observation::{Moment, Subject};
 use super::super::rule::{Clause, Limit, Measure, Rule};
 use super::super::series::Series;
-use super::super::signal::Signal;
+use super::super::signal::{Scope, Signal};
 use super::words;
 use farrier_facts::node::Reading;
 
@@ -211,23 +211,42 @@ pub(super) fn evidence(
     rule.when.iter().zip(measured).map(of).collect()
 }
 
-/// Whether a finding of this rule stays until somebody has done what it asks for. An event is over in a moment, what it
-/// asks for is not: quiet does not reset a GPU. (Quiet does clear what asks for a replacement: a part that is no
-/// longer in the node is the only other way, and a reboot mends nothing.)
+/// Whether a finding of this rule stays until the GPU, the driver or the node started anew. An event is over in a
+/// moment, what it asks for is not: quiet does not reset a GPU.
 pub(super) fn waits_for_recovery(rule: &Rule, action: Action) -> bool {
     let asks = matches!(action, Action::ResetGpu | Action::RebootNode);
     rule.until_recovery || (rule.on.is_some() && asks)
 }
 
+/// Whether a finding of this rule stays at least until the node has been off: quiet does not replace a part. After a
+/// reboot it is over once nothing has come for as long as the rule says, since nobody tells of a card that was re-seated or of a
+/// module that was replaced. Cables and transceivers are changed while the node runs, so that a port's own counters are believed.
+pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
+    action == Action::DrainAndReplace
+        && !rule.until_recovery
+        && rule.scope() != Some(Scope::Nic)
+        && (rule.on.is_some() || rule.judges_happenings())
+}
+
 /// What would clear a finding of this rule, in words.
-pub(super) fn clears(rule: &Rule, action: Action) -> String {
+pub(super) fn clears(rule: &Rule, action: Action, subject: &Subject) -> String {
+    let is_gpu = subject.gpu().is_some();
     if waits_for_recovery(rule, action) {
-        return "when the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the driver takes \
-                back the recovery action that it asked for"
-            .to_owned();
+        return if is_gpu {
+            "when the node is rebooted, the driver is loaded anew, the GPU's counters start anew, or the driver takes back \
+             the recovery action that it asked for"
+        } else {
+            "when the node is rebooted"
+        }
+        .to_owned();
     }
-    if let Some(pattern) = &rule.on {
-        return format!("after {} without another", words::duration(pattern.quiet_s));
+    let ends = match &rule.on {
+        Some(pattern) => format!("after {} without another", words::duration(pattern.quiet_s)),
+        None => words::clears(rule),
+    };
+    match (waits_for_replacement(rule, action), is_gpu) {
+        (true, true) => format!("when the GPU is replaced, or, once the node is rebooted, {ends}"),
+        (true, false) => format!("once the node is rebooted, {ends}"),
+        (false, _) => ends,
     }
-    words::clears(rule)
 }

@@ -32,6 +32,15 @@ pub(super) fn saw(clause: &Clause, measured: Measured) -> String {
 
 /// What would clear a finding of a rule over values.
 pub(super) fn clears(rule: &Rule) -> String {
+    if let [clause] = &rule.when[..]
+        && let Measure::Increase { over_s } = clause.measure
+        && ends_with_none(clause)
+    {
+        // The window is the wait: what comes on top is lost in it, unless it is the longer part.
+        let wait_s =
+            if rule.clear_for_s * 10 >= over_s { over_s + rule.clear_for_s } else { over_s };
+        return format!("after {} without more {}", duration(wait_s), noun(clause));
+    }
     let ends: Vec<String> = rule.when.iter().map(end).collect();
     let ends = ends.join(", or ");
     match rule.clear_for_s {
@@ -63,13 +72,7 @@ fn end(clause: &Clause) -> String {
         return format!("in which {}", flag(clause, !held));
     }
     let (noun, limit) = (noun(clause), limit_of(clause));
-    let bound =
-        clause.clear.or(if let Limit::Number(limit) = clause.limit { Some(limit) } else { None });
-    let none = match clause.comparison {
-        Comparison::AtLeast => bound == Some(1.0),
-        Comparison::Above => bound == Some(0.0),
-        _ => false,
-    };
+    let (bound, none) = (bound(clause), ends_with_none(clause));
     let is_counted = !is_share(clause)
         && matches!(
             clause.measure,
@@ -84,6 +87,9 @@ fn end(clause: &Clause) -> String {
         Comparison::Differs => "",
     };
     match clause.measure {
+        _ if none && clause.signal == Signal::GpuBusy => {
+            "with nothing at work on the GPU".to_owned()
+        }
         _ if is_share(clause) => format!("with {noun} {but}{limit}{}", span(clause)),
         Measure::Last if none => format!("with no {noun}"),
         Measure::Last if clause.comparison == Comparison::Equals && limit == "0" => {
@@ -109,6 +115,20 @@ fn end(clause: &Clause) -> String {
             let grew = growth(each_above);
             format!("with {but}{limit} windows of {window} with {grew} {noun} within {over}")
         }
+    }
+}
+
+/// The number that it is compared with while its finding is open.
+fn bound(clause: &Clause) -> Option<f64> {
+    clause.clear.or(if let Limit::Number(limit) = clause.limit { Some(limit) } else { None })
+}
+
+/// Whether it ends only with none of what it measures.
+fn ends_with_none(clause: &Clause) -> bool {
+    match clause.comparison {
+        Comparison::AtLeast => bound(clause) == Some(1.0),
+        Comparison::Above => bound(clause) == Some(0.0),
+        _ => false,
     }
 }
 
@@ -349,7 +369,32 @@ mod tests {
 
     #[test]
     fn flags_states_thresholds_rates_and_repeats_read_as_sentences() {
-        let cases: [Case; 9] = [
+        let cases: [Case; 12] = [
+            (
+                "nic.link-downed",
+                &[(2.0, 1.0)],
+                &[
+                    "times that the link went down: 2 more in 10 min",
+                    "after 11 min without more times that the link went down",
+                ],
+            ),
+            (
+                "gpu.rows-growing",
+                &[(2.0, 2.0)],
+                &[
+                    "rows remapped for uncorrectable errors: 2 more in 24 h, the limit is 2",
+                    "after 60 s with fewer than 2 more rows remapped for uncorrectable errors in 24 h",
+                ],
+            ),
+            (
+                "gpu.slowdown-thermal",
+                &[(0.2, 0.05), (0.9, 0.5)],
+                &[
+                    "time for which the hardware's thermal protection held the clocks down: 20 % of the last 60 s, above 5 %",
+                    "share of multiprocessors at work: 90 % on average over 60 s, above 50 %",
+                    "after 60 s with time for which the hardware's thermal protection held the clocks down at most 1 % of the last 60 s, or with nothing at work on the GPU",
+                ],
+            ),
             (
                 "gpu.lost",
                 &[(1.0, 1.0)],
