@@ -117,7 +117,7 @@ class Positions(layers.Layer):
 class Attention(layers.Layer):
     """Causal attention of heads with rotary positions.
 
-    `keras.layers.MultiHeadAttention` would make the causal mask a tensor, with which torch has no flash attention.
+    `keras.layers.MultiHeadAttention` has no such positions. `is_causal` and no mask: torch's flash attention takes none.
     """
 
     def __init__(self, heads: int, flash: bool, **words) -> None:
