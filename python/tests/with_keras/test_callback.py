@@ -208,6 +208,74 @@ def test_ranks_that_have_to_agree_are_asked_at_the_same_steps(fake, every_step):
     assert saved == [8]
 
 
+def test_it_saves_every_so_many_steps_over_epochs_and_at_the_end(fake):
+    saved = []
+    told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=5)
+    rank = fake.accept()
+    model_of().fit(**data(5), epochs=2, callbacks=[told])
+    assert saved == [5, 10], "the last step of an epoch counts, and the last of all once"
+    model_of().fit(**data(7), callbacks=[told])
+    assert saved == [5, 10, 5, 7]
+    assert told.saved == told.step == 7
+    assert [it["step"] for it in of(rank.everything(), "checkpoint_done")] == saved
+
+
+def test_told_to_end_it_saves_the_last_step_and_may_be_used_again(fake):
+    saved = []
+    told = farrier.keras.Callback(job=Job("4711"), save=lambda model, step: saved.append(step), save_every=100)
+    fake.accept()
+
+    class Stops(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 3:
+                told.end("asked to stop")
+
+    model = model_of()
+    model.fit(**data(50), epochs=3, callbacks=[Stops(), told])
+    assert saved == [4]
+    assert int(model.optimizer.iterations) == 4
+    model.fit(**data(6), callbacks=[told])
+    assert saved == [4, 10]
+
+
+def test_a_checkpoint_that_fails_at_the_end_is_not_called_saved(fake):
+    def save(model, step):
+        if step == 6:
+            raise OSError("no space left on /ckpt")
+
+    told = farrier.keras.Callback(job=Job("4711"), save=save, save_every=4)
+    rank = fake.accept()
+    model_of().fit(**data(), callbacks=[told])
+    assert (told.saved, told.step) == (4, 6)
+    assert len(of(rank.everything(), "checkpoint_failed")) == 1
+
+
+def test_ranks_that_have_to_agree_do_so_where_they_save_anyway(fake):
+    asked, saved = [], []
+
+    def agree(mine):
+        asked.append(told.step)
+        return told.step >= 6
+
+    told = farrier.keras.Callback(
+        job=Job("4711"), save=lambda model, step: saved.append(step), save_every=3, stop=True, agree=agree
+    )
+    fake.accept()
+    model_of().fit(**data(10), callbacks=[told])
+    assert asked == [3, 6]
+    assert saved == [3, 6, 7], "one step is made after the one that all agreed on, and it is not lost"
+
+
+@pytest.mark.parametrize("words", [{"save_every": 5}, {"save_every": 0, "save": "{step}.keras"}])
+def test_a_saving_that_cannot_be_is_refused(words):
+    with pytest.raises(ValueError, match="save_every"):
+        farrier.keras.Callback(**words)
+
+
+def test_without_a_gpu_none_is_named():
+    assert farrier.keras.gpu() is None
+
+
 @pytest.mark.parametrize("path", ["x/{step}.pt", "x/{epoch}.keras", "x/{step.keras", "x/{}.keras"])
 def test_a_path_that_is_none_is_refused_before_the_first_step(socket_path, path):
     told = farrier.keras.Callback(save=path)

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farrier import settings
+from farrier.keras.who import gpu_name
 from farrier.oom import reporting
 from farrier.settings import Settings
 
 if TYPE_CHECKING:
     from farrier.keras.callback import Callback
 
-__all__ = ["Callback", "Settings", "configure", "reporting"]
+__all__ = ["Callback", "Settings", "configure", "gpu", "reporting"]
 
 
 def configure(
@@ -64,6 +65,12 @@ def configure(
         keras: Any = importlib.import_module("keras")
         keras.config.set_dtype_policy("mixed_bfloat16")
     return made
+
+
+def gpu() -> str | None:
+    """The name of the GPU that Keras computes on; None: on something else. Imports Keras: `configure` comes before."""
+    keras: Any = importlib.import_module("keras")
+    return gpu_name(keras.backend.backend())
 
 
 def _config() -> str | None:

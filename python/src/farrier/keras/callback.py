@@ -31,6 +31,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     Attributes:
         job: the connection to the agent.
         step: steps that were begun, counted on from the optimizer's.
+        saved: the step of the last checkpoint that was written; None: none was.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         *,
         tokens: int | None = None,
         save: Save | None = None,
+        save_every: int | None = None,
         stop: bool = False,
         agree: Callable[[bool], bool] | None = None,
         agree_every: int = 50,
@@ -49,21 +51,29 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         Args:
             tokens: tokens of a step of this rank.
             save: saves when the agent asks for a checkpoint. A path is written by rank 0, or by all where it has `{rank}`.
-            stop: end the training after such a checkpoint, so that a scheduler can start it elsewhere.
+            save_every: saves also every so many steps, and at the end of the training where that is not saved yet.
+            stop: end the training after a checkpoint that the agent asked for, so that a scheduler can start it elsewhere.
             agree: with several ranks: gives True on all of them if it is called with True on any of them. Without it each
                 rank saves when it hears itself.
             agree_every: steps between two calls of `agree`, which are made at the same steps on all ranks.
             first_step: the number of steps done before; None: what the optimizer has counted.
             job: None: the one of this process.
+
+        Raises:
+            ValueError: `save_every` is no number of steps, or nothing says how to save.
         """
         super().__init__()
+        if save_every is not None and (save_every < 1 or save is None):
+            raise ValueError(f"save_every is {save_every}: it is one step or more, and needs `save`")
         self.job, self._tokens, self._agree = job, tokens, agree
         self._agree_every, self._first_step, self._stop = max(1, agree_every), first_step, stop
         self._saving: Saving | None = None
-        self._save = save
+        self._save, self._save_every = save, save_every
+        self.saved: int | None = None
+        self._ending: str | None = None
         self._cadence = Cadence()
         self.step = 0
-        self._start = self._base = 0
+        self._start = self._base = self._begun = 0
         self._executed = 1
         self._warm = False
         self._training = False
@@ -74,6 +84,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         """Why the agent wants a checkpoint; None: it does not. For those who save by themselves."""
         return None if self.job is None else self.job.checkpoint_wanted
 
+    def end(self, why: str) -> None:
+        """Ends the training after the step under way, with a checkpoint where `save_every` is given.
+
+        May be called from a signal handler, and before `fit`: then one step is made.
+        """
+        self._ending = why
+
     def on_train_begin(self, logs: Any = None) -> None:
         """The job says hello, and the training function is watched for lost memory."""
         model = self.model
@@ -83,7 +100,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             self._saving = save_to(os.fspath(self._save), self.job)
         elif self._save is not None:
             self._saving = Saving(self._save)
-        self._start = self._base = self.step = _steps_done(model) if self._first_step is None else self._first_step
+        self._start = _steps_done(model) if self._first_step is None else self._first_step
+        self._base = self._begun = self.step = self._start
         self._executed = max(1, int(getattr(model, "steps_per_execution", 1) or 1))
         self._warm, self._training = False, True
         self._watch(model)
@@ -96,13 +114,20 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """`batch` batches of the epoch are launched."""
-        before, self.step = self.step, self._base + batch
+        # From batch to batch, and not from the end of an epoch: its last step counts, too.
+        before, self._begun = self._begun, self._base + batch
+        self.step = self._begun
         if batch and (not self._warm or self._cadence.due(self.step)):
             self._tell()
         elif self.job is not None:
             self.job.poll()
         if self._wanted(before):
-            self._save_now()
+            self._save_now(asked=True)
+        elif self._due(before):
+            self._save_now(asked=False)
+        if self._ending is not None and not self.model.stop_training:
+            log.warning("the training ends with the step that begins: %s", self._ending)
+            self.model.stop_training = True
 
     def on_test_begin(self, logs: Any = None) -> None:
         """An evaluation begins, within training or apart from it."""
@@ -122,7 +147,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         """The training is over."""
-        self._training = False
+        if self._save_every is not None and self.step not in (self._start, self.saved):
+            self._save_now(asked=False)
+        self._training, self._ending = False, None
         self._unwatch()
         if self.job is not None:
             self.job.phase("done")
@@ -157,20 +184,29 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         wanted = self.job.checkpoint_wanted is not None
         if self._agree is None:
             return wanted
-        return self.step // self._agree_every > before // self._agree_every and self._agree(wanted)
+        # Where all save anyway they ask, too: that checkpoint would be the end of the wish that one of them has heard.
+        together = self.step // self._agree_every > before // self._agree_every or self._due(before)
+        return together and self._agree(wanted)
 
-    def _save_now(self) -> None:
+    def _due(self, before: int) -> bool:
+        """Whether the step is one of every so many: the same on all ranks."""
+        every = self._save_every
+        return every is not None and self.step != self._start and self.step // every > before // every
+
+    def _save_now(self, *, asked: bool) -> None:
+        """Saves. `asked`: the agent wanted it, and the training may end with it."""
         if self.job is None or self._saving is None:
             return
-        why = self.job.checkpoint_wanted or "another rank asked for it"
+        why = self.job.checkpoint_wanted or "another rank asked for a checkpoint"
         self.job.phase("checkpoint")
         # `self.model` and not `_model`: with JAX that brings the weights back to the model.
         saved = self._saving(self.model, self.step, self.job)
         self.job.phase("train")
         self._cadence.begin(self.step, time.perf_counter())
-        if saved and self._stop:
-            log.warning("the training ends after the checkpoint of step %d: %s", self.step, why)
-            self.model.stop_training = True
+        if saved:
+            self.saved = self.step
+            if asked and self._stop:
+                self.end(why)
 
     def _watch(self, model: Any) -> None:
         """Puts a look at errors and logs around the training function, which Keras calls by its attribute."""

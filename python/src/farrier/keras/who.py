@@ -1,4 +1,4 @@
-"""Which rank a Keras process is, by what its backend knows."""
+"""Which rank a Keras process is and what it computes on, by what its backend knows."""
 
 from __future__ import annotations
 
@@ -47,3 +47,22 @@ def _torch_gpu() -> str | None:
         return None
     uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
     return None if uuid is None else str(uuid)
+
+
+def gpu_name(backend: str) -> str | None:
+    """The GPU that the backend computes on, as the driver calls it; None: it computes on something else."""
+    if backend == "torch":
+        torch: Any = importlib.import_module("torch")
+        # Keras's own switch: where it is set, the GPU is not used though it is there.
+        if not torch.cuda.is_available() or os.environ.get("KERAS_TORCH_DEVICE", "cuda").partition(":")[0] != "cuda":
+            return None
+        return str(torch.cuda.get_device_name())
+    if backend == "jax":
+        jax: Any = importlib.import_module("jax")
+        device = jax.local_devices()[0]
+        return str(device.device_kind) if device.platform == "gpu" else None
+    tensorflow: Any = importlib.import_module("tensorflow")
+    found = tensorflow.config.get_visible_devices("GPU")
+    if not found:
+        return None
+    return str(tensorflow.config.experimental.get_device_details(found[0]).get("device_name", "unknown"))

@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""Train a decoder with Keras 3, on JAX, TensorFlow or torch: copy this and change the model and the data.
+
+    python examples/train_keras.py --model tiny --steps 50                        # anywhere, on the CPU too
+    python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # tokens as unsigned 16-bit integers
+    python examples/train_keras.py --backend jax --model 191m --data tokens.bin   # after a crash: goes on where it was
+
+Mixed bfloat16 on a GPU, flash attention where the backend has it (JAX and torch; Keras has none on TensorFlow), AdamW, a
+cosine schedule per step, XLA, checkpoints that resume exactly, and a word to the node's agent, where there is one. Without
+--backend it is Keras's: KERAS_BACKEND, ~/.keras/keras.json, or TensorFlow. Written for Keras 3.15.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import farrier
+import farrier.keras
+from farrier.bench.sizes import SIZES, Size
+from farrier.peak import peak_flops
+
+log = logging.getLogger("train")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=["jax", "tensorflow", "torch"], default=None)
+    parser.add_argument("--model", choices=SIZES, default="tiny", help="all but tiny need a GPU")
+    parser.add_argument("--data", type=Path, help="tokens as unsigned 16-bit integers; without it random ones")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
+    parser.add_argument("--length", type=int, default=256, help="tokens of a sequence")
+    parser.add_argument("--rate", type=float, default=3e-4, help="highest learning rate")
+    parser.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--save-every", type=int, default=100)
+    parser.add_argument("--log-every", type=int, default=10)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default=None, help="cuda where there is one, otherwise cpu")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="by default XLA on JAX, and on TensorFlow with a GPU; torch's compiler takes minutes, and has to be asked for",
+    )
+    parser.add_argument("--must-check", action="store_true", help="stop where `farrier check` says that this cannot run")
+    args = parser.parse_args()
+    for name in ("steps", "rows", "length", "save_every", "log_every"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    if args.data is not None and (not args.data.is_file() or args.data.stat().st_size // 2 <= args.length):
+        parser.error(f"{args.data} is no file with the {args.length + 1} tokens of one sequence")
+    return args
+
+
+# The backend is chosen before Keras is imported, and cannot be changed afterwards.
+ARGS = arguments()
+logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+if ARGS.device == "cpu":
+    os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")
+farrier.keras.configure(ARGS.backend)  # Says what it sets.
+
+import keras  # noqa: E402
+from keras import layers, ops  # noqa: E402
+
+
+class Tokens(keras.utils.PyDataset):
+    """The data: which tokens a step sees depends on its number alone: a resumed run sees what it would have seen."""
+
+    def __init__(self, args: argparse.Namespace, vocabulary: int, first: int) -> None:
+        super().__init__(workers=1)
+        self.args, self.vocabulary, self.first = args, vocabulary, first
+        self.tokens = None
+        if args.data is not None:
+            self.tokens = np.memmap(args.data, dtype=np.uint16, mode="r", shape=(args.data.stat().st_size // 2,))
+
+    def __len__(self) -> int:
+        return self.args.steps - self.first
+
+    def __getitem__(self, at: int) -> tuple[np.ndarray, np.ndarray]:
+        rows, length = self.args.rows, self.args.length
+        chance = np.random.default_rng([self.args.seed, self.first + at])
+        if self.tokens is None:
+            ids = chance.integers(0, self.vocabulary, (rows, length + 1), dtype=np.int32)
+        else:
+            starts = chance.integers(0, len(self.tokens) - length, rows)
+            ids = np.stack([self.tokens[start : start + length + 1] for start in starts]).astype(np.int32)
+            if ids.max() >= self.vocabulary:  # An embedding on a GPU takes it without a word.
+                raise ValueError(f"the data has token {ids.max()}, and the model has only {self.vocabulary}")
+        return ids[:, :-1], ids[:, 1:]
+
+
+class Positions(layers.Layer):
+    """Cosine and sine of the rotary positions, once for all blocks."""
+
+    def __init__(self, half: int, **words) -> None:
+        super().__init__(**words)
+        self.half = half
+
+    def call(self, x):
+        places = ops.arange(x.shape[1], dtype="float32")
+        rates = 10_000.0 ** (-ops.arange(self.half, dtype="float32") / self.half)
+        angles = ops.expand_dims(places[:, None] * rates[None, :], 1)  # Beside the heads.
+        return ops.cast(ops.cos(angles), self.compute_dtype), ops.cast(ops.sin(angles), self.compute_dtype)
+
+
+class Attention(layers.Layer):
+    """Causal attention of heads with rotary positions.
+
+    `keras.layers.MultiHeadAttention` has no such positions. `is_causal` and no mask: torch's flash attention takes none.
+    """
+
+    def __init__(self, heads: int, flash: bool, **words) -> None:
+        super().__init__(**words)
+        self.heads, self.flash = heads, flash
+
+    def call(self, q, k, v, cosine, sine):
+        def split(x):
+            return ops.reshape(x, (-1, x.shape[1], self.heads, x.shape[2] // self.heads))
+
+        def rotate(x):
+            a, b = ops.split(x, 2, axis=-1)
+            return ops.concatenate((a * cosine - b * sine, b * cosine + a * sine), axis=-1)
+
+        y = ops.dot_product_attention(
+            rotate(split(q)), rotate(split(k)), split(v), is_causal=True, flash_attention=self.flash
+        )
+        return ops.reshape(y, (-1, q.shape[1], q.shape[2]))
+
+
+def build(shape: Size, length: int, dropout: float, flash: bool) -> keras.Model:
+    """A decoder of the Llama shape. Names are given to all that has weights: they are the names in a checkpoint."""
+
+    def chance():
+        return keras.initializers.RandomNormal(stddev=0.02)  # One each: the same one would give the same numbers.
+
+    def dense(x, name: str, width: int):
+        return layers.Dense(width, use_bias=False, kernel_initializer=chance(), name=name)(x)
+
+    def norm(x, name: str):
+        return layers.RMSNormalization(epsilon=1e-5, name=name)(x)
+
+    ids = keras.Input((length,), dtype="int32")
+    x = layers.Embedding(shape.vocabulary, shape.width, embeddings_initializer=chance(), name="embedding")(ids)
+    cosine, sine = Positions(shape.width // shape.heads // 2, name="positions")(x)
+    for at in range(shape.layers):
+        y = norm(x, f"norm_attention_{at}")
+        q, k, v = (dense(y, f"{part}_{at}", shape.width) for part in ("query", "key", "value"))
+        y = dense(Attention(shape.heads, flash, name=f"attention_{at}")(q, k, v, cosine, sine), f"out_{at}", shape.width)
+        x = x + layers.Dropout(dropout, name=f"drop_attention_{at}")(y)
+        y = norm(x, f"norm_mixing_{at}")
+        y = ops.silu(dense(y, f"gate_{at}", shape.hidden)) * dense(y, f"into_{at}", shape.hidden)
+        x = x + layers.Dropout(dropout, name=f"drop_mixing_{at}")(dense(y, f"back_{at}", shape.width))
+    model = keras.Model(ids, dense(norm(x, "last_norm"), "head", shape.vocabulary))
+    if shape.lora_rank:
+        for layer in model.layers:
+            if layer.name.startswith(("query_", "value_")):
+                layer.enable_lora(shape.lora_rank)  # Its kernel is frozen by that.
+            else:
+                layer.trainable = False
+    return model
+
+
+class Cosine(keras.optimizers.schedules.LearningRateSchedule):
+    """Up in a line, down in half a cosine to a tenth.
+
+    Keras's own CosineDecay branches by the step, and on torch that waits for the GPU at each.
+    """
+
+    def __init__(self, highest: float, warmup: int, steps: int) -> None:
+        self.highest, self.warmup, self.steps = highest, warmup, steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        done = ops.clip((step - self.warmup) / max(1, self.steps - self.warmup), 0.0, 1.0)
+        down = 0.1 + 0.45 * (1.0 + ops.cos(math.pi * done))
+        return self.highest * ops.where(step < self.warmup, (step + 1.0) / max(1, self.warmup), down)
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Whole or not at all: written beside, brought to disk, renamed. The newest two are kept.
+
+    All that the next step depends on: the weights, the optimizer with its count of steps, which is the schedule's and the
+    data's place, and the seeds of layers that draw random numbers; on torch also torch's own, from which Keras's dropout
+    draws. Frozen weights of low-rank training are not in it: they come from where they came from at the start. Not
+    `model.save`: it adds low ranks to the frozen weights and begins them anew, and has none of torch's random numbers.
+    """
+
+    def __init__(self, args: argparse.Namespace, model: keras.Model) -> None:
+        super().__init__()
+        self.folder = args.checkpoints
+        self.random: list[tuple] = []
+        self.shape = [args.model, args.rows, args.length, args.seed, args.dropout]
+        frozen = {id(it) for it in model.non_trainable_weights} if SIZES[args.model].lora_rank else set()
+        kept = [it for it in model.variables if id(it) not in frozen] + model.optimizer.variables
+        self.variables = {f"{at} {it.path}": it for at, it in enumerate(kept)}
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, model: keras.Model, step: int) -> None:
+        """Called with the model by the callback: on JAX that brings the state of the training back to the variables."""
+        path = self.folder / f"step-{step:08d}.npz"
+        part = path.with_suffix(".part")
+        state = {name: ops.convert_to_numpy(it.value) for name, it in self.variables.items()}
+        state.update({f"random {at}": it.get_state().numpy() for at, it in enumerate(torch_generators())})
+        with part.open("wb") as file:
+            np.savez(file, **state, of=json.dumps({"step": step, "shape": self.shape}))
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        for old in sorted(self.folder.glob("step-*.npz"))[:-2]:
+            old.unlink()
+        log.info("saved %s", path)
+
+    def restore(self) -> int:
+        """Puts everything back as it was, random numbers too; gives the step to go on with."""
+        found = sorted(self.folder.glob("step-*.npz"))
+        if not found:
+            return 0
+        with np.load(found[-1]) as state:
+            of = json.loads(str(state["of"]))
+            if of["shape"] != self.shape:
+                has = f"a run with {of['shape']}, and this one has {self.shape}"
+                raise SystemExit(f"{self.folder} is of {has}: give --checkpoints")
+            random = {f"random {at}": it for at, it in enumerate(torch_generators())}
+            if {*state.files} != {*self.variables, *random, "of"}:
+                raise SystemExit(f"{found[-1]} is of another model, backend or device than this run's: give --checkpoints")
+            for name, variable in self.variables.items():
+                variable.assign(state[name])
+            self.random = [(generator, generator.get_state().new_tensor(state[name])) for name, generator in random.items()]
+        log.info("going on from %s", found[-1])
+        return int(of["step"])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Torch's random numbers are put back last: `fit` draws some for itself before the first batch."""
+        while self.random:
+            generator, state = self.random.pop()
+            generator.set_state(state)
+
+
+def torch_generators() -> list:
+    """The sources of random numbers that are torch's and no layer's; none on the other backends."""
+    if keras.backend.backend() != "torch":
+        return []
+    import torch
+
+    there = farrier.keras.gpu() is not None
+    return [torch.default_generator, *([torch.cuda.default_generators[torch.cuda.current_device()]] if there else [])]
+
+
+class Log(keras.callbacks.Callback):
+    """Loss, tokens/s and MFU every so many steps: a line in a file, Keras's bar on a terminal.
+
+    When a batch begins and not when one ends, and not at each: to read a loss is to wait for the GPU.
+    """
+
+    def __init__(self, args: argparse.Namespace, first: int, gpu: str | None) -> None:
+        super().__init__()
+        self.args, self.first, self.done = args, first, first
+        self.peak = peak_flops(gpu) if gpu else None
+        self.flops = SIZES[args.model].flops_per_token(args.length, causal=True)
+        names = ["loss", "tokens/s", "MFU"]
+        self.bar = keras.utils.Progbar(args.steps - first, stateful_metrics=names) if sys.stdout.isatty() else None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.perf_counter()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch and (self.first + batch) % self.args.log_every == 0:
+            self.show(self.first + batch)
+            self.model.reset_metrics()  # The loss is the mean since the last line, and not since the start.
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.show(int(self.model.optimizer.iterations))
+
+    def show(self, done: int) -> None:
+        loss = float(self.model.get_metrics_result()["loss"])
+        now, steps = time.perf_counter(), done - self.done
+        rate = self.args.rows * self.args.length * steps / (now - self.began)
+        mfu = None if self.peak is None else rate * self.flops / self.peak
+        self.began, self.done = now, done
+        if self.bar is None:
+            said = "unknown" if mfu is None else f"{mfu:.3f}"
+            log.info("step %d of %d: loss %.6f, %s tokens/s, MFU %s", done, self.args.steps, loss, f"{rate:,.0f}", said)
+        else:
+            shown = [("loss", loss), ("tokens/s", rate), *([] if mfu is None else [("MFU", mfu)])]
+            self.bar.update(done - self.first, shown)
+
+
+def main(args: argparse.Namespace) -> int:
+    log.info("%s", farrier.check(must="run" if args.must_check else None))
+    gpu = farrier.keras.gpu()
+    if args.device == "cuda" and gpu is None:
+        raise SystemExit(f"--device cuda, and Keras on {keras.backend.backend()} sees no GPU")
+    if gpu is None and args.model != "tiny":
+        raise SystemExit(f"{args.model} needs a GPU; --model tiny runs on the CPU")
+    if gpu is not None:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.utils.set_random_seed(args.seed)
+    return train(args, gpu)
+
+
+def train(args: argparse.Namespace, gpu: str | None) -> int:
+    shape, backend = SIZES[args.model], keras.backend.backend()
+    model = build(shape, args.length, args.dropout, flash=gpu is not None and backend != "tensorflow")
+    optimizer = keras.optimizers.AdamW(
+        Cosine(args.rate, args.warmup, args.steps), beta_2=0.95, weight_decay=0.1, global_clipnorm=1.0
+    )
+    model.compile(
+        optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),  # In float32: Keras casts the logits.
+        jit_compile="auto" if args.compile is None else args.compile,
+    )
+    optimizer.build(model.trainable_variables)  # So that its state is there to be put back.
+    checkpoints = Checkpoints(args, model)
+    first = checkpoints.restore()
+    if first >= args.steps:
+        log.info("all of %d steps are done", args.steps)
+        return 0
+    tokens = args.rows * args.length
+    told = farrier.keras.Callback(tokens=tokens, save=checkpoints.save, save_every=args.save_every)
+    signal.signal(signal.SIGTERM, lambda *_: told.end("asked to stop"))
+    with farrier.keras.reporting():
+        model.fit(
+            Tokens(args, shape.vocabulary, first),
+            shuffle=False,  # Keras shuffles the order of such data, too.
+            verbose=0,  # `Log` has the bar.
+            callbacks=[checkpoints, Log(args, first, gpu), told],
+        )
+    if told.saved != told.step:
+        log.error("the last step, %d, is not on disk", told.step)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(ARGS))

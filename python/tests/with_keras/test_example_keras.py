@@ -1,0 +1,139 @@
+"""examples/train_keras.py, on the backend that KERAS_BACKEND names: killed at any time it goes on as if it had not been.
+
+Always with dropout: where its random numbers come from differs from backend to backend, and all of them have to come back.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = str(ROOT / "examples" / "train_keras.py")
+LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
+
+#: The example with low ranks in its smallest model, as its largest has them.
+WITH_LOW_RANKS = """
+import dataclasses, runpy, sys
+from farrier.bench.sizes import SIZES
+SIZES["tiny"] = dataclasses.replace(SIZES["tiny"], lora_rank=4)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def start(folder, *more, steps=12, program=(EXAMPLE,)):
+    words = [sys.executable, *program, "--device", "cpu", "--dropout", "0.1", "--warmup", "4"]
+    words += ["--steps", str(steps), "--rows", "2", "--length", "16", "--log-every", "1", "--save-every", "5"]
+    words += ["--checkpoints", str(folder), *more]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "FARRIER_SOCKET": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def losses(run, until=None):
+    found = {}
+    for line in run.stderr:
+        match = LINE.search(line)
+        if match:
+            found[int(match[1])] = match[2]
+            if int(match[1]) == until:
+                os.kill(run.pid, signal.SIGKILL)
+                break
+    return found, run.wait()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody disturbs: its folder and its losses."""
+    folder = tmp_path_factory.mktemp("whole")
+    found, code = losses(start(folder))
+    assert code == 0
+    assert sorted(found) == list(range(1, 13))
+    assert len(set(found.values())) == 12
+    return folder, found
+
+
+def test_a_killed_run_goes_on_to_the_same_losses(whole, tmp_path):
+    first, code = losses(start(tmp_path), until=8)
+    assert code == -signal.SIGKILL
+    second, code = losses(start(tmp_path))
+    assert code == 0
+    assert min(second) == 6, "the checkpoint of step 5 is the last whole one"
+    assert {**first, **second} == whole[1]
+
+
+def test_low_ranks_go_on_to_the_same_losses_without_the_frozen_weights(tmp_path):
+    program = ("-c", WITH_LOW_RANKS, EXAMPLE)
+    undisturbed, code = losses(start(tmp_path, steps=7, program=program))
+    assert code == 0
+    (tmp_path / "step-00000007.npz").unlink()
+    with np.load(tmp_path / "step-00000005.npz") as state:
+        weights = {name for name in state.files if "kernel" in name or "embedding" in name}
+    assert weights
+    assert all("lora_kernel" in name for name in weights)
+    again, code = losses(start(tmp_path, steps=7, program=program))
+    assert code == 0
+    assert again == {step: loss for step, loss in undisturbed.items() if step > 5}
+
+
+def test_asked_to_stop_it_saves_the_last_step_first(tmp_path):
+    run = start(tmp_path, steps=100_000)
+    found = []
+    for line in run.stderr:
+        match = LINE.search(line)
+        found += [int(match[1])] if match else []
+        if found == [1]:
+            run.terminate()
+    assert run.wait() == 0
+    assert len(found) < 1000
+    assert (tmp_path / f"step-{found[-1]:08d}.npz").exists()
+
+
+def test_checkpoints_of_another_run_are_refused(whole):
+    run = start(whole[0], "--seed", "9")
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert "give --checkpoints" in said
+
+
+def test_a_run_that_is_done_does_nothing_more(whole):
+    found, code = losses(start(whole[0]))
+    assert (found, code) == ({}, 0)
+
+
+def test_a_last_step_that_cannot_be_saved_is_a_failure(tmp_path):
+    (tmp_path / "step-00000002.part").mkdir()  # Where it would be written.
+    run = start(tmp_path, steps=2)
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert "the last step, 2, is not on disk" in said
+
+
+def test_a_token_that_the_model_has_not_is_refused(tmp_path):
+    (tmp_path / "tokens.bin").write_bytes(np.full(100, 512, dtype=np.uint16).tobytes())
+    run = start(tmp_path, "--data", str(tmp_path / "tokens.bin"))
+    said = run.stderr.read()
+    assert run.wait() != 0
+    assert "the data has token 512, and the model has only 512" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "refusal"),
+    [
+        (("--model", "7b-lora"), 1, "7b-lora needs a GPU"),
+        (("--steps", "0"), 2, "--steps must be 1 or more"),
+        (("--data", "/nowhere"), 2, "/nowhere is no file with the 17 tokens of one sequence"),
+        (("--backend", "openvino"), 2, "openvino"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_words(tmp_path, words, code, refusal):
+    run = start(tmp_path, *words)
+    said = run.stderr.read()
+    assert run.wait() == code
+    assert refusal in said
+    assert "Traceback" not in said
