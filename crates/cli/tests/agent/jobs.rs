@@ -81,6 +81,8 @@ fn the_status_tells_of_a_slow_rank_of_lost_memory_and_of_checkpoints() {
     world.inject(&["--gpu", "1", "xid", "95"]);
     let wanted = ranks[1].hear();
     assert!(wanted.contains("checkpoint_wanted") && wanted.contains("Xid 95"), "{wanted}");
+    // The jobs are told before anything is written or shown.
+    agent.until(|status| !status["jobs"][0]["checkpoint_wanted_for"][0].is_null());
     let before = world.status_ran(&[]).stdout;
     for part in ["2 of 2 here, 4 in all", "rank 1 +20 %", "none taken yet"] {
         assert!(before.contains(part), "{part}: {before}");
