@@ -295,7 +295,7 @@ signals! {
     NicEfaImpairedRemote = "nic.efa_impaired_remote", Nic, Counter;
 
     // The node.
-    /// GPUs that NVML lists and opens, and known ones that are lost, want a reset or are left alone.
+    /// GPUs that NVML opens, and known ones with a finding of their own.
     NodeGpusNvml = "node.gpus_nvml", Node, Gauge;
     /// GPUs that stand on the PCI bus.
     NodeGpusPci = "node.gpus_pci", Node, Gauge;
