@@ -149,90 +149,101 @@ def main() -> int:
     return train(args, device)
 
 
-def train(args: argparse.Namespace, device: torch.device) -> int:
-    """Trains, from the newest checkpoint if there is one."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=args.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    forward_backward = farrier.torch.guard(
-        lambda batch: model(batch["ids"], batch["labels"]),
-        model=model,
-        count=lambda batch: (batch["labels"] != IGNORED).sum(),
-    )
+class Run:
+    """Everything that trains, and that a checkpoint keeps."""
 
-    def whole_step(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        loss = forward_backward(batch)
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
+    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
+        self.args, self.device = args, device
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
+        self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=args.rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        self.forward_backward = farrier.torch.guard(
+            lambda batch: self.model(batch["ids"], batch["labels"]),
+            model=self.model,
+            count=lambda batch: (batch["labels"] != IGNORED).sum(),
+        )
+        compiled = device.type == "cuda" and not args.no_compile
+        self.step = farrier.torch.step(self.whole_step, model=self.model, optimizer=self.optimizer, compile=compiled)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda at: cosine(at, args.warmup, args.steps))
+        self.checkpoints = Checkpoints(args.checkpoints)
+        self.shape = [args.model, args.rows, args.length, args.seed]
+        torch.manual_seed(args.seed)
+
+    def whole_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Forward, backward, clipping and the optimizer: what becomes one graph."""
+        self.optimizer.zero_grad(set_to_none=True)
+        batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        loss = self.forward_backward(batch)
+        torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
+        self.optimizer.step()
         return loss
 
-    compiled = device.type == "cuda" and not args.no_compile
-    step = farrier.torch.step(whole_step, model=model, optimizer=optimizer, compile=compiled)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: cosine(at, args.warmup, args.steps))
-    checkpoints = Checkpoints(args.checkpoints)
-    data = Tokens(args.data, model.shape.vocabulary, args.seed)
-    torch.manual_seed(args.seed)
-    first = restore(checkpoints.latest(), args, model, optimizer, scheduler)
-
-    def save(done: int) -> None:
+    def save(self, done: int) -> None:
+        """Keeps all that the rest of the run depends on."""
+        random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         state = {
             "step": done,
-            "shape": [args.model, args.rows, args.length, args.seed],
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "scheduler": scheduler.state_dict(),
-            "random": [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if device.type == "cuda" else [])],
+            "shape": self.shape,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "random": random,
         }
-        log.info("saved %s", checkpoints.save(done, state))
-        job.checkpoint_done(done)
+        log.info("saved %s", self.checkpoints.save(done, state))
 
+    def restore(self) -> int:
+        """Puts everything back as it was, random numbers too; gives the step to go on with."""
+        state = self.checkpoints.latest()
+        if state is None:
+            return 0
+        if state["shape"] != self.shape:
+            what = f"{self.args.checkpoints} is of a run with {state['shape']}, this one has {self.shape}"
+            raise SystemExit(f"{what}: give --checkpoints")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        torch.set_rng_state(state["random"][0])
+        if len(state["random"]) > 1:
+            torch.cuda.set_rng_state(state["random"][1])
+        return int(state["step"])
+
+
+def train(args: argparse.Namespace, device: torch.device) -> int:
+    """Trains, from the newest checkpoint if there is one."""
+    run = Run(args, device)
+    data = Tokens(args.data, run.model.shape.vocabulary, args.seed)
+    first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
     job = Job(gpu=str(torch.cuda.get_device_properties(device).uuid) if gpu else None)
     job.phase("train")
-    stopped = []
+    stopped: list[str] = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append("asked to stop"))
-    peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
     tokens, began, since = args.rows * args.length, time.perf_counter(), first
     for at in range(first, args.steps):
-        loss = step(data.batch(at, args.rows, args.length))
-        scheduler.step()
+        loss = run.step(data.batch(at, args.rows, args.length))
+        run.scheduler.step()
         done = at + 1
         job.step_end(at, tokens=tokens)
         if done % args.log_every == 0 or done == args.steps:
             value = float(loss)  # Waits for the GPU: not at each step.
             rate = tokens * (done - since) / (time.perf_counter() - began)
             began, since = time.perf_counter(), done
-            flops = rate * model.shape.flops_per_token(args.length, causal=True)
+            flops = rate * run.model.shape.flops_per_token(args.length, causal=True)
             mfu = "unknown" if peak is None else f"{flops / peak:.3f}"
             progress.show(done, f"loss {value:.6f}, {rate:,.0f} tokens/s, MFU {mfu}")
         if done % args.save_every == 0 or done == args.steps or job.checkpoint_wanted or stopped:
             job.phase("checkpoint")
-            save(done)
+            run.save(done)
+            job.checkpoint_done(done)
             job.phase("train")
         if stopped:
             break
     progress.end()
-    log.info("graph: %s", step.report)
-    log.info("memory: %s", forward_backward.report())
+    log.info("graph: %s", run.step.report)
+    log.info("memory: %s", run.forward_backward.report())
     return 0
-
-
-def restore(state: dict[str, Any] | None, args: argparse.Namespace, *parts: Any) -> int:
-    """Puts everything back as it was, random numbers too; gives the step to go on with."""
-    if state is None:
-        return 0
-    shape = [args.model, args.rows, args.length, args.seed]
-    if state["shape"] != shape:
-        raise SystemExit(f"{args.checkpoints} is of a run with {state['shape']}, this one has {shape}: give --checkpoints")
-    for part, name in zip(parts, ("model", "optimizer", "scheduler"), strict=True):
-        part.load_state_dict(state[name])
-    torch.set_rng_state(state["random"][0])
-    if len(state["random"]) > 1:
-        torch.cuda.set_rng_state(state["random"][1])
-    return int(state["step"])
 
 
 if __name__ == "__main__":
