@@ -178,7 +178,13 @@ pub struct JournalStatus {
 impl Status {
     /// The state of a running agent, as it is now: a snapshot that nobody renews hides whatever came after it.
     pub fn of(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
-        let still = state.standstill(now_ms);
+        let unseen: Vec<Blindness> = state
+            .blind
+            .iter()
+            .cloned()
+            .chain(state.standstill(now_ms))
+            .chain(unopened(&state.values))
+            .collect();
         let mut findings: Vec<FindingStatus> = state
             .findings
             .iter()
@@ -194,14 +200,14 @@ impl Status {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::of(faults(), still.is_none() && sees_all(state)),
+            verdict: Verdict::of(faults(), unseen.is_empty() && sees_all(state)),
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
             gpus: gpus(values, &findings, "it has not been read yet"),
             groups: group::groups(faults(), known),
             findings,
-            not_seen: state.blind.iter().cloned().chain(still).collect(),
+            not_seen: unseen,
             not_checked: state.unseen.as_deref().cloned(),
             not_supported: not_supported(state),
             rules_blind: rules_blind(state, known),
@@ -264,7 +270,16 @@ fn sees_all(state: &State) -> bool {
     // What has not been looked at yet is not seen either.
     let looked = state.collectors.iter().all(|collector| collector.age_s.is_some());
     let checked = state.unseen.as_ref().is_some_and(|unseen| unseen.is_empty());
-    looked && checked && state.blind.is_empty() && state.coverage.blind.is_empty()
+    looked && checked && state.coverage.blind.is_empty()
+}
+
+/// GPUs on the bus that NVML does not open. The rule that makes a finding of it waits, because a driver opens one after the
+/// other; nobody knows of them meanwhile.
+fn unopened(values: &Values) -> Option<Blindness> {
+    let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
+    let (opened, on_bus) = (count(Signal::NodeGpusNvml)?, count(Signal::NodeGpusPci)?);
+    let why = format!("NVML opens {opened} of the {on_bus} GPUs on the PCI bus");
+    (opened < on_bus).then(|| Blindness { what: "gpus".to_owned(), why })
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {

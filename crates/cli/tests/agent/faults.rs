@@ -65,6 +65,23 @@ fn a_gpu_that_never_opens_is_missed_by_the_first_agent() {
 }
 
 #[test]
+fn a_gpu_that_does_not_open_is_not_healthy_before_its_finding_is_due() {
+    let world = World::of(4);
+    let call = "nvmlDeviceGetHandleByIndex_v2";
+    world.inject(&["--gpu", "2", "error", call, "INSUFFICIENT_POWER"]);
+    let agent = world.agent();
+    let status = agent.until(|status| {
+        let lacks = |it: &Value| it["why"] == "NVML opens 3 of the 4 GPUs on the PCI bus";
+        status["not_seen"].as_array().is_some_and(|all| all.iter().any(lacks))
+    });
+    assert!(
+        find(&status, "node.gpus-unseen").is_none() && status["verdict"] == "unknown",
+        "{status:#}"
+    );
+    agent.stop();
+}
+
+#[test]
 fn a_gpu_that_is_lost_while_no_agent_runs_has_its_name_in_the_same_boot() {
     let world = World::of(4);
     let agent = world.agent().ready();
