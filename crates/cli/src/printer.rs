@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+use farrier_facts::xid::Severity;
 
 /// A rule under the headings, and nothing else: copies well into a ticket.
 const STYLE: TableStyle =
@@ -105,6 +106,16 @@ impl Printer {
             empty = false;
         }
         self.line(line.trim_end())
+    }
+
+    /// How bad something is, in the colour of it.
+    pub(crate) fn severity(&self, severity: Severity) -> String {
+        let tone = match severity {
+            Severity::Info => Tone::Good,
+            Severity::Warning => Tone::Caution,
+            Severity::Critical | Severity::Fatal => Tone::Bad,
+        };
+        self.toned(tone, &severity.to_string())
     }
 
     /// A word in colour where there is colour.

@@ -205,7 +205,7 @@ fn print_summary(summary: &Summary, lines: u64, printer: &mut Printer) -> io::Re
         "{} in {}; the worst is {}.",
         counted(summary.events(), "event"),
         counted(lines, "line"),
-        toned(printer, worst),
+        printer.severity(worst),
     ))?;
     for device in &devices {
         print_device(device, printer)?;
@@ -264,19 +264,10 @@ fn print_group(group: &Group, printer: &mut Printer) -> io::Result<()> {
     // The colour's letters must not count as width: padded first, coloured after.
     let severity = format!("  {:<9} ", event.severity.to_string());
     let severity =
-        severity.replacen(&event.severity.to_string(), &toned(printer, event.severity), 1);
+        severity.replacen(&event.severity.to_string(), &printer.severity(event.severity), 1);
     printer.line(&format!("{severity}{what}"))?;
     printer.paragraph("", INDENT, &event.text)?;
     printer.paragraph("", INDENT, &format!("Source: {}", event.source))
-}
-
-fn toned(printer: &Printer, severity: Severity) -> String {
-    let tone = match severity {
-        Severity::Info => Tone::Good,
-        Severity::Warning => Tone::Caution,
-        Severity::Critical | Severity::Fatal => Tone::Bad,
-    };
-    printer.toned(tone, &severity.to_string())
 }
 
 fn counted(count: u64, noun: &str) -> String {

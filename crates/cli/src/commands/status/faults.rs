@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrier_agent::status::{FindingStatus, Group, Status};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::finding::{Action, ActionBy};
-use farrier_fleet::health::{Evidence, Finding, Severity, Subject, TOLD_BY_NVML};
+use farrier_fleet::health::{Evidence, Finding, Subject, TOLD_BY_NVML};
 
 use super::print::second;
 use crate::printer::{Printer, Tone};
@@ -91,7 +91,7 @@ fn print_finding(
     let head = format!("{code}{detail}{link}, since {since}{times}{not_kept}{action}");
     // The colour's letters must not count as width: padded first, coloured after.
     let word = severity.to_string();
-    let padded = format!("  {word:<9} ").replacen(&word, &toned(printer, *severity), 1);
+    let padded = format!("  {word:<9} ").replacen(&word, &printer.severity(*severity), 1);
     printer.line(&format!("{padded}{head}"))?;
     printer.paragraph("", INDENT, text)?;
     for evidence in evidence.iter().rev().take(EVIDENCE_SHOWN) {
@@ -106,15 +106,6 @@ fn print_finding(
         printer.paragraph("    clears", INDENT, clears)?;
     }
     Ok(())
-}
-
-fn toned(printer: &Printer, severity: Severity) -> String {
-    let tone = match severity {
-        Severity::Info => Tone::Good,
-        Severity::Warning => Tone::Caution,
-        Severity::Critical | Severity::Fatal => Tone::Bad,
-    };
-    printer.toned(tone, &severity.to_string())
 }
 
 fn evidence_text(evidence: &Evidence, said: &str) -> String {

@@ -266,6 +266,11 @@ fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
     batch
 }
 
+/// What a journal has of findings, from that boot.
+fn of_boot(findings: Vec<Finding>, boot: &str) -> Saved {
+    Saved { findings, boot: boot.to_owned(), ..Saved::default() }
+}
+
 #[test]
 fn what_asks_for_a_replacement_waits_for_a_reboot_and_then_for_quiet() {
     let mut first = engine();
@@ -278,13 +283,7 @@ fn what_asks_for_a_replacement_waits_for_a_reboot_and_then_for_quiet() {
         findings[0].clears,
         "when the GPU is replaced, or, once the node is rebooted, after 1 h without another"
     );
-    let saved = Saved {
-        findings,
-        next_id: 1,
-        remembered: Vec::new(),
-        boot: "a".to_owned(),
-        ..Saved::default()
-    };
+    let saved = of_boot(findings, "a");
     let mut second = engine();
     assert!(second.restore(saved, "b", of_second_boot(20)).is_empty());
     assert!(second.observe(of_second_boot(3599), &Batch::default()).changes.is_empty());
@@ -310,13 +309,7 @@ fn a_counter_that_rests_replaces_no_card() {
         (finding.code.as_str(), finding.action),
         ("gpu.pcie-replays", Action::DrainAndReplace)
     );
-    let saved = Saved {
-        findings: vec![finding.clone()],
-        next_id: 1,
-        remembered: Vec::new(),
-        boot: "a".to_owned(),
-        ..Saved::default()
-    };
+    let saved = of_boot(vec![finding.clone()], "a");
     let mut second = super::tests::engine();
     second.restore(saved, "b", of_second_boot(20));
     let over: Vec<Change> = (2..30)
@@ -486,13 +479,7 @@ fn a_reboot_clears_what_it_mends() {
     let mut engine = engine();
     engine.observe(at(0), &sample(gpu(0), Signal::GpuEccUncorrected, 1.0));
     let findings: Vec<Finding> = engine.findings().cloned().collect();
-    let saved = Saved {
-        findings,
-        next_id: 1,
-        remembered: Vec::new(),
-        boot: "a".to_owned(),
-        ..Saved::default()
-    };
+    let saved = of_boot(findings, "a");
     let mut same = super::tests::engine();
     assert!(same.restore(saved.clone(), "a", at(5)).is_empty());
     assert_eq!(same.findings().count(), 1);
@@ -589,13 +576,7 @@ fn another_part_that_is_not_seen_after_a_reboot_is_gone() {
     first.observe(at(0), &sample(port.clone(), Signal::NicSymbolError, 0.0));
     first.observe(at(1), &sample(port, Signal::NicSymbolError, 200.0));
     let findings: Vec<Finding> = first.findings().cloned().collect();
-    let saved = Saved {
-        findings,
-        next_id: 2,
-        remembered: Vec::new(),
-        boot: "a".to_owned(),
-        ..Saved::default()
-    };
+    let saved = of_boot(findings, "a");
     let mut second = engine();
     assert!(second.restore(saved, "b", of_second_boot(20)).is_empty());
     assert!(second.observe(of_second_boot(619), &Batch::default()).changes.is_empty());
@@ -610,15 +591,8 @@ fn a_reboot_that_did_not_help_is_not_asked_for_again() {
     let action = |engine: &Engine| engine.findings().next().map(|it| it.action);
     assert_eq!(action(&first), Some(Action::RebootNode));
     let findings: Vec<Finding> = first.findings().cloned().collect();
-    let saved = |findings, boot: &str| Saved {
-        findings,
-        next_id: 1,
-        remembered: Vec::new(),
-        boot: boot.to_owned(),
-        ..Saved::default()
-    };
     let mut second = engine();
-    let changes = second.restore(saved(findings, "a"), "b", of_second_boot(20));
+    let changes = second.restore(of_boot(findings, "a"), "b", of_second_boot(20));
     assert_eq!(codes(&changes), [("updated", "gpu.lost".to_owned())]);
     assert_eq!(action(&second), Some(Action::Investigate), "whether it helped is not known yet");
     second.observe(of_second_boot(30), &sample(gpu(0), Signal::GpuLost, 1.0));
@@ -626,7 +600,7 @@ fn a_reboot_that_did_not_help_is_not_asked_for_again() {
     assert_eq!((findings[0].action, findings[0].severity), (Action::Investigate, Severity::Fatal));
     assert!(findings[0].text.ends_with("another reboot does not mend it."), "{}", findings[0].text);
     let mut restarted = engine();
-    restarted.restore(saved(findings, "b"), "b", of_second_boot(40));
+    restarted.restore(of_boot(findings, "b"), "b", of_second_boot(40));
     let lost = |value| sample(gpu(0), Signal::GpuLost, value);
     assert!(restarted.observe(of_second_boot(41), &lost(1.0)).changes.is_empty());
     restarted.observe(of_second_boot(42), &lost(0.0));
@@ -643,13 +617,7 @@ fn a_memory_error_of_the_host_asks_for_a_module_and_ends_after_the_reboot_that_t
     first.observe(at(0), &errors(1.0));
     let findings: Vec<Finding> = first.findings().cloned().collect();
     assert_eq!(findings[0].action, Action::DrainAndReplace);
-    let saved = Saved {
-        findings,
-        next_id: 1,
-        remembered: Vec::new(),
-        boot: "a".to_owned(),
-        ..Saved::default()
-    };
+    let saved = of_boot(findings, "a");
     let mut second = engine();
     second.restore(saved, "b", of_second_boot(20));
     second.observe(of_second_boot(30), &errors(0.0));
