@@ -120,7 +120,7 @@ def throughput(args):
     if guard is not None:
         report = guard.report()
         found |= {"report": str(report), "saved": dict(report.saved), "retry_s": report.retry_s, "ooms": report.ooms}
-        found["peak_gib"] = (report.peak_bytes or 0) / GIB
+        found["peak_gib"] = (report.peak_bytes or torch.cuda.max_memory_allocated()) / GIB
     else:
         found["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -74,10 +74,6 @@ class Recent(Generic[Key, Kept]):
             gone.append(self._kept.popitem(last=False)[1])
         return gone
 
-    def drop(self, key: Key) -> Kept | None:
-        """No longer keeps it."""
-        return self._kept.pop(key, None)
-
     def clear(self) -> list[Kept]:
         """No longer keeps any."""
         gone = list(self._kept.values())
@@ -86,6 +82,3 @@ class Recent(Generic[Key, Kept]):
 
     def __len__(self) -> int:
         return len(self._kept)
-
-    def __iter__(self) -> Iterator[Kept]:
-        return iter(self._kept.values())
