@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -317,6 +320,33 @@ def test_an_error_of_the_step_itself_is_the_users():
     graphed = step(failing(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
     with pytest.raises(KeyError, match="no such column"):
         graphed(next(batches(1)))
+
+
+LOSES_THE_CONTEXT = """
+import sys, torch
+sys.path[:0] = {path!r}
+from test_step import FAST, batches, model_of, optimizer_of, plain_step, step
+model = model_of()
+optimizer = optimizer_of(model)
+train = step(plain_step(model, optimizer), model=model, optimizer=optimizer, policy=FAST)
+for batch in batches(20):
+    train(batch)
+assert train.graphed
+bad = next(batches(1))
+bad["ids"] = bad["ids"] + 1_000_000
+for batch in (bad, *batches(20)):
+    train(batch)
+print("trained on")
+"""
+
+
+def test_a_cuda_error_inside_a_graph_ends_the_job_and_says_what_to_do():
+    script = LOSES_THE_CONTEXT.format(path=[entry for entry in (str(Path(__file__).parent), *sys.path) if entry])
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1, run.stderr
+    assert "trained on" not in run.stdout
+    assert "the CUDA context is lost" in run.stderr
+    assert "restart from the last checkpoint" in run.stderr
 
 
 def test_loading_a_checkpoint_makes_the_graphs_anew():

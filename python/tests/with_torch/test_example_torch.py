@@ -1,36 +1,9 @@
 """examples/train_torch.py: killed at any time it goes on as if it had not been."""
 
-import os
-import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[3]
-LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
-
-
-def start(folder, *more, steps=24):
-    words = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "--model", "tiny", "--device", "cpu"]
-    words += ["--steps", str(steps), "--rows", "2", "--length", "32", "--log-every", "1", "--save-every", "5"]
-    words += ["--checkpoints", str(folder), *more]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "FARRIER_SOCKET": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def losses(run, until=None):
-    found = {}
-    for line in run.stderr:
-        match = LINE.search(line)
-        if match:
-            found[int(match[1])] = match[2]
-            if int(match[1]) == until:
-                os.kill(run.pid, signal.SIGKILL)
-                break
-    return found, run.wait()
+from example_torch import LINE, losses, start
 
 
 def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):

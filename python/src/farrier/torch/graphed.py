@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from farrier.torch.capture import detached
 from farrier.torch.explain import Reason
 from farrier.torch.lengths import Lengths
+from farrier.torch.optimizer import UnsupportedOptimizer
 from farrier.torch.policy import Policy
 from farrier.torch.report import StepReport
-from farrier.torch.workshop import GiveUp, Workshop
+from farrier.torch.workshop import GiveUp, Workshop, survive
 
 log = logging.getLogger("farrier.torch")
 
@@ -51,6 +51,9 @@ class Step:
                 self._workshop = None
                 if err.trained:
                     return err.result
+            except RuntimeError as err:
+                survive(err)
+                raise
         return detached(self._fn(batch))
 
 
@@ -93,7 +96,11 @@ def step(
     report = StepReport(reason=_hindrance(model, optimizers, graph))
     if report.reason is not None:
         return Step(fn, report, None)
-    return Step(fn, report, Workshop(fn, model, optimizers, scaler, lengths, policy, report))
+    try:
+        return Step(fn, report, Workshop(fn, model, optimizers, scaler, lengths, policy, report))
+    except UnsupportedOptimizer as err:
+        report.reason = err.why
+        return Step(fn, report, None)
 
 
 def _hindrance(model: nn.Module, optimizers: list[Optimizer], graph: bool) -> Reason | None:
@@ -105,10 +112,4 @@ def _hindrance(model: nn.Module, optimizers: list[Optimizer], graph: bool) -> Re
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         return Reason(f"the model is on {', '.join(sorted(map(str, devices)))}", "graphs need one CUDA device")
-    for optimizer in optimizers:
-        if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)) and not all(
-            "capturable" in group for group in optimizer.param_groups
-        ):
-            name = type(optimizer).__name__
-            return Reason(f"{name} has no `capturable`", "use an optimizer of torch.optim that has, such as AdamW")
     return None

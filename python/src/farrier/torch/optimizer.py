@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from farrier.torch.explain import Reason
+
 #: Those whose fused kernels take `found_inf`, a flag on the device that skips the update.
 _GATED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
@@ -18,7 +20,11 @@ _ON_DEVICE = ("lr",)
 
 
 class UnsupportedOptimizer(ValueError):
-    """An optimizer whose step cannot be captured."""
+    """An optimizer whose step cannot be captured, and why."""
+
+    def __init__(self, why: Reason) -> None:
+        super().__init__(str(why))
+        self.why = why
 
 
 def prepare(optimizer: Optimizer) -> None:
@@ -33,7 +39,8 @@ def prepare(optimizer: Optimizer) -> None:
             group["capturable"] = True
         elif not gated:
             name = type(optimizer).__name__
-            raise UnsupportedOptimizer(f"{name} has no `capturable`: its step counts on the host; AdamW, for one, has it")
+            what = f"{name} has no `capturable`: its steps are counted on the host"
+            raise UnsupportedOptimizer(Reason(what, "use an optimizer of torch.optim that has it, such as AdamW"))
         if gated and not group.get("fused") and not group.get("foreach") and _fusable(group):
             group["fused"], group["foreach"] = True, False
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
@@ -53,7 +60,8 @@ def _fusable(group: dict[str, Any]) -> bool:
 def _device(group: dict[str, Any]) -> torch.device:
     devices: set[torch.device] = {parameter.device for parameter in group["params"]}
     if len(devices) != 1:
-        raise UnsupportedOptimizer(f"a group of parameters lies on {sorted(map(str, devices))}: one device a graph")
+        what = f"a group of the optimizer's parameters lies on {', '.join(sorted(map(str, devices)))}"
+        raise UnsupportedOptimizer(Reason(what, "graphs need one CUDA device"))
     return next(iter(devices))
 
 

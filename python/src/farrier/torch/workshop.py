@@ -217,7 +217,7 @@ class Workshop:
         except Exception as err:
             graph.reset()
             undo.all()
-            _survive(err)
+            survive(err)
             return self._refuse(key, reason(err), batch)
         except BaseException:
             graph.reset()
@@ -240,7 +240,7 @@ class Workshop:
             graph.replay(ready)
             found = compare(expected, graph.found(), loss, _loss(graph.result), self._report.noise)
         except Exception as err:
-            _survive(err)
+            survive(err)
             raise GiveUp(reason(err)) from err
         finally:
             self._watch.close(False)
@@ -311,7 +311,7 @@ def _loss(result: Any) -> float:
     return float(next(iter(tensors(result).values())).detach().float().mean())
 
 
-def _survive(err: BaseException) -> None:
+def survive(err: BaseException) -> None:
     """After some errors the CUDA context is lost: then nothing can go on, and that is said."""
     try:
         torch.cuda.synchronize()

@@ -6,9 +6,6 @@ use serde_json::Value;
 /// The version of a shard's file.
 pub(crate) const VERSION: u32 = 1;
 
-/// The script's repeats stand beyond every seed of ours, so that neither hides the other.
-const SCRIPT_SEEDS: u32 = 1_000_000;
-
 /// What one child measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
@@ -170,7 +167,7 @@ pub(crate) struct StepsResult {
     pub(crate) report: Option<String>,
 }
 
-/// What `farrier.bench.memory` prints, and `bench/gpu/memory.py` writes, as far as it is used here.
+/// What `farrier.bench.memory` prints, as far as it is used here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct MemoryResult {
     #[serde(default)]
@@ -266,41 +263,6 @@ impl Shard {
         let result = Err(Failure::plain(why));
         Self { name, spec: None, machine: None, began: None, wall_s: None, command: None, result }
     }
-
-    /// A `throughput_VARIANT_CAP_REPEAT.json` of `bench/gpu/memory.py`.
-    pub(crate) fn of_memory_script(name: String, value: &Value) -> Self {
-        let repeat = name.rsplit('_').next().and_then(|text| text.parse::<u32>().ok());
-        let read: Result<MemoryResult, _> = serde_json::from_value(value.clone());
-        let (Ok(result), Some(repeat)) = (read, repeat) else {
-            return Self::unreadable(name, "it is no result of bench/gpu/memory.py".to_owned());
-        };
-        let spec = Spec::Memory(MemorySpec {
-            model: result.model.clone(),
-            variant: script_variant(&result.variant),
-            cap_gib: result.cap_gib,
-            seed: SCRIPT_SEEDS.saturating_add(repeat),
-            steps: result.steps_asked,
-        });
-        let mut value = value.clone();
-        if let (Spec::Memory(spec), Some(object)) = (&spec, value.as_object_mut()) {
-            object.insert("variant".to_owned(), spec.variant.clone().into());
-        }
-        let result = measured(&spec, &value).map_err(Failure::plain);
-        Self {
-            name,
-            spec: Some(spec),
-            machine: None,
-            began: None,
-            wall_s: None,
-            command: None,
-            result,
-        }
-    }
-}
-
-/// The script's short name of an allocator, as it is called here.
-fn script_variant(name: &str) -> String {
-    if name == "async" { "cudaMallocAsync".to_owned() } else { name.to_owned() }
 }
 
 #[cfg(test)]
@@ -353,32 +315,37 @@ mod tests {
         }
     }
 
-    fn memory(lost: &Value) -> Value {
+    fn stream() -> Spec {
+        Spec::Memory(MemorySpec {
+            model: "1.4b".to_owned(),
+            variant: "cudaMallocAsync".to_owned(),
+            cap_gib: 30.0,
+            seed: 1,
+            steps: 60,
+        })
+    }
+
+    fn lost(steps: &Value) -> Value {
         json!({
-            "lost": lost, "tokens": 9000, "wall_s": 1.5, "tokens_per_s": 6000.0, "finite": true,
-            "reserved_gib": 29.5, "peak_gib": 28.0, "allocator": "", "variant": "async", "cap_gib": 30,
-            "steps_asked": 60, "model": "1.4b"
+            "lost": steps, "tokens": 9000, "wall_s": 1.5, "tokens_per_s": 6000.0, "finite": true, "reserved_gib": 29.5,
+            "peak_gib": 28.0, "allocator": "", "variant": "cudaMallocAsync", "cap_gib": 30, "steps_asked": 60, "model": "1.4b"
         })
     }
 
     #[test]
-    fn the_memory_scripts_files_are_shards_too() {
-        let name = "throughput_async_30_1".to_owned();
-        let shard = Shard::of_memory_script(name, &memory(&json!([[16, 1024], [4, 4096]])));
-        let Ok(Measured::Memory(result)) = &shard.result else { panic!("{shard:?}") };
-        assert_eq!((result.lost.len(), result.variant.as_str()), (2, "cudaMallocAsync"));
-        let Some(Spec::Memory(spec)) = &shard.spec else { panic!() };
-        assert_eq!((spec.seed, spec.variant.as_str()), (1_000_001, "cudaMallocAsync"));
-        let other = Shard::of_memory_script("throughput_x_30_0".to_owned(), &json!({"steps": []}));
-        assert!(other.result.is_err() && other.spec.is_none());
+    fn lost_steps_are_read() {
+        let printed = lost(&json!([[16, 1024], [4, 4096]]));
+        let Ok(Measured::Memory(result)) = measured(&stream(), &printed) else { panic!() };
+        assert_eq!(result.lost, [(16, 1024), (4, 4096)]);
     }
 
     #[test]
-    fn a_loss_that_is_no_number_is_a_failure() {
-        let mut value = memory(&json!([]));
-        value["finite"] = json!(false);
-        let shard = Shard::of_memory_script("throughput_async_30_0".to_owned(), &value);
-        assert_eq!(shard.result.unwrap_err().why, "a loss was not finite");
+    fn a_loss_that_is_no_number_and_another_shards_result_are_failures() {
+        let mut printed = lost(&json!([]));
+        printed["finite"] = json!(false);
+        assert_eq!(measured(&stream(), &printed).unwrap_err(), "a loss was not finite");
+        printed["variant"] = json!("ours");
+        assert_eq!(measured(&stream(), &printed).unwrap_err(), "its result is of another shard");
     }
 
     #[test]

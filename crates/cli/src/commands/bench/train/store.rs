@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde_json::Value;
 
 use super::shard::{Shard, ShardFile, VERSION};
 use crate::failure::Hinted;
@@ -81,7 +80,7 @@ impl Store {
         fs::rename(&part, &path).with_context(what)
     }
 
-    /// Every shard that has run, by name; also what `bench/gpu/memory.py` has left in `memory/`.
+    /// Every shard that has run, by name.
     pub(crate) fn all(&self) -> anyhow::Result<Vec<Shard>> {
         let mut shards = Vec::new();
         for (name, bytes) in json_files(&self.folder.join("shards"))? {
@@ -92,15 +91,6 @@ impl Store {
                 }
                 Err(why) => Shard::unreadable(name, why),
             });
-        }
-        for (name, bytes) in json_files(&self.folder.join("memory"))? {
-            // Its other files hold gradients, which are compared there.
-            if name.starts_with("throughput_") {
-                shards.push(match serde_json::from_slice::<Value>(&bytes) {
-                    Ok(value) => Shard::of_memory_script(name, &value),
-                    Err(err) => Shard::unreadable(name, format!("it does not read: {err}")),
-                });
-            }
         }
         Ok(shards)
     }

@@ -1,0 +1,33 @@
+"""Runs of examples/train_torch.py in processes of their own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
+
+
+def start(folder, *more, steps=24):
+    """The example with small steps, each told, saved every fifth; later words outrank these."""
+    words = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "--model", "tiny", "--device", "cpu"]
+    words += ["--steps", str(steps), "--rows", "2", "--length", "32", "--log-every", "1", "--save-every", "5"]
+    words += ["--checkpoints", str(folder), *more]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "FARRIER_SOCKET": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def losses(run, until=None):
+    """The losses by step, as printed, and how the run ended: killed with `kill -9` after step `until`."""
+    found = {}
+    for line in run.stderr:
+        match = LINE.search(line)
+        if match:
+            found[int(match[1])] = match[2]
+            if int(match[1]) == until:
+                os.kill(run.pid, signal.SIGKILL)
+                break
+    return found, run.wait()
