@@ -128,23 +128,3 @@ fn the_table_is_for_people() {
     let folder = measured();
     insta::assert_snapshot!("table", merged(&folder, &["--price-per-hour", "3.50"]));
 }
-
-#[test]
-fn a_folder_of_the_memory_script_is_read_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let memory = folder.path().join("memory");
-    fs::create_dir(&memory).unwrap();
-    let result = json!({
-        "lost": [[16, 1024]], "tokens": 100, "wall_s": 1.0, "tokens_per_s": 100.0, "finite": true,
-        "reserved_gib": 29.0, "peak_gib": 28.0, "allocator": "", "variant": "async", "cap_gib": 30,
-        "steps_asked": 60, "model": "1.4b"
-    });
-    fs::write(memory.join("throughput_async_30_0.json"), result.to_string()).unwrap();
-    fs::write(memory.join("gradients_default_0_0.json"), "{\"steps\": []}").unwrap();
-    let all = ["bench", "train", "--merge-only", "--dir", folder.path().to_str().unwrap()];
-    let ran = run(&all);
-    assert_eq!(ran.code, 0, "{}", ran.stderr);
-    for word in ["1.4b under 30 GiB", "cudaMallocAsync", "1.7 % (1 of 60 steps)"] {
-        assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
-    }
-}
