@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 
 import pytest
 import torch
@@ -80,6 +81,17 @@ def test_weights_are_not_offloaded():
     assert saved_by_linear._raw_saved_mat2.data.untyped_storage().data_ptr() == layer.weight.untyped_storage().data_ptr()
     y.sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("large_bytes", [1, 1 << 30])
+def test_a_graph_that_was_never_run_backward_is_gone_all_the_same(memory, net, batch, large_bytes):
+    model = net()
+    with offloading([model], large_bytes=large_bytes, device_type="cpu"):
+        made = model(batch()["x"])
+    assert made.grad_fn is not None
+    del made
+    gc.collect()
+    assert memory.live == 0, "an attempt that failed is held by nothing"
 
 
 @pytest.mark.parametrize("how", ["in place", "wrapped", "block by block"])

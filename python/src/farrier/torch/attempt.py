@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,10 @@ from farrier.torch.parallel import OutOfStep, forget_attempt, stamp, synchronisi
 from farrier.torch.recompute import offloading, recomputing
 from farrier.torch.split import Split
 
+Result = TypeVar("Result")
 Count = Callable[[Any], "int | Tensor"]
+#: A piece and its weight in the mean; None: as it is.
+Weighed = tuple[Any, "float | None"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Attempts:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._before_reduction: list[tuple[int, int] | None] | None = None
+        self._leaves_known = False
 
     def captured(self, batch: Any) -> Tensor:
         """One whole pass inside a capture, where nothing can be tried again: memory is taken now and not at replay."""
@@ -55,9 +59,18 @@ class Attempts:
 
         When this returns a failure, nothing holds on to the attempt: neither its frames nor its graph.
         """
+
+        def attempt() -> Tensor:
+            pieces = cut(self._setting, batch, sizes)
+            return self.add_up(weighed(self._setting, pieces, sizes, batch), plan, entry, sync=self._setting.sync_last)
+
+        return self.caught(attempt)
+
+    def caught(self, attempt: Callable[[], Result]) -> Result | Failure:
+        """What the attempt gives, or how memory ran out."""
         self._before_reduction = None
         try:
-            return self._run(batch, plan, sizes, entry)
+            return attempt()
         except Exception as error:
             failure = failure_of(error)
             if failure is None:
@@ -75,14 +88,12 @@ class Attempts:
             raise OutOfStep
         forget_attempt(wrapper)
 
-    def _run(self, batch: Any, plan: Plan, sizes: Sequence[int], entry: Entry) -> Tensor:
-        setting = self._setting
-        pieces, weights = self._weighed(batch, sizes)
+    def add_up(self, pieces: Sequence[Weighed], plan: Plan, entry: Entry, *, sync: bool) -> Tensor:
+        """The loss of the pieces together, detached; their gradients are added up. `sync`: the last one reduces."""
         total: Tensor | None = None
-        with recomputing(setting.blocks) if plan.recompute else contextlib.nullcontext():
-            for place, (piece, weight) in enumerate(zip(pieces, weights, strict=True)):
-                sync = setting.sync_last and place == len(pieces) - 1
-                loss = self._piece(piece, weight, plan, sync=sync, entry=entry)
+        with recomputing(self._setting.blocks) if plan.recompute else contextlib.nullcontext():
+            for place, (piece, weight) in enumerate(pieces):
+                loss = self._piece(piece, weight, plan, sync=sync and place == len(pieces) - 1, entry=entry)
                 total = loss if total is None else total + loss
         if total is None:
             raise AssertionError("a batch has at least one piece")
@@ -97,6 +108,9 @@ class Attempts:
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
                 raise TypeError(f"loss_fn gave {what}: guard needs a tensor of one element, the loss of the piece")
+            if not self._leaves_known:
+                entry.refuse_strangers(loss)
+                self._leaves_known = True
             if weight is not None:
                 loss = loss * weight
             share = loss.detach()
@@ -109,30 +123,34 @@ class Attempts:
         # A weighed share in half precision would lose digits when the shares are added.
         return share if weight is None or share.dtype is torch.float64 else share.float()
 
-    def _weighed(self, batch: Any, sizes: Sequence[int]) -> tuple[list[Any], list[float | None]]:
-        """The pieces that have terms, each with its weight in the mean."""
-        if len(sizes) == 1:
-            return [batch], [None]
-        setting = self._setting
-        pieces = list(setting.split(batch, sizes))
-        if len(pieces) != len(sizes):
-            raise ValueError(f"split gave {len(pieces)} pieces where {len(sizes)} were asked for")
-        if not setting.mean:
-            return pieces, [None] * len(pieces)
-        if setting.count is None:
-            counts, whole = list(sizes), sum(sizes)
-        else:
-            *counts, whole = _numbers([*(setting.count(piece) for piece in pieces), setting.count(batch)])
-        if sum(counts) != whole:
-            raise ValueError(
-                f"the counts of the pieces {counts} do not add up to the batch's {whole}: the mean would be wrong\n"
-                "hint: `count` must say over how many terms loss_fn's mean goes, of a batch and of any rows of it"
-            )
-        if whole == 0:
-            # The mean over nothing, as loss_fn makes it.
-            return pieces[-1:], [None]
-        kept = [(piece, terms / whole) for piece, terms in zip(pieces, counts, strict=True) if terms]
-        return [piece for piece, _ in kept], [weight for _, weight in kept]
+
+def cut(setting: Setting, batch: Any, sizes: Sequence[int]) -> list[Any]:
+    """The pieces of the batch of these sizes."""
+    if len(sizes) == 1:
+        return [batch]
+    pieces = list(setting.split(batch, sizes))
+    if len(pieces) != len(sizes):
+        raise ValueError(f"split gave {len(pieces)} pieces where {len(sizes)} were asked for")
+    return pieces
+
+
+def weighed(setting: Setting, pieces: Sequence[Any], sizes: Sequence[int], batch: Any) -> list[Weighed]:
+    """The pieces that have terms, each with its weight in the mean over the batch that they are cut from."""
+    if len(pieces) == 1 or not setting.mean:
+        return [(piece, None) for piece in pieces]
+    if setting.count is None:
+        counts, whole = list(sizes), sum(sizes)
+    else:
+        *counts, whole = _numbers([*(setting.count(piece) for piece in pieces), setting.count(batch)])
+    if sum(counts) != whole:
+        raise ValueError(
+            f"the counts of the pieces {counts} do not add up to the batch's {whole}: the mean would be wrong\n"
+            "hint: `count` must say over how many terms loss_fn's mean goes, of a batch and of any rows of it"
+        )
+    if whole == 0:
+        # The mean over nothing, as loss_fn makes it.
+        return [(pieces[-1], None)]
+    return [(piece, terms / whole) for piece, terms in zip(pieces, counts, strict=True) if terms]
 
 
 def _numbers(counts: Sequence[int | Tensor]) -> list[int]:

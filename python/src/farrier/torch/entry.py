@@ -37,16 +37,34 @@ class Entry:
         """What the gradients of a call take."""
         return sum(leaf.nbytes for leaf in self._leaves if leaf.requires_grad)
 
+    def refuse_strangers(self, loss: Tensor) -> None:
+        """Raises where backward would reach a parameter that the guard does not know.
+
+        It could not take the gradients of a failed attempt from it, and they would count twice.
+        """
+        known = {id(leaf) for leaf in self._leaves}
+        strangers = [leaf for leaf in _parameters_behind(loss) if id(leaf) not in known]
+        if strangers:
+            shapes = ", ".join(str(tuple(leaf.shape)) for leaf in strangers[:5])
+            raise ValueError(
+                f"loss_fn uses {len(strangers)} parameters that are not in `model`, of shape {shapes}\n"
+                "hint: give all modules that are trained, guard(..., model=[one, other])"
+            )
+
     def begin_again(self) -> None:
         """No gradients, random states and buffers as on entry: the next attempt sees what the first one saw."""
-        for leaf in self._leaves:
-            leaf.grad = None
+        self.forget_gradients()
         self._random.restore()
         # All of them: BatchNorm writes its statistics without raising their version.
         with torch.no_grad():
             for module, name, buffer, copy in self._buffers:
                 module._buffers[name] = buffer
                 buffer.copy_(copy)
+
+    def forget_gradients(self) -> None:
+        """Nothing of this call."""
+        for leaf in self._leaves:
+            leaf.grad = None
 
     def give_up(self) -> None:
         """Everything as it was before the call."""
@@ -55,8 +73,7 @@ class Entry:
 
     def put_gradients_back(self) -> None:
         """The gradients of before, and nothing of this call."""
-        for leaf in self._leaves:
-            leaf.grad = None
+        self.forget_gradients()
         for leaf, gradient in self.gradients:
             leaf.grad = gradient
 
@@ -86,6 +103,22 @@ class Entry:
             for leaf, before in self.gradients:
                 if before is not None:
                     leaf.grad = before.clone() if leaf.grad is None else leaf.grad.add_(before)
+
+
+def _parameters_behind(loss: Tensor) -> list[Tensor]:
+    """The parameters that backward gives gradients to."""
+    found: list[Tensor] = []
+    waiting: list[Any] = [loss.grad_fn]
+    met: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        if type(node).__name__ == "AccumulateGrad" and isinstance(node.variable, nn.Parameter):
+            found.append(node.variable)
+        waiting += [following for following, _ in node.next_functions]
+    return found
 
 
 def _copied(buffer: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
 from farrier.torch.parallel import average_gradients, parallel_of
+from farrier.torch.proof import Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
 from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
 from farrier.torch.walk import Walk
@@ -57,8 +59,10 @@ def guard(
     ballast; what fits is remembered for each shape. No batch is dropped and none is reordered.
 
     Args:
-        loss_fn: gives the scalar loss of a batch or of some rows of it; runs no backward. Autocast belongs inside.
-        model: every module whose parameters get gradients in `loss_fn`.
+        loss_fn: gives the scalar loss of a batch or of some rows of it; runs no backward. Autocast belongs inside. The loss
+            is a mean or a sum over rows that do not depend on each other: a contrastive loss, or one that balances
+            experts over the batch, is not, and is not split.
+        model: every module whose parameters get gradients in `loss_fn`; a parameter that is not there is an error.
         reduction: whether the loss is a mean or a sum over the batch.
         count: over how many terms the mean of a batch goes, as int or tensor; by default its rows. For a mean over tokens
             with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts of pieces must add up to that of the
@@ -66,7 +70,8 @@ def guard(
         split: cuts unusual batches: `split(batch, sizes)` gives the pieces of these sizes, in order.
         rows: how many rows a batch has, where it cannot be told; needed with `split` for such batches.
         scaler: a `torch.amp.GradScaler`; its `scale` is applied to each piece. The loss returned is not scaled.
-        split_batchnorm: split also where BatchNorm is in training mode, whose statistics are then those of the pieces.
+        split_batchnorm: split also where BatchNorm uses or tracks the statistics of the batch, which are then those of the
+            pieces.
         recompute_modules: the blocks to recompute; by default the children of the model's longest list of blocks.
         floor_rows: at so few rows recomputing comes before splitting further, for rows too short to fill the GPU.
         ballast: memory to release when nothing else helps.
@@ -78,6 +83,10 @@ def guard(
         learned: what `Guard.learned_sizes()` gave in an earlier run.
         events: whom to tell; by default the node's agent.
         meter: what reads the device's memory; by default torch's counters on CUDA.
+
+    Before the first split some rows are run whole and in two pieces, and the gradients compared: see `proof`. What gives
+    other gradients is not split, and the report says why. Splitting is refused, too, where parameters have hooks, and with
+    labels of -100 and no `count`; any second attempt where hooks run once a gradient is there (an optimizer in backward).
 
     Rounding: pieces add up in the gradients' own type. With bfloat16 gradients each piece adds a rounding of 2^-9, as any
     gradient accumulation does. Dropout draws other masks for pieces than for the whole; a retry draws the same as if its
@@ -136,6 +145,7 @@ class Guard:
         self._peak_bytes: int | None = None
         self._released_at: int | None = None
         self._capacity_bytes: int | None = None
+        self._verdict: Verdict | None = None
 
     def __call__(self, batch: Any) -> Tensor:
         """Forward and backward of the batch; the detached loss of the whole of it."""
@@ -182,6 +192,9 @@ class Guard:
             self._capacity_bytes = meter.capacity()
         room = None if self._capacity_bytes is None or base is None else self._capacity_bytes - base
         plan = self.learned.plan(shape, means, room)
+        if plan.rows < shape.rows and not self._may_split(batch, shape, plan, entry, meter):
+            means = replace(means, split=False)
+            plan = self.learned.plan(shape, means, room)
         tried: list[str] = []
         rung: Rung | None = None
         while True:
@@ -198,6 +211,12 @@ class Guard:
             meter.free()
             entry.begin_again()
             step = self._after_failure(outcome, shape, plan, means, base, meter, rung)
+            if step is not None and step.rung is Rung.SPLIT and not self._may_split(batch, shape, step.plan, entry, meter):
+                means = replace(means, split=False)
+                step = climb(plan, means)
+            if step is not None and step.rung is Rung.BALLAST and self.ballast is not None:
+                self.ballast.release()
+                self._released_at = self._counts["calls"]
             self._retry_s += time.perf_counter() - began
             tried.append(f"{rung.value if rung else 'as planned'} ({plan}): {outcome.message}")
             if step is None:
@@ -223,11 +242,31 @@ class Guard:
             fragmented = perhaps and failure.allocated_bytes is not None
             self.learned.failed(shape, plan, room, fragmented=fragmented)
         fitting = self.learned.fitting_rows(shape, plan.mode, room) if room is not None else None
-        step = climb(plan, means, retry_same=retry, fitting_rows=fitting)
-        if step is not None and step.rung is Rung.BALLAST and self.ballast is not None:
-            self.ballast.release()
-            self._released_at = self._counts["calls"]
-        return step
+        if steps_in_backward(self._walk.parameters()):
+            self._notes[
+                "not retried: parameters have hooks that run once a gradient is there (an optimizer in backward); if "
+                "memory ran out in backward, some weights are trained already: go on from a checkpoint"
+            ] = None
+            return None
+        return climb(plan, means, retry_same=retry, fitting_rows=fitting)
+
+    def _may_split(self, batch: Any, shape: Shape, plan: Plan, entry: Entry, meter: Meter) -> bool:
+        """Whether pieces give the gradients of the whole, as far as it can be known; proved once, when it first matters."""
+        why = objection(self.setting, batch, self._walk.parameters())
+        if why is None and not self._split_batchnorm and any(map(mixes_rows, self._walk.modules())):
+            why = (
+                "not split: BatchNorm in training mode mixes the rows, as do statistics that are tracked; "
+                "split_batchnorm=True splits all the same"
+            )
+        if why is None and self._verdict is None:
+            trial = Trial(self.setting, self._attempts, self._walk.modules(), batch, shape.rows, plan, entry, meter.free)
+            self._verdict = trial.verdict()
+        found = self._verdict if why is None else Verdict(False, why)
+        if found is None:
+            return True
+        if found.note is not None:
+            self._notes[found.note] = None
+        return found.split
 
     def _ended_well(
         self, shape: Shape, plan: Plan, rung: Rung | None, base: int | None, meter: Meter | None, pieces: int
@@ -269,7 +308,7 @@ class Guard:
             wanted_bytes=failure.wanted_bytes,
             allocated_bytes=failure.allocated_bytes,
             capacity_bytes=meter.capacity(),
-            impossible=list(self._notes),
+            impossible=[note for note in self._notes if note.startswith("not ")],
         )
 
     def _look_at(self, batch: Any) -> tuple[Shape, Means]:
@@ -280,11 +319,6 @@ class Guard:
         except NotSplittable as error:
             rows, can_split = 1, False
             self._notes[f"not split: {error}"] = None
-        if can_split and not self._split_batchnorm and self._has_batchnorm():
-            can_split = False
-            self._notes[
-                "not split: BatchNorm in training mode mixes the rows; split_batchnorm=True splits all the same"
-            ] = None
         if not self.setting.blocks:
             self._notes["not recomputed: the model has no list of blocks; name them with recompute_modules="] = None
         means = Means(
@@ -295,10 +329,6 @@ class Guard:
             floor_rows=self._floor_rows,
         )
         return describe(batch, rows), means
-
-    def _has_batchnorm(self) -> bool:
-        kind = nn.modules.batchnorm._BatchNorm
-        return any(module.training and isinstance(module, kind) for module in self._walk.modules())
 
     def _device(self) -> torch.device:
         return next((parameter.device for parameter in self._walk.parameters()), torch.device("cpu"))

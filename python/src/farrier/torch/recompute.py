@@ -31,6 +31,16 @@ def blocks_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
     return lists[0] if lists else []
 
 
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Within, compiled code runs eagerly."""
+    set_stance: Any = getattr(torch.compiler, "set_stance", None)
+    # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
+    if set_stance is None or "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    stance: contextlib.AbstractContextManager[Any] = set_stance("force_eager")
+    return stance
+
+
 @contextlib.contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """Within, each block keeps its inputs only and is computed again in backward, with the same randomness.
@@ -39,11 +49,8 @@ def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     compiled model keeps its compiled code and recomputes nothing): a compiled graph has its own idea of what is kept, and
     an attempt of last resort is no place for compiling. Nothing stays behind, also after an error.
     """
-    set_stance: Any = getattr(torch.compiler, "set_stance", None)
     with contextlib.ExitStack() as stack:
-        # Where the compiler was never loaded nothing is compiled, and loading it takes seconds.
-        if set_stance is not None and "torch._dynamo" in sys.modules:
-            stack.enter_context(set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         for block in dict.fromkeys(blocks):
             own = block.__dict__.get("forward")
             block.__dict__["forward"] = _recomputed(block, block.forward)
@@ -106,7 +113,7 @@ def offloading(
             and tensor.untyped_storage().data_ptr() not in weights
         )
         if not away:
-            return tensor
+            return tensor.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
         pinned = tensor.device.type == "cuda"
         host = torch.empty_like(tensor, device="cpu", pin_memory=pinned, requires_grad=False)
         host.copy_(tensor.detach(), non_blocking=pinned)

@@ -2,7 +2,8 @@
 
 A batch is any nesting of dicts (and what has a dict's methods, such as Hugging Face's BatchEncoding), lists, tuples,
 namedtuples and dataclasses. Tensors and arrays whose first dimension is the number of rows are cut, and lists of plain
-values that have one for each row; all else is passed whole to each piece. Pieces are views: nothing is copied.
+values that have one for each row; all else is passed whole to each piece. Pieces are views: nothing is copied. A tensor
+whose first dimension is as large by accident is cut, too, and the proof before the first split finds it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,200 @@
+"""Whether a batch may run in pieces: what is known to be wrong is refused, and the rest is tried once on some rows.
+
+Nothing here runs before a guard has to split.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from farrier.torch.attempt import Attempts, Setting, Weighed, cut, weighed
+from farrier.torch.entry import Entry
+from farrier.torch.ladder import Plan
+from farrier.torch.oom import Failure, failure_of
+from farrier.torch.parallel import synchronising
+from farrier.torch.recompute import uncompiled
+from farrier.torch.split import leaves
+
+#: What the losses of torch and Hugging Face leave out of the mean, unless they are told otherwise.
+IGNORED = -100
+#: Gradients are compared of the smallest parameters, of so many elements together.
+MOST_ELEMENTS = 1 << 20
+#: How far two gradients of the same rows may lie apart, by the coarsest type of the activations: rounding differs where
+#: kernels add in another order. What is wrong differs by tenths. Float32 may be computed as TF32.
+APART = {torch.float64: 1e-6, torch.float32: 0.01, torch.float16: 0.05, torch.bfloat16: 0.2}
+#: For types that are not listed (of eight bits); and for losses, which are means and round less.
+MOST_APART, LOSSES_APART = 0.3, 0.02
+
+
+def mixes_rows(module: nn.Module) -> bool:
+    """Whether what a module makes of a row, or the statistics that it keeps, depends on the other rows of a pass."""
+    if isinstance(module, _BatchNorm):
+        return module.training or module.running_mean is None
+    return isinstance(module, _InstanceNorm) and module.training and module.track_running_stats
+
+
+def steps_in_backward(parameters: Sequence[Tensor]) -> bool:
+    """Whether something happens as soon as a gradient is there, which cannot be undone for a second attempt."""
+    return any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in parameters)
+
+
+def objection(setting: Setting, batch: Any, parameters: Sequence[Tensor]) -> str | None:
+    """Why this batch must not be split, as far as the parameters and the labels say it."""
+    if any(parameter._backward_hooks for parameter in parameters):
+        return "not split: parameters have hooks (Tensor.register_hook), which would see the gradients of pieces"
+    if steps_in_backward(parameters):
+        return "not split: parameters have hooks that run once a gradient is there (an optimizer in backward)"
+    if setting.mean and setting.count is None and any(_ignores(leaf) for leaf in leaves(batch)):
+        return (
+            f"not split: the batch has labels of {IGNORED}, which are left out of the mean: rows do not weigh the same; "
+            f'give count=, such as `lambda batch: (batch["labels"] != {IGNORED}).sum()`'
+        )
+    return None
+
+
+def _ignores(leaf: Any) -> bool:
+    if not isinstance(leaf, Tensor) or leaf.dtype not in (torch.int16, torch.int32, torch.int64):
+        return False
+    return bool((leaf == IGNORED).any())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether batches may run in pieces, and what the user should know of it."""
+
+    split: bool
+    note: str | None = None
+
+
+@dataclass
+class Trial:
+    """Some rows of a batch as a whole and in two pieces, with the gradients of both."""
+
+    setting: Setting
+    attempts: Attempts
+    modules: Sequence[nn.Module]
+    batch: Any
+    rows: int
+    plan: Plan
+    entry: Entry
+    free: Callable[[], None]
+    _types: set[torch.dtype] = field(default_factory=set)
+
+    def verdict(self) -> Verdict | None:
+        """Whether the rows of the loss are independent; None: these rows cannot tell, their loss is no number.
+
+        As many rows as a piece has are expected to fit; where they do not, two; where these do not, their losses alone.
+        Leaves gradients, random states and buffers as on entry.
+        """
+        with resting(self.modules):
+            if any(map(mixes_rows, self.modules)):
+                return Verdict(True, "split without a check: BatchNorm that tracks no statistics always mixes the rows")
+        for count, backward in dict.fromkeys([(max(2, self.plan.rows), True), (2, True), (2, False)]):
+            found = self.attempts.caught(functools.partial(self._tried, count, backward))
+            self.entry.begin_again()
+            self.free()
+            if not isinstance(found, Failure):
+                return found
+        return Verdict(True, "split without a check: there was no room for two rows at once")
+
+    def _tried(self, count: int, backward: bool) -> Verdict | None:
+        setting, more = self.setting, [self.rows - count] if self.rows > count else []
+        sizes = [count - count // 2, count // 2]
+        whole = cut(setting, self.batch, [count, *more])[0]
+        pieces = weighed(setting, cut(setting, self.batch, [*sizes, *more])[:2], sizes, whole)
+        # What mixes rows and is to be split all the same would hide the rest.
+        for at_rest in (True,) if any(map(mixes_rows, self.modules)) else (False, True):
+            try:
+                with resting(self.modules) if at_rest else contextlib.nullcontext():
+                    found = self._compared([(whole, None)], pieces, backward)
+            except Exception as error:
+                if failure_of(error) is not None:
+                    raise
+                said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+                if at_rest:
+                    return Verdict(True, f"split without a check: the loss is random, and fails in eval mode ({said})")
+                return Verdict(False, f"not split: loss_fn fails on some rows of a batch ({said}): give split= and rows=")
+            if found is not _RANDOM:
+                return found
+        return _RANDOM
+
+    def _compared(self, whole: list[Weighed], pieces: list[Weighed], backward: bool) -> Verdict | None:
+        one, other = self._measured(whole, backward), self._measured(pieces, backward)
+        found = _apart(one, other)
+        if not math.isfinite(found):
+            return None
+        allowed = max((APART.get(each, MOST_APART) for each in self._types), default=MOST_APART)
+        allowed = allowed if backward else LOSSES_APART
+        if found <= allowed:
+            return Verdict(True, None if backward else "split with the losses checked alone: for gradients was no room")
+        if not _apart(one, self._measured(whole, backward)) <= allowed:
+            return _RANDOM
+        return Verdict(
+            False,
+            f"not split: pieces give other {'gradients' if backward else 'losses'} than the whole ({100 * found:.2g} %): "
+            f"the loss is no {'mean' if self.setting.mean else 'sum'} over rows that are independent of each other, or a "
+            "mean over something else than rows (give count=), or what is cut is not the rows (give split= and rows=)",
+        )
+
+    def _measured(self, pieces: list[Weighed], backward: bool) -> Tensor:
+        """The gradients of some parameters, or the loss, as one vector on the host."""
+        self.entry.forget_gradients()
+        judged = _smallest([each for module in self.modules for each in module._parameters.values() if each is not None])
+        if not (backward and judged):
+            with torch.no_grad(), uncompiled(), synchronising(self.setting.parallel, sync=False):
+                losses = [self.setting.loss_fn(piece) * (1.0 if weight is None else weight) for piece, weight in pieces]
+            return torch.stack([loss.detach().to("cpu", torch.float64).reshape(1) for loss in losses]).sum(0)
+        with uncompiled(), torch.autograd.graph.saved_tensors_hooks(self._note_type, lambda kept: kept):
+            self.attempts.add_up(pieces, self.plan, self.entry, sync=False)
+        gradients = [torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in judged]
+        return torch.cat([gradient.detach().to("cpu", torch.float64).flatten() for gradient in gradients])
+
+    def _note_type(self, kept: Tensor) -> Tensor:
+        if kept.is_floating_point():
+            self._types.add(kept.dtype)
+        return kept.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
+
+
+#: Two runs of the same rows differ, and nothing can be compared.
+_RANDOM = Verdict(True, "split without a check: the loss is random, also in eval mode")
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """The distance of two vectors, relative to the longer one."""
+    length = max(one.norm().item(), other.norm().item())
+    return (one - other).norm().item() / length if length else 0.0
+
+
+def _smallest(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The smallest of those that are trained, at least one if there is one."""
+    chosen: list[Tensor] = []
+    elements = 0
+    for parameter in sorted({each for each in parameters if each.requires_grad}, key=Tensor.numel):
+        elements += parameter.numel()
+        if chosen and elements > MOST_ELEMENTS:
+            break
+        chosen.append(parameter)
+    return chosen
+
+
+@contextlib.contextmanager
+def resting(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, modules are in eval mode: dropout draws nothing. By the attribute: an own `train()` may do other things."""
+    trained = [module for module in modules if module.training]
+    try:
+        for module in trained:
+            module.training = False
+        yield
+    finally:
+        for module in trained:
+            module.training = True
