@@ -27,7 +27,8 @@ class Memory:
         self.live += size
         self.highest = max(self.highest, self.live)
         kept = torch.zeros(size, dtype=torch.uint8)
-        weakref.finalize(kept, self._drop, size)
+        # The storage and not the tensor: another tensor may hold the same memory.
+        weakref.finalize(kept.untyped_storage(), self._drop, size)
         return kept
 
     def _drop(self, size):

@@ -11,7 +11,7 @@ from torch import nn
 
 import farrier.torch
 from farrier.torch import attempt, guarded
-from farrier.torch.ladder import Plan
+from farrier.torch.ladder import Mode, Plan
 from farrier.torch.meter import NoMeter
 from farrier.torch.recompute import offloading
 
@@ -401,6 +401,17 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
     resumed(batch(length=10, rows=6))
     assert resumed.report().ooms == 0, "a bigger shape is planned from the needs of the others"
     assert resumed.report().split_calls == 2
+
+
+def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
+    """Seven rows planned at five run as four and three: nobody has seen five fit, nor fail."""
+    run = guard(net(), memory)
+    shape, _ = run._look_at(batch(rows=7))
+    run.learned.failed(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
+    run(batch(rows=7))
+    assert run.report().split_calls == 1
+    assert run.learned.shapes[shape.key, Mode.PLAIN].safe_rows == 4
+    assert run.learned.lines[Mode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
 
 
 def test_memory_that_says_nothing_is_retried_once_then_split(net, batch, memory):

@@ -136,6 +136,28 @@ def test_a_loss_of_independent_rows_is_split(loss_fn, batch, more, fits):
     assert [note for note in run.report().notes if "split" in note] == (losses_alone if fits == 1 else [])
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_of_half_precision_is_no_reason_and_hides_none(autocast, seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 5))
+    model = model if autocast else model.bfloat16()
+    batch = {"x": numbers(8, 6).to(model[0].weight.dtype), "y": numbers(8, 5).to(model[0].weight.dtype)}
+
+    def half(loss_fn):
+        def made(model, batch):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                return loss_fn(model, batch)
+
+        return made
+
+    run = guard(half(squares), model, 4)
+    run(batch)
+    assert run.report().split_calls == 1
+    with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
+        guard(half(contrastive), model, 4)(batch)
+
+
 def test_the_same_is_not_proved_twice():
     model, seen = perceptron(), []
 
@@ -195,6 +217,14 @@ def test_without_room_for_two_rows_the_losses_alone_are_compared():
     run = guard(squares, perceptron(), 1)
     run(rows())
     assert run.report().split_calls == 1
+
+
+def test_rows_that_say_nothing_prove_nothing():
+    run = guard(contrastive, nn.Linear(6, 5), 4)
+    silent = {"x": torch.zeros(8, 6), "y": torch.full((8, 5), torch.nan)}
+    assert run(silent).isnan()
+    with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
+        run({"x": numbers(8, 6), "y": numbers(8, 5)})
 
 
 def test_no_room_at_all_to_check_is_said():

@@ -198,11 +198,12 @@ class Guard:
         tried: list[str] = []
         rung: Rung | None = None
         while True:
+            sizes = piece_sizes(shape.rows, plan.rows)
+            plan = replace(plan, rows=max(sizes))  # Pieces are even: what is learned is the size that ran.
             measuring = not self.learned.measured(shape, plan)
             if measuring:
                 meter.restart_peak()
             began = time.perf_counter()
-            sizes = piece_sizes(shape.rows, plan.rows)
             outcome = self._attempts.run(batch, plan, sizes, entry)
             if not isinstance(outcome, Failure):
                 self._ended_well(shape, plan, rung, base, meter if measuring else None, len(sizes))
