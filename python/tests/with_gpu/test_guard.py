@@ -182,6 +182,34 @@ def test_half_precision_stays_close(cap):
     assert max(errors) < 0.15, errors
 
 
+def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
+    model = build("tiny", device="cuda", dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    batch = batch_of(model, 8, 64)
+
+    def narrow(given):
+        if given["ids"].shape[0] > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return model(given["ids"], given["labels"])
+
+    run = farrier.torch.guard(narrow, model=model, count=lambda given: (given["labels"] != IGNORED).sum())
+
+    def train(given):
+        optimizer.zero_grad(set_to_none=True)
+        loss = run(given)
+        optimizer.step()
+        return loss
+
+    policy = farrier.torch.Policy(warmups=2, gain=0.0, profile=False)
+    step = farrier.torch.step(train, model=model, optimizer=optimizer, policy=policy)
+    losses = [step(batch).item() for _ in range(8)]
+    assert losses == sorted(losses, reverse=True), "one batch over and over is learned"
+    assert step.report.captures == 0
+    assert "the guard runs 8 rows" in str(step.report)
+    assert run.report().lost == 0
+    assert run.report().split_calls == 8
+
+
 ALLOCATOR = """
 import json, farrier.torch
 choice = farrier.torch.configure_allocator()

@@ -11,6 +11,7 @@ from torch import nn
 
 import farrier.torch
 from farrier.torch import attempt, guarded
+from farrier.torch.explain import reason
 from farrier.torch.ladder import Mode, Plan
 from farrier.torch.meter import NoMeter
 from farrier.torch.recompute import offloading
@@ -481,6 +482,41 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
     helped = farrier.torch.guard(loss_fn, model=model, meter=memory, split=split, rows=lambda b: b[0].shape[0])
     helped(odd)
     assert helped.report().saved == {"split": 1}
+
+
+@pytest.mark.parametrize(("fits", "how"), [(3, "pieces of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
+def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch, fits, how):
+    model, seen = net(), []
+
+    def counted(given):
+        seen.append(len(given["x"]))
+        return squares(model, given)
+
+    run = farrier.torch.guard(counted, model=model, count=terms, meter=memory)
+    memory.limit = int(fits * ROW)
+    run(batch(rows=6))
+    model.zero_grad()
+    seen.clear()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(farrier.torch.RunsInPieces, match=f"the guard runs 6 rows of .* in {how}") as caught:
+        run(batch(rows=6))
+    assert not seen, "refused before it is tried"
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert reason(caught.value).what.startswith("the step cannot be captured: RunsInPieces: the guard runs 6 rows")
+
+
+def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
+    model, given = net(), batch(rows=6)
+    expected = whole(model, given)
+    memory.limit = 6 * ROW
+    run = guard(model, memory)
+    run(given)
+    model.zero_grad()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    check(model, run(given), expected)
+    assert run.report().calls == 1, "a capture is no step"
 
 
 def test_settings_that_make_no_sense_are_refused(net):

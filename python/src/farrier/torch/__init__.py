@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from farrier.torch.allocator import classic_pool, configure_allocator
     from farrier.torch.ballast import Ballast
     from farrier.torch.graphed import Step, step
-    from farrier.torch.guard_report import DoesNotFit, GuardReport
+    from farrier.torch.guard_report import DoesNotFit, GuardReport, RunsInPieces
     from farrier.torch.guarded import Guard, guard
     from farrier.torch.hugging_face import trainer
     from farrier.torch.lengths import Lengths
@@ -25,6 +25,7 @@ __all__ = [
     "GuardReport",
     "Lengths",
     "Policy",
+    "RunsInPieces",
     "Step",
     "classic_pool",
     "configure_allocator",
@@ -40,6 +41,7 @@ _ROOMS = {
     "GuardReport": "guard_report",
     "Lengths": "lengths",
     "Policy": "policy",
+    "RunsInPieces": "guard_report",
     "Step": "graphed",
     "classic_pool": "allocator",
     "configure_allocator": "allocator",

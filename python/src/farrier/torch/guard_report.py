@@ -89,3 +89,10 @@ class DoesNotFit(RuntimeError):
             "hint: make rows shorter, or shard the model or its optimizer; `farrier plan` says what fits where",
         ]
         super().__init__("\n".join(lines))
+
+
+class RunsInPieces(RuntimeError):
+    """A batch that the guard does not run as a whole was to be captured. A graph would need the memory of the whole."""
+
+    def __init__(self, shape: str, plan: str) -> None:
+        super().__init__(f"the guard runs {shape} in {plan}, and a graph would need memory for the whole at once")

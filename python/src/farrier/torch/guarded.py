@@ -16,7 +16,7 @@ from farrier.torch.attempt import Attempts, Count, Setting
 from farrier.torch.ballast import Ballast
 from farrier.torch.entry import Entry
 from farrier.torch.events import Events, default_events
-from farrier.torch.guard_report import DoesNotFit, GuardReport
+from farrier.torch.guard_report import DoesNotFit, GuardReport, RunsInPieces
 from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_sizes, worth_retrying
 from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
@@ -150,9 +150,9 @@ class Guard:
     def __call__(self, batch: Any) -> Tensor:
         """Forward and backward of the batch; the detached loss of the whole of it."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return self._attempts.captured(batch)
+            return self._captured(batch)
         self._counts["calls"] += 1
-        meter = self.meter = self.meter or meter_of(self._device())
+        meter = self._meter()
         self._retake_ballast(meter)
         shape, means = self._look_at(batch)
         entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
@@ -183,6 +183,24 @@ class Guard:
         """The sizes that fit, as plain values for a checkpoint; give them to `guard(learned=...)` on resuming."""
         return self.learned.to_json()
 
+    def _captured(self, batch: Any) -> Tensor:
+        """A pass within a capture, or in the rehearsal of one. What does not run whole and plainly is refused."""
+        shape, means = self._look_at(batch)
+        plan = self.learned.plan(shape, means, self._room(self._meter().allocated()))
+        if plan != means.plan(Mode.PLAIN, shape.rows):
+            raise RunsInPieces(f"{shape.rows} rows of {shape.key}", str(plan))
+        return self._attempts.captured(batch)
+
+    def _meter(self) -> Meter:
+        self.meter = self.meter or meter_of(self._device())
+        return self.meter
+
+    def _room(self, allocated_bytes: int | None) -> int | None:
+        """What is free for a call, by what the device last said of its memory."""
+        if self._capacity_bytes is None or allocated_bytes is None:
+            return None
+        return self._capacity_bytes - allocated_bytes
+
     def _climb(self, batch: Any, shape: Shape, means: Means, entry: Entry, meter: Meter) -> Tensor:
         """Attempts, from the planned one up the ladder, until one ends well or none is left."""
         base = meter.allocated()
@@ -190,7 +208,7 @@ class Guard:
         known = self.learned.measured(shape, means.plan(Mode.PLAIN, shape.rows))
         if not known or self._counts["calls"] % ASK_CAPACITY_EVERY == 0:
             self._capacity_bytes = meter.capacity()
-        room = None if self._capacity_bytes is None or base is None else self._capacity_bytes - base
+        room = self._room(base)
         plan = self.learned.plan(shape, means, room)
         if plan.rows < shape.rows and not self._may_split(batch, shape, plan, entry, meter):
             means = replace(means, split=False)
