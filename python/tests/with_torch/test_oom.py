@@ -8,6 +8,7 @@ import torch
 
 import farrier.torch
 from farrier.torch.ballast import Ballast
+from farrier.torch.meter import CudaMeter
 from farrier.torch.oom import failure_of, let_go
 
 # As torch 2.11 words it under a share of the memory.
@@ -113,6 +114,24 @@ def test_a_failed_attempt_is_gone_before_the_next(net, batch):
     run = farrier.torch.guard(loss_fn, model=model)
     run(batch())
     assert run.report().ooms >= 2
+
+
+def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monkeypatch):
+    collected = []
+
+    def refuse():
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
+    CudaMeter(torch.device("cuda")).free()
+    assert len(collected) == 1
+    gc.disable()
+    try:
+        CudaMeter(torch.device("cuda")).free()
+    finally:
+        gc.enable()
+    assert len(collected) == 1
 
 
 def test_ballast_is_taken_and_released():

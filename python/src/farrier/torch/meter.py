@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Protocol
 
@@ -84,9 +85,15 @@ class CudaMeter:
         return min(int(total * fraction), free + reserved)
 
     def free(self) -> None:
-        """Collects garbage and gives cached memory back."""
-        gc.collect()
-        torch.cuda.empty_cache()
+        """Collects garbage and gives cached memory back.
+
+        Not where collecting is switched off: a step that may become a graph does so, because torch aborts when an old pool
+        is collected while another is in use. In such a pool no memory can be given back either: torch before 2.8 raises.
+        """
+        if gc.isenabled():
+            gc.collect()
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
 
 def meter_of(device: torch.device) -> Meter:

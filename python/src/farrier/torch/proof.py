@@ -91,7 +91,7 @@ class Trial:
     _types: set[torch.dtype] = field(default_factory=set)
 
     def verdict(self) -> Verdict | None:
-        """Whether the rows of the loss are independent; None: these cannot tell, their loss is no number or has no gradient.
+        """Whether the rows of the loss are independent; None: these cannot tell, for want of a loss or of a gradient.
 
         As many rows as a piece has are expected to fit; where they do not, two; where these do not, their losses alone.
         Leaves gradients, random states and buffers as on entry.
