@@ -25,7 +25,7 @@ import torch
 
 import farrier
 import farrier.torch
-from farrier.agent import Job
+from farrier import agent
 from farrier.bench.model import IGNORED, build
 from farrier.bench.sizes import SIZES
 from farrier.peak import peak_flops
@@ -73,6 +73,8 @@ class Tokens:
                 raise SystemExit(f"the data has {len(self.tokens)} tokens, fewer than one sequence of {length + 1}")
             starts = torch.randint(0, len(self.tokens) - length, (rows,), generator=chance).tolist()
             ids = torch.stack([self.tokens[start : start + length + 1] for start in starts]).long()
+            if ids.max() >= self.vocabulary:  # On a GPU that would be an error without a place, and the end of the process.
+                raise SystemExit(f"the data has token {ids.max()}, and the model has only {self.vocabulary}")
         if torch.cuda.is_available():
             ids = ids.pin_memory()
         return {"ids": ids[:, :-1], "labels": ids[:, 1:]}
@@ -153,7 +155,13 @@ class Run:
     """Everything that trains, and that a checkpoint keeps."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
-        self.args, self.device = args, device
+        self.device = device
+        self.checkpoints = Checkpoints(args.checkpoints)
+        self.shape = [args.model, args.rows, args.length, args.seed]
+        self.found = self.checkpoints.latest()
+        if self.found is not None and self.found["shape"] != self.shape:
+            what = f"{args.checkpoints} is of a run with {self.found['shape']}, this one has {self.shape}"
+            raise SystemExit(f"{what}: give --checkpoints")
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
         self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -162,12 +170,11 @@ class Run:
             lambda batch: self.model(batch["ids"], batch["labels"]),
             model=self.model,
             count=lambda batch: (batch["labels"] != IGNORED).sum(),
+            learned=self.found.get("learned") if self.found else None,
         )
         compiled = device.type == "cuda" and not args.no_compile
         self.step = farrier.torch.step(self.whole_step, model=self.model, optimizer=self.optimizer, compile=compiled)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda at: cosine(at, args.warmup, args.steps))
-        self.checkpoints = Checkpoints(args.checkpoints)
-        self.shape = [args.model, args.rows, args.length, args.seed]
         torch.manual_seed(args.seed)
 
     def whole_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -188,18 +195,16 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
+            "learned": self.forward_backward.learned_sizes(),
             "random": random,
         }
         log.info("saved %s", self.checkpoints.save(done, state))
 
     def restore(self) -> int:
         """Puts everything back as it was, random numbers too; gives the step to go on with."""
-        state = self.checkpoints.latest()
+        state, self.found = self.found, None
         if state is None:
             return 0
-        if state["shape"] != self.shape:
-            what = f"{self.args.checkpoints} is of a run with {state['shape']}, this one has {self.shape}"
-            raise SystemExit(f"{what}: give --checkpoints")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
@@ -216,7 +221,8 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
     first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
-    job = Job(gpu=str(torch.cuda.get_device_properties(device).uuid) if gpu else None)
+    # The one that the guard speaks through, too.
+    job = agent.job(gpu=str(torch.cuda.get_device_properties(device).uuid) if gpu else None)
     job.phase("train")
     stopped: list[str] = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append("asked to stop"))

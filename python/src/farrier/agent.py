@@ -1,6 +1,6 @@
 """The job's side of the socket of the node's agent: docs/job-socket.md.
 
-    job = farrier.agent.Job()
+    job = farrier.agent.job()
     for step, batch in enumerate(batches):
         train(batch)
         job.step_end(step, tokens=batch.numel())

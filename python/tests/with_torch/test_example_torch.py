@@ -1,9 +1,15 @@
 """examples/train_torch.py: killed at any time it goes on as if it had not been."""
 
+import importlib.util
 import signal
+import struct
+import sys
 
 import pytest
-from example_torch import LINE, losses, start
+import torch
+from example_torch import LINE, ROOT, losses, start
+
+from farrier import agent
 
 
 def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
@@ -44,3 +50,48 @@ def test_a_large_model_on_the_cpu_is_refused_in_words(tmp_path, word):
     said = run.stderr.read()
     assert run.wait() == 1
     assert "needs a GPU" in said
+
+
+def test_tokens_that_the_model_does_not_have_are_refused_in_words(tmp_path):
+    data = tmp_path / "tokens.bin"
+    data.write_bytes(struct.pack("<64H", *range(60), 511, 512, 40_000, 7))
+    run = start(tmp_path / "run", "--data", str(data))
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert "the data has token 40000, and the model has only 512" in said
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The script as a module, with its own words for a command line."""
+    spec = importlib.util.spec_from_file_location("train_torch", ROOT / "examples" / "train_torch.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def words(folder, *more):
+        small = ["--device", "cpu", "--rows", "2", "--length", "16", "--steps", "3", "--checkpoints", str(folder)]
+        monkeypatch.setattr(sys, "argv", ["train_torch.py", *small, *more])
+        return module
+
+    return words
+
+
+def test_the_guard_and_the_script_are_one_job_to_the_agent(example, fake, tmp_path):
+    module = example(tmp_path)
+    assert module.train(module.arguments(), torch.device("cpu")) == 0
+    rank = fake.accept()
+    module.Run(module.arguments(), torch.device("cpu")).forward_backward.events.oom(7)
+    said = [line["type"] for line in rank.everything()]
+    assert said[0] == "hello"
+    assert said.count("step_end") == 3
+    assert said[-1] == "oom", "on the same connection"
+    assert agent.job().sent == len(said) - 1
+
+
+def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_path):
+    module = example(tmp_path)
+    module.train(module.arguments(), torch.device("cpu"))
+    resumed = module.Run(module.arguments(), torch.device("cpu"))
+    assert resumed.restore() == 3
+    assert [seen.safe_rows for seen in resumed.forward_backward.learned.shapes.values()] == [2]
