@@ -96,6 +96,17 @@ def run_way(rank, sync, place, accumulated):
     return run.report().ooms, made
 
 
+def run_ignored(rank):
+    """A layer that DDP was told to leave to the user: its gradient is the rank's own."""
+    import farrier.torch
+
+    model = make_model()
+    model._ddp_params_and_buffers_to_ignore = ["2.weight"]
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    farrier.torch.guard(Loss(wrapped, 3 if rank == 0 else 99, "forward"), model=wrapped)(make_batch(rank, 0))
+    return [parameter.grad.tolist() for parameter in wrapped.parameters()]
+
+
 def rank_main(rank, world, port, ways, results):
     sys.path.insert(0, SOURCE)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -103,7 +114,8 @@ def rank_main(rank, world, port, ways, results):
     torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
     for way in ways:
         try:
-            results.put((rank, way, *run_way(rank, *way)))
+            found = (0, [run_ignored(rank)]) if way == "ignored" else run_way(rank, *way)
+            results.put((rank, way, *found))
         except RuntimeError as error:
             results.put((rank, way, type(error).__name__, str(error)))
             os._exit(1)  # As a job ends: without waiting for the others.
@@ -143,6 +155,21 @@ def test_ranks_that_split_differently_have_the_same_gradients():
             for mine, theirs in zip(made, expected(2, 2 if accumulated else 1), strict=True):
                 mine = torch.tensor(mine, dtype=torch.float64)
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_parameters_that_ddp_ignores_are_left_alone():
+    found, waiting = run_ranks(["ignored"])
+    assert not waiting
+    made = {rank: turns[0] for rank, _way, _ooms, turns in found}
+    assert sorted(made) == [0, 1], found
+    averaged = expected(2, 1)
+    for rank, gradients in made.items():
+        model = make_model()
+        (model(make_batch(rank, 0)) ** 2).mean().backward()
+        for place, (name, parameter) in enumerate(model.named_parameters()):
+            theirs = parameter.grad if name == "2.weight" else averaged[place]
+            mine = torch.tensor(gradients[place], dtype=torch.float64)
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
 def test_a_communication_hook_is_not_passed_over_in_silence():

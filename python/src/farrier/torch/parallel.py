@@ -69,7 +69,7 @@ def average_gradients(wrapper: DistributedDataParallel) -> None:
     """Averages the gradients over the ranks, now that they are all there.
 
     A parameter without gradient on this rank, but with one on another, counts as zero here; one without anywhere stays
-    without, as in DDP.
+    without, as in DDP. Those that DDP was told to ignore are the user's own.
     """
     if getattr(wrapper, "_comm_hooks", None):
         raise TypeError(
@@ -78,7 +78,8 @@ def average_gradients(wrapper: DistributedDataParallel) -> None:
         )
     group = wrapper.process_group
     ranks = distributed.get_world_size(group)
-    parameters = [parameter for parameter in wrapper.parameters() if parameter.requires_grad]
+    ignored = wrapper.parameters_to_ignore
+    parameters = [each for name, each in wrapper.module.named_parameters() if each.requires_grad and name not in ignored]
     if not parameters:
         return
     used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
