@@ -449,11 +449,10 @@ def test_the_parts_of_a_process_share_one_job(fake):
     fake.nobody()
 
 
-def test_the_guard_s_events_go_to_the_agent(fake):
-    from farrier.torch.events import default_events
+def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
+    from farrier import agent
 
-    events = default_events()
-    events.phase("low-memory")
-    events.oom(5, rung="split", rows=3)
+    agent.phase("low-memory")
+    agent.oom(5, rung="split", rows=3)
     rank = fake.accept()
     assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]

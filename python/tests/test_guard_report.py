@@ -1,4 +1,3 @@
-from farrier.torch.events import Silence, default_events
 from farrier.torch.guard_report import DoesNotFit, GuardReport, gib
 
 
@@ -43,10 +42,3 @@ def test_what_does_not_fit_says_what_was_tried_and_what_to_do():
 def test_unknown_is_said():
     assert gib(None) == "unknown"
     assert gib(0) == "0.0 MiB"
-
-
-def test_somebody_is_always_there_to_tell():
-    events = default_events()
-    assert callable(events.oom)
-    assert callable(events.phase)
-    assert Silence().oom(None, rung="none") is None

@@ -21,7 +21,8 @@ _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 <
 
 #: PyTorch: "Tried to allocate 2.00 GiB"; XLA: "Out of memory while trying to allocate 4294967296 bytes" and, of the host
 #: client, "Out of memory allocating 4294967296 bytes".
-_AMOUNT = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
+_ASKED = re.compile(r"(?:to allocate|memory allocating)\s+([\d.]+\s*(?:bytes|[KMGT]iB))", re.IGNORECASE)
+_AMOUNT = re.compile(r"([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
 
 #: TensorFlow: "OOM when allocating tensor with shape[8,1024] and type float on /job:localhost/...".
 _TENSOR = re.compile(r"allocating tensor with shape\s*\[([\d,\s]*)\] and type (\w+)")
@@ -32,8 +33,12 @@ _TYPE_BYTES = {
 }  # fmt: skip
 
 _OF_MEMORY = re.compile(r"\bOOM\b|out of memory|failed to allocate|allocating", re.IGNORECASE)
-_OF_THE_HOST = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
-_OF_CUDA = re.compile(r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED")
+#: Words for the host's memory; and for the GPU's, in errors that have no name of their own.
+OF_THE_HOST = re.compile(r"device:CPU:|DefaultCPUAllocator|allocator cpu\b|alloc_cpu")
+OF_THE_GPU = re.compile(
+    r"(?:CUDA|HIP) out of memory|(?:CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def recognised(err: BaseException) -> OutOfMemory | None:
 
 
 def _is_oom(names: list[str], text: str) -> bool:
-    if _OF_THE_HOST.search(text):
+    if OF_THE_HOST.search(text):
         return False
     if "OutOfMemoryError" in names:  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError
         return True
@@ -66,22 +71,30 @@ def _is_oom(names: list[str], text: str) -> bool:
         return _OF_MEMORY.search(text) is not None
     if "XlaRuntimeError" in names or "JaxRuntimeError" in names:
         return "RESOURCE_EXHAUSTED" in text and _OF_MEMORY.search(text) is not None
-    return "RuntimeError" in names and _OF_CUDA.search(text) is not None
+    return "RuntimeError" in names and OF_THE_GPU.search(text) is not None
 
 
 def bytes_wanted(text: str) -> int | None:
     """How much was asked for, by the words of the error."""
-    amount = _AMOUNT.search(text)
-    if amount is not None:
-        try:
-            return int(float(amount[1]) * _UNITS[amount[2].lower()])
-        except ValueError:
-            return None
+    asked = _ASKED.search(text)
+    if asked is not None:
+        return amount(asked[1])
     tensor = _TENSOR.search(text)
     if tensor is None or tensor[2] not in _TYPE_BYTES:
         return None
     sides = [int(side) for side in tensor[1].split(",") if side.strip()]
     return math.prod(sides) * _TYPE_BYTES[tensor[2]]
+
+
+def amount(text: str) -> int | None:
+    """The bytes of `2.00 GiB` or `512 bytes`."""
+    number = _AMOUNT.fullmatch(text)
+    if number is None:
+        return None
+    try:
+        return int(float(number[1]) * _UNITS[number[2].lower()])
+    except ValueError:
+        return None
 
 
 def report(err: BaseException, job: agent.Job | None = None) -> OutOfMemory | None:

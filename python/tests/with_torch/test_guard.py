@@ -183,6 +183,15 @@ def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memo
     check(model, guard(model, memory, events=Broken())(given), expected)
 
 
+def test_the_node_s_agent_is_told_unless_somebody_else_shall_be(net, batch, memory, fake):
+    memory.limit = 3 * ROW
+    run = guard(net(), memory)
+    run(batch())
+    said = fake.accept().everything()
+    assert [line["type"] for line in said] == ["hello"] + ["oom"] * run.report().ooms
+    assert said[1]["bytes_wanted"] == 8 * 20
+
+
 def state_of(model):
     return (
         [None if p.grad is None else (p.grad, p.grad.clone()) for p in model.parameters()],

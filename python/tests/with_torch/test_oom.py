@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import farrier.torch
+from farrier import oom
 from farrier.torch.ballast import Ballast
 from farrier.torch.meter import CudaMeter
 from farrier.torch.oom import failure_of, let_go
@@ -31,6 +32,8 @@ def test_torchs_own_error_says_how_much():
         "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
+        "HIP out of memory. Tried to allocate 2.00 GiB.",
         "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
     ],
 )
@@ -38,6 +41,8 @@ def test_other_words_for_it(message):
     failure = failure_of(RuntimeError(message))
     assert failure is not None
     assert "\n" not in failure.message
+    told = oom.recognised(RuntimeError(message))
+    assert (told is None) == ("DefaultCPUAllocator" in message), "the agent hears of the GPU's memory, by the same words"
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from farrier import agent
 from farrier.torch.attempt import Attempts, Count, Setting
 from farrier.torch.ballast import Ballast
 from farrier.torch.entry import Entry
-from farrier.torch.events import Events, default_events
+from farrier.torch.events import Events
 from farrier.torch.guard_report import DoesNotFit, GuardReport, RunsInPieces
 from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_sizes, worth_retrying
 from farrier.torch.learned import Learned, Shape
@@ -116,7 +117,7 @@ def guard(
     )
     made = Guard(setting, rows=rows or row_count, split_batchnorm=split_batchnorm, floor_rows=floor_rows)
     made.ballast, made.ask_checkpoint = ballast, ask_checkpoint
-    made.events = events if events is not None else default_events()
+    made.events = events if events is not None else agent
     made.meter = meter
     if learned is not None:
         made.learned = Learned.from_json(learned)
@@ -131,7 +132,7 @@ class Guard:
         self.learned = Learned()
         self.ballast: Ballast | None = None
         self.ask_checkpoint: Callable[[str], object] | None = None
-        self.events: Events = default_events()
+        self.events: Events = agent
         self.meter: Meter | None = None
         self._attempts = Attempts(setting)
         self._walk = Walk(setting.modules)

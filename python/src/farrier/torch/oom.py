@@ -8,22 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-#: Errors that are no `torch.OutOfMemoryError` and still say that memory ran out. Lower case.
-_SAYINGS = (
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "cublas_status_alloc_failed",
-    "cudnn_status_alloc_failed",
-    "hip out of memory",
-    "defaultcpuallocator: can't allocate memory",
-    "defaultcpuallocator: not enough memory",
-)
-#: A collective that died of memory has left the other ranks alone with it: no retry on one rank mends that.
-_NEVER = ("nccl", "gloo")
+from farrier.oom import OF_THE_GPU, OF_THE_HOST, amount, bytes_wanted
 
-_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
-_ALLOCATED = re.compile(r"([\d.]+) (bytes|KiB|MiB|GiB) is allocated by PyTorch")
+#: A collective that died of memory has left the other ranks alone with it: no retry on one rank mends that.
+_OF_A_COLLECTIVE = re.compile("nccl|gloo", re.IGNORECASE)
+_ALLOCATED = re.compile(r"([\d.]+ (?:bytes|KiB|MiB|GiB)) is allocated by PyTorch")
 
 
 @dataclass(frozen=True)
@@ -39,18 +28,14 @@ def failure_of(error: BaseException) -> Failure | None:
     """What an error says of memory; None for every other error."""
     message = str(error)
     if not isinstance(error, torch.OutOfMemoryError):
-        said = message.lower()
-        if not isinstance(error, RuntimeError) or any(word in said for word in _NEVER):
+        if not isinstance(error, RuntimeError) or _OF_A_COLLECTIVE.search(message):
             return None
-        if not any(saying in said for saying in _SAYINGS):
+        # The host's memory, too: to split helps there as well.
+        if not (OF_THE_GPU.search(message) or OF_THE_HOST.search(message)):
             return None
     first_line = message.strip().splitlines()[0] if message.strip() else type(error).__name__
-    return Failure(first_line, _bytes(_WANTED, message), _bytes(_ALLOCATED, message))
-
-
-def _bytes(pattern: re.Pattern[str], message: str) -> int | None:
-    found = pattern.search(message)
-    return int(float(found[1]) * _UNITS[found[2]]) if found else None
+    allocated = _ALLOCATED.search(message)
+    return Failure(first_line, bytes_wanted(message), amount(allocated[1]) if allocated else None)
 
 
 def let_go(error: BaseException) -> None:
