@@ -91,7 +91,6 @@ def measure(shard: Shard) -> dict[str, Any]:
         loss = train(stream[place % len(stream)])
     first_loss = float(loss)  # Read now: the graphs of reduce-overhead write over it.
     ready_s = time.perf_counter() - began
-    peak_before = torch.cuda.max_memory_reserved()
     torch.cuda.reset_peak_memory_stats()
     step_s = [timed_group(train, stream, shard.steps) for _ in range(shard.groups)]
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
@@ -111,7 +110,6 @@ def measure(shard: Shard) -> dict[str, Any]:
         "busy_s": bound.busy_s,
         "allocated_bytes": allocated,
         "reserved_bytes": reserved,
-        "reserved_while_starting_bytes": peak_before,
         "ready_s": ready_s,
         "loss": first_loss,
         "report": None if report is None else str(report),

@@ -123,7 +123,7 @@ impl Report {
 fn gpu_and_torch(shard: &Shard) -> (Option<String>, Option<String>) {
     match &shard.result {
         Ok(Measured::Steps(it)) => (Some(it.gpu.clone()), Some(it.torch.clone())),
-        Ok(Measured::Memory(it)) => (it.gpu.clone(), it.torch.clone()),
+        Ok(Measured::Memory(it)) => (Some(it.gpu.clone()), Some(it.torch.clone())),
         Err(_) => (None, None),
     }
 }

@@ -170,10 +170,8 @@ pub(crate) struct StepsResult {
 /// What `farrier.bench.memory` prints, as far as it is used here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct MemoryResult {
-    #[serde(default)]
-    pub(crate) gpu: Option<String>,
-    #[serde(default)]
-    pub(crate) torch: Option<String>,
+    pub(crate) gpu: String,
+    pub(crate) torch: String,
     pub(crate) model: String,
     pub(crate) variant: String,
     pub(crate) cap_gib: f64,
@@ -288,7 +286,7 @@ mod tests {
         json!({
             "gpu": "NVIDIA H200", "torch": "2.11.0", "step_s": [0.01, 0.02], "tokens": 512,
             "flops_causal": 1e9, "flops_full": 2e9, "launches": null, "launch_s": null, "busy_s": null,
-            "allocated_bytes": 1, "reserved_bytes": 2, "reserved_while_starting_bytes": 3,
+            "allocated_bytes": 1, "reserved_bytes": 2,
             "ready_s": 4.0, "loss": 10.4, "report": null, "of a later version": true
         })
     }
@@ -327,6 +325,7 @@ mod tests {
 
     fn lost(steps: &Value) -> Value {
         json!({
+            "gpu": "NVIDIA H200", "torch": "2.11.0",
             "lost": steps, "tokens": 9000, "wall_s": 1.5, "tokens_per_s": 6000.0, "finite": true, "reserved_gib": 29.5,
             "peak_gib": 28.0, "allocator": "", "variant": "cudaMallocAsync", "cap_gib": 30, "steps_asked": 60, "model": "1.4b"
         })
@@ -334,9 +333,11 @@ mod tests {
 
     #[test]
     fn lost_steps_are_read() {
-        let printed = lost(&json!([[16, 1024], [4, 4096]]));
+        let mut printed = lost(&json!([[16, 1024], [4, 4096]]));
         let Ok(Measured::Memory(result)) = measured(&stream(), &printed) else { panic!() };
         assert_eq!(result.lost, [(16, 1024), (4, 4096)]);
+        printed["gpu"] = json!(null);
+        assert!(measured(&stream(), &printed).is_err(), "it ran on some GPU");
     }
 
     #[test]

@@ -149,8 +149,8 @@ fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard 
     };
     let found = lost.map(|lost| {
         Measured::Memory(MemoryResult {
-            gpu: None,
-            torch: None,
+            gpu: "NVIDIA H200".to_owned(),
+            torch: "2.11.0".to_owned(),
             model: "1.4b".to_owned(),
             variant: variant.to_owned(),
             cap_gib,
