@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -93,6 +94,21 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     assert run.report().saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
 
 
+def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
+    batch = batch_of(model, 8, 1024)
+    base, need = whole(model, batch)[2:]
+    cap(base + int(0.6 * need))
+    run = farrier.torch.guard(  # A sum over rows of the mean over tokens, and said to be a mean.
+        lambda b: model(b["ids"], b["labels"]) * len(b["ids"]),
+        model=model,
+        count=lambda b: (b["labels"] != IGNORED).sum(),
+    )
+    with contextlib.suppress(farrier.torch.DoesNotFit):  # Recomputed it may fit.
+        run(batch)
+    assert any("give other gradients than the whole" in note for note in run.report().notes), run.report()
+    assert run.report().split_calls == 0
+
+
 def test_a_single_row_is_recomputed(model, cap):
     batch = batch_of(model, 1, 4096)
     expected = whole(model, batch)
@@ -173,6 +189,7 @@ def test_half_precision_stays_close(cap):
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)
     assert run.report().split_calls == 1
+    assert not any("split" in note for note in run.report().notes), "proved, and by gradients"
     errors = [
         ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
         for parameter, gradient in zip(model.parameters(), expected[1], strict=True)
