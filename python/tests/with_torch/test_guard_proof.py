@@ -227,15 +227,24 @@ def test_rows_that_say_nothing_prove_nothing():
         run({"x": numbers(8, 6), "y": numbers(8, 5)})
 
 
-def test_no_room_at_all_to_check_is_said():
-    model = perceptron()
+def narrow(loss_fn, model):
+    """Two rows do not even fit without gradients."""
 
-    def narrow(batch):
+    def limited(batch):
         if len(batch["x"]) > 1:
             refuse()
-        return squares(model, batch)
+        return loss_fn(model, batch)
 
-    run = farrier.torch.guard(narrow, model=model, meter=NoMeter(), recompute_modules=[])
+    return farrier.torch.guard(limited, model=model, meter=NoMeter(), recompute_modules=[])
+
+
+def test_no_room_to_check_and_no_way_to_tell_the_rows_is_not_split():
+    with pytest.raises(farrier.torch.DoesNotFit, match="8 x 8 is that of the rows cannot be told"):
+        narrow(masked, nn.Linear(6, 6))(MASK)
+
+
+def test_no_room_at_all_to_check_is_said():
+    run = narrow(squares, perceptron())
     run(rows())
     assert run.report().split_calls == 1
     assert any("without a check" in note for note in run.report().notes)

@@ -23,7 +23,7 @@ from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of
 from farrier.torch.parallel import synchronising
 from farrier.torch.recompute import uncompiled
-from farrier.torch.split import leaves
+from farrier.torch.split import leaves, pieces_of
 
 #: What the losses of torch and Hugging Face leave out of the mean, unless they are told otherwise.
 IGNORED = -100
@@ -54,7 +54,7 @@ def objection(setting: Setting, batch: Any, parameters: Sequence[Tensor]) -> str
         return "not split: parameters have hooks (Tensor.register_hook), which would see the gradients of pieces"
     if steps_in_backward(parameters):
         return "not split: parameters have hooks that run once a gradient is there (an optimizer in backward)"
-    if setting.mean and setting.count is None and any(_ignores(leaf) for leaf in leaves(batch)):
+    if setting.mean and setting.count is None and any(map(_ignores, tensors_of(batch))):
         return (
             f"not split: the batch has labels of {IGNORED}, which are left out of the mean: rows do not weigh the same; "
             f'give count=, such as `lambda batch: (batch["labels"] != {IGNORED}).sum()`'
@@ -62,10 +62,13 @@ def objection(setting: Setting, batch: Any, parameters: Sequence[Tensor]) -> str
     return None
 
 
-def _ignores(leaf: Any) -> bool:
-    if not isinstance(leaf, Tensor) or leaf.dtype not in (torch.int16, torch.int32, torch.int64):
-        return False
-    return bool((leaf == IGNORED).any())
+def tensors_of(batch: Any) -> list[Tensor]:
+    """The tensors among its leaves."""
+    return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def _ignores(labels: Tensor) -> bool:
+    return labels.dtype in (torch.int16, torch.int32, torch.int64) and bool((labels == IGNORED).any())
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,13 @@ class Trial:
             self.free()
             if not isinstance(found, Failure):
                 return found
+        square = torch.Size([self.rows, self.rows])
+        if self.setting.split is pieces_of and any(leaf.shape[:2] == square for leaf in tensors_of(self.batch)):
+            return Verdict(
+                False,
+                f"not split: which dimension of {self.rows} x {self.rows} is that of the rows cannot be told, and there is "
+                "no room to try: give split= and rows=",
+            )
         return Verdict(True, "split without a check: there was no room for two rows at once")
 
     def _tried(self, count: int, backward: bool) -> Verdict | None:
