@@ -105,6 +105,8 @@ fn finding(id: u64, code: &str, subject: Subject) -> Shown {
         evidence: Vec::new(),
         first_seen: Timestamp::now(),
         last_seen: Timestamp::now(),
+        opened_in: None,
+        last_in: None,
         count: 1,
         clears: String::new(),
         cleared: None,

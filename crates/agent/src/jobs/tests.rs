@@ -107,6 +107,8 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
         evidence: Vec::new(),
         first_seen: at,
         last_seen: at,
+        opened_in: None,
+        last_in: None,
         count: 1,
         clears: String::new(),
         cleared: None,

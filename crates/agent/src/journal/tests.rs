@@ -32,6 +32,8 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
         evidence: Vec::new(),
         first_seen: at(0),
         last_seen: at(0),
+        opened_in: None,
+        last_in: None,
         count,
         clears: "nothing".to_owned(),
         cleared: None,

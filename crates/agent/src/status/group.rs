@@ -185,6 +185,8 @@ mod tests {
             evidence: Vec::new(),
             first_seen: Timestamp::UNIX_EPOCH,
             last_seen: Timestamp::UNIX_EPOCH,
+            opened_in: None,
+            last_in: None,
             count: 1,
             clears: String::new(),
             cleared: None,

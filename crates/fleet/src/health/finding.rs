@@ -42,6 +42,12 @@ pub struct Finding {
     pub first_seen: Timestamp,
     /// When it was last seen to hold.
     pub last_seen: Timestamp,
+    /// The boot in which it was opened, and when in it; none in what an older agent wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_in: Option<InBoot>,
+    /// The boot in which it was last seen to hold, and when in it; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_in: Option<InBoot>,
     /// How often it happened, or how many times it was found anew.
     pub count: u64,
     /// What would clear it, in words.
@@ -56,6 +62,16 @@ impl Finding {
     pub fn is_open(&self) -> bool {
         self.cleared.is_none()
     }
+}
+
+/// A moment of a boot: no change of the wall clock moves it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InBoot {
+    /// Which.
+    pub boot: String,
+    /// Milliseconds since it began.
+    pub steady_ms: i64,
 }
 
 /// A fault or advice.

@@ -48,7 +48,10 @@ impl Engine {
             return Subject::Gpu(gpu.clone());
         }
         let Some(address) = &seen.event.pci else { return Subject::Node };
-        self.table.at_address(address).unwrap_or_else(|| Subject::Pci(address.clone()))
+        match self.table.at_address(address) {
+            Some(gpu) => Subject::Gpu(gpu.uuid.clone()),
+            None => Subject::Pci(address.clone()),
+        }
     }
 
     /// Counts an event for every rule that it concerns. The rules that it completes.

@@ -6,7 +6,7 @@ use farrier_facts::xid::XidFacts;
 use jiff::Timestamp;
 
 use super::super::finding::{
-    Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, Severity,
+    Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, InBoot, Severity,
 };
 use super::super::observation::{Moment, Subject};
 
@@ -78,6 +78,8 @@ pub(super) struct Asked {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// The present boot.
+    boot: String,
     open: BTreeMap<Key, Open>,
     next_id: u64,
     opened: BTreeSet<Key>,
@@ -88,25 +90,34 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn restore(&mut self, findings: Vec<Finding>, next_id: u64, now: Moment) {
+    /// Goes on with these. `kept_in` is the boot in which they were kept.
+    pub(super) fn restore(
+        &mut self,
+        findings: Vec<Finding>,
+        next_id: u64,
+        (kept_in, boot): (&str, &str),
+        now: Moment,
+    ) {
         (self.next_id, self.moved) = (next_id, true);
-        for finding in findings {
-            let steady_ms = |wall: Timestamp| {
+        boot.clone_into(&mut self.boot);
+        let steady_ms = |in_boot: Option<&InBoot>, wall: Timestamp| {
+            let by_wall = || {
                 let ago_ms = now.wall.duration_since(wall).as_millis();
                 now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0)
             };
-            let last_ms = steady_ms(finding.last_seen);
-            let opened_ms = steady_ms(finding.first_seen);
+            match in_boot {
+                Some(it) if it.boot == boot => it.steady_ms.max(0),
+                // Of another boot, whatever a clock that was set meanwhile makes of it.
+                Some(_) => by_wall().min(-1),
+                None if kept_in == boot => by_wall(),
+                None => by_wall().min(-1),
+            }
+        };
+        for finding in findings {
+            let last_ms = steady_ms(finding.last_in.as_ref(), finding.last_seen);
+            let opened_ms = steady_ms(finding.opened_in.as_ref(), finding.first_seen);
             self.next_id = self.next_id.max(finding.id + 1);
             self.open.insert(Key::of(&finding), Open { finding, last_ms, opened_ms });
-        }
-    }
-
-    /// Nothing of what is open was seen in this boot, whatever a clock that was set meanwhile makes of it.
-    pub(super) fn rebooted(&mut self) {
-        for open in self.open.values_mut() {
-            open.last_ms = open.last_ms.min(-1);
-            open.opened_ms = open.opened_ms.min(-1);
         }
     }
 
@@ -152,10 +163,18 @@ impl Ledger {
         at: Moment,
         anew: bool,
     ) {
+        let in_boot = self.in_boot(at);
         if let Some(open) = self.open.get_mut(&key) {
+            // What is seen for the first time in a boot is worth a record: whoever starts anew must know it.
+            if !open.is_of_this_boot() {
+                self.updated.insert(key.clone());
+            }
             let finding = &mut open.finding;
             finding.last_seen = finding.last_seen.max(at.wall);
-            open.last_ms = open.last_ms.max(at.steady_ms);
+            if at.steady_ms >= open.last_ms {
+                open.last_ms = at.steady_ms;
+                finding.last_in = in_boot;
+            }
             let changed = finding.severity != verdict.severity
                 || finding.rule_action != verdict.action
                 || finding.text != verdict.text
@@ -191,6 +210,8 @@ impl Ledger {
             evidence,
             first_seen: at.wall,
             last_seen: at.wall,
+            opened_in: in_boot.clone(),
+            last_in: in_boot,
             count: 1,
             clears: verdict.clears,
             cleared: None,
@@ -199,6 +220,12 @@ impl Ledger {
         self.moved = true;
         self.opened.insert(key.clone());
         self.open.insert(key, Open { finding, last_ms: at.steady_ms, opened_ms: at.steady_ms });
+    }
+
+    /// A moment of the present boot; none where that is not known.
+    fn in_boot(&self, at: Moment) -> Option<InBoot> {
+        let is_known = !self.boot.is_empty();
+        is_known.then(|| InBoot { boot: self.boot.clone(), steady_ms: at.steady_ms })
     }
 
     pub(super) fn clear(&mut self, key: &Key, why: &str, now: Moment) {

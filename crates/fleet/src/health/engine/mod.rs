@@ -97,6 +97,8 @@ pub struct Engine {
     ledger: Ledger,
     /// What the driver last told of recovery.
     told: Told,
+    /// When it was last asked whose time to end has come.
+    ending_ms: Option<i64>,
     /// What recovered in this turn.
     recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
@@ -124,6 +126,7 @@ impl Engine {
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
             told: Told::default(),
+            ending_ms: None,
             recoveries: Vec::new(),
             unseen: None,
         }
@@ -131,7 +134,7 @@ impl Engine {
 
     /// Goes on from what a journal kept. `boot` is the present one: a reboot clears what it mends.
     pub fn restore(&mut self, saved: Saved, boot: &str, now: Moment) -> Vec<Change> {
-        self.ledger.restore(saved.findings, saved.next_id, now);
+        self.ledger.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
         for event in &saved.remembered {
             let ago_ms = now.wall.duration_since(event.at).as_millis();
             let ago_ms = i64::try_from(ago_ms).unwrap_or(i64::MAX / 2).max(0);
@@ -141,7 +144,6 @@ impl Engine {
         if saved.boot == boot {
             self.told.restore(saved.told, &mut self.table);
         } else {
-            self.ledger.rebooted();
             self.recovered(|_| true, "the node was rebooted", now);
             self.ledger.ask_for_no_more_reboots();
             self.unseen = Some((now.steady_ms, self.may_be_gone()));
@@ -152,7 +154,8 @@ impl Engine {
 
     /// What the batch means.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
-        let touched = self.take(now, batch);
+        let mut touched = self.take(now, batch);
+        touched.extend(self.ending(now));
         self.evaluate(&touched, now);
         let remembered = self.events(&batch.kernel, now);
         if let Some(items) = &batch.checks {
@@ -219,9 +222,16 @@ impl Engine {
         self.ledger.next_id()
     }
 
-    /// The GPUs that this boot has shown, before they are counted: what names an address finds its GPU.
-    pub fn know(&mut self, inventory: &[GpuIdentity]) {
+    /// The GPUs that this boot has shown, before they are counted, and those that left the list in it: what names
+    /// an address finds its GPU.
+    pub fn know(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
+        self.table.set_inventory(left);
         self.table.set_inventory(inventory);
+    }
+
+    /// The GPU at a PCI address; where none is listed there, the last that was in this boot.
+    pub fn gpu_at(&self, address: &str) -> Option<GpuUuid> {
+        self.table.at_address(address).map(|gpu| gpu.uuid.clone())
     }
 
     /// The GPUs as they were last counted.

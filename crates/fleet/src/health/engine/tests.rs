@@ -813,3 +813,115 @@ fn every_signal_that_tells_of_trouble_is_watched() {
         assert_eq!(tells && !watched.contains(signal), is_excused, "{signal}");
     }
 }
+
+/// What a journal has of an engine that runs in boot `a`.
+fn started(saved: Saved, now: Moment) -> Engine {
+    let mut engine = engine();
+    engine.restore(saved, "a", now);
+    engine
+}
+
+#[test]
+fn a_clock_that_was_set_makes_nothing_a_matter_of_another_boot() {
+    let lost = |value| sample(gpu(0), Signal::GpuLost, value);
+    let mut first = started(of_boot(Vec::new(), "a"), at(0));
+    first.observe(at(10), &nvlink_fatal(at(10), "a"));
+    first.observe(at(11), &lost(1.0));
+    first.observe(at(12), &xid(31, "0000:1d:00", at(12), "a"));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    assert_eq!(findings.len(), 3);
+    // It was ten hours behind, and is set; then the agent is started anew.
+    let set = |seconds: i64| Moment { wall: at(seconds + 36_000).wall, ..at(seconds) };
+    let mut second = started(of_boot(findings, "a"), set(20));
+    let changes = second.observe(set(21), &lost(1.0)).changes;
+    assert!(changes.is_empty(), "nobody rebooted the node: {changes:?}");
+    let action =
+        |engine: &Engine| engine.findings().find(|it| it.code == "gpu.lost").unwrap().action;
+    assert_eq!(action(&second), Action::RebootNode);
+    assert!(second.observe(set(3611), &Batch::default()).changes.is_empty(), "nor was it quiet");
+    let over = second.observe(set(3612), &Batch::default()).changes;
+    let over: Vec<&str> = over.iter().map(|it| it.finding().detail.as_str()).collect();
+    assert_eq!(over, ["Xid 31"]);
+    assert!(second.observe(set(90_000), &Batch::default()).changes.is_empty());
+}
+
+#[test]
+fn what_an_older_agent_kept_goes_by_the_wall_clock() {
+    let mut first = started(of_boot(Vec::new(), "a"), at(0));
+    first.observe(at(12), &xid(31, "0000:1d:00", at(12), "a"));
+    let strip = |finding: &Finding| Finding { opened_in: None, last_in: None, ..finding.clone() };
+    let findings: Vec<Finding> = first.findings().map(strip).collect();
+    let text = serde_json::to_string(&findings).unwrap();
+    assert!(!text.contains("_in\""), "{text}");
+    let mut second = started(of_boot(findings, "a"), at(20));
+    assert!(second.observe(at(3611), &Batch::default()).changes.is_empty());
+    assert_eq!(second.observe(at(3612), &Batch::default()).changes.len(), 1);
+}
+
+#[test]
+fn what_still_holds_after_a_reboot_is_kept_as_seen_in_that_boot() {
+    let replays = |value| {
+        let mut batch = sample(gpu(0), Signal::GpuPcieReplays, value);
+        batch.samples.extend(sample(gpu(0), Signal::GpuPcieReplayLimit, 8.0).samples);
+        batch
+    };
+    let mut first = started(of_boot(Vec::new(), "a"), at(0));
+    first.observe(at(0), &replays(0.0));
+    first.observe(at(60), &replays(100.0));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let mut second = engine();
+    second.restore(of_boot(findings, "a"), "b", of_second_boot(20));
+    let mut changes = Vec::new();
+    for turn in 2..20_i32 {
+        let when = of_second_boot(i64::from(turn) * 10);
+        changes.extend(second.observe(when, &replays(100.0 * f64::from(turn))).changes);
+    }
+    assert_eq!(codes(&changes), [("updated", "gpu.pcie-replays".to_owned())], "once a boot");
+    let kept = changes[0].finding().clone();
+    let mut third = engine();
+    third.restore(of_boot(vec![kept], "b"), "b", of_second_boot(200));
+    for turn in 21..300 {
+        third.observe(of_second_boot(turn * 10), &replays(2000.0));
+    }
+    assert_eq!(third.findings().count(), 1, "it was seen in this boot and waits for the next");
+}
+
+#[test]
+fn a_finding_is_over_when_its_time_is_and_not_with_the_next_value() {
+    let mut engine = engine();
+    let stuck = |value| sample(gpu(0), Signal::NodeCallsStuck, value);
+    engine.observe(at(0), &stuck(1.0));
+    engine.observe(at(5), &stuck(0.0));
+    assert!(engine.observe(at(14), &Batch::default()).changes.is_empty());
+    let over = engine.observe(at(15), &Batch::default()).changes;
+    assert_eq!(codes(&over), [("cleared", "driver.unresponsive".to_owned())]);
+    assert!(engine.findings().next().is_none());
+}
+
+#[test]
+fn a_gpu_that_left_the_list_is_still_the_one_at_its_address() {
+    let mut engine = engine();
+    let counted =
+        |listed: &[GpuIdentity]| Batch { inventory: Some(listed.to_vec()), ..Batch::default() };
+    let line = |when| Batch { inventory: None, ..xid(79, "0000:1c:00", when, "a") };
+    engine.observe(at(0), &counted(&inventory()));
+    engine.observe(at(1), &line(at(1)));
+    let mut without = inventory();
+    let left = without.remove(1);
+    engine.observe(at(2), &counted(&without));
+    engine.observe(at(3), &counted(&without));
+    engine.observe(at(4), &line(at(4)));
+    let found: Vec<_> = engine.findings().map(|it| (it.subject.clone(), it.count)).collect();
+    assert_eq!(found, [(gpu(1), 2)]);
+    assert_eq!(engine.gpu_at("0000:1c:00"), Some(left.uuid.clone()));
+    // Where another stands there now it is that one's.
+    let mut other = inventory();
+    other[1].uuid = GpuUuid("GPU-new".to_owned());
+    engine.observe(at(5), &counted(&other));
+    assert_eq!(engine.gpu_at("0000:1c:00.0"), Some(GpuUuid("GPU-new".to_owned())));
+    // An agent that starts anew is told.
+    let mut second = super::tests::engine();
+    second.know(&without, &[left]);
+    second.observe(at(6), &line(at(6)));
+    assert_eq!(second.findings().next().unwrap().subject, gpu(1));
+}

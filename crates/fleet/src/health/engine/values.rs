@@ -16,6 +16,9 @@ use super::{Engine, Recovery};
 const IN_VAIN: &str =
     "The node was rebooted since, and it is still so: another reboot does not mend it.";
 
+/// How often it is asked whose time to end has come: every watch is looked at.
+const ENDING_EVERY_MS: i64 = 1000;
+
 /// What the clauses of a rule come to for one subject.
 struct Tried {
     place: usize,
@@ -126,6 +129,21 @@ impl Engine {
                 self.settle(*at, it, now);
             }
         }
+    }
+
+    /// Rules with a finding whose time to end has come: no new value is needed for what has not held for long enough.
+    /// What is measured over a window waits for its next value.
+    pub(super) fn ending(&mut self, now: Moment) -> BTreeSet<usize> {
+        if self.ending_ms.is_some_and(|asked| now.steady_ms - asked < ENDING_EVERY_MS) {
+            return BTreeSet::new();
+        }
+        self.ending_ms = Some(now.steady_ms);
+        let due = |((at, _), watch): (&(usize, usize), &Watch)| {
+            let rule = self.rules.at(*at);
+            let newest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
+            (newest && watch.is_ending(rule, now.steady_ms)).then_some(*at)
+        };
+        self.watches.iter().filter_map(due).collect()
     }
 
     /// The rule over all of its subjects: peers are compared once the rest is known.
