@@ -85,6 +85,8 @@ signals! {
     GpuLost = "gpu.lost", Gpu, Flag;
     /// 1 while NVML says that the GPU needs a reset before it works again.
     GpuResetRequired = "gpu.reset_required", Gpu, Flag;
+    /// 1 while NVML lists the GPU and no call reads anything of it, for a reason that nothing else tells of.
+    GpuUnreadable = "gpu.unreadable", Gpu, Flag;
     /// What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset, 5 recover IMEX domain, 6 bus reset, 7 system reboot.
     GpuRecoveryAction = "gpu.recovery_action", Gpu, State;
     /// Temperature of the GPU.

@@ -925,3 +925,36 @@ fn a_gpu_that_left_the_list_is_still_the_one_at_its_address() {
     second.observe(at(6), &line(at(6)));
     assert_eq!(second.findings().next().unwrap().subject, gpu(1));
 }
+
+#[test]
+fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise() {
+    let unreadable = |down: Option<(Signal, Reading<f64>)>| {
+        let why = || Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+        let mut readings = vec![
+            (Signal::GpuLost, Reading::Value(0.0)),
+            (Signal::GpuTemperature, why()),
+            (Signal::GpuPower, why()),
+        ];
+        readings.extend(down);
+        let sample = |(signal, reading)| Sample { subject: gpu(1), signal, reading, note: None };
+        let samples = readings.into_iter().map(sample).collect();
+        Batch { inventory: Some(inventory()), samples, ..Batch::default() }
+    };
+    let found = |down: Option<(Signal, Reading<f64>)>| {
+        let mut engine = engine();
+        engine.observe(at(0), &sample(gpu(1), Signal::GpuTemperature, 40.0));
+        for second in 1..31 {
+            engine.observe(at(second), &unreadable(down.clone()));
+            assert!(!engine.findings().any(|it| it.code == "gpu.unreadable"), "{second}");
+        }
+        engine.observe(at(31), &unreadable(down));
+        engine.findings().any(|it| it.code == "gpu.unreadable")
+    };
+    assert!(found(None));
+    assert!(!found(Some((Signal::GpuLost, Reading::Value(1.0)))));
+    assert!(!found(Some((Signal::GpuResetRequired, Reading::Value(1.0)))));
+    assert!(!found(Some((Signal::NodeCallsStuck, Reading::Value(1.0)))));
+    let silent = Reading::Unreadable("NVML does not answer".to_owned());
+    assert!(!found(Some((Signal::GpuLost, silent))));
+    assert!(!found(Some((Signal::GpuTemperature, Reading::Value(41.0)))), "one call is enough");
+}

@@ -114,10 +114,36 @@ impl Engine {
             let single = latest(Signal::GpuPagesSingle)?;
             return Some(single.and_then(|single| double.map(|double| single + double)));
         }
+        if signal == Signal::GpuUnreadable {
+            return self.derive_unreadable(place);
+        }
         match latest(Signal::GpuSmActive) {
             Some(Reading::Absent) | None => latest(Signal::GpuUtilisation),
             measured => measured,
         }
+    }
+
+    /// Whether nothing of a GPU can be read that NVML lists. One that is lost, waits for a reset or is left alone
+    /// because a call hangs is told of as that, and where NVML itself is silent nothing is known.
+    fn derive_unreadable(&self, place: usize) -> Option<Reading<f64>> {
+        let gpu = self.table.subject(place).gpu()?;
+        if !self.table.inventory().iter().any(|it| it.uuid == *gpu) {
+            return Some(Reading::Unreadable("NVML does not list it".to_owned()));
+        }
+        let latest = |signal| self.table.latest(place, signal);
+        let told = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
+        let fails = |it: &&Reading<f64>| matches!(it, Reading::Unreadable(_));
+        if let Some(silent) = told.iter().filter_map(|it| latest(*it)).find(fails) {
+            return Some(silent.clone());
+        }
+        let is_told = told.iter().any(|it| latest(*it).and_then(Reading::value) == Some(&1.0));
+        let basic: Vec<&Reading<f64>> = BASIC.iter().filter_map(|it| latest(*it)).collect();
+        if basic.is_empty() {
+            return None;
+        }
+        let reads = basic.iter().any(|it| it.value().is_some());
+        let is_unreadable = !reads && !is_told && basic.iter().any(fails);
+        Some(Reading::Value(f64::from(u8::from(is_unreadable))))
     }
 
     /// Asks the rules that were touched.
@@ -287,14 +313,25 @@ impl Engine {
     }
 }
 
-/// The signal that follows from this one.
-fn follows(signal: Signal) -> Option<Signal> {
-    match signal {
+/// The signals that follow from this one.
+fn follows(signal: Signal) -> impl Iterator<Item = Signal> {
+    let sum = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),
         Signal::GpuPagesSingle | Signal::GpuPagesDouble => Some(Signal::GpuPages),
         _ => None,
-    }
+    };
+    let is_basic = BASIC.contains(&signal) || signal == Signal::GpuLost;
+    sum.into_iter().chain(is_basic.then_some(Signal::GpuUnreadable))
 }
+
+/// What every GPU tells of itself within ten seconds.
+const BASIC: [Signal; 5] = [
+    Signal::GpuTemperature,
+    Signal::GpuPower,
+    Signal::GpuClockSm,
+    Signal::GpuUtilisation,
+    Signal::GpuMemoryUsed,
+];
 
 fn key(rule: &Rule, subject: &Subject) -> Key {
     Key { code: rule.code.clone(), detail: String::new(), subject: subject.clone() }

@@ -406,3 +406,23 @@ fn a_gpu_that_calls_hang_about_is_left_alone_for_a_while() {
     assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
     assert_eq!(test.world.alive.get(), 1);
 }
+
+#[test]
+fn of_each_gpu_that_answers_it_is_said_once_that_no_call_is_stuck() {
+    let mut test = Test::of(&[&[Does::Answers]]);
+    let mut free = 0;
+    while test.now <= Duration::from_secs(120) {
+        let turn = test.supervisor.turn(test.now, &AtomicBool::new(false));
+        for said in &turn.said {
+            let ProbeSaid::Report(report) = said else { continue };
+            let is_free = |sample: &&Sample| {
+                let no = (sample.signal, &sample.reading);
+                sample.subject.gpu().is_some()
+                    && no == (Signal::NodeCallsStuck, &Reading::Value(0.0))
+            };
+            free += report.samples.iter().filter(is_free).count();
+        }
+        test.now = turn.again_at;
+    }
+    assert_eq!(free, 1, "an agent before this one may have said that one is");
+}
