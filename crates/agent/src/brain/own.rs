@@ -35,7 +35,7 @@ pub struct CollectorState {
 /// Why something is not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blindness {
-    /// `nvml`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
+    /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
     pub what: String,
     /// In words.
     pub why: String,
