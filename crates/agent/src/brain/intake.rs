@@ -138,6 +138,7 @@ impl Brain {
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
         self.own.messages_dropped = self.board.dropped();
+        self.own.findings_dropped = self.engine.dropped();
         self.board.forget_old(now);
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));

@@ -106,6 +106,7 @@ fn finding(id: u64, code: &str, subject: Subject) -> Shown {
         first_seen: Timestamp::now(),
         last_seen: Timestamp::now(),
         opened_in: None,
+        own_severity: None,
         last_in: None,
         count: 1,
         clears: String::new(),

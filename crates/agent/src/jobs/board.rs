@@ -198,8 +198,10 @@ impl Board {
 
     /// A finding opened or changed: whoever works on it hears that a checkpoint is wanted.
     pub(crate) fn finding(&self, now: Moment, finding: &Finding, processes: Option<&[Held]>) {
+        // Whoever calls a finding less than it is asks not to be woken, and not that work be lost.
+        let severity = finding.own_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work = finding.kind == FindingKind::Fault
-            && finding.severity >= Severity::Critical
+            && severity >= Severity::Critical
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {

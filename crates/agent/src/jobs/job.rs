@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::health::Moment;
+use farrier_fleet::health::{Moment, median};
 
 use super::protocol::{JobState, RankStep};
 
@@ -111,7 +111,8 @@ impl Job {
         let by_time = |left: &&RankStep, right: &&RankStep| {
             left.step_s.unwrap_or_default().total_cmp(&right.step_s.unwrap_or_default())
         };
-        let median = median(timed().filter_map(|step| step.step_s).collect());
+        let mut times: Vec<f64> = timed().filter_map(|step| step.step_s).collect();
+        let median = median(&mut times);
         let slowest = timed().max_by(by_time).cloned();
         let comparable = slowest.as_ref().filter(|_| timed().nth(1).is_some());
         let over = comparable.and_then(|it| it.step_s).zip(median).map(|(it, median)| it / median);
@@ -169,13 +170,6 @@ impl Job {
     pub(super) fn ranks_kept(&self) -> usize {
         self.steps.len()
     }
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
-    let upper = *values.get(middle)?;
-    Some(if odd { upper } else { f64::midpoint(values[middle - 1], upper) })
 }
 
 #[cfg(test)]

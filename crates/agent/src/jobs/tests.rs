@@ -108,6 +108,7 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
         first_seen: at,
         last_seen: at,
         opened_in: None,
+        own_severity: None,
         last_in: None,
         count: 1,
         clears: String::new(),
@@ -683,4 +684,15 @@ fn a_step_that_no_clock_measured_is_refused() {
     assert_eq!(board.jobs()[0].step, None);
     end(json!({"seconds": 0.5, "tokens": 65_536, "loss": 1e300})).unwrap();
     assert_eq!(board.jobs()[0].tokens_per_s, Some(131_072.0));
+}
+
+#[test]
+fn whoever_calls_a_finding_less_than_it_is_does_not_keep_jobs_from_saving() {
+    let board = Arc::new(Board::default());
+    let asked = board.listener();
+    let less = finding(1, "GPU-0", Severity::Warning, Action::ResetGpu);
+    board.finding(at_s(0), &less, None);
+    assert_eq!(asked(), 0);
+    board.finding(at_s(0), &Finding { own_severity: Some(Severity::Fatal), ..less }, None);
+    assert_eq!(asked(), 1);
 }

@@ -33,6 +33,7 @@ pub(crate) fn finding(id: u64, count: u64) -> Finding {
         first_seen: at(0),
         last_seen: at(0),
         opened_in: None,
+        own_severity: None,
         last_in: None,
         count,
         clears: "nothing".to_owned(),

@@ -186,6 +186,7 @@ mod tests {
             first_seen: Timestamp::UNIX_EPOCH,
             last_seen: Timestamp::UNIX_EPOCH,
             opened_in: None,
+            own_severity: None,
             last_in: None,
             count: 1,
             clears: String::new(),

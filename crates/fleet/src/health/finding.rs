@@ -25,6 +25,10 @@ pub struct Finding {
     pub kind: FindingKind,
     /// How bad.
     pub severity: Severity,
+    /// How bad it is without the configuration, where that says otherwise: what a job is asked to save does not go by who
+    /// wants to be woken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_severity: Option<Severity>,
     /// What it means, in words.
     pub text: String,
     /// What to do.

@@ -353,6 +353,8 @@ signals! {
     AgentClockSteps = "agent.clock_stepped_s", Agent, Counter;
     /// Messages of jobs that were refused or dropped.
     AgentJobMessagesDropped = "agent.job_messages_dropped", Agent, Counter;
+    /// Times that something was found while so many findings were open that there was no room for it.
+    AgentFindingsDropped = "agent.findings_dropped", Agent, Counter;
     /// Collectors that have said nothing for three times their period.
     AgentCollectorsStalled = "agent.collectors_stalled", Agent, Gauge;
     /// 1 while the configuration file on disk is the one in force.

@@ -14,6 +14,9 @@ use super::super::observation::{Moment, Subject};
 /// lines that somebody makes up.
 const OPEN_MAX: usize = 4096;
 
+/// What the agent says of itself has room all the same: that findings are dropped is one of them.
+const AGENT_ROOM: usize = 64;
+
 /// The first observation and the newest of the rest.
 const EVIDENCE_MAX: usize = 8;
 
@@ -40,6 +43,8 @@ impl Key {
 pub(super) struct Verdict {
     pub(super) kind: FindingKind,
     pub(super) severity: Severity,
+    /// Without the configuration, where that says otherwise.
+    pub(super) own_severity: Option<Severity>,
     pub(super) action: Action,
     pub(super) text: String,
     pub(super) remedy: Option<String>,
@@ -87,6 +92,8 @@ pub(super) struct Ledger {
     cleared: Vec<Finding>,
     /// Something opened or cleared since it was last asked.
     moved: bool,
+    /// Times that something was found and there was no room for it.
+    dropped: u64,
 }
 
 impl Ledger {
@@ -133,8 +140,8 @@ impl Ledger {
         }
     }
 
-    pub(super) fn next_id(&self) -> u64 {
-        self.next_id
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     pub(super) fn is_open(&self, key: &Key) -> bool {
@@ -183,6 +190,7 @@ impl Ledger {
             if anew || changed {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
+                finding.own_severity = verdict.own_severity;
                 finding.rule_action = verdict.action;
                 finding.text = verdict.text;
                 finding.remedy = verdict.remedy;
@@ -192,7 +200,9 @@ impl Ledger {
             }
             return;
         }
-        if self.open.len() >= OPEN_MAX {
+        let most = if key.subject == Subject::Agent { OPEN_MAX + AGENT_ROOM } else { OPEN_MAX };
+        if self.open.len() >= most {
+            self.dropped += 1;
             return;
         }
         let finding = Finding {
@@ -202,6 +212,7 @@ impl Ledger {
             subject: key.subject.clone(),
             kind: verdict.kind,
             severity: verdict.severity,
+            own_severity: verdict.own_severity,
             text: verdict.text,
             action: verdict.action,
             remedy: verdict.remedy,

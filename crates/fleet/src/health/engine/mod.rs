@@ -217,9 +217,9 @@ impl Engine {
         self.told.take_news(&self.table)
     }
 
-    /// The id that the next finding gets.
-    pub fn next_id(&self) -> u64 {
-        self.ledger.next_id()
+    /// Times that something was found and there was no room for another finding.
+    pub fn dropped(&self) -> u64 {
+        self.ledger.dropped()
     }
 
     /// The GPUs that this boot has shown, before they are counted, and those that left the list in it: what names
@@ -269,18 +269,21 @@ impl Engine {
         for item in items {
             let key =
                 Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
-            let severity = rule.severity.unwrap_or(item.severity);
+            let (severity, own_severity) = rule.judge(None, rule.severity.unwrap_or(item.severity));
             let action = rule.action.unwrap_or(item.action);
             let (text, clears) = (item.text.clone(), clears.clone());
             match found.entry(key) {
                 Entry::Vacant(free) => {
                     let remedy = item.remedy.clone();
-                    free.insert(Verdict { kind, severity, action, text, remedy, clears });
+                    let said =
+                        Verdict { kind, severity, own_severity, action, text, remedy, clears };
+                    free.insert(said);
                 }
                 // Several of one kind are one finding that names them all.
                 Entry::Occupied(mut taken) => {
                     let verdict = taken.get_mut();
                     verdict.severity = verdict.severity.max(severity);
+                    verdict.own_severity = verdict.own_severity.max(own_severity);
                     verdict.action = verdict.action.max(action);
                     verdict.text = format!("{}; {text}", verdict.text);
                     verdict.remedy = verdict.remedy.take().or_else(|| item.remedy.clone());
@@ -344,13 +347,20 @@ impl Engine {
             .ledger
             .iter()
             .map(|(key, _)| key)
-            .filter(|key| self.rules.get(&key.code).is_none())
+            .filter(|key| {
+                !self.rules.get(&key.code).is_some_and(|rule| !rule.passes_over(&event_of(key)))
+            })
             .cloned()
             .collect();
         for key in gone {
             self.ledger.clear(&key, "its rule is not in force any more", now);
         }
     }
+}
+
+/// `xid.48` for a finding of `Xid 48`; what is no event's code for others.
+fn event_of(key: &Key) -> String {
+    key.detail.to_ascii_lowercase().replace(' ', ".")
 }
 
 /// A state as the number that it is.

@@ -236,7 +236,6 @@ fn repeats_are_known_after_a_restart_and_a_reboot() {
         assert!(open.iter().filter(|it| it.code == "gpu.xid").count() == 1);
         saved = Saved {
             findings: open,
-            next_id: engine.next_id(),
             remembered: remembered.clone(),
             boot: boot.to_owned(),
             ..Saved::default()
@@ -396,7 +395,6 @@ fn the_drivers_word_holds_while_it_is_silent() {
 fn kept(engine: &mut Engine) -> Saved {
     Saved {
         findings: engine.findings().cloned().collect(),
-        next_id: engine.next_id(),
         told: engine.take_told(),
         boot: "a".to_owned(),
         ..Saved::default()
@@ -957,4 +955,57 @@ fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise
     let silent = Reading::Unreadable("NVML does not answer".to_owned());
     assert!(!found(Some((Signal::GpuLost, silent))));
     assert!(!found(Some((Signal::GpuTemperature, Reading::Value(41.0)))), "one call is enough");
+}
+
+fn configured(changes: &[(&str, super::super::rules::RuleOverride)]) -> Rules {
+    let changes = changes.iter().map(|(code, change)| ((*code).to_owned(), change.clone()));
+    Rules::configured(&changes.collect()).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+#[test]
+fn a_configuration_may_speak_of_one_xid_and_not_of_the_others() {
+    use super::super::rules::RuleOverride;
+    let less = RuleOverride { severity: Some(Severity::Warning), ..RuleOverride::default() };
+    let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
+    let rules = configured(&[("gpu.xid.95", less.clone()), ("gpu.xid.31", off.clone())]);
+    let facts = XidFacts::clone(&FactSet::embedded().xids);
+    let mut engine = Engine::new(rules, facts);
+    for (second, number) in [(1, 95), (2, 48), (3, 31)] {
+        engine.observe(at(second), &xid(number, "0000:1c:00", at(second), "a"));
+    }
+    let found: Vec<_> = engine
+        .findings()
+        .filter(|it| it.code == "gpu.xid")
+        .map(|it| (it.detail.as_str(), it.severity, it.own_severity))
+        .collect();
+    let expected = [
+        ("Xid 48", Severity::Critical, None),
+        ("Xid 95", Severity::Warning, Some(Severity::Fatal)),
+    ];
+    assert_eq!(found[1], expected[1]);
+    assert_eq!((found.len(), found[0].0, found[0].2), (2, expected[0].0, None));
+    // One that is passed over from now on takes its finding along; the rule itself may be off as well.
+    let changes = engine.reconfigure(configured(&[("gpu.xid.95", off.clone())]), at(4));
+    assert_eq!(codes(&changes), [("cleared", "gpu.xid".to_owned())]);
+    configured(&[("gpu.xid", off), ("gpu.xid.95", less)]);
+    let limit = RuleOverride { limit: Some(3.0), ..RuleOverride::default() };
+    for wrong in ["gpu.xid.95", "gpu.lost.95", "gpu.xid.x", "gpu.xid-app-repeated.31"] {
+        assert!(Rules::configured(&[(wrong.to_owned(), limit.clone())].into()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_there_is_no_room_for_is_counted() {
+    let mut engine = engine();
+    let lines = 5000_u32;
+    let line = |number: u32| format!("NVRM: Xid (PCI:{number:04x}:01:00): 79, pid=7, something\n");
+    let text: String = (0..lines).map(line).collect();
+    engine.observe(at(1), &logged(&text, at(1), "a"));
+    let open = engine.findings().count() as u64;
+    assert!(engine.dropped() >= u64::from(lines) - open, "{}", engine.dropped());
+    assert_eq!(open, 4096);
+    let dropped = |value| sample(Subject::Agent, Signal::AgentFindingsDropped, value);
+    engine.observe(at(2), &dropped(0.0));
+    engine.observe(at(3), &dropped(900.0));
+    assert!(engine.findings().any(|it| it.code == "agent.findings-dropped"));
 }

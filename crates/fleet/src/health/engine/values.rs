@@ -7,6 +7,7 @@ use farrier_facts::node::Reading;
 use super::super::finding::Action;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
+use super::super::series::median;
 use super::super::signal::Signal;
 use super::ledger::{Key, Open, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
@@ -197,16 +198,17 @@ impl Engine {
                 .map(|it| (it.place, it.measured[clause_at].value))
                 .collect();
             for it in tried.iter_mut().filter(|it| it.truth == Truth::Holds) {
-                let others: Vec<f64> = values
+                let mut others: Vec<f64> = values
                     .iter()
                     .filter(|(place, _)| *place != it.place)
                     .map(|(_, value)| *value)
                     .collect();
-                if others.len() < PEERS_MIN {
+                let middle = median(&mut others).filter(|_| others.len() >= PEERS_MIN);
+                let Some(middle) = middle else {
                     it.truth = Truth::HoldsNot;
                     continue;
-                }
-                let limit = median(others) * times;
+                };
+                let limit = middle * times;
                 it.measured[clause_at].limit = limit;
                 if !clause.comparison.holds(it.measured[clause_at].value, limit) {
                     it.truth = Truth::HoldsNot;
@@ -291,7 +293,9 @@ impl Engine {
                 };
                 let clears = watch::clears(rule, action, &key.subject);
                 let (kind, remedy) = (rule.kind, rule.remedy.clone());
-                let verdict = Verdict { kind, severity, action, text, remedy, clears };
+                let (severity, own_severity) = rule.judge(None, severity);
+                let verdict =
+                    Verdict { kind, severity, own_severity, action, text, remedy, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
                     self.notes.get(&(tried.place, signal)).cloned()
                 });
@@ -335,14 +339,4 @@ const BASIC: [Signal; 5] = [
 
 fn key(rule: &Rule, subject: &Subject) -> Key {
     Key { code: rule.code.clone(), detail: String::new(), subject: subject.clone() }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len().is_multiple_of(2) {
-        f64::midpoint(values[middle - 1], values[middle])
-    } else {
-        values[middle]
-    }
 }
