@@ -111,8 +111,8 @@ impl Job {
         let by_time = |left: &&RankStep, right: &&RankStep| {
             left.step_s.unwrap_or_default().total_cmp(&right.step_s.unwrap_or_default())
         };
-        let mut times: Vec<f64> = timed().filter_map(|step| step.step_s).collect();
-        let median = median(&mut times);
+        let mut steps_s: Vec<f64> = timed().filter_map(|step| step.step_s).collect();
+        let median = median(&mut steps_s);
         let slowest = timed().max_by(by_time).cloned();
         let comparable = slowest.as_ref().filter(|_| timed().nth(1).is_some());
         let over = comparable.and_then(|it| it.step_s).zip(median).map(|(it, median)| it / median);

@@ -110,12 +110,9 @@ pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> Misreading {
         r#type: Option<String>,
     }
     let names = || MESSAGES.map(|(name, _)| format!("`{name}`")).join(", ");
-    let kind = match serde_json::from_slice::<Kind>(line) {
-        Ok(kind) => kind.r#type,
-        Err(_) => {
-            let why = format!("expected one JSON object a line: {err}");
-            return Misreading { is_hello: false, why };
-        }
+    let Ok(Kind { r#type: kind }) = serde_json::from_slice(line) else {
+        let why = format!("expected one JSON object a line: {err}");
+        return Misreading { is_hello: false, why };
     };
     let known = kind.as_ref().and_then(|kind| MESSAGES.iter().find(|(name, _)| name == kind));
     let why = match (known, &kind) {

@@ -114,10 +114,9 @@ impl Ledger {
             };
             match in_boot {
                 Some(it) if it.boot == boot => it.steady_ms.max(0),
-                // Of another boot, whatever a clock that was set meanwhile makes of it.
-                Some(_) => by_wall().min(-1),
                 None if kept_in == boot => by_wall(),
-                None => by_wall().min(-1),
+                // Of another boot, whatever a clock that was set meanwhile makes of it.
+                Some(_) | None => by_wall().min(-1),
             }
         };
         for finding in findings {

@@ -348,7 +348,7 @@ impl Engine {
             .iter()
             .map(|(key, _)| key)
             .filter(|key| {
-                !self.rules.get(&key.code).is_some_and(|rule| !rule.passes_over(&event_of(key)))
+                self.rules.get(&key.code).is_none_or(|rule| rule.passes_over(&event_of(key)))
             })
             .cloned()
             .collect();
