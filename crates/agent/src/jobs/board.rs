@@ -11,7 +11,7 @@ use farrier_fleet::health::{
 use tokio::sync::mpsc::Sender;
 
 use super::client::{Client, uuid};
-use super::job::{Job, JobKey};
+use super::job::{Job, JobKey, step_problem};
 use super::protocol::{Answer, Hello, JobState, RankStep, Request, VERSION};
 use crate::brain::Held;
 
@@ -413,18 +413,4 @@ impl Inner {
 
 fn bounded(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(NAME_CHARS_MAX).collect()
-}
-
-/// A step of a week is a clock that is wrong.
-const STEP_S_MAX: f64 = 604_800.0;
-/// Tokens of one rank in one step: some million times more than any model takes.
-const TOKENS_MAX: u64 = 1_000_000_000_000_000;
-
-/// What is wrong with what a rank says of a step.
-fn step_problem(seconds: Option<f64>, tokens: Option<u64>) -> Option<String> {
-    if seconds.is_some_and(|seconds| !(0.0..=STEP_S_MAX).contains(&seconds)) {
-        return Some(format!("`seconds` of `step_end`: expected 0 to {STEP_S_MAX}"));
-    }
-    let many = tokens.is_some_and(|tokens| tokens > TOKENS_MAX);
-    many.then(|| format!("`tokens` of `step_end`: expected 0 to {TOKENS_MAX}"))
 }

@@ -324,6 +324,19 @@ fn a_signal_that_cannot_be_read_is_not_healthy_whether_or_not_a_rule_uses_it() {
 }
 
 #[test]
+fn a_gpu_whose_address_nobody_knows_is_not_healthy() {
+    let world = World::of(2);
+    world.inject(&["--gpu", "1", "error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN"]);
+    let agent = world.agent();
+    let status = agent.until(|status| {
+        let not_seen = status["not_seen"].to_string();
+        not_seen.contains("GPU 1: ") && not_seen.contains("gpu.on_bus")
+    });
+    assert_ne!(status["verdict"], "healthy", "{status:#}");
+    agent.stop();
+}
+
+#[test]
 fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
     let world = World::of(2);
     let agent = world.agent().ready();

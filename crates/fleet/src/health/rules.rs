@@ -121,8 +121,8 @@ impl Rules {
 
     fn change(&mut self, code: &str, change: &RuleOverride) -> Result<(), RulesError> {
         let Some(place) = self.rules.iter().position(|rule| rule.code == code) else {
-            if let Some((rule, event)) = self.of_event(code) {
-                return change_event(rule, event, code, change);
+            if let Some((place, event)) = self.part(code) {
+                return change_event(&mut self.rules[place], event, code, change);
             }
             let codes = self.rules.iter().map(|rule| rule.code.as_str());
             let similar = nearest(code, codes).first().map(|it| (*it).to_owned());
@@ -150,23 +150,18 @@ impl Rules {
         }
     }
 
-    /// The rule that `gpu.xid.95` is a part of, and the event's code, such as `xid.95`.
-    fn of_event(&mut self, code: &str) -> Option<(&mut Rule, String)> {
+    /// Where the rule is that `gpu.xid.95` is a part of, and the event's code, such as `xid.95`.
+    fn part(&self, code: &str) -> Option<(usize, String)> {
         let (whole, number) = code.rsplit_once('.')?;
         let number: u32 = number.parse().ok()?;
-        let rule = self.rules.iter_mut().find(|rule| rule.code == whole)?;
-        let name = rule.on.as_ref().and_then(numbered)?;
-        Some((rule, format!("{name}.{number}")))
+        let place = self.rules.iter().position(|rule| rule.code == whole)?;
+        let name = self.rules[place].on.as_ref().and_then(numbered)?;
+        Some((place, format!("{name}.{number}")))
     }
 
     /// The rule that a configuration means: by its code, or by that of one of its events, such as `gpu.xid.95`.
     pub fn meant(&self, code: &str) -> Option<&Rule> {
-        let part = || {
-            let (whole, number) = code.rsplit_once('.')?;
-            number.parse::<u32>().ok()?;
-            self.get(whole).filter(|rule| rule.on.as_ref().and_then(numbered).is_some())
-        };
-        self.get(code).or_else(part)
+        self.get(code).or_else(|| self.part(code).map(|(place, _)| self.at(place)))
     }
 
     /// All of them.

@@ -812,7 +812,7 @@ fn every_signal_that_tells_of_trouble_is_watched() {
     }
 }
 
-/// What a journal has of an engine that runs in boot `a`.
+/// An engine that goes on in boot `a`.
 fn started(saved: Saved, now: Moment) -> Engine {
     let mut engine = engine();
     engine.restore(saved, "a", now);
