@@ -242,6 +242,7 @@ impl<C: Children> Supervisor<C> {
         if let Some(inventory) = &answer.inventory {
             samples = self.seen.keep(inventory);
             self.inventory.clone_from(inventory);
+            self.forget_calls(&mut samples);
         }
         let Some(values) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
             return self.babbled(current.child, now, said);

@@ -9,7 +9,7 @@ use farrier_fleet::health::signal::Signal;
 
 use crate::nvml::watch::prober::{Children, Prober};
 use crate::nvml::watch::serve::OF_GPU;
-use crate::nvml::watch::wire::Refusal;
+use crate::nvml::watch::wire::{Refusal, UNLISTED};
 use crate::nvml::watch::{ProbeReport, ProbeSaid};
 
 use super::{BACKOFF_MAX, Leaving, Supervisor};
@@ -162,6 +162,20 @@ impl<C: Children> Supervisor<C> {
                 report.samples.push(Sample { subject, signal, reading, note: None });
             }
         }
+    }
+
+    /// Of a GPU that is not listed any more nobody knows whether a call would return.
+    pub(super) fn forget_calls(&mut self, samples: &mut Vec<Sample>) {
+        let listed = &self.inventory;
+        self.calls_known.retain(|subject| {
+            let is_listed = subject.gpu().is_none_or(|gpu| listed.iter().any(|it| it.uuid == *gpu));
+            if !is_listed {
+                let reading = Reading::Unreadable(UNLISTED.to_owned());
+                let (subject, signal) = (subject.clone(), Signal::NodeCallsStuck);
+                samples.push(Sample { subject, signal, reading, note: None });
+            }
+            is_listed
+        });
     }
 
     /// Which call is stuck, on the GPU that it is about, and that none is any more where one was.
