@@ -20,5 +20,6 @@ pub mod jobs;
 pub mod journal;
 mod notify;
 pub mod run;
+mod sight;
 pub mod state;
 pub mod status;

@@ -72,16 +72,15 @@ pub struct Values {
 const XIDS_MAX: usize = 512;
 
 impl Values {
-    /// Counts an event that is an Xid; gives it where it is known on which GPU it is.
+    /// Counts an event that is an Xid; gives it where it is known on which GPU it is. `at` says which stands at an
+    /// address.
     pub(crate) fn count_xid(
         &mut self,
-        gpus: &[GpuIdentity],
+        at: impl Fn(&str) -> Option<GpuUuid>,
         seen: &KernelEvent,
     ) -> Option<(GpuUuid, u32)> {
         let (Some(xid), Kind::Xid) = (seen.event.xid, seen.event.kind) else { return None };
-        let pci = seen.event.pci.as_deref();
-        let gpu = pci.and_then(|pci| gpus.iter().find(|gpu| gpu.stands_at(pci)));
-        let gpu = seen.gpu.clone().or_else(|| gpu.map(|gpu| gpu.uuid.clone()));
+        let gpu = seen.gpu.clone().or_else(|| seen.event.pci.as_deref().and_then(at));
         if let Some(gpu) = &gpu {
             self.last_xid.insert(gpu.clone(), xid);
         }

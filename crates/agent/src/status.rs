@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::brain::{Blindness, CollectorState, Held, Inventory, Unseen};
 use crate::jobs::JobState;
 use crate::journal::{Fold, Recovery};
+use crate::sight;
 use crate::state::{State, Values};
 use group::Known;
 
@@ -43,6 +44,15 @@ impl Verdict {
             Self::Faulty => "faulty",
             Self::Unknown => "unknown",
         }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Healthy, Self::Degraded, Self::Faulty, Self::Unknown];
+
+    /// What a running agent's node comes to, where this is not seen.
+    pub(crate) fn now(state: &State, not_seen: &[Blindness]) -> Self {
+        let findings = state.findings.iter().map(|shown| &shown.finding);
+        Self::of(findings, not_seen.is_empty() && sees_all(state))
     }
 
     fn of<'f>(findings: impl Iterator<Item = &'f Finding>, sees_all: bool) -> Self {
@@ -178,13 +188,7 @@ pub struct JournalStatus {
 impl Status {
     /// The state of a running agent, as it is now: a snapshot that nobody renews hides whatever came after it.
     pub fn of(state: &State, jobs: Vec<JobState>, now_ms: i64) -> Self {
-        let unseen: Vec<Blindness> = state
-            .blind
-            .iter()
-            .cloned()
-            .chain(state.standstill(now_ms))
-            .chain(unopened(&state.values))
-            .collect();
+        let unseen = not_seen(state, now_ms);
         let mut findings: Vec<FindingStatus> = state
             .findings
             .iter()
@@ -200,7 +204,7 @@ impl Status {
             v: VERSION,
             node: Some(state.hostname.clone()),
             at: Some(state.at.wall),
-            verdict: Verdict::of(faults(), unseen.is_empty() && sees_all(state)),
+            verdict: Verdict::now(state, &unseen),
             agent: Some(agent(state)),
             driver: values.driver.clone().filter(|_| loaded != Some(false)),
             driver_loaded: loaded,
@@ -273,13 +277,10 @@ fn sees_all(state: &State) -> bool {
     looked && checked && state.coverage.blind.is_empty()
 }
 
-/// GPUs on the bus that NVML does not open. The rule that makes a finding of it waits, because a driver opens one after the
-/// other; nobody knows of them meanwhile.
-fn unopened(values: &Values) -> Option<Blindness> {
-    let count = |signal| values.reading(&Subject::Node, signal).and_then(Reading::value).copied();
-    let (opened, on_bus) = (count(Signal::NodeGpusNvml)?, count(Signal::NodeGpusPci)?);
-    let why = format!("NVML opens {opened} of the {on_bus} GPUs on the PCI bus");
-    (opened < on_bus).then(|| Blindness { what: "gpus".to_owned(), why })
+/// What is not seen now.
+pub(crate) fn not_seen(state: &State, now_ms: i64) -> Vec<Blindness> {
+    let unread = sight::unread(&state.values);
+    state.blind.iter().cloned().chain(state.standstill(now_ms)).chain(unread).collect()
 }
 
 fn worst_first(findings: &mut [FindingStatus]) {

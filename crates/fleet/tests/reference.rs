@@ -55,6 +55,13 @@ fn reference(rules: &Rules) -> String {
         }
         text.push_str(&format!("Source ({}): {}\n", rule.origin.kind, rule.origin.line()));
     }
+    let is_set = |rule: &&Rule| rule.case.steps.iter().any(|step| step.starts_with("set "));
+    let set: Vec<String> = rules.iter().filter(is_set).map(|it| format!("`{}`", it.code)).collect();
+    text.push_str(&format!(
+        "\n## Cases that set a value\n\nEvery rule has a case that shows it fire on a simulated node. In these the case sets the value, because it is a \
+         number of the agent's own or needs a process that cannot be killed; tests of the agent drive them: {}.\n",
+        set.join(", ")
+    ));
     text.push_str("\n## The signals\n\n| signal | behaviour | meaning |\n|---|---|---|\n");
     for signal in Signal::ALL {
         let behaviour = format!("{:?}", signal.behaviour()).to_lowercase();

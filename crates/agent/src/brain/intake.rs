@@ -87,7 +87,7 @@ impl Brain {
                 let line = format!("Xid {xid} of GPU {name}, {TOLD_BY_NVML}");
                 let (gpu, boot) = (Some(gpu.clone()), self.place.boot.clone());
                 let event = KernelEvent { event, line, gpu, boot, at: now };
-                self.values.count_xid(inventory, &event);
+                self.values.count_xid(|_| None, &event);
                 batch.kernel.push(event);
             }
         }
@@ -114,9 +114,14 @@ impl Brain {
             }
             KernelLog::CaughtUp => self.own.kernel_log = Some(Ok(())),
         }
-        let inventory = batch.inventory.as_deref().unwrap_or(self.engine.inventory());
+        // What is listed now is what the engine will know when it judges the line.
+        let listed = batch.inventory.as_deref().unwrap_or_default();
+        let at = |address: &str| {
+            let listed = listed.iter().find(|gpu| gpu.stands_at(address));
+            listed.map(|gpu| gpu.uuid.clone()).or_else(|| self.engine.gpu_at(address))
+        };
         for event in &batch.kernel[from..] {
-            if let Some((gpu, xid)) = self.values.count_xid(inventory, event) {
+            if let Some((gpu, xid)) = self.values.count_xid(at, event) {
                 self.told.log(now, (gpu, xid.into()));
             }
         }
@@ -133,6 +138,7 @@ impl Brain {
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
         self.own.messages_dropped = self.board.dropped();
+        self.own.findings_dropped = self.engine.dropped();
         self.board.forget_old(now);
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use farrier_fleet::health::GpuIdentity;
+use farrier_fleet::health::{GpuIdentity, GpuUuid};
 use serde::{Deserialize, Serialize};
 
 /// The version of the file's form.
@@ -22,6 +22,9 @@ struct Form {
     /// Listed once and not now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gone: Vec<GpuIdentity>,
+    /// Those of them that left the list in this boot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    left: Vec<GpuUuid>,
 }
 
 /// The GPUs as they were last counted in this boot. A file that is lost or damaged costs no more than the names.
@@ -31,6 +34,7 @@ pub struct Inventory {
     boot: String,
     gpus: Vec<GpuIdentity>,
     gone: Vec<GpuIdentity>,
+    left: Vec<GpuUuid>,
 }
 
 impl Inventory {
@@ -41,6 +45,7 @@ impl Inventory {
             boot.clone_into(&mut kept.boot);
             let before = std::mem::take(&mut kept.gpus);
             kept.retire(before);
+            kept.left.clear();
         }
         kept
     }
@@ -51,9 +56,9 @@ impl Inventory {
         let kept =
             fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Form>(&bytes).ok());
         let kept = kept.filter(|kept| kept.v == VERSION);
-        let (boot, gpus, gone) =
-            kept.map(|kept| (kept.boot, kept.gpus, kept.gone)).unwrap_or_default();
-        Self { path, boot, gpus, gone }
+        let (boot, gpus, gone, left) =
+            kept.map(|kept| (kept.boot, kept.gpus, kept.gone, kept.left)).unwrap_or_default();
+        Self { path, boot, gpus, gone, left }
     }
 
     /// The GPUs; empty: none are known.
@@ -66,6 +71,11 @@ impl Inventory {
         &self.gone
     }
 
+    /// Those that left the list in this boot: nothing else stands where they do, as far as is known.
+    pub fn left(&self) -> Vec<GpuIdentity> {
+        self.gone.iter().filter(|gpu| self.left.contains(&gpu.uuid)).cloned().collect()
+    }
+
     /// Keeps what was counted, where it is something new.
     pub(super) fn keep(&mut self, gpus: &[GpuIdentity]) {
         if gpus.is_empty() || self.gpus == gpus {
@@ -74,7 +84,7 @@ impl Inventory {
         let before = std::mem::replace(&mut self.gpus, gpus.to_vec());
         self.retire(before);
         let (boot, gpus, gone) = (self.boot.clone(), self.gpus.clone(), self.gone.clone());
-        let form = Form { v: VERSION, boot, gpus, gone };
+        let form = Form { v: VERSION, boot, gpus, gone, left: self.left.clone() };
         let part = self.path.with_extension("part");
         let written = serde_json::to_vec(&form)
             .map_err(std::io::Error::from)
@@ -90,16 +100,18 @@ impl Inventory {
         let is_in =
             |list: &[GpuIdentity], gpu: &GpuIdentity| list.iter().any(|it| it.uuid == gpu.uuid);
         self.gone.retain(|gpu| !is_in(&before, gpu) && !is_in(&self.gpus, gpu));
-        self.gone.extend(before.into_iter().filter(|gpu| !is_in(&self.gpus, gpu)));
+        let leaving: Vec<GpuIdentity> =
+            before.into_iter().filter(|gpu| !is_in(&self.gpus, gpu)).collect();
+        self.left.extend(leaving.iter().map(|gpu| gpu.uuid.clone()));
+        self.gone.extend(leaving);
         let surplus = self.gone.len().saturating_sub(GONE_MAX);
         self.gone.drain(..surplus);
+        self.left.retain(|uuid| self.gone.iter().any(|gpu| gpu.uuid == *uuid));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use farrier_fleet::health::GpuUuid;
-
     use super::*;
 
     fn gpu(index: u32) -> GpuIdentity {
@@ -121,9 +133,11 @@ mod tests {
         assert_eq!(inventory.gone(), [gpu(1)]);
         let inventory = Inventory::open(folder.path(), "first");
         assert_eq!((inventory.gpus(), inventory.gone()), (&[gpu(0), gpu(2)][..], &[gpu(1)][..]));
+        assert_eq!(inventory.left(), [gpu(1)]);
         // Where they stand now is not known before NVML says it.
         let mut inventory = Inventory::open(folder.path(), "second");
         assert_eq!((inventory.gpus(), inventory.gone()), (&[][..], &[gpu(1), gpu(0), gpu(2)][..]));
+        assert_eq!(inventory.left(), []);
         inventory.keep(&[gpu(0), gpu(1), gpu(2)]);
         assert_eq!(inventory.gone(), []);
         assert_eq!(Inventory::last(folder.path()).gpus().len(), 3);

@@ -132,7 +132,7 @@ impl Brain {
         } = parts;
         let now = clock.now();
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
-        engine.know(inventory.gpus());
+        engine.know(inventory.gpus(), &inventory.left());
         let fold = journal.durable();
         let changes = engine.restore(fold.saved(), &place.boot, now);
         let after = fold.kernel_cursor(&place.boot);

@@ -35,7 +35,7 @@ pub struct CollectorState {
 /// Why something is not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blindness {
-    /// `nvml`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
+    /// `nvml`, `gpus`, `gpu-signals`, `kernel-log`, `journal`, `collectors`, `brain`, `agent`.
     pub what: String,
     /// In words.
     pub why: String,
@@ -66,6 +66,7 @@ pub(super) struct Own {
     pub(super) config: Result<(), String>,
     pub(super) sink_good: bool,
     pub(super) messages_dropped: u64,
+    pub(super) findings_dropped: u64,
 }
 
 impl Own {
@@ -88,6 +89,7 @@ impl Own {
             config: Ok(()),
             sink_good: true,
             messages_dropped: 0,
+            findings_dropped: 0,
         }
     }
 
@@ -125,6 +127,7 @@ impl Own {
             (Signal::AgentLogWritable, flag(self.writable.is_ok())),
             (Signal::AgentClockSteps, Reading::Value(self.stepped_s)),
             (Signal::AgentJobMessagesDropped, count(self.messages_dropped)),
+            (Signal::AgentFindingsDropped, count(self.findings_dropped)),
             (Signal::AgentCollectorsStalled, count(stalled as u64)),
             (Signal::AgentConfigGood, flag(self.config.is_ok())),
             (Signal::AgentSinkGood, flag(self.sink_good)),

@@ -33,6 +33,8 @@ pub(super) struct Passing {
     unsunk: Vec<Record>,
     /// More is owed than is kept here.
     behind: bool,
+    /// The record at which the sink failed: while it does not take that, the journal is not read for it.
+    refused: Option<Record>,
     /// A file that is new begins after this record.
     from: u64,
     failed_ms: Option<i64>,
@@ -47,6 +49,7 @@ impl Passing {
             path,
             sink: None,
             unsunk: Vec::new(),
+            refused: None,
             from: seq,
             failed_ms: None,
             retry_now: false,
@@ -65,7 +68,7 @@ impl Passing {
         }
         self.unsunk.extend(records.into_iter().filter(|record| !record.changes.is_empty()));
         if self.unsunk.len() > KEPT_MAX && !self.is_good() {
-            self.unsunk = Vec::new();
+            self.refused = self.unsunk.drain(..).next();
             self.behind = true;
         }
     }
@@ -98,11 +101,16 @@ impl Passing {
             none => none.insert(Sink::open(path, self.from, journal.durable().seq)?),
         };
         if self.behind {
+            if let Some(refused) = &self.refused {
+                sink.pass(refused)?;
+            }
             let mut passed = Ok(());
             let owed = sink.seq();
+            let refused = &mut self.refused;
             journal.each(|record| {
                 if record.seq >= owed && passed.is_ok() {
                     passed = sink.pass(record);
+                    *refused = passed.is_err().then(|| record.clone());
                 }
             })?;
             passed?;
@@ -137,6 +145,7 @@ impl Passing {
                 (_, None) => durable,
             };
             self.sink = None;
+            self.refused = None;
             self.unsunk = Vec::new();
             self.behind = path.is_some();
             if path.is_none() {
@@ -150,5 +159,45 @@ impl Passing {
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.unsunk.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::Change;
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::config::Retention;
+    use crate::crash::Crash;
+    use crate::journal::tests::finding;
+
+    #[test]
+    fn a_sink_that_takes_nothing_costs_no_reading_of_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("state");
+        let mut journal = Journal::open(&dir, Retention { days: 90, bytes: 1 << 20 }).unwrap();
+        let at = Timestamp::UNIX_EPOCH;
+        for id in 1..=3 {
+            let changes = vec![Change::Opened(finding(id, 1))];
+            journal.note(at, "boot", None, changes, Vec::new(), Vec::new());
+        }
+        journal.flush(at, &Crash::default()).unwrap();
+        let mut passing = Passing::new(Some(folder.path().join("sink.jsonl")), 0);
+        let path = folder.path().join("sink.jsonl");
+        passing.sink = Some(Sink::open(&path, 0, 3).unwrap());
+        // The file takes nothing more: it is open for reading only.
+        passing.sink.as_mut().unwrap().break_file();
+        assert!(matches!(passing.pass(&journal), Err(PassError::Sink(_))));
+        assert_eq!(passing.refused.as_ref().map(|record| record.seq), Some(1));
+        // If it were read again it would be missed.
+        let aside = folder.path().join("aside");
+        std::fs::rename(&dir, &aside).unwrap();
+        assert!(matches!(passing.pass(&journal), Err(PassError::Sink(_))));
+        std::fs::rename(&aside, &dir).unwrap();
+        passing.sink = None;
+        passing.pass(&journal).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("\"opened\"").count(), 3, "{text}");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use farrier_fleet::health::{Finding, Moment};
 
 use super::{Brain, pending};
+use crate::sight;
 use crate::state::{JournalState, Shown, State, Values};
 
 /// Ticks between two looks at what rules see and what the agent costs: both are costly to gather.
@@ -27,6 +28,8 @@ impl Brain {
             .map(|finding| Shown { finding: finding.clone(), durable: is_durable(finding) })
             .collect();
         let recovery = self.journal.recovery();
+        let mut blind = self.own.blindness(now);
+        blind.extend(sight::unseen_gpus(&self.shown_values));
         self.published.set(State {
             at: now,
             hostname: self.place.hostname.clone(),
@@ -38,7 +41,7 @@ impl Brain {
             values: Arc::clone(&self.shown_values),
             coverage: Arc::clone(&self.coverage),
             collectors: self.own.collectors(now),
-            blind: self.own.blindness(now),
+            blind,
             unseen: self.unseen.clone(),
             journal: JournalState {
                 seq: fold.seq,

@@ -590,3 +590,60 @@ fn blindness_is_shown_at_once() {
     world.turn(vec![Seen::NvmlBlind { why: "it hangs".to_owned() }], false);
     assert_eq!(world.published.get().unwrap().blind.len(), 1, "without waiting for a tick");
 }
+
+#[test]
+fn a_clock_that_was_set_and_a_restart_end_no_finding() {
+    let mut world = World::new();
+    world.line(
+        1,
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid=7, name=python3, GPU has fallen off the bus.",
+    );
+    world.line(2, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=python3, MMU Fault");
+    world.clock.wall_ms.fetch_add(36_000_000, Ordering::Relaxed);
+    world.tick();
+    world.kill();
+    world.start();
+    let details = |state: &Snapshot| -> Vec<String> {
+        let of_xid = state.findings.iter().filter(|it| it.finding.code == "gpu.xid");
+        of_xid.map(|it| it.finding.detail.clone()).collect()
+    };
+    for _ in 0..60 {
+        world.tick();
+    }
+    assert_eq!(details(&world.tick()), ["Xid 31", "Xid 79"]);
+}
+
+#[test]
+fn an_xid_of_a_gpu_that_left_the_list_is_counted_as_its_own() {
+    let uuid = GpuUuid("GPU-0".to_owned());
+    let line = "NVRM: Xid (PCI:0000:1b:00): 79, pid=7, name=python3, GPU has fallen off the bus.";
+    let mut world = World::new();
+    world.line(1, line);
+    let other = GpuIdentity {
+        uuid: GpuUuid("GPU-1".to_owned()),
+        index: 0,
+        minor: None,
+        pci: Some("0000:2b:00.0".to_owned()),
+        name: None,
+    };
+    let report = || {
+        let (collector, inventory) = (Some(Collector::NvmlSlow), Some(vec![other.clone()]));
+        Seen::Report(Report { collector, inventory, ..Report::default() })
+    };
+    world.turn(vec![report()], false);
+    world.line(2, line);
+    world.tick();
+    // Also for an agent that is started anew.
+    world.kill();
+    world.start_blind();
+    world.turn(vec![report()], false);
+    world.line(3, line);
+    let state = world.tick();
+    let found: Vec<_> = state.findings.iter().filter(|it| it.finding.code == "gpu.xid").collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        (&found[0].finding.subject, found[0].finding.count),
+        (&Subject::Gpu(uuid.clone()), 3)
+    );
+    assert_eq!(state.values.xids[&(Some(uuid), 79)], 1, "since it started");
+}

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farrier_facts::FactSet;
@@ -103,23 +102,22 @@ const HOST: [Collector; 4] =
     [Collector::HostFast, Collector::HostMedium, Collector::HostSlow, Collector::HostRare];
 
 /// Starts them all.
-pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<Vec<JoinHandle<()>>> {
+pub(crate) fn spawn(surroundings: &Surroundings) -> std::io::Result<()> {
     let known = Arc::new(Known::default());
-    let mut threads = Vec::new();
-    let mut start = |name: &str, of: &'static [Collector], run: Run| -> std::io::Result<()> {
+    let start = |name: &str, of: &'static [Collector], run: Run| -> std::io::Result<()> {
         let (surroundings, known) = (surroundings.clone(), Arc::clone(&known));
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-        threads.push(thread.spawn(move || {
+        // Nobody waits for them: one that hangs in a read must not keep the agent from ending.
+        thread.spawn(move || {
             let _ends = Ends { surroundings: &surroundings, of };
             run(&surroundings, &known);
-        })?);
+        })?;
         Ok(())
     };
     start("nvml", &NVML, nvml::run)?;
     start("kernel", &[Collector::Kernel], kernel::run)?;
     start("host", &HOST, host::run)?;
-    start("check", &[Collector::Check], check::run)?;
-    Ok(threads)
+    start("check", &[Collector::Check], check::run)
 }
 
 type Run = fn(&Surroundings, &Known);

@@ -214,7 +214,7 @@ fn rules(top: &mut Section<'_, '_>, config: &mut Config) {
                 format!("expected the code in quotes: `rules.\"{whole}\"`"),
             );
         }
-        let Some(rule) = embedded.get(code) else {
+        let Some(rule) = embedded.meant(code) else {
             let near = near(code, embedded.iter().map(|rule| rule.code.as_str()));
             let near = if near.is_empty() { "; docs/rules.md has them all" } else { &near };
             return it.problem("", line, format!("there is no such rule{near}"));

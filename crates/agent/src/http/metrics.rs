@@ -3,16 +3,18 @@
 //! A value that is not known is not there: a zero would be a lie. Labels are bounded by the node's parts, the
 //! rules, and the limits of `jobs` and `brain`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Behaviour, FindingKind, GpuUuid, Signal, Subject};
+use farrier_fleet::health::{Behaviour, Finding, FindingKind, GpuUuid, Signal, Subject};
 
 use super::dcgm;
 use super::text::{Family, Text};
 use crate::config::Metrics;
 use crate::jobs::JobState;
+use crate::sight;
 use crate::state::{Shown, State};
+use crate::status::{Verdict, not_seen};
 
 /// The whole page, as it is at `now_ms` on the clock of the snapshot.
 pub fn render(state: &State, now_ms: i64, jobs: &[JobState], config: &Metrics) -> String {
@@ -26,6 +28,7 @@ pub fn render(state: &State, now_ms: i64, jobs: &[JobState], config: &Metrics) -
     xids(state, &mut text);
     holders(state, &mut text);
     job_states(jobs, &mut text);
+    verdict(state, now_ms, &mut text);
     age(state, now_ms, &mut text);
     itself(state, &mut text);
     text.finish()
@@ -92,7 +95,7 @@ fn findings(state: &State, text: &mut Text) {
         Subject::Pci(address) => known().find(|gpu| gpu.stands_at(address)),
         subject => subject.gpu().and_then(|uuid| known().find(|gpu| gpu.uuid == *uuid)),
     };
-    let mut open: BTreeMap<[String; 5], u32> = BTreeMap::new();
+    let mut open: BTreeMap<[String; 7], u32> = BTreeMap::new();
     for Shown { finding, .. } in &state.findings {
         let kind = match finding.kind {
             FindingKind::Fault => "fault",
@@ -102,13 +105,14 @@ fn findings(state: &State, text: &mut Text) {
         let index = gpu.map(|gpu| gpu.index.to_string()).unwrap_or_default();
         let uuid = gpu.map(|gpu| gpu.uuid.0.clone()).unwrap_or_default();
         let severity = finding.severity.to_string();
-        let labels = [finding.code.clone(), severity, kind.to_owned(), index, uuid];
+        let (reason, action) = (reason(finding), finding.action.to_string());
+        let labels = [finding.code.clone(), severity, kind.to_owned(), index, uuid, reason, action];
         *open.entry(labels).or_default() += 1;
     }
-    let help = "Open findings; what is not about a GPU has empty labels for it.";
+    let help = "Open findings; what is not about a GPU has empty labels for it, and `reason` is the Xid, the item of the node's check or the kernel's message.";
     let mut family = text.family("farrier_findings", "gauge", help);
     for (values, count) in open {
-        let names = ["code", "severity", "kind", "gpu", "UUID"];
+        let names = ["code", "severity", "kind", "gpu", "UUID", "reason", "action"];
         let labels: Vec<(&str, &str)> =
             names.into_iter().zip(values.iter().map(String::as_str)).collect();
         family.value(&labels, f64::from(count));
@@ -117,6 +121,41 @@ fn findings(state: &State, text: &mut Text) {
     let mut family = text.family("farrier_findings_opened_total", "counter", help);
     for (code, count) in &state.opened {
         family.value(&[("code", code)], lossy(*count));
+    }
+}
+
+/// What tells findings of one rule apart, where there are few of it: an Xid's number, an item of the check, a message of
+/// the kernel log. The unit of a GPU that a line names is somebody's text and has no label.
+fn reason(finding: &Finding) -> String {
+    let detail = finding.detail.as_str();
+    let number = |name: &str| {
+        let number = detail.strip_prefix(name)?;
+        number.parse::<u32>().ok()
+    };
+    let is_number = number("Xid ").or_else(|| number("SXid ")).is_some();
+    let is_word = !detail.contains(char::is_whitespace);
+    if is_number || is_word { detail.to_owned() } else { String::new() }
+}
+
+/// What the node comes to: who looks only at findings takes a node that nobody sees for a healthy one.
+fn verdict(state: &State, now_ms: i64, text: &mut Text) {
+    let verdict = Verdict::now(state, &not_seen(state, now_ms));
+    let help = "1 for what the node comes to now; `unknown`: no fault is known, and not everything is seen.";
+    let mut family = text.family("farrier_node_verdict", "gauge", help);
+    for each in Verdict::ALL {
+        family.value(&[("verdict", each.name())], f64::from(u8::from(each == verdict)));
+    }
+    let rules: BTreeSet<&str> =
+        state.coverage.blind.iter().map(|(code, ..)| code.as_str()).collect();
+    let help = "Rules of which nothing is known on some part, because a signal cannot be read.";
+    text.gauge("farrier_agent_rules_blind", help, lossy(rules.len() as u64));
+    let indices = indices(state);
+    let help = "Signals of a GPU that cannot be read now; one that is lost or hangs has a finding instead.";
+    let mut family = text.family("farrier_gpu_signals_unreadable", "gauge", help);
+    let unreadable = sight::unreadable_signals(&state.values);
+    for gpu in &state.values.gpus {
+        let count = unreadable.get(&gpu.uuid).map_or(0, BTreeMap::len);
+        one(&mut family, &Subject::Gpu(gpu.uuid.clone()), &indices, lossy(count as u64));
     }
 }
 
@@ -213,7 +252,7 @@ fn itself(state: &State, text: &mut Text) {
     text.counter("farrier_agent_kernel_records_total", help, lossy(state.kernel_records));
     let help = "1 while something is not seen, by what.";
     let mut family = text.family("farrier_agent_blind", "gauge", help);
-    for what in ["nvml", "kernel-log", "journal", "collectors"] {
+    for what in ["nvml", "gpus", "kernel-log", "journal", "collectors"] {
         let blind = state.blind.iter().any(|it| it.what == what);
         family.value(&[("what", what)], f64::from(u8::from(blind)));
     }

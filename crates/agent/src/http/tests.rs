@@ -105,6 +105,9 @@ fn finding(id: u64, code: &str, subject: Subject) -> Shown {
         evidence: Vec::new(),
         first_seen: Timestamp::now(),
         last_seen: Timestamp::now(),
+        opened_in: None,
+        own_severity: None,
+        last_in: None,
         count: 1,
         clears: String::new(),
         cleared: None,
@@ -271,6 +274,61 @@ fn a_finding_names_its_gpu_and_only_gpus_that_were_listed_are_labels() {
     );
 }
 
+#[test]
+fn a_finding_says_which_xid_or_item_it_is_and_what_to_do() {
+    let mut shown = state();
+    let details = [
+        ("gpu.xid", "Xid 79", "Xid 79"),
+        ("check", "module-not-loaded-version", "module-not-loaded-version"),
+        ("gpu.xid-same-unit", "xid.13 GPC 2, TPC 3, SM 1", ""),
+    ];
+    shown.findings.clear();
+    for (id, (code, detail, _)) in (0..).zip(details) {
+        let mut open = finding(id, code, Subject::Node);
+        open.finding.detail = detail.to_owned();
+        shown.findings.push(open);
+    }
+    let config = Metrics { dcgm: false, hostname: None };
+    let (_, lines) = parse(&render(&shown, shown.at.steady_ms, &[], &config));
+    for (code, detail, reason) in details {
+        let line =
+            lines.iter().find(|line| line.1.get("code").is_some_and(|it| it == code)).unwrap();
+        let labels = (line.1["reason"].as_str(), line.1["action"].as_str());
+        assert_eq!(labels, (reason, "reboot-node"), "{detail}");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
+    let config = Metrics { dcgm: false, hostname: None };
+    let verdict = |state: &State| {
+        let (_, lines) = parse(&render(state, state.at.steady_ms, &[], &config));
+        let mut of = lines.iter().filter(|line| line.0 == "farrier_node_verdict" && line.2 > 0.0);
+        let name = of.next().unwrap().1["verdict"].clone();
+        assert!(of.next().is_none());
+        name
+    };
+    let mut shown = state();
+    assert_eq!(verdict(&shown), "faulty");
+    shown.findings.clear();
+    shown.unseen = Some(std::sync::Arc::default());
+    shown.collectors.clear();
+    shown.blind.clear();
+    shown.coverage = std::sync::Arc::default();
+    let known = |reading: Reading<f64>| {
+        let mut values = (*shown.values).clone();
+        let subject = Subject::Gpu(uuid());
+        let readings = vec![(Signal::GpuTemperature, reading)];
+        values.latest = [(subject.into(), readings.into())].into_iter().collect();
+        State { values: values.into(), ..shown.clone() }
+    };
+    assert_eq!(verdict(&known(Reading::Value(40.0))), "healthy");
+    assert_eq!(verdict(&known(Reading::Unreadable("it fails".to_owned()))), "unknown");
+    let mut late = known(Reading::Value(40.0));
+    late.blind = vec![Blindness { what: "gpus".to_owned(), why: "why".to_owned() }];
+    assert_eq!(verdict(&late), "unknown");
+}
+
 /// The words after a mark in a text.
 fn words_after<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str> {
     let word = |rest: &'t str| {
@@ -305,7 +363,7 @@ fn alerts_ask_for_metrics_and_labels_that_are_there() {
         if expr.contains("farrier_findings") {
             about_findings += 1;
             assert!(
-                ["instance", "code", "gpu", "UUID"].iter().all(|it| told.contains(it)),
+                ["instance", "code", "reason", "gpu", "UUID"].iter().all(|it| told.contains(it)),
                 "{name}"
             );
         }

@@ -62,10 +62,16 @@ impl Family<'_> {
         if !labels.is_empty() {
             out.push('}');
         }
-        // Rust writes the shortest form that reads back the same.
-        let _ = writeln!(out, " {value}");
+        // Rust writes the shortest form that reads back the same, but for three hundred noughts.
+        let _ = match value.abs() {
+            huge if huge >= HUGE && huge.is_finite() => writeln!(out, " {value:e}"),
+            _ => writeln!(out, " {value}"),
+        };
     }
 }
+
+/// Beyond it a number is written with its exponent.
+const HUGE: f64 = 1e21;
 
 fn escape(out: &mut String, text: &str, quotes: bool) {
     for letter in text.chars() {

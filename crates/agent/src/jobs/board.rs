@@ -11,7 +11,7 @@ use farrier_fleet::health::{
 use tokio::sync::mpsc::Sender;
 
 use super::client::{Client, uuid};
-use super::job::{Job, JobKey};
+use super::job::{Job, JobKey, step_problem};
 use super::protocol::{Answer, Hello, JobState, RankStep, Request, VERSION};
 use crate::brain::Held;
 
@@ -19,6 +19,8 @@ use crate::brain::Held;
 pub const CLIENTS_MAX: usize = 1024;
 /// Connections of one user who is not root: the rest stays free for others and for `farrier status`.
 pub(super) const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 2;
+/// Of either so many are kept for those who say no hello, such as `farrier status`.
+const WITHOUT_HELLO: usize = 16;
 /// Jobs that are shown and have metrics: labels are bounded.
 pub const JOBS_MAX: usize = 64;
 /// A job's name and phase are cut to this.
@@ -106,18 +108,33 @@ impl Board {
         outbox: Sender<Arc<str>>,
     ) -> Result<u64, Refusal> {
         let mut inner = self.lock();
-        if inner.clients.len() >= CLIENTS_MAX {
-            return Err(Refusal::Full);
-        }
         let same = inner.clients.values().filter(|client| client.uid == uid).count();
-        if uid != 0 && same >= CLIENTS_PER_USER_MAX {
+        if uid != 0 && same >= CLIENTS_PER_USER_MAX && !inner.let_go(|client| client.uid == uid) {
             return Err(Refusal::UserFull);
+        }
+        if inner.clients.len() >= CLIENTS_MAX && !inner.let_go(|_| true) {
+            return Err(Refusal::Full);
         }
         inner.next_id += 1;
         let id = inner.next_id;
         let client = Client::new(uid, pid, outbox);
         inner.clients.insert(id, client);
         Ok(id)
+    }
+
+    /// Whether this client may be a rank of a job: not every place is for them.
+    pub(super) fn has_room_for_rank(&self, id: u64) -> Result<(), Refusal> {
+        let inner = self.lock();
+        let Some(client) = inner.clients.get(&id) else { return Ok(()) };
+        let ranks = || inner.clients.values().filter(|it| it.job.is_some());
+        if ranks().count() >= CLIENTS_MAX - WITHOUT_HELLO {
+            return Err(Refusal::Full);
+        }
+        let same = ranks().filter(|it| it.uid == client.uid).count();
+        if client.uid != 0 && same >= CLIENTS_PER_USER_MAX - WITHOUT_HELLO {
+            return Err(Refusal::UserFull);
+        }
+        Ok(())
     }
 
     /// Lets a client go.
@@ -181,8 +198,10 @@ impl Board {
 
     /// A finding opened or changed: whoever works on it hears that a checkpoint is wanted.
     pub(crate) fn finding(&self, now: Moment, finding: &Finding, processes: Option<&[Held]>) {
+        // Whoever calls a finding less than it is asks not to be woken, and not that work be lost.
+        let severity = finding.own_severity.unwrap_or(finding.severity).max(finding.severity);
         let ends_work = finding.kind == FindingKind::Fault
-            && finding.severity >= Severity::Critical
+            && severity >= Severity::Critical
             && finding.action >= Action::ResetGpu
             && finding.subject != Subject::Agent;
         if !ends_work {
@@ -239,6 +258,20 @@ impl Board {
 }
 
 impl Inner {
+    /// Lets the oldest of these go that has said no hello, of the user who has most of them. Whether there was one.
+    fn let_go(&mut self, of: impl Fn(&Client) -> bool) -> bool {
+        let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
+        let is_idle = |client: &&Client| client.job.is_none() && of(client);
+        for client in self.clients.values().filter(is_idle) {
+            *of_user.entry(client.uid).or_default() += 1;
+        }
+        let idle = self.clients.iter().filter(|(_, client)| is_idle(client));
+        let oldest = idle.min_by_key(|(id, client)| (Reverse(of_user.get(&client.uid)), **id));
+        let oldest = oldest.map(|(id, _)| *id);
+        // Its outbox closes, and with it the connection.
+        oldest.is_some_and(|id| self.clients.remove(&id).is_some())
+    }
+
     fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), String> {
         let Hello { v, job, rank, world_size, local_world_size, gpu } = hello;
         if v == 0 {
@@ -254,6 +287,8 @@ impl Inner {
         if job.is_empty() {
             return Err("`job` is empty: a job has a name".to_owned());
         }
+        // An empty variable of the environment is none.
+        let gpu = gpu.filter(|gpu| !gpu.trim().is_empty());
         client.names(gpu.map(|gpu| uuid(&gpu)).transpose()?, self.gpus.as_deref());
         let key = (client.uid, job);
         client.rank = rank;
@@ -297,6 +332,7 @@ impl Inner {
         match request {
             Request::StepBegin { step } => client.began = Some((step, now.steady_ms)),
             Request::StepEnd { step, seconds, tokens, loss } => {
+                step_problem(seconds, tokens).map_or(Ok(()), Err)?;
                 let since = client.began.take().filter(|(began, _)| *began == step);
                 #[expect(clippy::cast_precision_loss, reason = "milliseconds of one step")]
                 let counted = since.map(|(_, began)| (now.steady_ms - began) as f64 / 1000.0);

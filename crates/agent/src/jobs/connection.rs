@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
 use super::board::Board;
-use super::protocol::{Answer, ErrorCode, Hello, Request, VERSION};
+use super::protocol::{Answer, ErrorCode, Hello, Misreading, Request, VERSION, misreading};
 use super::server::Answers;
 
 /// Answers that may wait for a client that is slow to read.
@@ -74,7 +74,11 @@ pub(super) async fn serve(
                     if let Err(end) = client.say(&mut stream, &line).await { break end; }
                     board.drained(id, moment());
                 }
-                None => break End::Gone,
+                // The board has let it go.
+                None => break End::told(
+                    ErrorCode::Full,
+                    "the place was needed, and no hello had come",
+                ),
             },
             readable = stream.readable() => {
                 if readable.is_err() { break End::Gone; }
@@ -191,7 +195,7 @@ impl Client<'_> {
             }
             self.allowed -= 1.0;
             match serde_json::from_slice::<Request>(&line) {
-                Err(err) => self.misread(stream, &line, &err).await?,
+                Err(err) => self.misread(stream, &misreading(&line, &err)).await?,
                 Ok(Request::Hello(hello)) => self.hello(stream, hello).await?,
                 Ok(request) => {
                     asked_status |= request == Request::Status;
@@ -211,6 +215,9 @@ impl Client<'_> {
     /// A hello has one answer: a welcome, or an error and the end.
     async fn hello(&mut self, stream: &mut UnixStream, hello: Hello) -> Result<(), End> {
         let v = hello.v.min(VERSION);
+        if let Err(refusal) = self.board.has_room_for_rank(self.id) {
+            return Err(End::told(ErrorCode::Full, refusal.to_string()));
+        }
         if let Err(why) = self.board.take(self.id, moment(), Request::Hello(hello)) {
             return Err(End::told(ErrorCode::BadHello, why));
         }
@@ -218,21 +225,11 @@ impl Client<'_> {
         self.say(stream, &Answer::Welcome { v }.line()).await
     }
 
-    async fn misread(
-        &mut self,
-        stream: &mut UnixStream,
-        line: &[u8],
-        err: &serde_json::Error,
-    ) -> Result<(), End> {
-        #[derive(serde::Deserialize)]
-        struct Kind<'k> {
-            r#type: &'k str,
+    async fn misread(&mut self, stream: &mut UnixStream, read: &Misreading) -> Result<(), End> {
+        if read.is_hello {
+            return Err(End::told(ErrorCode::BadHello, read.why.clone()));
         }
-        let is_hello = |kind: Kind<'_>| kind.r#type == "hello";
-        if serde_json::from_slice(line).is_ok_and(is_hello) {
-            return Err(End::told(ErrorCode::BadHello, err.to_string()));
-        }
-        self.bad_line(stream, &err.to_string()).await
+        self.bad_line(stream, &read.why).await
     }
 
     async fn bad_line(&mut self, stream: &mut UnixStream, why: &str) -> Result<(), End> {

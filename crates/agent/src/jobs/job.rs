@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::health::Moment;
+use farrier_fleet::health::{Moment, median};
 
 use super::protocol::{JobState, RankStep};
 
@@ -111,7 +111,8 @@ impl Job {
         let by_time = |left: &&RankStep, right: &&RankStep| {
             left.step_s.unwrap_or_default().total_cmp(&right.step_s.unwrap_or_default())
         };
-        let median = median(timed().filter_map(|step| step.step_s).collect());
+        let mut steps_s: Vec<f64> = timed().filter_map(|step| step.step_s).collect();
+        let median = median(&mut steps_s);
         let slowest = timed().max_by(by_time).cloned();
         let comparable = slowest.as_ref().filter(|_| timed().nth(1).is_some());
         let over = comparable.and_then(|it| it.step_s).zip(median).map(|(it, median)| it / median);
@@ -171,11 +172,18 @@ impl Job {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
-    let upper = *values.get(middle)?;
-    Some(if odd { upper } else { f64::midpoint(values[middle - 1], upper) })
+/// A step of a week is a clock that is wrong.
+const STEP_S_MAX: f64 = 604_800.0;
+/// Tokens of one rank in one step: some million times more than any model takes.
+const TOKENS_MAX: u64 = 1_000_000_000_000_000;
+
+/// What is wrong with what a rank says of a step.
+pub(super) fn step_problem(seconds: Option<f64>, tokens: Option<u64>) -> Option<String> {
+    if seconds.is_some_and(|seconds| !(0.0..=STEP_S_MAX).contains(&seconds)) {
+        return Some(format!("`seconds` of `step_end`: expected 0 to {STEP_S_MAX}"));
+    }
+    let many = tokens.is_some_and(|tokens| tokens > TOKENS_MAX);
+    many.then(|| format!("`tokens` of `step_end`: expected 0 to {TOKENS_MAX}"))
 }
 
 #[cfg(test)]

@@ -79,6 +79,50 @@ pub enum Request {
     Status,
 }
 
+/// Each message, and what it takes.
+const MESSAGES: [(&str, &str); 8] = [
+    (
+        "hello",
+        "`v` and `job`, which must be there, `rank`, `world_size`, `local_world_size` and `gpu`",
+    ),
+    ("step_begin", "`step`, a whole number, which must be there"),
+    ("step_end", "`step`, a whole number, which must be there, `seconds`, `tokens` and `loss`"),
+    ("phase", "`name`, a text, which must be there"),
+    ("oom", "`bytes_wanted`, a whole number"),
+    ("checkpoint_done", "`step`, a whole number"),
+    ("checkpoint_failed", "`message`, a text, which must be there"),
+    ("status", "nothing"),
+];
+
+/// Why a line is no message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Misreading {
+    /// It would have been a hello.
+    pub(super) is_hello: bool,
+    /// What is wrong, and what was expected.
+    pub(super) why: String,
+}
+
+/// What to tell whoever wrote a line that does not read.
+pub(super) fn misreading(line: &[u8], err: &serde_json::Error) -> Misreading {
+    #[derive(Deserialize)]
+    struct Kind {
+        r#type: Option<String>,
+    }
+    let names = || MESSAGES.map(|(name, _)| format!("`{name}`")).join(", ");
+    let Ok(Kind { r#type: kind }) = serde_json::from_slice(line) else {
+        let why = format!("expected one JSON object a line: {err}");
+        return Misreading { is_hello: false, why };
+    };
+    let known = kind.as_ref().and_then(|kind| MESSAGES.iter().find(|(name, _)| name == kind));
+    let why = match (known, &kind) {
+        (Some((name, takes)), _) => format!("`{name}`: {err}; it takes {takes}"),
+        (None, Some(_)) => format!("there is no such `type`; expected one of {}", names()),
+        (None, None) => format!("`type` is missing; expected one of {}", names()),
+    };
+    Misreading { is_hello: kind.as_deref() == Some("hello"), why }
+}
+
 /// What the agent says.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -238,6 +282,24 @@ mod tests {
         for line in text.lines().filter_map(|line| line.strip_prefix("< ")) {
             serde_json::from_str::<serde_json::Value>(line).unwrap();
         }
+    }
+
+    #[test]
+    fn whoever_writes_a_line_that_does_not_read_hears_what_was_expected() {
+        let told = |line: &str| {
+            let err = serde_json::from_str::<Request>(line).unwrap_err();
+            misreading(line.as_bytes(), &err).why
+        };
+        let types = "`hello`, `step_begin`, `step_end`, `phase`, `oom`, `checkpoint_done`, `checkpoint_failed`, `status`";
+        assert!(told("nonsense").starts_with("expected one JSON object a line: "));
+        assert_eq!(told("{}"), format!("`type` is missing; expected one of {types}"));
+        let step = told(r#"{"type":"step"}"#);
+        assert_eq!(step, format!("there is no such `type`; expected one of {types}"));
+        let ended = told(r#"{"type":"step_end"}"#);
+        assert_eq!(
+            ended,
+            "`step_end`: missing field `step`; it takes `step`, a whole number, which must be there, `seconds`, `tokens` and `loss`"
+        );
     }
 
     #[test]

@@ -107,6 +107,9 @@ fn finding(id: u64, gpu: &str, severity: Severity, action: Action) -> Finding {
         evidence: Vec::new(),
         first_seen: at,
         last_seen: at,
+        opened_in: None,
+        own_severity: None,
+        last_in: None,
         count: 1,
         clears: String::new(),
         cleared: None,
@@ -478,21 +481,28 @@ fn five_thousand_connections_leave_room_and_memory() {
 fn users_are_bounded_and_jobs_make_room() {
     let board = Board::default();
     let join = |uid| board.join(uid, None, tokio::sync::mpsc::channel(1).0);
+    let hello = |id, job: &str| {
+        board.take(id, at_s(0), request(json!({"type": "hello", "v": 1, "job": job}))).unwrap();
+    };
     for _ in 0..CLIENTS_MAX / 2 {
-        join(1000).unwrap();
+        hello(join(1000).unwrap(), "of a user");
     }
     assert!(join(1000).is_err());
     for _ in 0..CLIENTS_MAX / 2 {
-        join(0).unwrap();
+        hello(join(0).unwrap(), "of root");
     }
     assert!(join(0).is_err());
+    for id in 1..=512 {
+        board.leave(id, at_s(0));
+        join(1000).unwrap();
+    }
     for number in 0..200_u64 {
         let request: protocol::Request = serde_json::from_value(
             json!({"type": "hello", "v": 1, "job": format!("job {number} {}", "x".repeat(1000))}),
         )
         .unwrap();
         let at = at_s(i64::try_from(number).unwrap());
-        board.take(1 + number % 512, at, request).unwrap();
+        board.take(1025 + number % 512, at, request).unwrap();
     }
     let jobs = board.jobs();
     assert_eq!(jobs.len(), JOBS_MAX);
@@ -525,7 +535,7 @@ fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
     let (outbox, _inbox) = tokio::sync::mpsc::channel(1);
     let id = board.join(1000, None, outbox).unwrap();
     let hello = |gpu: &str| request(json!({"type": "hello", "v": 1, "job": "job", "gpu": gpu}));
-    for wrong in ["0", "", "GPU-", "GPU-a\u{1b}[2J", &format!("GPU-{}", "a".repeat(1000))] {
+    for wrong in ["0", "GPU-", "GPU-a\u{1b}[2J", &format!("GPU-{}", "a".repeat(1000))] {
         assert!(board.take(id, at_s(0), hello(wrong)).is_err(), "{wrong:?}");
     }
     assert!(board.jobs().is_empty());
@@ -607,4 +617,82 @@ fn a_storm_of_findings_is_told_in_one_line_and_none_is_lost() {
         lines[2].contains("\"findings\":[\"2-0\",\"3-0\",") && lines[2].contains("and 35 more"),
         "{lines:?}"
     );
+}
+
+#[test]
+fn those_who_say_nothing_make_room_and_ranks_leave_some() {
+    let board = Board::default();
+    let mut outboxes = Vec::new();
+    let mut join = |uid| {
+        let (outbox, inbox) = tokio::sync::mpsc::channel(1);
+        outboxes.push(inbox);
+        board.join(uid, None, outbox)
+    };
+    let hello = |id| {
+        let hello = request(json!({"type": "hello", "v": 1, "job": "job"}));
+        board.has_room_for_rank(id).map(|()| board.take(id, at_s(0), hello).unwrap())
+    };
+    let rank = join(1000).unwrap();
+    hello(rank).unwrap();
+    let idle = join(1000).unwrap();
+    for _ in 0..2 * CLIENTS_MAX {
+        join(1000).unwrap();
+        join(0).unwrap();
+    }
+    assert!(board.clients() <= CLIENTS_MAX);
+    assert_eq!(board.take(rank, at_s(1), request(json!({"type": "phase", "name": "x"}))), Ok(()));
+    assert_eq!(board.jobs()[0].phase.as_deref(), Some("x"), "who has said hello stays");
+    assert!(board.has_room_for_rank(idle).is_ok(), "it is gone");
+    let ranks = (0..2 * CLIENTS_MAX).filter(|_| join(0).is_ok_and(|id| hello(id).is_ok())).count();
+    assert!(ranks < CLIENTS_MAX, "{ranks}");
+    assert!(join(0).is_ok() && join(1000).is_ok(), "there is room for who asks for the status");
+}
+
+#[test]
+fn the_status_is_told_while_a_thousand_say_nothing() {
+    test(async {
+        let served = serve();
+        let mut idle = Vec::new();
+        for _ in 0..CLIENTS_MAX + 76 {
+            idle.extend(UnixStream::connect(&served.path).await.ok());
+            tokio::task::yield_now().await;
+        }
+        let mut client = Client::connect(&served).await;
+        client.send(&json!({"type": "status"})).await;
+        assert_eq!(client.hear().await.unwrap()["v"], 1);
+    });
+}
+
+#[test]
+fn a_step_that_no_clock_measured_is_refused() {
+    let board = Board::default();
+    let id = board.join(1000, None, tokio::sync::mpsc::channel(8).0).unwrap();
+    // An empty `gpu` is none.
+    let hello = json!({"type": "hello", "v": 1, "job": "job", "gpu": ""});
+    board.take(id, at_s(0), request(hello)).unwrap();
+    let end = |more: Value| {
+        let mut end = json!({"type": "step_end", "step": 1});
+        end.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        board.take(id, at_s(1), request(end))
+    };
+    for wrong in [json!({"seconds": 1e308}), json!({"seconds": -4}), json!({"seconds": 604_801})] {
+        let why = end(wrong).unwrap_err();
+        assert_eq!(why, "`seconds` of `step_end`: expected 0 to 604800");
+    }
+    let why = end(json!({"tokens": u64::MAX})).unwrap_err();
+    assert_eq!(why, "`tokens` of `step_end`: expected 0 to 1000000000000000");
+    assert_eq!(board.jobs()[0].step, None);
+    end(json!({"seconds": 0.5, "tokens": 65_536, "loss": 1e300})).unwrap();
+    assert_eq!(board.jobs()[0].tokens_per_s, Some(131_072.0));
+}
+
+#[test]
+fn whoever_calls_a_finding_less_than_it_is_does_not_keep_jobs_from_saving() {
+    let board = Arc::new(Board::default());
+    let asked = board.listener();
+    let less = finding(1, "GPU-0", Severity::Warning, Action::ResetGpu);
+    board.finding(at_s(0), &less, None);
+    assert_eq!(asked(), 0);
+    board.finding(at_s(0), &Finding { own_severity: Some(Severity::Fatal), ..less }, None);
+    assert_eq!(asked(), 1);
 }

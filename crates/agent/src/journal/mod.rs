@@ -104,8 +104,8 @@ pub struct Journal {
     segments: Vec<Segment>,
     retention: Retention,
     durable: Fold,
-    /// The state with what waits.
-    next: Fold,
+    /// The last record, with what waits.
+    seq: u64,
     waiting: Waiting,
     /// A write failed half way: what is after the last good byte has to go first.
     dirty: bool,
@@ -136,7 +136,7 @@ impl Journal {
             file: None,
             segments,
             retention,
-            next: fold.clone(),
+            seq: fold.seq,
             durable: fold,
             waiting: Waiting::default(),
             dirty: recovery.torn_bytes > 0,
@@ -210,7 +210,7 @@ impl Journal {
     ) {
         let record = Record {
             v: VERSION,
-            seq: self.next.seq + 1,
+            seq: self.seq + 1,
             at,
             boot: boot.to_owned(),
             kernel_seq,
@@ -219,7 +219,7 @@ impl Journal {
             remembered,
             told,
         };
-        self.next.apply(&record);
+        self.seq = record.seq;
         self.waiting.push(record);
     }
 
@@ -393,4 +393,4 @@ fn not_found(err: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -121,6 +121,12 @@ impl Sink {
         open != std::fs::metadata(&self.path).as_ref().map(id).ok()
     }
 
+    /// A file that takes nothing any more.
+    #[cfg(test)]
+    pub(crate) fn break_file(&mut self) {
+        self.file = File::open(&self.path).expect("it was open");
+    }
+
     /// The last record of which something was passed on.
     pub fn seq(&self) -> u64 {
         self.place.seq

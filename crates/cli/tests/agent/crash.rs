@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use farrier_agent::crash::Point;
 use serde_json::Value;
 
 use crate::world::{World, find};
-
-/// The steps, as `farrier_agent::crash` names them.
-const POINTS: [&str; 7] =
-    ["observed", "decided", "half-written", "written", "synced", "published", "sunk"];
 
 const XID_94: &str = "NVRM: Xid (PCI:0000:1b:00): 94, pid=48211, name=python3, Contained ECC error";
 
@@ -28,7 +25,7 @@ fn count(status: &Value) -> u64 {
 
 #[test]
 fn killed_at_each_step_it_finds_what_happened_once() {
-    for point in POINTS {
+    for point in Point::ALL.map(Point::name) {
         let world = World::of(1);
         let pci = gpu_address(&world);
         let line = XID_94.replace("0000:1b:00", &pci);

@@ -258,6 +258,85 @@ fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
 }
 
 #[test]
+fn a_gpu_that_hung_is_well_for_the_next_agent_once_it_answers() {
+    let world = World::of(2);
+    let quick = "[probe]\ndeadline_s = 2\navoid_s = 600\n";
+    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    let agent = world.agent().ready();
+    world.inject(&["--gpu", "0", "hang", "nvmlDeviceGetTemperature", "forever"]);
+    agent.until_found("driver.unresponsive");
+    agent.stop();
+    world.inject(&["clear"]);
+    let agent = world.agent();
+    agent.until(|status| find(status, "driver.unresponsive").is_none());
+    agent.until(|status| status["verdict"] == "healthy");
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_of_which_nothing_is_read_any_more_is_found_and_not_seen() {
+    let world = World::of(2);
+    let quick = "[rules.\"gpu.unreadable\"]\nfor_s = 5\n";
+    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    let agent = world.agent().ready();
+    world.inject(&["--gpu", "1", "error", "*", "UNKNOWN"]);
+    let why = "GPU 1: no call reads anything of it";
+    let blind = |status: &Value| status["not_seen"].to_string().contains(why);
+    let status = agent.until(blind);
+    assert_ne!(status["verdict"], "healthy", "{status:#}");
+    let (code, text) = agent.get("/healthz");
+    assert_eq!((code, text.contains(why)), (503, true), "{text}");
+    let (_, text) = agent.get("/metrics");
+    assert!(text.contains("\nfarrier_agent_blind{what=\"gpus\"} 1\n"), "{text}");
+    let found = agent.until_found("gpu.unreadable");
+    assert_eq!(found["severity"], "fatal");
+    assert_eq!(found["subject"]["gpu"], status["gpus"][1]["identity"]["uuid"]);
+    world.inject(&["clear"]);
+    agent.until(|status| status["not_seen"].as_array().is_some_and(Vec::is_empty));
+    agent.stop();
+}
+
+#[test]
+fn a_signal_that_cannot_be_read_is_not_healthy_whether_or_not_a_rule_uses_it() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    agent.until(|status| status["verdict"] == "healthy");
+    let (_, text) = agent.get("/metrics");
+    assert!(text.contains("\nfarrier_node_verdict{verdict=\"healthy\"} 1\n"), "{text}");
+    world.inject(&["--gpu", "1", "error", "nvmlDeviceGetTemperature", "UNKNOWN"]);
+    let status = agent.until(|status| status["verdict"] == "unknown");
+    let not_seen = status["not_seen"].to_string();
+    let why = "GPU 1: gpu.temperature_c cannot be read: NVML_ERROR_UNKNOWN";
+    assert!(not_seen.contains(why), "{not_seen}");
+    let (_, text) = agent.get("/metrics");
+    for line in [
+        "farrier_node_verdict{verdict=\"healthy\"} 0",
+        "farrier_node_verdict{verdict=\"unknown\"} 1",
+        "farrier_agent_blind{what=\"gpus\"} 0",
+        "farrier_agent_rules_blind 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
+    }
+    assert!(text.contains("\nfarrier_gpu_signals_unreadable{gpu=\"1\",UUID=\"GPU-"), "{text}");
+    world.inject(&["clear"]);
+    agent.until(|status| status["verdict"] == "healthy");
+    agent.stop();
+}
+
+#[test]
+fn a_gpu_whose_address_nobody_knows_is_not_healthy() {
+    let world = World::of(2);
+    world.inject(&["--gpu", "1", "error", "nvmlDeviceGetPciInfo_v3", "UNKNOWN"]);
+    let agent = world.agent();
+    let status = agent.until(|status| {
+        let not_seen = status["not_seen"].to_string();
+        not_seen.contains("GPU 1: ") && not_seen.contains("gpu.on_bus")
+    });
+    assert_ne!(status["verdict"], "healthy", "{status:#}");
+    agent.stop();
+}
+
+#[test]
 fn an_agent_that_starts_on_a_wedged_driver_shows_the_gpus_of_this_boot() {
     let world = World::of(2);
     let agent = world.agent().ready();

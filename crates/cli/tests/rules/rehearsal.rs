@@ -277,7 +277,6 @@ impl Rehearsal {
     fn reboot(&mut self) {
         let saved = Saved {
             findings: self.engine.findings().cloned().collect(),
-            next_id: self.engine.next_id(),
             remembered: self.remembered.clone(),
             boot: self.boots.to_string(),
             ..Saved::default()

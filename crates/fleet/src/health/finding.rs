@@ -25,6 +25,10 @@ pub struct Finding {
     pub kind: FindingKind,
     /// How bad.
     pub severity: Severity,
+    /// How bad it is without the configuration, where that says otherwise: what a job is asked to save does not go by who
+    /// wants to be woken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_severity: Option<Severity>,
     /// What it means, in words.
     pub text: String,
     /// What to do.
@@ -42,6 +46,12 @@ pub struct Finding {
     pub first_seen: Timestamp,
     /// When it was last seen to hold.
     pub last_seen: Timestamp,
+    /// The boot in which it was opened, and when in it; none in what an older agent wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_in: Option<InBoot>,
+    /// The boot in which it was last seen to hold, and when in it; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_in: Option<InBoot>,
     /// How often it happened, or how many times it was found anew.
     pub count: u64,
     /// What would clear it, in words.
@@ -56,6 +66,16 @@ impl Finding {
     pub fn is_open(&self) -> bool {
         self.cleared.is_none()
     }
+}
+
+/// A moment of a boot: no change of the wall clock moves it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InBoot {
+    /// Which.
+    pub boot: String,
+    /// Milliseconds since it began.
+    pub steady_ms: i64,
 }
 
 /// A fault or advice.

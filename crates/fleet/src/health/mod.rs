@@ -18,4 +18,5 @@ pub use observation::{
 };
 pub use rule::Rule;
 pub use rules::{RuleOverride, Rules, RulesError};
+pub use series::median;
 pub use signal::{Behaviour, Scope, Signal};

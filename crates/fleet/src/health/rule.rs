@@ -2,11 +2,14 @@
 
 mod form;
 
+use std::collections::BTreeMap;
+
 use farrier_facts::decode;
 use farrier_facts::origin::Origin;
 use serde::Deserialize;
 
 use super::finding::{Action, FindingKind, Severity};
+use super::rules::RuleOverride;
 use super::signal::{Scope, Signal};
 use form::{ClauseForm, LimitForm};
 
@@ -52,6 +55,12 @@ pub struct Rule {
     /// Not on GPUs whose name holds one of these.
     #[serde(default)]
     pub except_models: Vec<String>,
+    /// How bad a configuration says it is, whatever stands above.
+    #[serde(skip)]
+    pub severity_set: Option<Severity>,
+    /// What a configuration says of single events, by code such as `xid.95`.
+    #[serde(skip)]
+    pub of_event: BTreeMap<String, RuleOverride>,
     /// Who says so.
     pub origin: Origin,
     /// How to see it fire on a simulated node.
@@ -84,6 +93,18 @@ impl Rule {
             | Measure::Growth { .. } => true,
         };
         self.when.iter().any(is_of_the_past)
+    }
+
+    /// How bad it is where `own` is what rule, event or check say, and that, where a configuration says otherwise.
+    pub(super) fn judge(&self, event: Option<&str>, own: Severity) -> (Severity, Option<Severity>) {
+        let of_event = event.and_then(|event| self.of_event.get(event)).and_then(|it| it.severity);
+        let set = of_event.or(self.severity_set).unwrap_or(own);
+        (set, (set != own).then_some(own))
+    }
+
+    /// Whether a configuration passes over this event.
+    pub(super) fn passes_over(&self, event: &str) -> bool {
+        self.of_event.get(event).is_some_and(|it| it.enabled == Some(false))
     }
 
     /// Whether it applies to a GPU of this name.

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrier_facts::decode::Kind;
 use farrier_facts::names::nearest;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Action, Severity};
-use super::rule::{Limit, Measure, Rule, Same};
+use super::rule::{EventPattern, Limit, Measure, Rule, Same};
 use super::signal::Behaviour;
 
 /// The rules of this build, one file a subject; `build.rs` lists them.
@@ -109,13 +110,20 @@ impl Rules {
     /// The rules of this build as a configuration wants them. All that is wrong is said.
     pub fn configured(changes: &BTreeMap<String, RuleOverride>) -> Result<Self, Vec<RulesError>> {
         let mut rules = Self::embedded().map_err(|err| vec![err])?;
+        // Rules that go, go last: what is said of their events is no mistake.
+        let (off, on): (Vec<_>, Vec<_>) =
+            changes.iter().partition(|(_, change)| change.enabled == Some(false));
+        let all = on.into_iter().chain(off);
         let errors: Vec<RulesError> =
-            changes.iter().filter_map(|(code, change)| rules.change(code, change).err()).collect();
+            all.filter_map(|(code, change)| rules.change(code, change).err()).collect();
         if errors.is_empty() { Ok(rules) } else { Err(errors) }
     }
 
     fn change(&mut self, code: &str, change: &RuleOverride) -> Result<(), RulesError> {
         let Some(place) = self.rules.iter().position(|rule| rule.code == code) else {
+            if let Some((place, event)) = self.part(code) {
+                return change_event(&mut self.rules[place], event, code, change);
+            }
             let codes = self.rules.iter().map(|rule| rule.code.as_str());
             let similar = nearest(code, codes).first().map(|it| (*it).to_owned());
             return Err(RulesError::Unknown { code: code.to_owned(), similar });
@@ -125,7 +133,7 @@ impl Rules {
             return Ok(());
         }
         let rule = &mut self.rules[place];
-        rule.severity = change.severity.or(rule.severity);
+        rule.severity_set = change.severity.or(rule.severity_set);
         rule.for_s = change.for_s.unwrap_or(rule.for_s);
         let Some(limit) = change.limit else { return Ok(()) };
         match rule.when.first_mut() {
@@ -142,6 +150,20 @@ impl Rules {
         }
     }
 
+    /// Where the rule is that `gpu.xid.95` is a part of, and the event's code, such as `xid.95`.
+    fn part(&self, code: &str) -> Option<(usize, String)> {
+        let (whole, number) = code.rsplit_once('.')?;
+        let number: u32 = number.parse().ok()?;
+        let place = self.rules.iter().position(|rule| rule.code == whole)?;
+        let name = self.rules[place].on.as_ref().and_then(numbered)?;
+        Some((place, format!("{name}.{number}")))
+    }
+
+    /// The rule that a configuration means: by its code, or by that of one of its events, such as `gpu.xid.95`.
+    pub fn meant(&self, code: &str) -> Option<&Rule> {
+        self.get(code).or_else(|| self.part(code).map(|(place, _)| self.at(place)))
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
@@ -156,6 +178,28 @@ impl Rules {
     pub(super) fn at(&self, place: usize) -> &Rule {
         &self.rules[place]
     }
+}
+
+/// What stands before the number in the codes of a rule's events, where all have one.
+fn numbered(pattern: &EventPattern) -> Option<&'static str> {
+    match pattern.kinds.as_slice() {
+        [Kind::Xid] if pattern.codes.is_empty() => Some("xid"),
+        [Kind::Sxid] if pattern.codes.is_empty() => Some("sxid"),
+        _ => None,
+    }
+}
+
+fn change_event(
+    rule: &mut Rule,
+    event: String,
+    code: &str,
+    change: &RuleOverride,
+) -> Result<(), RulesError> {
+    if change.limit.is_some() {
+        return Err(RulesError::NoLimit { code: code.to_owned() });
+    }
+    rule.of_event.insert(event, change.clone());
+    Ok(())
 }
 
 fn read(file: &str, text: &str) -> Result<Vec<Rule>, RulesError> {

@@ -150,6 +150,15 @@ impl Series {
     }
 }
 
+/// The one in the middle, or half way between the two; sorts them. None of none.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    let is_odd = !values.len().is_multiple_of(2);
+    Some(if is_odd { upper } else { f64::midpoint(values[middle - 1], upper) })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

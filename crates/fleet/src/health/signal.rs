@@ -85,6 +85,8 @@ signals! {
     GpuLost = "gpu.lost", Gpu, Flag;
     /// 1 while NVML says that the GPU needs a reset before it works again.
     GpuResetRequired = "gpu.reset_required", Gpu, Flag;
+    /// 1 while NVML lists the GPU and no call reads anything of it, for a reason that nothing else tells of.
+    GpuUnreadable = "gpu.unreadable", Gpu, Flag;
     /// What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset, 5 recover IMEX domain, 6 bus reset, 7 system reboot.
     GpuRecoveryAction = "gpu.recovery_action", Gpu, State;
     /// Temperature of the GPU.
@@ -351,6 +353,8 @@ signals! {
     AgentClockSteps = "agent.clock_stepped_s", Agent, Counter;
     /// Messages of jobs that were refused or dropped.
     AgentJobMessagesDropped = "agent.job_messages_dropped", Agent, Counter;
+    /// Times that something was found while so many findings were open that there was no room for it.
+    AgentFindingsDropped = "agent.findings_dropped", Agent, Counter;
     /// Collectors that have said nothing for three times their period.
     AgentCollectorsStalled = "agent.collectors_stalled", Agent, Gauge;
     /// 1 while the configuration file on disk is the one in force.

@@ -48,7 +48,10 @@ impl Engine {
             return Subject::Gpu(gpu.clone());
         }
         let Some(address) = &seen.event.pci else { return Subject::Node };
-        self.table.at_address(address).unwrap_or_else(|| Subject::Pci(address.clone()))
+        match self.table.at_address(address) {
+            Some(gpu) => Subject::Gpu(gpu.uuid.clone()),
+            None => Subject::Pci(address.clone()),
+        }
     }
 
     /// Counts an event for every rule that it concerns. The rules that it completes.
@@ -59,6 +62,9 @@ impl Engine {
             else {
                 continue;
             };
+            if rule.passes_over(&event.code) {
+                continue;
+            }
             let several = pattern.within_s > 0;
             if !several || self.counted.entry(place).or_default().count(pattern, event, at) {
                 complete.push(place);
@@ -76,9 +82,12 @@ impl Engine {
             _ => group,
         };
         let action = rule.action.unwrap_or(seen.event.action);
+        let own = rule.severity.unwrap_or(event.severity);
+        let (severity, own_severity) = rule.judge(Some(&event.code), own);
         let verdict = Verdict {
             kind: rule.kind,
-            severity: rule.severity.unwrap_or(event.severity),
+            severity,
+            own_severity,
             action,
             text: rule.text.clone().unwrap_or_else(|| text_of(&seen.event)),
             remedy: rule.remedy.clone(),

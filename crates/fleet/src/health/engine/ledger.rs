@@ -6,13 +6,16 @@ use farrier_facts::xid::XidFacts;
 use jiff::Timestamp;
 
 use super::super::finding::{
-    Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, Severity,
+    Action, ActionBy, Change, Cleared, Evidence, Finding, FindingKind, InBoot, Severity,
 };
 use super::super::observation::{Moment, Subject};
 
 /// More open findings than this are not kept: one node has some hundred subjects, so that more come from
 /// lines that somebody makes up.
 const OPEN_MAX: usize = 4096;
+
+/// What the agent says of itself has room all the same: that findings are dropped is one of them.
+const AGENT_ROOM: usize = 64;
 
 /// The first observation and the newest of the rest.
 const EVIDENCE_MAX: usize = 8;
@@ -40,6 +43,8 @@ impl Key {
 pub(super) struct Verdict {
     pub(super) kind: FindingKind,
     pub(super) severity: Severity,
+    /// Without the configuration, where that says otherwise.
+    pub(super) own_severity: Option<Severity>,
     pub(super) action: Action,
     pub(super) text: String,
     pub(super) remedy: Option<String>,
@@ -78,6 +83,8 @@ pub(super) struct Asked {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// The present boot.
+    boot: String,
     open: BTreeMap<Key, Open>,
     next_id: u64,
     opened: BTreeSet<Key>,
@@ -85,28 +92,38 @@ pub(super) struct Ledger {
     cleared: Vec<Finding>,
     /// Something opened or cleared since it was last asked.
     moved: bool,
+    /// Times that something was found and there was no room for it.
+    dropped: u64,
 }
 
 impl Ledger {
-    pub(super) fn restore(&mut self, findings: Vec<Finding>, next_id: u64, now: Moment) {
+    /// Goes on with these. `kept_in` is the boot in which they were kept.
+    pub(super) fn restore(
+        &mut self,
+        findings: Vec<Finding>,
+        next_id: u64,
+        (kept_in, boot): (&str, &str),
+        now: Moment,
+    ) {
         (self.next_id, self.moved) = (next_id, true);
-        for finding in findings {
-            let steady_ms = |wall: Timestamp| {
+        boot.clone_into(&mut self.boot);
+        let steady_ms = |in_boot: Option<&InBoot>, wall: Timestamp| {
+            let by_wall = || {
                 let ago_ms = now.wall.duration_since(wall).as_millis();
                 now.steady_ms - i64::try_from(ago_ms).unwrap_or(0).max(0)
             };
-            let last_ms = steady_ms(finding.last_seen);
-            let opened_ms = steady_ms(finding.first_seen);
+            match in_boot {
+                Some(it) if it.boot == boot => it.steady_ms.max(0),
+                None if kept_in == boot => by_wall(),
+                // Of another boot, whatever a clock that was set meanwhile makes of it.
+                Some(_) | None => by_wall().min(-1),
+            }
+        };
+        for finding in findings {
+            let last_ms = steady_ms(finding.last_in.as_ref(), finding.last_seen);
+            let opened_ms = steady_ms(finding.opened_in.as_ref(), finding.first_seen);
             self.next_id = self.next_id.max(finding.id + 1);
             self.open.insert(Key::of(&finding), Open { finding, last_ms, opened_ms });
-        }
-    }
-
-    /// Nothing of what is open was seen in this boot, whatever a clock that was set meanwhile makes of it.
-    pub(super) fn rebooted(&mut self) {
-        for open in self.open.values_mut() {
-            open.last_ms = open.last_ms.min(-1);
-            open.opened_ms = open.opened_ms.min(-1);
         }
     }
 
@@ -122,8 +139,8 @@ impl Ledger {
         }
     }
 
-    pub(super) fn next_id(&self) -> u64 {
-        self.next_id
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     pub(super) fn is_open(&self, key: &Key) -> bool {
@@ -152,10 +169,18 @@ impl Ledger {
         at: Moment,
         anew: bool,
     ) {
+        let in_boot = self.in_boot(at);
         if let Some(open) = self.open.get_mut(&key) {
+            // What is seen for the first time in a boot is worth a record: whoever starts anew must know it.
+            if !open.is_of_this_boot() {
+                self.updated.insert(key.clone());
+            }
             let finding = &mut open.finding;
             finding.last_seen = finding.last_seen.max(at.wall);
-            open.last_ms = open.last_ms.max(at.steady_ms);
+            if at.steady_ms >= open.last_ms {
+                open.last_ms = at.steady_ms;
+                finding.last_in = in_boot;
+            }
             let changed = finding.severity != verdict.severity
                 || finding.rule_action != verdict.action
                 || finding.text != verdict.text
@@ -164,6 +189,7 @@ impl Ledger {
             if anew || changed {
                 finding.count += u64::from(anew);
                 finding.severity = verdict.severity;
+                finding.own_severity = verdict.own_severity;
                 finding.rule_action = verdict.action;
                 finding.text = verdict.text;
                 finding.remedy = verdict.remedy;
@@ -173,7 +199,9 @@ impl Ledger {
             }
             return;
         }
-        if self.open.len() >= OPEN_MAX {
+        let most = if key.subject == Subject::Agent { OPEN_MAX + AGENT_ROOM } else { OPEN_MAX };
+        if self.open.len() >= most {
+            self.dropped += 1;
             return;
         }
         let finding = Finding {
@@ -183,6 +211,7 @@ impl Ledger {
             subject: key.subject.clone(),
             kind: verdict.kind,
             severity: verdict.severity,
+            own_severity: verdict.own_severity,
             text: verdict.text,
             action: verdict.action,
             remedy: verdict.remedy,
@@ -191,6 +220,8 @@ impl Ledger {
             evidence,
             first_seen: at.wall,
             last_seen: at.wall,
+            opened_in: in_boot.clone(),
+            last_in: in_boot,
             count: 1,
             clears: verdict.clears,
             cleared: None,
@@ -199,6 +230,12 @@ impl Ledger {
         self.moved = true;
         self.opened.insert(key.clone());
         self.open.insert(key, Open { finding, last_ms: at.steady_ms, opened_ms: at.steady_ms });
+    }
+
+    /// A moment of the present boot; none where that is not known.
+    fn in_boot(&self, at: Moment) -> Option<InBoot> {
+        let is_known = !self.boot.is_empty();
+        is_known.then(|| InBoot { boot: self.boot.clone(), steady_ms: at.steady_ms })
     }
 
     pub(super) fn clear(&mut self, key: &Key, why: &str, now: Moment) {

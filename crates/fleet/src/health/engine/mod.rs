@@ -97,6 +97,8 @@ pub struct Engine {
     ledger: Ledger,
     /// What the driver last told of recovery.
     told: Told,
+    /// When it was last asked whose time to end has come.
+    ending_ms: Option<i64>,
     /// What recovered in this turn.
     recoveries: Vec<Recovery>,
     /// Findings of an earlier boot whose subject has not been seen in this one, and since when.
@@ -124,6 +126,7 @@ impl Engine {
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
             told: Told::default(),
+            ending_ms: None,
             recoveries: Vec::new(),
             unseen: None,
         }
@@ -131,7 +134,7 @@ impl Engine {
 
     /// Goes on from what a journal kept. `boot` is the present one: a reboot clears what it mends.
     pub fn restore(&mut self, saved: Saved, boot: &str, now: Moment) -> Vec<Change> {
-        self.ledger.restore(saved.findings, saved.next_id, now);
+        self.ledger.restore(saved.findings, saved.next_id, (&saved.boot, boot), now);
         for event in &saved.remembered {
             let ago_ms = now.wall.duration_since(event.at).as_millis();
             let ago_ms = i64::try_from(ago_ms).unwrap_or(i64::MAX / 2).max(0);
@@ -141,7 +144,6 @@ impl Engine {
         if saved.boot == boot {
             self.told.restore(saved.told, &mut self.table);
         } else {
-            self.ledger.rebooted();
             self.recovered(|_| true, "the node was rebooted", now);
             self.ledger.ask_for_no_more_reboots();
             self.unseen = Some((now.steady_ms, self.may_be_gone()));
@@ -152,7 +154,8 @@ impl Engine {
 
     /// What the batch means.
     pub fn observe(&mut self, now: Moment, batch: &Batch) -> Decision {
-        let touched = self.take(now, batch);
+        let mut touched = self.take(now, batch);
+        touched.extend(self.ending(now));
         self.evaluate(&touched, now);
         let remembered = self.events(&batch.kernel, now);
         if let Some(items) = &batch.checks {
@@ -214,14 +217,21 @@ impl Engine {
         self.told.take_news(&self.table)
     }
 
-    /// The id that the next finding gets.
-    pub fn next_id(&self) -> u64 {
-        self.ledger.next_id()
+    /// Times that something was found and there was no room for another finding.
+    pub fn dropped(&self) -> u64 {
+        self.ledger.dropped()
     }
 
-    /// The GPUs that this boot has shown, before they are counted: what names an address finds its GPU.
-    pub fn know(&mut self, inventory: &[GpuIdentity]) {
+    /// The GPUs that this boot has shown, before they are counted, and those that left the list in it: what names
+    /// an address finds its GPU.
+    pub fn know(&mut self, inventory: &[GpuIdentity], left: &[GpuIdentity]) {
+        self.table.set_inventory(left);
         self.table.set_inventory(inventory);
+    }
+
+    /// The GPU at a PCI address; where none is listed there, the last that was in this boot.
+    pub fn gpu_at(&self, address: &str) -> Option<GpuUuid> {
+        self.table.at_address(address).map(|gpu| gpu.uuid.clone())
     }
 
     /// The GPUs as they were last counted.
@@ -259,18 +269,21 @@ impl Engine {
         for item in items {
             let key =
                 Key { code: CHECK.to_owned(), detail: item.code.clone(), subject: Subject::Node };
-            let severity = rule.severity.unwrap_or(item.severity);
+            let (severity, own_severity) = rule.judge(None, rule.severity.unwrap_or(item.severity));
             let action = rule.action.unwrap_or(item.action);
             let (text, clears) = (item.text.clone(), clears.clone());
             match found.entry(key) {
                 Entry::Vacant(free) => {
                     let remedy = item.remedy.clone();
-                    free.insert(Verdict { kind, severity, action, text, remedy, clears });
+                    let said =
+                        Verdict { kind, severity, own_severity, action, text, remedy, clears };
+                    free.insert(said);
                 }
                 // Several of one kind are one finding that names them all.
                 Entry::Occupied(mut taken) => {
                     let verdict = taken.get_mut();
                     verdict.severity = verdict.severity.max(severity);
+                    verdict.own_severity = verdict.own_severity.max(own_severity);
                     verdict.action = verdict.action.max(action);
                     verdict.text = format!("{}; {text}", verdict.text);
                     verdict.remedy = verdict.remedy.take().or_else(|| item.remedy.clone());
@@ -334,13 +347,20 @@ impl Engine {
             .ledger
             .iter()
             .map(|(key, _)| key)
-            .filter(|key| self.rules.get(&key.code).is_none())
+            .filter(|key| {
+                self.rules.get(&key.code).is_none_or(|rule| rule.passes_over(&event_of(key)))
+            })
             .cloned()
             .collect();
         for key in gone {
             self.ledger.clear(&key, "its rule is not in force any more", now);
         }
     }
+}
+
+/// `xid.48` for a finding of `Xid 48`; what is no event's code for others.
+fn event_of(key: &Key) -> String {
+    key.detail.to_ascii_lowercase().replace(' ', ".")
 }
 
 /// A state as the number that it is.

@@ -11,12 +11,17 @@ use super::super::signal::Signal;
 /// More subjects than this are not watched: a node of 16 GPUs with 18 links each and 32 ports has some 330.
 const SUBJECTS_MAX: usize = 4096;
 
+/// GPUs that left the list in one boot: more than a node has.
+const LEFT_MAX: usize = 32;
+
 /// Values by signal, sorted: a link has a dozen, a GPU some seventy.
 pub type SignalValues = Vec<(Signal, Reading<f64>)>;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
+    /// Listed once in this boot and not now, the newest last: a GPU that NVML no longer lists is where most lines are about.
+    left: Vec<GpuIdentity>,
     subjects: Vec<Arc<Subject>>,
     places: BTreeMap<Arc<Subject>, usize>,
     /// By place. Shared with whoever was shown them, and copied when they change.
@@ -25,7 +30,13 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn set_inventory(&mut self, inventory: &[GpuIdentity]) {
-        self.inventory = inventory.to_vec();
+        let before = std::mem::replace(&mut self.inventory, inventory.to_vec());
+        let is_in =
+            |list: &[GpuIdentity], gpu: &GpuIdentity| list.iter().any(|it| it.uuid == gpu.uuid);
+        self.left.retain(|gpu| !is_in(&before, gpu) && !is_in(inventory, gpu));
+        self.left.extend(before.into_iter().filter(|gpu| !is_in(inventory, gpu)));
+        let surplus = self.left.len().saturating_sub(LEFT_MAX);
+        self.left.drain(..surplus);
     }
 
     pub(super) fn inventory(&self) -> &[GpuIdentity] {
@@ -35,13 +46,14 @@ impl Table {
     /// What NVML calls the GPU that the subject is or belongs to.
     pub(super) fn model(&self, subject: &Subject) -> Option<&str> {
         let gpu = subject.gpu()?;
-        self.inventory.iter().find(|it| it.uuid == *gpu).and_then(|it| it.name.as_deref())
+        let known = self.inventory.iter().chain(&self.left);
+        known.into_iter().find(|it| it.uuid == *gpu).and_then(|it| it.name.as_deref())
     }
 
-    /// The GPU that stands at a PCI address.
-    pub(super) fn at_address(&self, address: &str) -> Option<Subject> {
-        let gpu = self.inventory.iter().find(|it| it.stands_at(address))?;
-        Some(Subject::Gpu(gpu.uuid.clone()))
+    /// The GPU that stands at a PCI address; where none is listed there, the last that was.
+    pub(super) fn at_address(&self, address: &str) -> Option<&GpuIdentity> {
+        let mut known = self.inventory.iter().chain(self.left.iter().rev());
+        known.find(|it| it.stands_at(address))
     }
 
     /// The number of a subject, given when it is first seen.

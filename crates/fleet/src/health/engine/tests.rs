@@ -236,7 +236,6 @@ fn repeats_are_known_after_a_restart_and_a_reboot() {
         assert!(open.iter().filter(|it| it.code == "gpu.xid").count() == 1);
         saved = Saved {
             findings: open,
-            next_id: engine.next_id(),
             remembered: remembered.clone(),
             boot: boot.to_owned(),
             ..Saved::default()
@@ -396,7 +395,6 @@ fn the_drivers_word_holds_while_it_is_silent() {
 fn kept(engine: &mut Engine) -> Saved {
     Saved {
         findings: engine.findings().cloned().collect(),
-        next_id: engine.next_id(),
         told: engine.take_told(),
         boot: "a".to_owned(),
         ..Saved::default()
@@ -812,4 +810,203 @@ fn every_signal_that_tells_of_trouble_is_watched() {
         let is_excused = excused.iter().any(|(it, _)| it == signal);
         assert_eq!(tells && !watched.contains(signal), is_excused, "{signal}");
     }
+}
+
+/// An engine that goes on in boot `a`.
+fn started(saved: Saved, now: Moment) -> Engine {
+    let mut engine = engine();
+    engine.restore(saved, "a", now);
+    engine
+}
+
+#[test]
+fn a_clock_that_was_set_makes_nothing_a_matter_of_another_boot() {
+    let lost = |value| sample(gpu(0), Signal::GpuLost, value);
+    let mut first = started(of_boot(Vec::new(), "a"), at(0));
+    first.observe(at(10), &nvlink_fatal(at(10), "a"));
+    first.observe(at(11), &lost(1.0));
+    first.observe(at(12), &xid(31, "0000:1d:00", at(12), "a"));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    assert_eq!(findings.len(), 3);
+    // It was ten hours behind, and is set; then the agent is started anew.
+    let set = |seconds: i64| Moment { wall: at(seconds + 36_000).wall, ..at(seconds) };
+    let mut second = started(of_boot(findings, "a"), set(20));
+    let changes = second.observe(set(21), &lost(1.0)).changes;
+    assert!(changes.is_empty(), "nobody rebooted the node: {changes:?}");
+    let action =
+        |engine: &Engine| engine.findings().find(|it| it.code == "gpu.lost").unwrap().action;
+    assert_eq!(action(&second), Action::RebootNode);
+    assert!(second.observe(set(3611), &Batch::default()).changes.is_empty(), "nor was it quiet");
+    let over = second.observe(set(3612), &Batch::default()).changes;
+    let over: Vec<&str> = over.iter().map(|it| it.finding().detail.as_str()).collect();
+    assert_eq!(over, ["Xid 31"]);
+    assert!(second.observe(set(90_000), &Batch::default()).changes.is_empty());
+}
+
+#[test]
+fn what_an_older_agent_kept_goes_by_the_wall_clock() {
+    let mut first = started(of_boot(Vec::new(), "a"), at(0));
+    first.observe(at(12), &xid(31, "0000:1d:00", at(12), "a"));
+    let strip = |finding: &Finding| Finding { opened_in: None, last_in: None, ..finding.clone() };
+    let findings: Vec<Finding> = first.findings().map(strip).collect();
+    let text = serde_json::to_string(&findings).unwrap();
+    assert!(!text.contains("_in\""), "{text}");
+    let mut second = started(of_boot(findings, "a"), at(20));
+    assert!(second.observe(at(3611), &Batch::default()).changes.is_empty());
+    assert_eq!(second.observe(at(3612), &Batch::default()).changes.len(), 1);
+}
+
+#[test]
+fn what_still_holds_after_a_reboot_is_kept_as_seen_in_that_boot() {
+    let replays = |value| {
+        let mut batch = sample(gpu(0), Signal::GpuPcieReplays, value);
+        batch.samples.extend(sample(gpu(0), Signal::GpuPcieReplayLimit, 8.0).samples);
+        batch
+    };
+    let mut first = started(of_boot(Vec::new(), "a"), at(0));
+    first.observe(at(0), &replays(0.0));
+    first.observe(at(60), &replays(100.0));
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let mut second = engine();
+    second.restore(of_boot(findings, "a"), "b", of_second_boot(20));
+    let mut changes = Vec::new();
+    for turn in 2..20_i32 {
+        let when = of_second_boot(i64::from(turn) * 10);
+        changes.extend(second.observe(when, &replays(100.0 * f64::from(turn))).changes);
+    }
+    assert_eq!(codes(&changes), [("updated", "gpu.pcie-replays".to_owned())], "once a boot");
+    let kept = changes[0].finding().clone();
+    let mut third = engine();
+    third.restore(of_boot(vec![kept], "b"), "b", of_second_boot(200));
+    for turn in 21..300 {
+        third.observe(of_second_boot(turn * 10), &replays(2000.0));
+    }
+    assert_eq!(third.findings().count(), 1, "it was seen in this boot and waits for the next");
+}
+
+#[test]
+fn a_finding_is_over_when_its_time_is_and_not_with_the_next_value() {
+    let mut engine = engine();
+    let stuck = |value| sample(gpu(0), Signal::NodeCallsStuck, value);
+    engine.observe(at(0), &stuck(1.0));
+    engine.observe(at(5), &stuck(0.0));
+    assert!(engine.observe(at(14), &Batch::default()).changes.is_empty());
+    let over = engine.observe(at(15), &Batch::default()).changes;
+    assert_eq!(codes(&over), [("cleared", "driver.unresponsive".to_owned())]);
+    assert!(engine.findings().next().is_none());
+}
+
+#[test]
+fn a_gpu_that_left_the_list_is_still_the_one_at_its_address() {
+    let mut engine = engine();
+    let counted =
+        |listed: &[GpuIdentity]| Batch { inventory: Some(listed.to_vec()), ..Batch::default() };
+    let line = |when| Batch { inventory: None, ..xid(79, "0000:1c:00", when, "a") };
+    engine.observe(at(0), &counted(&inventory()));
+    engine.observe(at(1), &line(at(1)));
+    let mut without = inventory();
+    let left = without.remove(1);
+    engine.observe(at(2), &counted(&without));
+    engine.observe(at(3), &counted(&without));
+    engine.observe(at(4), &line(at(4)));
+    let found: Vec<_> = engine.findings().map(|it| (it.subject.clone(), it.count)).collect();
+    assert_eq!(found, [(gpu(1), 2)]);
+    assert_eq!(engine.gpu_at("0000:1c:00"), Some(left.uuid.clone()));
+    // Where another stands there now it is that one's.
+    let mut other = inventory();
+    other[1].uuid = GpuUuid("GPU-new".to_owned());
+    engine.observe(at(5), &counted(&other));
+    assert_eq!(engine.gpu_at("0000:1c:00.0"), Some(GpuUuid("GPU-new".to_owned())));
+    // An agent that starts anew is told.
+    let mut second = super::tests::engine();
+    second.know(&without, &[left]);
+    second.observe(at(6), &line(at(6)));
+    assert_eq!(second.findings().next().unwrap().subject, gpu(1));
+}
+
+#[test]
+fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise() {
+    let unreadable = |down: Option<(Signal, Reading<f64>)>| {
+        let why = || Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+        let mut readings = vec![
+            (Signal::GpuLost, Reading::Value(0.0)),
+            (Signal::GpuTemperature, why()),
+            (Signal::GpuPower, why()),
+        ];
+        readings.extend(down);
+        let sample = |(signal, reading)| Sample { subject: gpu(1), signal, reading, note: None };
+        let samples = readings.into_iter().map(sample).collect();
+        Batch { inventory: Some(inventory()), samples, ..Batch::default() }
+    };
+    let found = |down: Option<(Signal, Reading<f64>)>| {
+        let mut engine = engine();
+        engine.observe(at(0), &sample(gpu(1), Signal::GpuTemperature, 40.0));
+        for second in 1..31 {
+            engine.observe(at(second), &unreadable(down.clone()));
+            assert!(!engine.findings().any(|it| it.code == "gpu.unreadable"), "{second}");
+        }
+        engine.observe(at(31), &unreadable(down));
+        engine.findings().any(|it| it.code == "gpu.unreadable")
+    };
+    assert!(found(None));
+    assert!(!found(Some((Signal::GpuLost, Reading::Value(1.0)))));
+    assert!(!found(Some((Signal::GpuResetRequired, Reading::Value(1.0)))));
+    assert!(!found(Some((Signal::NodeCallsStuck, Reading::Value(1.0)))));
+    let silent = Reading::Unreadable("NVML does not answer".to_owned());
+    assert!(!found(Some((Signal::GpuLost, silent))));
+    assert!(!found(Some((Signal::GpuTemperature, Reading::Value(41.0)))), "one call is enough");
+}
+
+fn configured(changes: &[(&str, super::super::rules::RuleOverride)]) -> Rules {
+    let changes = changes.iter().map(|(code, change)| ((*code).to_owned(), change.clone()));
+    Rules::configured(&changes.collect()).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+#[test]
+fn a_configuration_may_speak_of_one_xid_and_not_of_the_others() {
+    use super::super::rules::RuleOverride;
+    let less = RuleOverride { severity: Some(Severity::Warning), ..RuleOverride::default() };
+    let off = RuleOverride { enabled: Some(false), ..RuleOverride::default() };
+    let rules = configured(&[("gpu.xid.95", less.clone()), ("gpu.xid.31", off.clone())]);
+    let facts = XidFacts::clone(&FactSet::embedded().xids);
+    let mut engine = Engine::new(rules, facts);
+    for (second, number) in [(1, 95), (2, 48), (3, 31)] {
+        engine.observe(at(second), &xid(number, "0000:1c:00", at(second), "a"));
+    }
+    let found: Vec<_> = engine
+        .findings()
+        .filter(|it| it.code == "gpu.xid")
+        .map(|it| (it.detail.as_str(), it.severity, it.own_severity))
+        .collect();
+    let expected = [
+        ("Xid 48", Severity::Critical, None),
+        ("Xid 95", Severity::Warning, Some(Severity::Fatal)),
+    ];
+    assert_eq!(found[1], expected[1]);
+    assert_eq!((found.len(), found[0].0, found[0].2), (2, expected[0].0, None));
+    // One that is passed over from now on takes its finding along; the rule itself may be off as well.
+    let changes = engine.reconfigure(configured(&[("gpu.xid.95", off.clone())]), at(4));
+    assert_eq!(codes(&changes), [("cleared", "gpu.xid".to_owned())]);
+    configured(&[("gpu.xid", off), ("gpu.xid.95", less)]);
+    let limit = RuleOverride { limit: Some(3.0), ..RuleOverride::default() };
+    for wrong in ["gpu.xid.95", "gpu.lost.95", "gpu.xid.x", "gpu.xid-app-repeated.31"] {
+        assert!(Rules::configured(&[(wrong.to_owned(), limit.clone())].into()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_there_is_no_room_for_is_counted() {
+    let mut first = engine();
+    first.observe(at(0), &xid(79, "0000:1c:00", at(0), "a"));
+    let one = first.findings().next().unwrap().clone();
+    let findings = (0..4096).map(|id| Finding { id, detail: format!("Xid {id}"), ..one.clone() });
+    let mut engine = started(of_boot(findings.collect(), "a"), at(1));
+    engine.observe(at(2), &xid(79, "0000:1c:00", at(2), "a"));
+    assert_eq!(engine.dropped(), 0, "that one is open");
+    engine.observe(at(2), &xid(79, "0000:1d:00", at(2), "a"));
+    assert_eq!((engine.findings().count(), engine.dropped()), (4096, 1));
+    let dropped = |value| sample(Subject::Agent, Signal::AgentFindingsDropped, value);
+    engine.observe(at(2), &dropped(0.0));
+    engine.observe(at(3), &dropped(900.0));
+    assert!(engine.findings().any(|it| it.code == "agent.findings-dropped"));
 }

@@ -7,6 +7,7 @@ use farrier_facts::node::Reading;
 use super::super::finding::Action;
 use super::super::observation::{Batch, Moment, Subject};
 use super::super::rule::{Limit, Measure, PEERS_MIN, Rule};
+use super::super::series::median;
 use super::super::signal::Signal;
 use super::ledger::{Key, Open, Verdict};
 use super::watch::{self, Measured, Step, Truth, Watch};
@@ -15,6 +16,9 @@ use super::{Engine, Recovery};
 /// Added where a reboot was made and did not help: whoever makes reboots by themselves must not make them for ever.
 const IN_VAIN: &str =
     "The node was rebooted since, and it is still so: another reboot does not mend it.";
+
+/// How often it is asked whose time to end has come: every watch is looked at.
+const ENDING_EVERY_MS: i64 = 1000;
 
 /// What the clauses of a rule come to for one subject.
 struct Tried {
@@ -111,10 +115,36 @@ impl Engine {
             let single = latest(Signal::GpuPagesSingle)?;
             return Some(single.and_then(|single| double.map(|double| single + double)));
         }
+        if signal == Signal::GpuUnreadable {
+            return self.derive_unreadable(place);
+        }
         match latest(Signal::GpuSmActive) {
             Some(Reading::Absent) | None => latest(Signal::GpuUtilisation),
             measured => measured,
         }
+    }
+
+    /// Whether nothing of a GPU can be read that NVML lists. One that is lost, waits for a reset or is left alone
+    /// because a call hangs is told of as that, and where NVML itself is silent nothing is known.
+    fn derive_unreadable(&self, place: usize) -> Option<Reading<f64>> {
+        let gpu = self.table.subject(place).gpu()?;
+        if !self.table.inventory().iter().any(|it| it.uuid == *gpu) {
+            return Some(Reading::Unreadable("NVML does not list it".to_owned()));
+        }
+        let latest = |signal| self.table.latest(place, signal);
+        let told = [Signal::GpuLost, Signal::GpuResetRequired, Signal::NodeCallsStuck];
+        let fails = |it: &&Reading<f64>| matches!(it, Reading::Unreadable(_));
+        if let Some(silent) = told.iter().filter_map(|it| latest(*it)).find(fails) {
+            return Some(silent.clone());
+        }
+        let is_told = told.iter().any(|it| latest(*it).and_then(Reading::value) == Some(&1.0));
+        let basic: Vec<&Reading<f64>> = BASIC.iter().filter_map(|it| latest(*it)).collect();
+        if basic.is_empty() {
+            return None;
+        }
+        let reads = basic.iter().any(|it| it.value().is_some());
+        let is_unreadable = !reads && !is_told && basic.iter().any(fails);
+        Some(Reading::Value(f64::from(u8::from(is_unreadable))))
     }
 
     /// Asks the rules that were touched.
@@ -126,6 +156,21 @@ impl Engine {
                 self.settle(*at, it, now);
             }
         }
+    }
+
+    /// Rules with a finding whose time to end has come: no new value is needed for what has not held for long enough.
+    /// What is measured over a window waits for its next value.
+    pub(super) fn ending(&mut self, now: Moment) -> BTreeSet<usize> {
+        if self.ending_ms.is_some_and(|asked| now.steady_ms - asked < ENDING_EVERY_MS) {
+            return BTreeSet::new();
+        }
+        self.ending_ms = Some(now.steady_ms);
+        let due = |((at, _), watch): (&(usize, usize), &Watch)| {
+            let rule = self.rules.at(*at);
+            let newest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
+            (newest && watch.is_ending(rule, now.steady_ms)).then_some(*at)
+        };
+        self.watches.iter().filter_map(due).collect()
     }
 
     /// The rule over all of its subjects: peers are compared once the rest is known.
@@ -153,16 +198,17 @@ impl Engine {
                 .map(|it| (it.place, it.measured[clause_at].value))
                 .collect();
             for it in tried.iter_mut().filter(|it| it.truth == Truth::Holds) {
-                let others: Vec<f64> = values
+                let mut others: Vec<f64> = values
                     .iter()
                     .filter(|(place, _)| *place != it.place)
                     .map(|(_, value)| *value)
                     .collect();
-                if others.len() < PEERS_MIN {
+                let middle = median(&mut others).filter(|_| others.len() >= PEERS_MIN);
+                let Some(middle) = middle else {
                     it.truth = Truth::HoldsNot;
                     continue;
-                }
-                let limit = median(others) * times;
+                };
+                let limit = middle * times;
                 it.measured[clause_at].limit = limit;
                 if !clause.comparison.holds(it.measured[clause_at].value, limit) {
                     it.truth = Truth::HoldsNot;
@@ -247,7 +293,9 @@ impl Engine {
                 };
                 let clears = watch::clears(rule, action, &key.subject);
                 let (kind, remedy) = (rule.kind, rule.remedy.clone());
-                let verdict = Verdict { kind, severity, action, text, remedy, clears };
+                let (severity, own_severity) = rule.judge(None, severity);
+                let verdict =
+                    Verdict { kind, severity, own_severity, action, text, remedy, clears };
                 let evidence = watch::evidence(rule, &tried.measured, now, |signal| {
                     self.notes.get(&(tried.place, signal)).cloned()
                 });
@@ -269,25 +317,26 @@ impl Engine {
     }
 }
 
-/// The signal that follows from this one.
-fn follows(signal: Signal) -> Option<Signal> {
-    match signal {
+/// The signals that follow from this one.
+fn follows(signal: Signal) -> impl Iterator<Item = Signal> {
+    let sum = match signal {
         Signal::GpuSmActive | Signal::GpuUtilisation => Some(Signal::GpuBusy),
         Signal::GpuPagesSingle | Signal::GpuPagesDouble => Some(Signal::GpuPages),
         _ => None,
-    }
+    };
+    let is_basic = BASIC.contains(&signal) || signal == Signal::GpuLost;
+    sum.into_iter().chain(is_basic.then_some(Signal::GpuUnreadable))
 }
+
+/// What every GPU tells of itself within ten seconds.
+const BASIC: [Signal; 5] = [
+    Signal::GpuTemperature,
+    Signal::GpuPower,
+    Signal::GpuClockSm,
+    Signal::GpuUtilisation,
+    Signal::GpuMemoryUsed,
+];
 
 fn key(rule: &Rule, subject: &Subject) -> Key {
     Key { code: rule.code.clone(), detail: String::new(), subject: subject.clone() }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len().is_multiple_of(2) {
-        f64::midpoint(values[middle - 1], values[middle])
-    } else {
-        values[middle]
-    }
 }

@@ -122,6 +122,12 @@ impl Watch {
         }
     }
 
+    /// Whether its finding has not held for long enough to be over.
+    pub(super) fn is_ending(&self, rule: &Rule, now_ms: i64) -> bool {
+        let since = self.since_ms.filter(|_| self.is_open && !self.holding);
+        since.is_some_and(|since| now_ms - since >= i64::from(rule.clear_for_s) * 1000)
+    }
+
     /// Takes the truth of this turn.
     pub(super) fn step(&mut self, rule: &Rule, truth: Truth, now_ms: i64) -> Step {
         let holds = match &truth {

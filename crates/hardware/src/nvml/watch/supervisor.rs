@@ -75,6 +75,8 @@ pub(super) struct Supervisor<C: Children> {
     calls: BTreeMap<Option<u32>, String>,
     /// Of which it was last said that a call is stuck.
     calls_said: BTreeSet<Subject>,
+    /// Of which it was said since the start whether a call is stuck.
+    calls_known: BTreeSet<Subject>,
     seen: Seen,
 }
 
@@ -94,6 +96,7 @@ impl<C: Children> Supervisor<C> {
             avoided: BTreeMap::new(),
             calls: BTreeMap::new(),
             calls_said: BTreeSet::new(),
+            calls_known: BTreeSet::new(),
             seen: Seen::default(),
         }
     }
@@ -239,6 +242,7 @@ impl<C: Children> Supervisor<C> {
         if let Some(inventory) = &answer.inventory {
             samples = self.seen.keep(inventory);
             self.inventory.clone_from(inventory);
+            self.forget_calls(&mut samples);
         }
         let Some(values) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
             return self.babbled(current.child, now, said);
@@ -282,6 +286,9 @@ impl<C: Children> Supervisor<C> {
         }
         // A call that hangs may be in any tier.
         let is_well = current.is_started && current.due.iter().all(|due| *due > now);
+        if is_well {
+            self.say_free(said);
+        }
         if is_well && self.leaving.is_empty() {
             let before = self.calls.len();
             self.calls.retain(|gpu, _| gpu.is_some_and(|gpu| self.avoided.contains_key(&gpu)));

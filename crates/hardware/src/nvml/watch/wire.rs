@@ -223,6 +223,9 @@ impl SignalSet {
     }
 }
 
+/// Why nothing is known of a GPU that was listed once.
+pub(super) const UNLISTED: &str = "NVML no longer lists it";
+
 /// Which signals of a GPU were ever answered, so that they can be called unreadable when it no longer answers.
 #[derive(Debug, Default)]
 struct Answered {
@@ -267,7 +270,7 @@ impl Seen {
         let listed = |gpu: &GpuUuid| inventory.iter().any(|identity| identity.uuid == *gpu);
         let mut samples = Vec::new();
         for (gpu, answered) in self.gpus.iter().filter(|(gpu, _)| !listed(gpu)) {
-            answered.blind(gpu, "NVML no longer lists it", &[Signal::GpuLost], &mut samples);
+            answered.blind(gpu, UNLISTED, &[Signal::GpuLost], &mut samples);
         }
         self.gpus.retain(|gpu, _| listed(gpu));
         samples

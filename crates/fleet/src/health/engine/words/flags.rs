@@ -3,12 +3,17 @@
 use super::super::super::signal::Signal;
 
 /// The flag, what 0 says and what 1 says.
-const WORDS: [(Signal, &str, &str); 24] = [
+const WORDS: [(Signal, &str, &str); 25] = [
     (Signal::GpuLost, "NVML finds the GPU", "NVML says that the GPU fell off the bus"),
     (
         Signal::GpuResetRequired,
         "NVML asks for no reset of the GPU",
         "NVML says that the GPU needs a reset before it works again",
+    ),
+    (
+        Signal::GpuUnreadable,
+        "NVML reads values of the GPU",
+        "NVML lists the GPU and no call reads anything of it",
     ),
     (Signal::GpuEccEnabled, "error correction is off", "error correction is on"),
     (

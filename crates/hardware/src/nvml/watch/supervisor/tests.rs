@@ -406,3 +406,54 @@ fn a_gpu_that_calls_hang_about_is_left_alone_for_a_while() {
     assert!(!said.iter().any(|said| said.ends_with("back")), "{said:?}");
     assert_eq!(test.world.alive.get(), 1);
 }
+
+#[test]
+fn of_each_gpu_that_answers_it_is_said_once_that_no_call_is_stuck() {
+    let mut test = Test::of(&[&[Does::Answers]]);
+    let mut free = 0;
+    while test.now <= Duration::from_secs(120) {
+        let turn = test.supervisor.turn(test.now, &AtomicBool::new(false));
+        for said in &turn.said {
+            let ProbeSaid::Report(report) = said else { continue };
+            let is_free = |sample: &&Sample| {
+                let no = (sample.signal, &sample.reading);
+                sample.subject.gpu().is_some()
+                    && no == (Signal::NodeCallsStuck, &Reading::Value(0.0))
+            };
+            free += report.samples.iter().filter(is_free).count();
+        }
+        test.now = turn.again_at;
+    }
+    assert_eq!(free, 1, "an agent before this one may have said that one is");
+}
+
+#[test]
+fn two_that_cannot_be_killed_are_a_wedged_driver_until_they_go() {
+    use farrier_facts::FactSet;
+    use farrier_facts::xid::XidFacts;
+    use farrier_fleet::health::{Batch, Engine, Moment, Rules};
+    let mut test = Test::of(&[&[Does::Hangs], &[Does::Hangs], &[Does::Answers]]);
+    let facts = XidFacts::clone(&FactSet::embedded().xids);
+    let mut engine = Engine::new(Rules::embedded().unwrap(), facts);
+    let mut until = |test: &mut Test, seconds: u64| {
+        while test.now <= Duration::from_secs(seconds) {
+            let turn = test.supervisor.turn(test.now, &AtomicBool::new(false));
+            let samples = turn.said.into_iter().filter_map(|said| match said {
+                ProbeSaid::Report(report) => Some(report.samples),
+                _ => None,
+            });
+            let batch = Batch { samples: samples.flatten().collect(), ..Batch::default() };
+            let steady_ms = i64::try_from(test.now.as_millis()).unwrap();
+            let wall = jiff::Timestamp::from_millisecond(steady_ms).unwrap();
+            engine.observe(Moment { steady_ms, wall }, &batch);
+            test.now = turn.again_at;
+        }
+        let found = engine.findings().find(|it| it.code == "driver.wedged").cloned();
+        found.map(|it| (it.action, serde_json::to_string(&it.evidence).unwrap()))
+    };
+    let (action, evidence) = until(&mut test, 60).expect("two are stuck");
+    assert_eq!(action.to_string(), "reboot-node");
+    assert!(evidence.contains("nvmlInit_v2 has not returned for 30 s"), "{evidence}");
+    test.world.kill_works.set(true);
+    assert_eq!(until(&mut test, 120), None);
+}

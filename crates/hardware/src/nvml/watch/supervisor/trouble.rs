@@ -9,7 +9,7 @@ use farrier_fleet::health::signal::Signal;
 
 use crate::nvml::watch::prober::{Children, Prober};
 use crate::nvml::watch::serve::OF_GPU;
-use crate::nvml::watch::wire::Refusal;
+use crate::nvml::watch::wire::{Refusal, UNLISTED};
 use crate::nvml::watch::{ProbeReport, ProbeSaid};
 
 use super::{BACKOFF_MAX, Leaving, Supervisor};
@@ -148,6 +148,36 @@ impl<C: Children> Supervisor<C> {
         put(Signal::NodeProbesStuck, Reading::Value(f64::from(stuck)), both);
     }
 
+    /// That no call is stuck, once for each GPU that has answered every tier: an agent before this one may have said
+    /// that one is.
+    pub(super) fn say_free(&mut self, said: &mut [ProbeSaid]) {
+        let Some(ProbeSaid::Report(report)) = said.last_mut() else { return };
+        for gpu in &self.inventory {
+            let subject = Subject::Gpu(gpu.uuid.clone());
+            let asked = !self.avoided.contains_key(&gpu.index)
+                && !self.calls.contains_key(&Some(gpu.index));
+            if asked && self.calls_known.insert(subject.clone()) {
+                let reading = Reading::Value(0.0);
+                let signal = Signal::NodeCallsStuck;
+                report.samples.push(Sample { subject, signal, reading, note: None });
+            }
+        }
+    }
+
+    /// Of a GPU that is not listed any more nobody knows whether a call would return.
+    pub(super) fn forget_calls(&mut self, samples: &mut Vec<Sample>) {
+        let listed = &self.inventory;
+        self.calls_known.retain(|subject| {
+            let is_listed = subject.gpu().is_none_or(|gpu| listed.iter().any(|it| it.uuid == *gpu));
+            if !is_listed {
+                let reading = Reading::Unreadable(UNLISTED.to_owned());
+                let (subject, signal) = (subject.clone(), Signal::NodeCallsStuck);
+                samples.push(Sample { subject, signal, reading, note: None });
+            }
+            is_listed
+        });
+    }
+
     /// Which call is stuck, on the GPU that it is about, and that none is any more where one was.
     fn say_calls(&mut self, stuck: u32, samples: &mut Vec<Sample>) {
         let mut calls: BTreeMap<Subject, String> = BTreeMap::new();
@@ -166,6 +196,7 @@ impl<C: Children> Supervisor<C> {
         self.calls_said = calls.keys().cloned().collect();
         told.insert(Subject::Node);
         told.extend(calls.keys().cloned());
+        self.calls_known.extend(told.iter().cloned());
         for subject in told {
             let note = calls.remove(&subject);
             let reading = Reading::Value(f64::from(u8::from(note.is_some())));
