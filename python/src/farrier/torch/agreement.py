@@ -77,22 +77,12 @@ class Ranks:
         """Whether it went well on every rank."""
         return well if self.alone else self._highest(not well) == [0]
 
-    def stay_in_step(self) -> None:
-        """Raises where a rank failed before a reduction of the step's own, which the others made: nothing mends that."""
-        if self.alone or self._wrapper is None:
-            return
-        group: Any = self._wrapper.process_group
-        count: int = group._get_sequence_number_for_group()
-        most, least = self._highest(count, -count)
-        if most != -least:
-            what = (
-                "a rank failed in the middle of the step, and others reduced without it: restart from the last checkpoint"
-            )
-            raise RuntimeError(f"{what}\nhint: graph=False, or keep collectives out of the step")
-
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Inside, the wrapper reduces nothing and sends no buffers: a step that fails on one rank leaves none waiting."""
+        """Inside, the wrapper reduces nothing and sends no buffers: a step that fails on one rank leaves none waiting.
+
+        Reductions that the step makes by itself are not kept back: they meet those of the other ranks.
+        """
         if self._wrapper is None:
             yield
             return
@@ -104,11 +94,16 @@ class Ranks:
         finally:
             self._wrapper.require_forward_param_sync = before
 
-    def forget_reduction(self) -> None:
-        """After a capture that failed: the wrapper waits no more for the backward pass that was not recorded."""
+    def forget_reduction(self) -> bool:
+        """After a capture that failed on some rank: the wrappers wait no more for a backward pass that is not to come.
+
+        They then build their buckets anew, on all ranks alike, and graphs of before would write to the old ones: True says
+        that there can be none any more.
+        """
         reset = getattr(getattr(self._wrapper, "reducer", None), "_reset_state", None)
         if reset is not None:
             reset()
+        return self._wrapper is not None
 
     def _highest(self, *values: int) -> list[int]:
         said = torch.tensor(values, dtype=torch.int64)

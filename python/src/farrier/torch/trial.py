@@ -84,7 +84,6 @@ class Trial:
                 graph.capture(self._fn)
         except BaseException:
             graph.reset()
-            self.ranks.forget_reduction()
             raise
         return graph
 

@@ -264,7 +264,6 @@ class Workshop:
 
         why = self._trial.attempt(rehearse)
         if not self._ranks.all(why is None):
-            self._ranks.stay_in_step()
             return self._refuse(key, why, batch)
         if not self._ranks.all(made_state == [False]):  # The first state of a parameter is made by a step that trains.
             return self._eager(batch)
@@ -272,7 +271,7 @@ class Workshop:
         if not self._ranks.all(why is None):
             for graph in made:
                 graph.reset()
-            return self._refuse(key, why, batch)
+            return self._refuse(key, why, batch, for_good=self._ranks.forget_reduction())
         self._report.captures += 1
         del self._seen[key]
         (graph,) = made
@@ -308,10 +307,10 @@ class Workshop:
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
         return result
 
-    def _refuse(self, key: Key, why: Reason | None, batch: Any) -> Any:
+    def _refuse(self, key: Key, why: Reason | None, batch: Any, *, for_good: bool = False) -> Any:
         """No graph for this shape; where none ever was, none at all. `why` is None where another rank has the reason."""
         why = why or ANOTHER_RANK
-        if not self._report.captures:
+        if for_good or not self._report.captures:
             raise GiveUp(why)
         self._refused.add(key)
         self._report.refused.append(why)
