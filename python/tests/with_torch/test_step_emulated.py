@@ -6,7 +6,7 @@ import time
 import emulation
 import pytest
 import torch
-from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step
+from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step, weights
 from torch import nn
 
 from farrier.torch import Lengths, Policy
@@ -152,6 +152,20 @@ def test_unfreezing_after_graphs_were_given_up():
     models, _, graphed = both(optimizer=sgd_with_momentum, each=unfreeze, make=silent)
     assert_trained_alike(*models)
     assert "returns no tensor" in graphed.report.reason.what
+
+
+def test_a_scaler_skips_overflows_after_graphs_were_given_up():
+    def gentle(model):
+        return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+    scalers = two_scalers(2.0**127)
+    make = scaled(scalers, times=64.0, item=True)
+    models, optimizers, graphed = both(make=make, scaler=scalers[1], optimizer=gentle)
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
+    assert weights(models[1]).isfinite().all()
+    assert not torch.equal(weights(models[1]), weights(perceptron()))
+    assert not optimizers[1].param_groups[0]["fused"]
+    assert "waits for the GPU" in graphed.report.reason.what
 
 
 def test_modes_that_alternate_have_a_graph_each():

@@ -68,7 +68,7 @@ class Ranks:
         digest = self._digests.get(key)
         if digest is None:
             digest = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=7).digest(), "big")
-            self._digests[key] = digest
+            self._digests = {**self._digests, key: digest} if len(self._digests) < 1000 else {key: digest}
         highest, most, least = self._highest(move, digest, -digest)
         self.apart += most != -least
         return joint(Move(highest), one_key=most == -least)

@@ -27,28 +27,36 @@ class UnsupportedOptimizer(ValueError):
         self.why = why
 
 
-def prepare(optimizer: Optimizer) -> list[dict[str, Any]]:
+def prepare(optimizer: Optimizer) -> bool:
     """Makes the optimizer's step capturable, in place: step counts on the device, fused kernels. Learning rates stay.
 
-    Fused kernels are taken for Adam, AdamW and SGD unless the user chose `foreach` or `fused` himself. Gives the groups
-    that were made fused. Where it raises, nothing is changed.
+    Fused kernels are taken for Adam, AdamW and SGD unless the user chose `foreach` or `fused` himself. Gives whether it
+    made any of them fused. Where it raises, nothing is changed.
     """
     why = _hindrance(optimizer)
     if why is not None:
         raise UnsupportedOptimizer(why)
-    fused = []
+    fused = False
     for group in _groups(optimizer):
         if "capturable" in group:
             group["capturable"] = True
         if isinstance(optimizer, _GATED) and not group.get("fused") and not group.get("foreach") and _fusable(group):
             group["fused"], group["foreach"] = True, False
             optimizer._step_supports_amp_scaling = True
-            fused.append(group)
+            fused = True
     for parameter, state in optimizer.state.items():
         step = state.get("step")
         if step is not None:
             state["step"] = torch.as_tensor(float(step), dtype=torch.float32, device=parameter.device)
     return fused
+
+
+def leave(optimizer: Optimizer) -> None:
+    """Takes back that SGD was made fused: its fused kernel fails where only some parameters have a momentum."""
+    if isinstance(optimizer, torch.optim.SGD):
+        for group in optimizer.param_groups:
+            group["fused"], group["foreach"] = None, None
+        optimizer._step_supports_amp_scaling = False
 
 
 def _hindrance(optimizer: Optimizer) -> Reason | None:

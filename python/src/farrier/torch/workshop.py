@@ -25,7 +25,7 @@ from farrier.torch.capture import Captured, detached, survive
 from farrier.torch.explain import GiveUp, Reason, reason
 from farrier.torch.lengths import Lengths, Recent, TooLong
 from farrier.torch.measure import profiled, timed
-from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, prepare
+from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, leave, prepare
 from farrier.torch.policy import Move, Policy, may_go, verification_due
 from farrier.torch.report import StepReport
 from farrier.torch.trial import Trial, names_of
@@ -57,7 +57,7 @@ class Workshop:
         self._calls = self._warm = self._changes = 0
         self._leaving: Reason | None = None
         self._graphs: Recent[Key, Captured] = Recent(policy.graphs)
-        self._fused: list[dict[str, Any]] = []
+        self._fused: list[Optimizer] = []
         self._prepare()
         self._trial = Trial(fn, model, optimizers, scaler, also)
         self._ranks, self._arena = self._trial.ranks, self._trial.arena
@@ -76,9 +76,7 @@ class Workshop:
 
     def _prepare(self) -> None:
         """Makes the optimizers capturable, and reads what a graph will bake in."""
-        for optimizer in self._optimizers:
-            ours = prepare(optimizer)
-            self._fused += ours if isinstance(optimizer, torch.optim.SGD) else []
+        self._fused += [optimizer for optimizer in self._optimizers if prepare(optimizer)]
         self._constants = constants(self._optimizers)
         modules = set(self._model.parameters())
         named = names_of(self._model, self._optimizers)
@@ -97,8 +95,8 @@ class Workshop:
         self._drop_graphs()
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
-        for group in self._fused:  # SGD's fused kernel fails where only some parameters have a momentum.
-            group["fused"], group["foreach"] = None, None
+        for optimizer in self._fused:
+            leave(optimizer)
         self._trial.watch.remove()
         for hook in self._hooks:
             hook.remove()
