@@ -150,7 +150,9 @@ class Workshop:
 
     def _look_at_what_is_baked(self) -> None:
         """A change of what graphs bake in makes them stale, and one every time has no graph."""
-        now, moved = constants(self._optimizers), self._baked.now() != self._baked.layout
+        now = constants(self._optimizers)
+        layout, mode = self._baked.read()
+        moved = layout != self._baked.layout
         if self._stale or moved or now != self._constants:
             names = now.keys() | self._constants.keys()
             changed = sorted(name for name in names if now.get(name) != self._constants.get(name))
@@ -165,7 +167,7 @@ class Workshop:
                 what = ", ".join([*(f"{name} of the optimizer" for name in changed), *["the place of weights"] * moved])
                 why = f"{what} changed {self._changes} times, and a graph bakes it in"
                 raise GiveUp(Reason(why, "keep it fixed (cycle_momentum=False); only the learning rate may change"))
-        mode = self._baked.mode()
+            _, mode = self._baked.read()
         if mode != self._mode:
             self._mode = mode
             self._trial.watch.make_state(self._optimizers)
