@@ -1,6 +1,6 @@
 import pytest
 
-from farrier.torch.lengths import Lengths, Recent, bucket
+from farrier.torch.lengths import Lengths, Recent, TooLong, bucket
 
 
 def test_a_bucket_holds_the_length_and_is_at_most_an_eighth_longer():
@@ -18,7 +18,7 @@ def test_an_octave_has_eight_buckets():
 def test_short_ones_share_and_the_longest_is_not_passed():
     assert bucket(3) == 64
     assert bucket(2000, longest=2010) == 2010
-    with pytest.raises(ValueError, match="beyond the longest"):
+    with pytest.raises(TooLong, match="beyond the longest"):
         bucket(2011, longest=2010)
     with pytest.raises(ValueError, match="1 or more"):
         bucket(0)
@@ -29,13 +29,19 @@ def test_lengths_need_a_tensor():
         Lengths(pad={})
 
 
-def test_what_was_unused_for_longest_goes():
+def test_of_those_that_may_the_one_unused_for_longest_goes():
     recent = Recent(2)
-    assert recent.put("a", 1) == []
-    assert recent.put("b", 2) == []
+    recent.put("a", 1)
+    assert not recent.full
+    recent.put("b", 2)
+    assert recent.full
     assert recent.get("a") == 1
-    assert recent.put("c", 3) == [2]
+    assert recent.in_the_way(lambda _: True) == "b"
+    assert recent.in_the_way(lambda kept: kept == 1) == "a"
+    assert recent.in_the_way(lambda _: False) is None
+    assert recent.pop("b") == 2
+    assert recent.pop("b") is None
     assert recent.get("b") is None
-    assert recent.clear() == [1, 3]
+    assert recent.clear() == [1]
     with pytest.raises(ValueError, match="1 or more"):
         Recent(0)

@@ -18,11 +18,15 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": self.rows[place], "labels": self.rows[place]}
 
 
-def losses(folder, whole, accumulation, *, cpu=True, steps=7, **more):
-    transformers.set_seed(5)
+def small_model():
     config = transformers.LlamaConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=64
     )
+    return transformers.LlamaForCausalLM(config)
+
+
+def make(folder, whole, accumulation, *, cpu=True, steps=7, **more):
+    transformers.set_seed(5)
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
@@ -38,11 +42,21 @@ def losses(folder, whole, accumulation, *, cpu=True, steps=7, **more):
         seed=5,
         disable_tqdm=True,
     )
-    trainer = transformers.Trainer(
-        model=transformers.LlamaForCausalLM(config), args=arguments, train_dataset=Rows(400), **more
-    )
+    if "model_init" not in more:
+        more["model"] = small_model()
+    trainer = transformers.Trainer(args=arguments, train_dataset=Rows(400), **more)
     if whole:
         farrier.torch.trainer(trainer, policy=farrier.torch.Policy(warmups=2, gain=0.0, profile=False))
+    return trainer
+
+
+def logged(trainer):
+    """Loss, norm and rate of each step of the last training."""
+    entries = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
+    return [(entry["loss"], float(entry["grad_norm"]), entry["learning_rate"]) for entry in entries]
+
+
+def losses(folder, whole, accumulation, **more):
+    trainer = make(folder, whole, accumulation, **more)
     trainer.train()
-    logged = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
-    return [(entry["loss"], float(entry["grad_norm"]), entry["learning_rate"]) for entry in logged], trainer
+    return logged(trainer), trainer

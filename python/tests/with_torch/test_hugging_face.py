@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from trainers import losses
+import transformers
+from trainers import logged, losses, make, small_model
 
 import farrier.torch
 
@@ -13,6 +14,45 @@ def test_losses_norms_and_rates_are_the_trainers_own(tmp_path, accumulation):
     whole, trainer = losses(tmp_path, True, accumulation)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(plain), rtol=1e-4, atol=1e-5)
     assert trainer.farrier.step.report.steps == 7
+
+
+@pytest.mark.parametrize("more", [{}, {"model_init": small_model}])
+def test_a_second_training_is_the_trainers_own(tmp_path, more):
+    found = []
+    for whole in (False, True):
+        trainer = make(tmp_path, whole, 2, steps=4, **more)
+        trainer.train()
+        first = trainer.model
+        trainer.train()
+        assert (trainer.model is first) == (not more)
+        weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+        found.append((logged(trainer), weights))
+    assert len(found[0][0]) >= 4
+    torch.testing.assert_close(torch.tensor(found[1][0]), torch.tensor(found[0][0]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-3, atol=1e-4)
+
+
+class BreaksOff(transformers.TrainerCallback):
+    """In the middle of the third update, once."""
+
+    done = False
+
+    def on_substep_end(self, _, state, __, **___):
+        if state.global_step == 2 and not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+
+
+def test_micro_batches_of_a_broken_training_wait_no_more(tmp_path):
+    trainer = make(tmp_path, True, 3, steps=5, callbacks=[BreaksOff()])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert len(trainer.farrier._waiting) > 0
+    seen = []
+    inner = trainer.farrier.step._fn
+    trainer.farrier.step._fn = lambda batch: seen.append(len(batch["micro"])) or inner(batch)
+    trainer.train()
+    assert seen == [3] * 5
 
 
 def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from farrier.torch.explain import GiveUp
 from farrier.torch.optimizer import Rates, UnsupportedOptimizer, Watch, constants, is_gated, prepare
 
 
@@ -66,20 +67,33 @@ def test_made_state_is_the_state_of_a_first_step():
     assert float(optimizer.state[model.weight]["step"]) == 1.0
 
 
-def test_a_rate_that_is_assigned_or_scheduled_is_read_where_the_graph_reads_it():
-    model, optimizer = trained()
+def test_rates_stay_the_users_and_are_brought_to_where_graphs_read_them():
+    _, optimizer = trained()
     prepare(optimizer)
-    rates, held = Rates([optimizer]), optimizer.param_groups[0]["lr"]
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    backward(model)
-    optimizer.step()
-    scheduler.step()
-    assert optimizer.param_groups[0]["lr"] is held
-    assert float(held) == pytest.approx(5e-3)
-    optimizer.param_groups[0]["lr"] = 0.125
+    rates, group = Rates([optimizer]), optimizer.param_groups[0]
+    with rates.on_device():
+        held = group["lr"]
+        assert float(held) == pytest.approx(1e-2)
+    assert group["lr"] == 1e-2
+    for rate in (0.125, torch.tensor(0.25)):
+        group["lr"] = rate
+        rates.refresh()
+        assert float(held) == float(rate)
+        assert group["lr"] is rate
+    group["lr"].fill_(0.5)
     rates.refresh()
-    assert optimizer.param_groups[0]["lr"] is held
-    assert float(held) == 0.125
+    assert float(held) == 0.5
+
+
+@pytest.mark.parametrize("how", [lambda group: group["lr"].fill_(1.0), lambda group: group.update(lr=1.0)])
+def test_a_step_that_sets_its_rate_is_told_off(how):
+    _, optimizer = trained()
+    rates, group = Rates([optimizer]), optimizer.param_groups[0]
+    with pytest.raises(GiveUp, match="sets the learning rate itself"), rates.on_device():
+        how(group)
+    assert group["lr"] == 1e-2
+    with rates.on_device():
+        assert float(group["lr"]) == pytest.approx(1e-2)
 
 
 def test_what_a_graph_bakes_in_is_seen_to_change():
@@ -112,3 +126,49 @@ def test_a_scalers_flag_is_joined_with_the_gate():
             optimizer.step()
         del optimizer.found_inf, optimizer.grad_scale
         assert torch.equal(before[0]["weight"], model.weight) != trains
+
+
+@pytest.mark.parametrize("more", [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+def test_momenta_of_sgd_begin_at_nought_whatever_lay_there(more):
+    junk = [torch.full((3, 4), 1e3) for _ in range(50)] + [torch.full((3,), 1e3) for _ in range(50)]
+    del junk
+    model, optimizer = trained(torch.optim.SGD, **more)
+    twin, twins = trained(torch.optim.SGD, **more)
+    prepare(optimizer)
+    watch = Watch([optimizer], {p: name for name, p in model.named_parameters()})
+    watch.make_state([optimizer])
+    for _ in range(3):
+        for each, its in ((model, optimizer), (twin, twins)):
+            its.zero_grad()
+            backward(each)
+            its.step()
+    torch.testing.assert_close(model.weight, twin.weight)
+
+
+def test_a_parameter_that_joins_later_gets_its_momentum():
+    model, optimizer = trained(torch.optim.SGD, momentum=0.9)
+    prepare(optimizer)
+    Watch([optimizer], {p: name for name, p in model.named_parameters()})
+    model.bias.requires_grad_(False)
+    backward(model)
+    optimizer.step()
+    model.bias.requires_grad_(True)
+    backward(model)
+    optimizer.step()
+    assert torch.equal(optimizer.state[model.bias]["momentum_buffer"], model.bias.grad)
+
+
+def test_dampening_is_refused_before_anything_is_changed():
+    _, optimizer = trained(torch.optim.SGD, momentum=0.9, dampening=0.5)
+    with pytest.raises(UnsupportedOptimizer, match="dampening"):
+        prepare(optimizer)
+    assert not optimizer.param_groups[0]["fused"]
+
+
+def test_groups_without_parameters_are_passed_over():
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW([{"params": []}, {"params": list(model.parameters())}])
+    prepare(optimizer)
+    assert is_gated(optimizer)
+    Watch([optimizer], {}).close(True)
+    assert len(Rates([optimizer]).users()) == 1

@@ -119,6 +119,7 @@ class Captured:
     def __init__(self, arena: Arena, batch: Any) -> None:
         self.arena = arena
         self.replays = 0
+        self.used = 0
         self.gradients: list[Address] = []
         self._graph = arena.graph()
         self._batch = on_device(batch, arena.device, copy=True)
@@ -193,6 +194,34 @@ def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
         empty.capture_begin()
         empty.capture_end()
         empty.reset()
+
+
+def survive(err: BaseException) -> None:
+    """After some errors the CUDA context is lost: then nothing can go on, and that is said."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as lost:
+        what = f"the CUDA context is lost after an error in the step ({err}): restart from the last checkpoint"
+        raise RuntimeError(what) from lost
+
+
+@contextmanager
+def as_captured() -> Iterator[None]:
+    """Who asks whether this is a capture hears yes, and an operation that waits for the GPU is an error with its line."""
+    before, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    _set_sync_debug("error")
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+        _set_sync_debug(before)
+
+
+def _set_sync_debug(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It warns of being a prototype, each time.
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:

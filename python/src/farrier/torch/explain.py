@@ -65,6 +65,14 @@ class Reason:
         return f"{self.what}{where}. What helps: {self.remedy}"
 
 
+class GiveUp(Exception):
+    """There is no graph, and why. The batch was not trained on."""
+
+    def __init__(self, why: Reason) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
 def users_line(trace: TracebackType | None) -> str | None:
     """The innermost line that is the user's own, as `file:line: code`."""
     frames = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _NOT_THE_USERS)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +30,7 @@ class Whole:
         self.step: Step | None = None
         self._trainer, self._options = trainer, options
         self._backward = trainer.training_step
+        self._made_for: tuple[Any, ...] = ()
         self._waiting: list[dict[str, Any]] = []
         self._norm: Tensor | None = None
 
@@ -40,15 +43,27 @@ class Whole:
         items = None if num_items_in_batch is None else torch.as_tensor(num_items_in_batch).to(device)
         batch = {"micro": self._waiting, "items": items}
         self._waiting = []
-        if self.step is None:
-            self.step = self._made(model)
-        loss, norm = self.step(batch)
-        self._norm = norm
+        loss, self._norm = self._step_for(model)(batch)
         return torch.as_tensor(loss)
 
+    def begin(self) -> None:
+        """A training begins. Micro-batches of one that was broken off wait no more."""
+        self._waiting = []
+
+    def _step_for(self, model: Any) -> Step:
+        """The step; another one where a second training has another model or optimizer (`model_init`)."""
+        now = (model, self._trainer.optimizer, self._trainer.accelerator)
+        if self.step is None or any(mine is not its for mine, its in zip(self._made_for, now, strict=True)):
+            if self.step is not None:
+                self.step.close()
+            self.step, self._made_for = self._made(model), now
+        return self.step
+
     def _made(self, model: Any) -> Step:
-        optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
-        self._trainer.optimizer.step = _done
+        optimizer = self._trainer.optimizer
+        while hasattr(optimizer, "optimizer"):  # Accelerate's wrapper, whose step is done by then.
+            optimizer = optimizer.optimizer
+        self._trainer.optimizer.step = types.MethodType(_done, self._trainer.optimizer)
         self._trainer.accelerator.clip_grad_norm_ = self._clipped
 
         def update(batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -85,8 +100,16 @@ def trainer(
         return trainer
     whole = Whole(trainer, {"compile": compile, "lengths": lengths, "policy": policy})
     trainer.training_step = whole.training_step
+    trainer.add_callback(_beginning(whole))
     trainer.farrier = whole
     return trainer
+
+
+def _beginning(whole: Whole) -> Any:
+    """Hears from the Trainer that a training begins."""
+    transformers: Any = importlib.import_module("transformers")
+    told = {"on_train_begin": lambda *_, **__: whole.begin()}
+    return type("Beginning", (transformers.TrainerCallback,), told)()
 
 
 def _hindrance(trainer: Any) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,12 +14,16 @@ Kept = TypeVar("Kept")
 OCTAVE_STEPS = 8
 
 
+class TooLong(ValueError):
+    """A length beyond the longest that was given."""
+
+
 def bucket(length: int, *, shortest: int = 64, longest: int | None = None) -> int:
     """The length to which `length` is padded: the next of eight steps an octave, never beyond `longest`."""
     if length < 1:
         raise ValueError(f"a length is 1 or more, not {length}")
     if longest is not None and length > longest:
-        raise ValueError(f"a length of {length} is beyond the longest, {longest}")
+        raise TooLong(f"a length of {length} is beyond the longest, {longest}")
     step = max(1, (1 << max(0, length - 1).bit_length()) // (2 * OCTAVE_STEPS))
     padded = max(shortest, -(-length // step) * step)
     return padded if longest is None else min(padded, longest)
@@ -31,8 +35,8 @@ class Lengths:
 
     `pad` gives, for each tensor that has the length, the value that changes nothing: 0 for ids, -100 for labels, 0 for an
     attention mask. Tensors are named as in the batch: a key of a dict, a field, or the place in a tuple as text ("0").
-    Padding is to the right, so a causal model sees nothing of it. Whether the values are right is verified: the step
-    that is compared runs eagerly on the batch as it came.
+    Padding is to the right, so a causal model sees nothing of it. Whether the values are right is verified: a comparison
+    runs the batch as it came, too. A batch beyond `longest` runs eagerly, as it came.
     """
 
     pad: Mapping[str, float]
@@ -65,14 +69,23 @@ class Recent(Generic[Key, Kept]):
             self._kept.move_to_end(key)
         return kept
 
-    def put(self, key: Key, kept: Kept) -> list[Kept]:
-        """Keeps it, and gives what had to go for it."""
+    def put(self, key: Key, kept: Kept) -> None:
+        """Keeps it; when `full`, something goes first."""
         self._kept[key] = kept
         self._kept.move_to_end(key)
-        gone = []
-        while len(self._kept) > self._limit:
-            gone.append(self._kept.popitem(last=False)[1])
-        return gone
+
+    def pop(self, key: Key) -> Kept | None:
+        """No longer keeps it, and gives it."""
+        return self._kept.pop(key, None)
+
+    def in_the_way(self, may_go: Callable[[Kept], bool]) -> Key | None:
+        """Which of them goes for another: of those that may, the one unused for longest. None: there is none."""
+        return next((key for key, kept in self._kept.items() if may_go(kept)), None)
+
+    @property
+    def full(self) -> bool:
+        """Whether another one is one too many."""
+        return len(self._kept) >= self._limit
 
     def clear(self) -> list[Kept]:
         """No longer keeps any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from farrier.torch.explain import Reason
+from farrier.torch.explain import GiveUp, Reason
 
 #: Those whose fused kernels take `found_inf`, a flag on the device that skips the update.
 _GATED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
-#: Numbers of a group that are read from the device at each replay; all others are baked into a graph.
-_ON_DEVICE = ("lr",)
+Look = Callable[[list[tuple[str, Tensor]]], None]
 
 
 class UnsupportedOptimizer(ValueError):
@@ -27,30 +27,64 @@ class UnsupportedOptimizer(ValueError):
         self.why = why
 
 
-def prepare(optimizer: Optimizer) -> None:
-    """Makes the optimizer's step capturable, in place: step counts and learning rates on the device, fused kernels.
+def prepare(optimizer: Optimizer) -> bool:
+    """Makes the optimizer's step capturable, in place: step counts on the device, fused kernels. Learning rates stay.
 
-    Fused kernels are taken for Adam, AdamW and SGD unless the user chose `foreach` or `fused` himself. Schedulers of
-    torch fill a learning rate that is a tensor in place (2.5 and later).
+    Fused kernels are taken for Adam, AdamW and SGD unless the user chose `foreach` or `fused` himself. Gives whether it
+    made any of them fused. Where it raises, nothing is changed.
     """
-    for group in optimizer.param_groups:
-        gated = isinstance(optimizer, _GATED)
+    why = _hindrance(optimizer)
+    if why is not None:
+        raise UnsupportedOptimizer(why)
+    fused = False
+    for group in _groups(optimizer):
         if "capturable" in group:
             group["capturable"] = True
-        elif not gated:
-            name = type(optimizer).__name__
-            what = f"{name} has no `capturable`: its steps are counted on the host"
-            raise UnsupportedOptimizer(Reason(what, "use an optimizer of torch.optim that has it, such as AdamW"))
-        if gated and not group.get("fused") and not group.get("foreach") and _fusable(group):
+        if isinstance(optimizer, _GATED) and not group.get("fused") and not group.get("foreach") and _fusable(group):
             group["fused"], group["foreach"] = True, False
-            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
-        device = _device(group)
-        if not isinstance(group["lr"], Tensor) or group["lr"].device != device:
-            group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
+            optimizer._step_supports_amp_scaling = True
+            fused = True
     for parameter, state in optimizer.state.items():
         step = state.get("step")
         if step is not None:
             state["step"] = torch.as_tensor(float(step), dtype=torch.float32, device=parameter.device)
+    return fused
+
+
+def leave(optimizer: Optimizer) -> None:
+    """Takes back that SGD was made fused: its fused kernel fails where only some parameters have a momentum."""
+    if isinstance(optimizer, torch.optim.SGD):
+        for group in optimizer.param_groups:
+            group["fused"], group["foreach"] = None, None
+        optimizer._step_supports_amp_scaling = False
+
+
+def _hindrance(optimizer: Optimizer) -> Reason | None:
+    name = type(optimizer).__name__
+    if isinstance(optimizer, _GATED) and not _steps_as_torch_does(optimizer):
+        return Reason(f"{name} has a step of its own, which may count on the host", "use the optimizer of torch.optim")
+    for group in _groups(optimizer):
+        if "capturable" not in group and not isinstance(optimizer, _GATED):
+            what = f"{name} has no `capturable`: its steps are counted on the host"
+            return Reason(what, "use an optimizer of torch.optim that has it, such as AdamW")
+        devices = {str(parameter.device) for parameter in group["params"]}
+        if len(devices) != 1:
+            what = f"a group of the optimizer's parameters lies on {', '.join(sorted(devices))}"
+            return Reason(what, "graphs need one CUDA device")
+        if isinstance(optimizer, torch.optim.SGD) and group["momentum"] and group["dampening"]:
+            what = "SGD with dampening does not damp the first gradient of a parameter, which a skipped step cannot tell"
+            return Reason(what, "use dampening=0")
+    return None
+
+
+def _steps_as_torch_does(optimizer: Optimizer) -> bool:
+    """Whether the step is torch's own: that of a subclass may heed neither `capturable` nor `found_inf`."""
+    return inspect.unwrap(type(optimizer).step) in {inspect.unwrap(kind.step) for kind in _GATED}
+
+
+def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Groups with parameters in them: LoRA has one of none that decay."""
+    return [group for group in optimizer.param_groups if group["params"]]
 
 
 def _fusable(group: dict[str, Any]) -> bool:
@@ -58,27 +92,55 @@ def _fusable(group: dict[str, Any]) -> bool:
 
 
 def _device(group: dict[str, Any]) -> torch.device:
-    devices: set[torch.device] = {parameter.device for parameter in group["params"]}
-    if len(devices) != 1:
-        what = f"a group of the optimizer's parameters lies on {', '.join(sorted(map(str, devices)))}"
-        raise UnsupportedOptimizer(Reason(what, "graphs need one CUDA device"))
-    return next(iter(devices))
+    device: torch.device = group["params"][0].device
+    return device
+
+
+#: Eagerly it would happen more often than there are batches, and in a graph never.
+SETS_THE_RATE = Reason("the step sets the learning rate itself", "step the scheduler after the call, not in it")
 
 
 class Rates:
-    """Learning rates where a graph reads them, kept at what the user's groups say."""
+    """Learning rates where graphs read them. The user's groups keep their own, as numbers and in full precision."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
-        self._held = [
-            (group, name, group[name]) for each in optimizers for group in each.param_groups for name in _ON_DEVICE
-        ]
+        self._groups = [group for each in optimizers for group in _groups(each)]
+        self._held = [torch.zeros((), dtype=torch.float32, device=_device(group)) for group in self._groups]
+        self._written: list[object] = [None] * len(self._held)
+
+    def users(self) -> list[object]:
+        """What the groups say, to be compared: a tensor counts as another one once it was written to."""
+        rates = (group["lr"] for group in self._groups)
+        return [(id(rate), rate._version) if isinstance(rate, Tensor) else rate for rate in rates]
 
     def refresh(self) -> None:
-        """A rate that was assigned as a number is written to the device, and the group reads it there again."""
-        for group, name, held in self._held:
-            if group[name] is not held:
-                held.fill_(group[name])
-                group[name] = held
+        """Brings what the groups say to where the graphs read it."""
+        now = self.users()
+        for place, (group, held) in enumerate(zip(self._groups, self._held, strict=True)):
+            if now[place] == self._written[place]:
+                continue
+            rate = group["lr"]
+            held.copy_(rate, non_blocking=True) if isinstance(rate, Tensor) else held.fill_(rate)
+        self._written = now
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Inside, the optimizers read their rates where a graph does, and a step that sets one itself is told off."""
+        self.refresh()
+        users = [group["lr"] for group in self._groups]
+        before = [held._version for held in self._held]
+        for group, held in zip(self._groups, self._held, strict=True):
+            group["lr"] = held
+        kept = True
+        try:
+            yield
+            kept = all(group["lr"] is held for group, held in zip(self._groups, self._held, strict=True))
+        finally:
+            for group, rate in zip(self._groups, users, strict=True):
+                group["lr"] = rate
+        if not kept or before != [held._version for held in self._held]:
+            self._written = [None] * len(self._held)
+            raise GiveUp(SETS_THE_RATE)
 
 
 def constants(optimizers: list[Optimizer]) -> dict[str, object]:
@@ -86,16 +148,30 @@ def constants(optimizers: list[Optimizer]) -> dict[str, object]:
     baked: dict[str, object] = {}
     for optimizer in optimizers:
         for place, group in enumerate(optimizer.param_groups):
-            baked[f"parameters of group {place}"] = len(group["params"])
+            baked[f"parameters of group {place}"] = tuple(map(id, group["params"]))
             for key, value in group.items():
-                if key != "params" and key not in _ON_DEVICE and key != "initial_lr":
+                if key not in ("params", "lr", "initial_lr"):
                     baked[f"{key} of group {place}"] = id(value) if isinstance(value, Tensor) else value
     return baked
 
 
 def is_gated(optimizer: Optimizer) -> bool:
     """Whether the flag can keep the optimizer's step from changing anything."""
-    return isinstance(optimizer, _GATED) and all(group.get("fused") for group in optimizer.param_groups)
+    groups = _groups(optimizer)
+    fused = bool(groups) and all(group.get("fused") for group in groups)
+    return fused and isinstance(optimizer, _GATED) and _steps_as_torch_does(optimizer)
+
+
+def _make_momenta(optimizer: Optimizer, of: Callable[[Tensor], bool]) -> None:
+    """Gives parameters of SGD momenta of zero where they have none.
+
+    Without dampening the first step from zero is the first step. The fused kernel would take memory as it comes, fills it
+    only in a step that is not skipped, and fails where some parameters have a momentum and some have none.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            if of(parameter) and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 class Watch:
@@ -108,7 +184,7 @@ class Watch:
     def __init__(self, optimizers: list[Optimizer], names: Mapping[Tensor, str]) -> None:
         self.calls = 0
         self._names = names
-        self._looker: Callable[[list[tuple[str, Tensor]]], None] | None = None
+        self._looker: Look | None = None
         self._closed = {id(each): _flag(each) for each in optimizers if is_gated(each)}
         self._gates_in = False
         self._ours: set[int] = set()
@@ -118,7 +194,7 @@ class Watch:
             self._handles.append(optimizer.register_step_post_hook(self._after))
 
     @contextmanager
-    def looking(self, looker: Callable[[list[tuple[str, Tensor]]], None] | None) -> Iterator[None]:
+    def looking(self, looker: Look | None) -> Iterator[None]:
         """Inside, gradients are shown to `looker` as the optimizer gets them, and the gate is part of the step."""
         self._looker, self._gates_in = looker, True
         try:
@@ -134,17 +210,21 @@ class Watch:
     def make_state(self, optimizers: list[Optimizer]) -> None:
         """Lets gated optimizers make their state now, a parameter at a time behind the closed gate.
 
-        Made in the first step it would lie between that step's activations, and keep their memory from being given back.
+        Made in the first step it would lie between that step's activations, and keep their memory from being given back;
+        made in a comparison it would lie where graphs write.
         """
         self.close(True)
         with self.looking(None):
             for optimizer in (each for each in optimizers if is_gated(each)):
+                if isinstance(optimizer, torch.optim.SGD):
+                    _make_momenta(optimizer, lambda parameter: parameter.requires_grad)
+                    continue
                 parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
                 grads = [(p, p.grad) for p in parameters]
                 for p in parameters:
                     p.grad = None
                 for p in parameters:
-                    if not optimizer.state[p]:
+                    if not optimizer.state.get(p):
                         p.grad = torch.zeros_like(p)
                         optimizer.step()
                         p.grad = None
@@ -163,7 +243,11 @@ class Watch:
             pairs = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
             self._looker([(self._names[p], grad) for p, grad in pairs if grad is not None])
         flag = self._closed.get(id(optimizer))
-        if not self._gates_in or flag is None:
+        if flag is None:
+            return
+        if isinstance(optimizer, torch.optim.SGD):
+            _make_momenta(optimizer, lambda parameter: parameter.grad is not None)
+        if not self._gates_in:
             return
         scalers = getattr(optimizer, "found_inf", None)
         if scalers is None:
@@ -177,4 +261,4 @@ class Watch:
 
 
 def _flag(optimizer: Optimizer) -> Tensor:
-    return torch.zeros((), dtype=torch.float32, device=optimizer.param_groups[0]["params"][0].device)
+    return torch.zeros((), dtype=torch.float32, device=_device(_groups(optimizer)[0]))

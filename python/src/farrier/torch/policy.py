@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,9 @@ class Policy:
         warmups: eager steps before the first capture (at least 11 under DistributedDataParallel, which reorders its
             buckets in the first ones).
         sights: how often a shape must have been seen before it gets a graph of its own.
-        graphs: how many graphs are kept; the one unused for longest goes.
+        graphs: how many graphs are kept; the one unused for longest goes, once it has paid.
+        pays: so many replays pay for a capture. A graph that has not paid yet does not go for another shape, unless it
+            was unused for `pays` times `graphs` calls; until then the other shape runs eagerly.
         shapes: so many shapes without one that comes back, and the step is said to change its shape every time.
         gain: the least speed-up for which a graph is made and kept (1.01: one per cent).
         verify_every: replays between two comparisons with an eager step; besides, replays 1, 2, 4, 8 ... are compared.
@@ -23,15 +27,37 @@ class Policy:
     warmups: int = 3
     sights: int = 2
     graphs: int = 8
+    pays: int = 32
     shapes: int = 32
     gain: float = 1.01
     verify_every: int = 1000
     profile: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("warmups", "sights", "graphs", "shapes", "verify_every"):
+        for name in ("warmups", "sights", "graphs", "pays", "shapes", "verify_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, and must be 1 or more")
+
+
+class Move(IntEnum):
+    """What a call of the step does. Where ranks differ the highest is what all of them do."""
+
+    REPLAY = 0
+    VERIFY = 1
+    MAKE = 2
+    WARM_UP = 3
+    EAGER = 4
+    STOP = 5
+
+
+def joint(highest: Move, *, one_key: bool) -> Move:
+    """What all ranks do. Graphs are for batches of one shape on all of them: a graph's reductions meet a graph's."""
+    return Move.EAGER if highest <= Move.MAKE and not one_key else highest
+
+
+def may_go(replays: int, idle_calls: int, policy: Policy) -> bool:
+    """Whether a graph may be given up for another shape: it has paid for its capture, or nobody needs it any more."""
+    return replays >= policy.pays or idle_calls >= policy.pays * policy.graphs
 
 
 def verification_due(replays: int, every: int) -> bool:
@@ -94,13 +120,23 @@ class Tolerance:
 FRACTION_BITS = {"float64": 52, "float32": 23, "bfloat16": 7, "float16": 10}
 
 
-def tolerance_for(dtype: str, *, noise: float = 0.0) -> Tolerance:
-    """What rounding of that type explains.
+#: What a sum in another order explains: two eager runs of one batch, or of one batch padded and as it came.
+OTHER_ORDER = 8
+#: What the same kernels on the same numbers may differ by.
+SAME_ORDER = 1
 
-    Eight roundings; for 32-bit types the products may be of TF32 (10 bits). `noise` is what two eager runs of one batch
-    were seen to differ by (atomic additions): four times that is allowed.
+
+def tolerance_for(dtype: str, *, noise: float = 0.0, roundings: int = SAME_ORDER) -> Tolerance:
+    """What so many roundings of that type explain; for 32-bit types the products may be of TF32 (10 bits).
+
+    `noise` is what two eager runs of one batch were seen to differ by (atomic additions): four times that is allowed.
     """
     if dtype not in FRACTION_BITS:
         raise ValueError(f"no tolerance is known for gradients of {dtype}")
     bits = min(FRACTION_BITS[dtype], 10) if dtype == "float32" else FRACTION_BITS[dtype]
-    return Tolerance(relative=max(8.0 * 2.0 ** -(bits + 1), 4.0 * noise))
+    return Tolerance(relative=max(roundings * 2.0 ** -(bits + 1), 4.0 * noise))
+
+
+def coarsest(dtypes: Iterable[str]) -> str:
+    """The type with the fewest bits of fraction."""
+    return min(dtypes, key=lambda dtype: FRACTION_BITS.get(dtype, 0), default="float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,36 +11,60 @@ from torch.optim import Optimizer
 
 from farrier.torch.optimizer import is_gated
 
+#: What a step changes beside model and optimizer, and the user names: averaged weights, statistics of his own.
+Also = Sequence[nn.Module | Tensor]
+
 
 class Undo:
     """Takes what a step changes, and puts it back.
 
     Weights and state of an optimizer that the gate can hold are not touched by a gated step and not taken; those of
-    others go to the host. Always taken: random numbers, buffers (running statistics), the scaler's scale.
+    others, and what the user names in `also`, go to the host. Always taken: random numbers, buffers (running
+    statistics), the scaler's scale and stage.
     """
 
-    def __init__(self, model: nn.Module, optimizers: list[Optimizer], scaler: Any, device: torch.device) -> None:
-        self._device = device
+    def __init__(
+        self, model: nn.Module, optimizers: list[Optimizer], scaler: Any, device: torch.device, also: Also = ()
+    ) -> None:
+        self._device, self._scaler, self._optimizers = device, scaler, optimizers
         self._random = torch.get_rng_state(), torch.cuda.get_rng_state(device)
-        small = [buffer for buffer in model.buffers() if buffer.numel()]
-        for name in ("_scale", "_growth_tracker"):
-            value = getattr(scaler, name, None)
-            if isinstance(value, Tensor):
-                small.append(value)
+        self._buffers = [
+            (f"{path}.{name}".lstrip("."), module._buffers, name, buffer)
+            for path, module in model.named_modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        small = [buffer for *_, buffer in self._buffers]
+        small += [value for name in ("_scale", "_growth_tracker") if (value := getattr(scaler, name, None)) is not None]
         self._small = [(tensor, tensor.detach().clone()) for tensor in small]
-        self._large = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in _changed_by(optimizers)]
+        large = [*_changed_by(optimizers), *_tensors_of(also)]
+        self._large = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in large]
+        self._stages = _stages(scaler)
+        self._with_state = [_with_state(each) for each in optimizers]
 
-    def random(self) -> None:
-        """Puts the random numbers back."""
-        torch.set_rng_state(self._random[0])
-        torch.cuda.set_rng_state(self._random[1], self._device)
+    def replaced_buffers(self) -> list[str]:
+        """Buffers that now are other tensors: a graph would write on where the old ones lie."""
+        return [path for path, buffers, name, buffer in self._buffers if buffers.get(name) is not buffer]
+
+    def made_state(self) -> bool:
+        """Whether an optimizer now has state for a parameter that had none."""
+        return any(_with_state(each) - before for each, before in zip(self._optimizers, self._with_state, strict=True))
 
     @torch.no_grad()
     def all(self) -> None:
         """Puts everything back."""
-        self.random()
+        torch.set_rng_state(self._random[0])
+        torch.cuda.set_rng_state(self._random[1], self._device)
+        for _, buffers, name, buffer in self._buffers:
+            buffers[name] = buffer
         for tensor, before in (*self._small, *self._large):
             tensor.copy_(before)
+        if self._stages is not None:
+            self._scaler._per_optimizer_states.clear()
+            self._scaler._per_optimizer_states.update(_copied(self._stages))
+        for optimizer, before in zip(self._optimizers, self._with_state, strict=True):
+            for parameter in _with_state(optimizer) - before:
+                del optimizer.state[parameter]
 
 
 def _changed_by(optimizers: list[Optimizer]) -> list[Tensor]:
@@ -52,3 +77,28 @@ def _changed_by(optimizers: list[Optimizer]) -> list[Tensor]:
         for state in optimizer.state.values():
             changed += [value for value in state.values() if isinstance(value, Tensor)]
     return changed
+
+
+def _tensors_of(also: Also) -> Iterable[Tensor]:
+    for each in also:
+        if isinstance(each, Tensor):
+            yield each
+        else:
+            yield from (*each.parameters(), *each.buffers())
+
+
+def _with_state(optimizer: Optimizer) -> set[Tensor]:
+    return {parameter for parameter, state in optimizer.state.items() if state}
+
+
+def _stages(scaler: Any) -> dict[int, dict[str, Any]] | None:
+    """Where a GradScaler is with each optimizer (scaled, unscaled, stepped): a step that fails leaves it in the middle."""
+    stages = getattr(scaler, "_per_optimizer_states", None)
+    return None if stages is None else _copied(stages)
+
+
+def _copied(stages: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    return {
+        key: {name: dict(value) if isinstance(value, dict) else value for name, value in stage.items()}
+        for key, stage in stages.items()
+    }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from farrier.torch.policy import Tolerance, tolerance_for
+from farrier.torch.policy import OTHER_ORDER, SAME_ORDER, Tolerance, coarsest, tolerance_for
 
 #: Elements that are compared at a time: 4 Mi of them in 32 bits are 16 MiB, which no step will miss.
 PIECE = 1 << 22
@@ -51,54 +51,85 @@ class Gradients:
             twin = torch.empty_like(gradient, device="cpu", pin_memory=gradient.is_cuda)
             self.held[name] = twin.copy_(gradient.detach(), non_blocking=True)
 
+    def on(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """Each of them on the device, one at a time."""
+        for name, gradient in self.held.items():
+            yield name, gradient.to(device)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What may differ. `dtype` None: the type of each gradient says it."""
+
+    roundings: int = SAME_ORDER
+    noise: float = 0.0
+    dtype: str | None = None
+
+    def limit(self, dtype: str) -> Tolerance:
+        """How far a gradient of that type may lie apart."""
+        return tolerance_for(self.dtype or dtype, noise=self.noise, roundings=self.roundings)
+
+
+#: Two eager runs of one batch.
+AGAIN = Rule(OTHER_ORDER)
+
+#: A batch padded and as it came. What it was computed in shows in no gradient (autocast), so the coarsest type is allowed.
+#: A wrong padding value is beyond that wherever the padding counts.
+PADDED = Rule(OTHER_ORDER, dtype="bfloat16")
+
 
 def compare(
-    expected: Gradients,
-    found: Iterable[tuple[str, Tensor]],
-    expected_loss: float,
-    loss: float,
-    noise: float = 0.0,
+    expected: Gradients, found: Iterable[tuple[str, Tensor]], expected_loss: float, loss: float, rule: Rule
 ) -> Comparison:
-    """Holds the gradients of a graph against those of the eager step."""
+    """Holds the gradients of a graph, or of another run, against those of the eager step."""
     wrong: list[str] = []
     named: list[tuple[str, str]] = []
-    squares: list[Tensor] = []
+    measures: list[Tensor] = []
     for name, gradient in found:
         twin = expected.held.get(name)
         if twin is None or twin.shape != gradient.shape:
             wrong.append(f"{name} has a gradient in the graph and {'none' if twin is None else 'another shape'} eagerly")
             continue
         named.append((name, str(gradient.dtype).removeprefix("torch.")))
-        squares.append(_squares(gradient.reshape(-1), twin.reshape(-1)))
+        measures.append(_measure(gradient.reshape(-1), twin.reshape(-1)))
     missing = sorted(expected.held.keys() - {name for name, _ in named})
     wrong += [f"{name} has a gradient eagerly and none in the graph" for name in missing]
-    norms = torch.stack(squares).sqrt().tolist() if squares else []
-    whole = sum(norm**2 for _, norm in norms) ** 0.5
+    numbers = torch.stack(measures).tolist() if measures else []
+    whole = sum(norm for _, norm, _ in numbers) ** 0.5
     worst, worst_name = 0.0, "-"
-    for (name, dtype), (difference, norm) in zip(named, norms, strict=True):
-        limit = tolerance_for(dtype, noise=noise)
+    for (name, dtype), (difference, norm, odd) in zip(named, numbers, strict=True):
+        difference, norm = difference**0.5, norm**0.5
+        limit = rule.limit(dtype)
         relative = difference / max(norm, limit.floor * whole, 1e-300)
         if not relative <= worst:  # NaN is the worst of all.
             worst, worst_name = relative, name
-        if not limit.allows(difference, norm, whole):
+        if odd:
+            wrong.append(f"{name} is infinite or no number in {odd:.0f} places where the other is not")
+        elif not limit.allows(difference, norm, whole):
             wrong.append(f"{name} is {relative:.1e} away (allowed {limit.relative:.1e})")
-    wrong += _loss_wrong(loss, expected_loss, max((dtype for _, dtype in named), default="float32"), noise)
+    wrong += _loss_wrong(loss, expected_loss, rule.limit(coarsest(dtype for _, dtype in named)))
     return Comparison(loss, expected_loss, len(named), worst, worst_name, wrong)
 
 
-def _squares(found: Tensor, expected: Tensor) -> Tensor:
-    """The squared norms of the difference and of what was expected, a piece at a time."""
-    total = torch.zeros(2, dtype=torch.float64, device=found.device)
+def _measure(found: Tensor, expected: Tensor) -> Tensor:
+    """The squared norms of the difference and of what was expected, and in how many places only one is finite.
+
+    What is infinite on both sides alike, or no number on both, is the same: a float16 step that overflows is skipped by
+    its scaler, as a graph and eagerly. Norms are of the finite rest. A piece at a time.
+    """
+    total = torch.zeros(3, dtype=torch.float64, device=found.device)
     for a, b in zip(torch.split(found, PIECE), torch.split(expected, PIECE), strict=True):
         wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-        b = b.to(a.device, non_blocking=True).to(wide)
-        parts = (a.to(wide) - b).square().sum(), b.square().sum()
-        total += torch.stack(parts).double()
+        a, b = a.to(wide), b.to(a.device, non_blocking=True).to(wide)
+        finite = a.isfinite() & b.isfinite()
+        alike = finite | (a == b) | (a.isnan() & b.isnan())
+        difference = torch.where(finite, a - b, 0.0)
+        norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in (difference, torch.where(finite, b, 0.0))]
+        total += torch.stack([*(norm.square() for norm in norms), (~alike).sum().double()])
     return total
 
 
-def _loss_wrong(loss: float, expected: float, dtype: str, noise: float) -> list[str]:
-    limit: Tolerance = tolerance_for(dtype, noise=noise)
+def _loss_wrong(loss: float, expected: float, limit: Tolerance) -> list[str]:
     if loss == expected or abs(loss - expected) <= limit.relative * abs(expected):
         return []
     both_nan = loss != loss and expected != expected

@@ -1,43 +1,39 @@
-"""Where a step is warmed up, judged, captured, compared and replayed. It ends where the step must run eagerly for good."""
+"""Where a step is warmed up, judged, captured, compared and replayed. It ends where the step must run eagerly for good.
+
+A call has three parts: what this rank intends (`_intend`), what all ranks do then (`Ranks.joint`), and doing it, which
+trains on the batch once. Whatever runs the step more often than that leaves no trace (`Trial`), and where it reduces
+gradients, all ranks run it at the same call.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
-import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
+from farrier.torch.agreement import ANOTHER_RANK
+from farrier.torch.baked import Baked
 from farrier.torch.batch import padded, signature, tensors
-from farrier.torch.capture import Arena, Captured, detached, on_device
-from farrier.torch.explain import Reason, reason
-from farrier.torch.lengths import Lengths, Recent
+from farrier.torch.capture import Captured, detached, survive
+from farrier.torch.explain import GiveUp, Reason, reason
+from farrier.torch.lengths import Lengths, Recent, TooLong
 from farrier.torch.measure import profiled, timed
-from farrier.torch.optimizer import Rates, Watch, constants, prepare
-from farrier.torch.policy import Boundness, Policy, verification_due
+from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, leave, prepare
+from farrier.torch.policy import Move, Policy, may_go, verification_due
 from farrier.torch.report import StepReport
-from farrier.torch.undo import Undo
-from farrier.torch.verify import Gradients, compare
+from farrier.torch.trial import Trial, names_of
+from farrier.torch.undo import Also, Undo
 
 log = logging.getLogger("farrier.torch")
 
 Key = tuple[object, ...]
-Look = Callable[[list[tuple[str, Tensor]]], None]
-
-
-class GiveUp(Exception):
-    """There is no graph for this step, and why. Where the batch was `trained` on all the same, `result` came of it."""
-
-    def __init__(self, why: Reason, *, trained: bool = False, result: Any = None) -> None:
-        super().__init__(str(why))
-        self.why, self.trained, self.result = why, trained, result
 
 
 class Workshop:
@@ -52,20 +48,19 @@ class Workshop:
         lengths: Lengths | None,
         policy: Policy,
         report: StepReport,
+        also: Also = (),
     ) -> None:
-        self._fn, self._model, self._optimizers, self._scaler = fn, model, optimizers, scaler
+        self._fn, self._model, self._optimizers = fn, model, optimizers
         self._lengths, self._policy, self._report = lengths, policy, report
         self._seen: Counter[Key] = Counter()
         self._refused: set[Key] = set()
-        self._warm = 0
-        self._changes = 0
+        self._calls = self._warm = self._changes = 0
+        self._leaving: Reason | None = None
         self._graphs: Recent[Key, Captured] = Recent(policy.graphs)
-        names = _names(model, optimizers)
-        self._device = next(iter(names)).device
-        self._arena = Arena(self._device)
+        self._fused: list[Optimizer] = []
         self._prepare()
-        self._watch = Watch(optimizers, names)
-        self._watch.make_state(optimizers)
+        self._trial = Trial(fn, model, optimizers, scaler, also)
+        self._ranks, self._arena = self._trial.ranks, self._trial.arena
         self._hooks = [self._when_loaded(each, "the optimizer's state was loaded") for each in optimizers]
         self._hooks.append(self._when_loaded(model, "the model's weights were loaded"))
 
@@ -80,26 +75,32 @@ class Workshop:
         return owner.register_load_state_dict_post_hook(forget)
 
     def _prepare(self) -> None:
-        for optimizer in self._optimizers:
-            prepare(optimizer)
-        self._rates = Rates(self._optimizers)
+        """Makes the optimizers capturable, and reads what a graph will bake in."""
+        self._fused += [optimizer for optimizer in self._optimizers if prepare(optimizer)]
         self._constants = constants(self._optimizers)
+        modules = set(self._model.parameters())
+        named = names_of(self._model, self._optimizers)
+        self._baked = Baked(self._model, [tensor for tensor in named if tensor not in modules])
+        self._mode = b""
+        self._stale = False
 
     def forget(self, why: str) -> None:
         """Gives up every graph; they are made anew."""
         log.info("graphs are made anew: %s", why)
         self._drop_graphs()
-        self._prepare()
+        self._stale = True
 
     def close(self) -> None:
         """Takes the hooks away and gives the pool back, which holds as much memory as a step needs, gradients and all."""
         self._drop_graphs()
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
-        self._watch.remove()
+        for optimizer in self._fused:
+            leave(optimizer)
+        self._trial.watch.remove()
         for hook in self._hooks:
             hook.remove()
-        del self._arena
+        del self._arena, self._trial
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
@@ -107,55 +108,95 @@ class Workshop:
         return len(self._graphs)
 
     def run(self, batch: Any) -> Any:
-        """Trains on the batch, once. Raises `GiveUp` where that is the end of graphs."""
+        """Trains on the batch, once. Raises `GiveUp` where that is the end of graphs, on every rank at the same call."""
+        self._calls += 1
+        key: Key | None
+        try:
+            move, key, ready = self._intend(batch)
+        except GiveUp as err:
+            self._leaving = err.why
+            move, key, ready = Move.STOP, None, batch
+        move = self._ranks.joint(move, key)
+        if move is Move.STOP:
+            raise GiveUp(self._leaving or ANOTHER_RANK)
+        if move is Move.WARM_UP:
+            return self._warm_up(batch)
+        if move is Move.EAGER or key is None:
+            return self._eager_for_now(key, batch)
+        if move is Move.MAKE:
+            return self._made(key, batch, ready)
+        graph = self._graphs.get(key)
+        assert graph is not None, "who intends less than to make a graph has one"
+        graph.used = self._calls
+        return self._verified(graph, batch, ready) if move is Move.VERIFY else self._replay(graph, ready)
+
+    def _intend(self, batch: Any) -> tuple[Move, Key | None, Any]:
+        """What this rank would do by itself; which graph the batch is for; and the batch as that graph takes it."""
+        if self._leaving is not None:
+            raise GiveUp(self._leaving)
+        self._look_at_what_is_baked()
         try:
             ready = padded(batch, self._lengths) if self._lengths else batch
-            key = (signature(ready), self._model.training)
+            key = (signature(ready), self._mode)
+        except TooLong:
+            return Move.EAGER, None, batch
         except (TypeError, ValueError) as err:
             raise GiveUp(Reason(f"the batch has no fixed form: {err}", "give tensors of known names")) from err
-        self._look_at_constants()
-        if key in self._refused:
-            return self._eager(batch)
         graph = self._graphs.get(key)
-        if graph is None:
-            return self._not_yet(key, batch, ready)
-        if verification_due(graph.replays + 1, self._policy.verify_every):
-            return self._verified(graph, batch, ready)
-        return self._replay(graph, ready)
+        if graph is not None:
+            due = verification_due(graph.replays + 1, self._policy.verify_every)
+            return Move.VERIFY if due else Move.REPLAY, key, ready
+        return Move.EAGER if key in self._refused else self._without_graph(key), key, ready
 
-    def _look_at_constants(self) -> None:
-        """Numbers of the optimizer that graphs bake in: a change makes them stale, and one every time has no graph."""
+    def _look_at_what_is_baked(self) -> None:
+        """A change of what graphs bake in makes them stale, and one every time has no graph."""
         now = constants(self._optimizers)
-        if now == self._constants:
-            return
-        changed = sorted(key for key in now.keys() | self._constants.keys() if now.get(key) != self._constants.get(key))
-        self._constants = now
-        self._changes += 1
-        self._drop_graphs()
-        if self._changes > self._policy.graphs:
-            what = f"{', '.join(changed)} of the optimizer changed {self._changes} times, and a graph bakes it in"
-            raise GiveUp(Reason(what, "keep it fixed (cycle_momentum=False); only the learning rate may change"))
+        layout, mode = self._baked.read()
+        moved = layout != self._baked.layout
+        if self._stale or moved or now != self._constants:
+            names = now.keys() | self._constants.keys()
+            changed = sorted(name for name in names if now.get(name) != self._constants.get(name))
+            self._changes += not self._stale and self._warm > self._policy.warmups
+            self._drop_graphs()
+            try:
+                self._prepare()
+            except UnsupportedOptimizer as err:
+                raise GiveUp(err.why) from err
+            self._trial.renew()
+            if self._changes > self._policy.graphs:
+                what = ", ".join([*(f"{name} of the optimizer" for name in changed), *["the place of weights"] * moved])
+                why = f"{what} changed {self._changes} times, and a graph bakes it in"
+                raise GiveUp(Reason(why, "keep it fixed (cycle_momentum=False); only the learning rate may change"))
+            _, mode = self._baked.read()
+        if mode != self._mode:
+            self._mode = mode
+            self._trial.watch.make_state(self._optimizers)
+
+    def _without_graph(self, key: Key) -> Move:
+        """A shape without a graph: warm up, and make one when the shape comes back."""
+        self._seen[key] += 1
+        if self._warm <= self._policy.warmups:
+            return Move.WARM_UP
+        if self._seen[key] >= self._policy.sights:
+            return Move.MAKE if not self._graphs.full or self._in_the_way() is not None else Move.EAGER
+        if len(self._seen) >= self._policy.shapes:
+            if not self._report.captures and max(self._seen.values()) < self._policy.sights:
+                what = f"the last {len(self._seen)} batches had {len(self._seen)} shapes, and none came back"
+                raise GiveUp(Reason(what, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
+            self._seen.clear()
+        return Move.EAGER
+
+    def _in_the_way(self) -> Key | None:
+        return self._graphs.in_the_way(lambda graph: may_go(graph.replays, self._calls - graph.used, self._policy))
 
     def _replay(self, graph: Captured, ready: Any) -> Any:
-        self._rates.refresh()
+        self._trial.rates.refresh()
         graph.replay(ready)
         graph.replays += 1
         self._report.replays += 1
+        if graph.replays == self._policy.pays:
+            self._changes = 0
         return graph.result
-
-    def _not_yet(self, key: Key, batch: Any, ready: Any) -> Any:
-        """A shape without a graph: warm up, look whether a graph pays, and make one when the shape comes back."""
-        self._seen[key] += 1
-        if self._warm <= self._policy.warmups:
-            return self._warm_up(batch)
-        if len(self._seen) >= self._policy.shapes and max(self._seen.values()) < self._policy.sights:
-            what = f"the last {len(self._seen)} batches had {len(self._seen)} shapes, and none came back"
-            raise GiveUp(Reason(what, "pad to buckets with lengths=farrier.torch.Lengths(...)"))
-        if self._seen[key] < self._policy.sights:
-            result = self._eager(batch)
-            torch.cuda.empty_cache()  # What a step needs lies in the pool already, and is not to be held twice.
-            return result
-        return self._made(key, batch, ready)
 
     def _warm_up(self, batch: Any) -> Any:
         """An eager step that trains and is timed; the last of them says what a graph would bring."""
@@ -164,129 +205,112 @@ class Workshop:
         if first:  # What is compiled and looked up in the first step is not to be timed.
             return self._eager(batch)
         run = functools.partial(self._eager, batch)
-        before = self._report.eager
-        if last and self._policy.profile and before is not None:
-            result, found = profiled(run, before.wall_s, before.enqueue_s)
+        best = self._report.eager
+        if last and self._policy.profile and best is not None:
+            result, found = profiled(run, best.wall_s, best.enqueue_s)
         else:
             result, found = timed(run)
-        if before is None or found.busy_s is not None or found.wall_s < before.wall_s:
-            self._report.eager = before = found
+        if best is None or found.busy_s is not None or found.wall_s < best.wall_s:
+            self._report.eager = best = found
         if last:
-            self._judge(before, result)
+            log.info("%s", best)
+            pays = best.gain is None or best.gain >= self._policy.gain
+            if not self._ranks.all(pays):
+                what = f"the step waits for the GPU and not for launches: {best}"
+                self._leaving = ANOTHER_RANK if pays else Reason(what, "larger gains are elsewhere")
         return result
 
-    def _judge(self, found: Boundness, result: Any) -> None:
-        log.info("%s", found)
-        if found.gain is not None and found.gain < self._policy.gain:
-            what = f"the step waits for the GPU and not for launches: {found}"
-            raise GiveUp(Reason(what, "larger gains are elsewhere"), trained=True, result=result)
-
     def _eager(self, batch: Any) -> Any:
-        """A step that trains. It must step each optimizer once: a graph can do nothing else.
+        """A step that trains. It must step each optimizer once: a graph can do nothing else. If not, the next call stops.
 
         Once there is a graph it runs outside the pool: what it makes and somebody keeps (the loss, a table for a longer
         batch) would lie where a graph of before writes.
         """
-        before = self._watch.calls
+        watch, rates = self._trial.watch, self._trial.rates
+        steps_before, rates_before = watch.calls, rates.users()
         with self._arena.beside() if self._report.captures else self._arena.inside():
             result = detached(self._fn(batch))
-        steps = self._watch.calls - before
+        steps = watch.calls - steps_before
         if steps != len(self._optimizers):
             what = f"a call of the step made {steps} optimizer steps, and {len(self._optimizers)} are there to be made"
-            remedy = "give all micro-batches of an update to one call, and step once in it"
-            raise GiveUp(Reason(what, remedy), trained=True, result=result)
-        if not tensors(result):
-            why = Reason("the step returns no tensor, so nothing can be compared", "return the loss")
-            raise GiveUp(why, trained=True, result=result)
+            self._leaving = Reason(what, "give all micro-batches of an update to one call, and step once in it")
+        elif not tensors(result):
+            self._leaving = Reason("the step returns no tensor, so nothing can be compared", "return the loss")
+        elif rates.users() != rates_before:
+            self._leaving = SETS_THE_RATE
+        return result
+
+    def _eager_for_now(self, key: Key | None, batch: Any) -> Any:
+        """A batch without a graph: of a shape that came for the first time, or has none on another rank."""
+        apart = self._ranks.apart
+        if apart >= self._policy.shapes and not self._report.captures:
+            what = f"the ranks had batches of different shapes {apart} times, and graphs are for one shape on all of them"
+            self._leaving = Reason(what, "give batches of one shape to all ranks at a time")
+        result = self._eager(batch)
+        if key is None or self._seen[key] < self._policy.sights:
+            torch.cuda.empty_cache()  # What a step needs lies in the pool already, and is not to be held twice.
         return result
 
     def _made(self, key: Key, batch: Any, ready: Any) -> Any:
         """Captures the step for this shape. Whatever fails, this batch is trained on, once."""
-        undo = Undo(self._model, self._optimizers, self._scaler, self._device)
-        graph = Captured(self._arena, ready)
-        try:
-            self._shadow(batch, undo, lambda _: None, as_captured=True)
-            if not self._report.captures:
-                self._report.noise = self._noise(batch, undo)
-            with self._watch.looking(graph.note_gradients):
-                graph.capture(self._fn)
-            undo.all()
-        except GiveUp:
-            graph.reset()
-            raise
-        except Exception as err:
-            graph.reset()
-            undo.all()
-            survive(err)
-            return self._refuse(key, reason(err), batch)
-        except BaseException:
-            graph.reset()
-            undo.all()
-            raise
+        self._make_room(key)
+        made_state: list[bool] = []
+        made: list[Captured] = []
+
+        def rehearse(undo: Undo) -> None:
+            made_state.append(self._trial.rehearse(ready, undo))
+            if not self._report.captures and not made_state[0]:
+                self._report.noise = self._trial.noise(ready, undo)
+
+        why = self._trial.attempt(rehearse)
+        if not self._ranks.all(why is None):
+            return self._refuse(key, why, batch)
+        if not self._ranks.all(made_state == [False]):  # The first state of a parameter is made by a step that trains.
+            return self._eager(batch)
+        why = self._trial.attempt(lambda _: made.append(self._trial.captured(ready)))
+        if not self._ranks.all(why is None):
+            for graph in made:
+                graph.reset()
+            return self._refuse(key, why, batch, for_good=self._ranks.forget_reduction())
         self._report.captures += 1
-        for gone in self._graphs.put(key, graph):
-            self._report.evicted += 1
-            gone.reset()
+        del self._seen[key]
+        (graph,) = made
+        graph.used = self._calls
+        self._graphs.put(key, graph)
         return self._verified(graph, batch, ready)
+
+    def _make_room(self, key: Key) -> None:
+        gone = self._graphs.pop(key)  # There is one where another rank had to make its own anew.
+        other = self._in_the_way() if self._graphs.full else None
+        for graph in (gone, self._graphs.pop(other) if other is not None else None):
+            if graph is not None:
+                self._report.evicted += 1
+                graph.reset()
 
     def _verified(self, graph: Captured, batch: Any, ready: Any) -> Any:
         """The step on this batch, compared first: eagerly and as a graph, neither of which trains; then for good."""
-        undo = Undo(self._model, self._optimizers, self._scaler, self._device)
-        self._rates.refresh()
-        expected = Gradients()
         try:
-            loss = self._shadow(batch, undo, expected.take)
-            self._watch.close(True)
-            graph.replay(ready)
-            found = compare(expected, graph.found(), loss, _loss(graph.result), self._report.noise)
+            found = self._trial.compared(graph, batch, ready, self._report.noise)
         except Exception as err:
             survive(err)
-            raise GiveUp(reason(err)) from err
-        finally:
-            self._watch.close(False)
-            undo.all()
+            if not self._ranks.alone:
+                raise  # The others are at their comparison: the job ends, as it does when a rank fails in any step.
+            raise GiveUp(err.why if isinstance(err, GiveUp) else reason(err)) from err
         self._report.last = found
         self._report.verified += 1
-        if not found.same:
+        if not self._ranks.all(found.same):
             what = f"graph and eager step differ after {graph.replays} replays: {found}"
             remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
-            raise GiveUp(Reason(what, remedy))
+            raise GiveUp(ANOTHER_RANK if found.same else Reason(what, remedy))
         result, took = timed(functools.partial(self._replay, graph, ready))
         if graph.replays >= 2:  # The first one uploads the graph.
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
         return result
 
-    def _noise(self, batch: Any, undo: Undo) -> float:
-        """How far two eager runs of one batch lie apart: atomic additions come in any order. More is no noise."""
-        first, second = Gradients(), Gradients()
-        loss = self._shadow(batch, undo, first.take)
-        again = self._shadow(batch, undo, second.take)
-        pairs = ((name, gradient.to(self._device)) for name, gradient in second.held.items())
-        found = compare(first, pairs, loss, again)
-        if not found.same:
-            what = f"two eager runs of one batch differ: {found}"
-            remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
-            raise GiveUp(Reason(what, remedy))
-        return found.worst
-
-    def _shadow(self, batch: Any, undo: Undo, look: Look, *, as_captured: bool = False) -> float:
-        """The eager step on this batch, which trains nothing. Gives its loss.
-
-        `as_captured` runs it as a capture would: code that asks is told that it is captured, and may not wait for the GPU.
-        """
-        placed = on_device(batch, self._device)
-        self._watch.close(True)
-        try:
-            with self._arena.inside(), self._watch.looking(look), _as_captured(as_captured):
-                result = self._fn(placed)
-            return _loss(result)
-        finally:
-            self._watch.close(False)
-            undo.all()
-
-    def _refuse(self, key: Key, why: Reason, batch: Any) -> Any:
-        """No graph for this shape; where none ever was, none at all."""
-        if not self._report.captures:
+    def _refuse(self, key: Key, why: Reason | None, batch: Any, *, for_good: bool = False) -> Any:
+        """No graph for this shape; where none ever was, none at all. `why` is None where another rank has the reason."""
+        why = why or ANOTHER_RANK
+        if for_good or not self._report.captures:
             raise GiveUp(why)
         self._refused.add(key)
         self._report.refused.append(why)
@@ -296,47 +320,3 @@ class Workshop:
     def _drop_graphs(self) -> None:
         for graph in self._graphs.clear():
             graph.reset()
-
-
-def _names(model: nn.Module, optimizers: list[Optimizer]) -> dict[Tensor, str]:
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    for optimizer in optimizers:
-        for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-            names.setdefault(parameter, f"parameter {place} of {type(optimizer).__name__}")
-    return names
-
-
-def _loss(result: Any) -> float:
-    """The first tensor of what the step returned, as a number."""
-    return float(next(iter(tensors(result).values())).detach().float().mean())
-
-
-def survive(err: BaseException) -> None:
-    """After some errors the CUDA context is lost: then nothing can go on, and that is said."""
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as lost:
-        what = f"the CUDA context is lost after an error in the step ({err}): restart from the last checkpoint"
-        raise RuntimeError(what) from lost
-
-
-@contextmanager
-def _as_captured(wanted: bool) -> Iterator[None]:
-    """Who asks whether this is a capture hears yes, and an operation that waits for the GPU is an error with its line."""
-    if not wanted:
-        yield
-        return
-    before, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    _set_sync_debug("error")
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = asked
-        _set_sync_debug(before)
-
-
-def _set_sync_debug(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns of being a prototype, each time.
-        torch.cuda.set_sync_debug_mode(mode)

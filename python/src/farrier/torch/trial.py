@@ -1,0 +1,153 @@
+"""Runs of the step that leave no trace: the rehearsal of a capture, the capture, and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from farrier.torch.agreement import Ranks
+from farrier.torch.batch import tensors
+from farrier.torch.capture import Arena, Captured, as_captured, on_device, survive
+from farrier.torch.explain import GiveUp, Reason, reason
+from farrier.torch.optimizer import Look, Rates, Watch
+from farrier.torch.undo import Also, Undo
+from farrier.torch.verify import AGAIN, PADDED, Comparison, Gradients, Rule, compare
+
+
+class Trial:
+    """A step function, and what it takes to run it without training."""
+
+    def __init__(
+        self, fn: Callable[[Any], Any], model: nn.Module, optimizers: list[Optimizer], scaler: Any, also: Also
+    ) -> None:
+        self._fn, self._model, self._optimizers, self._scaler, self._also = fn, model, optimizers, scaler, also
+        self.device = next(model.parameters()).device
+        self.ranks, self.arena = Ranks(model), Arena(self.device)
+        self.watch, self.rates = Watch(optimizers, names_of(model, optimizers)), Rates(optimizers)
+
+    def renew(self) -> None:
+        """Sees the optimizers as they are now. Graphs of before read other rates and another gate."""
+        self.watch.remove()
+        self.watch = Watch(self._optimizers, names_of(self._model, self._optimizers))
+        self.rates = Rates(self._optimizers)
+
+    def undo(self) -> Undo:
+        """Takes what a run may change."""
+        return Undo(self._model, self._optimizers, self._scaler, self.device, self._also)
+
+    def attempt(self, act: Callable[[Undo], None]) -> Reason | None:
+        """Does it, leaves no trace, and says why it failed, if it did."""
+        undo = self.undo()
+        try:
+            act(undo)
+        except GiveUp as err:
+            return err.why
+        except Exception as err:
+            survive(err)
+            return reason(err)
+        finally:
+            undo.all()
+        return None
+
+    def rehearse(self, ready: Any, undo: Undo) -> bool:
+        """Runs the step as a capture would. Gives whether an optimizer made state for it."""
+        seen: list[tuple[list[str], bool]] = []
+        look = lambda: seen.append((undo.replaced_buffers(), undo.made_state()))  # noqa: E731
+        self._run(ready, undo, None, alone=True, rehearsed=True, afterwards=look)
+        ((replaced, made_state),) = seen
+        if replaced:
+            what = f"the step puts another tensor in the place of a buffer ({', '.join(replaced[:3])})"
+            raise GiveUp(Reason(what, "write to the buffer in place: buffer.copy_(...), buffer.lerp_(...)"))
+        return made_state
+
+    def noise(self, ready: Any, undo: Undo) -> float:
+        """How far two eager runs of one batch lie apart: atomic additions come in any order. More is no noise."""
+        first, second = Gradients(), Gradients()
+        loss = self._run(ready, undo, first.take, alone=True)
+        again = self._run(ready, undo, second.take, alone=True)
+        found = compare(first, second.on(self.device), loss, again, AGAIN)
+        if not found.same:
+            what = f"two eager runs of one batch differ: {found}"
+            remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
+            raise GiveUp(Reason(what, remedy))
+        return found.worst
+
+    def captured(self, ready: Any) -> Captured:
+        """The step as a graph for batches like this one."""
+        graph = Captured(self.arena, ready)
+        try:
+            with self.rates.on_device(), self.watch.looking(graph.note_gradients):
+                graph.capture(self._fn)
+        except BaseException:
+            graph.reset()
+            raise
+        return graph
+
+    def compared(self, graph: Captured, batch: Any, ready: Any, noise: float) -> Comparison:
+        """The graph against the eager step; where batches are padded (`ready`), padded against as it came as well."""
+        undo, eager, padding = self.undo(), Gradients(), None
+        try:
+            loss = self._run(ready, undo, eager.take)
+            if ready is not batch:
+                as_it_came = Gradients()
+                its_loss = self._run(batch, undo, as_it_came.take)
+                padding = compare(as_it_came, eager.on(self.device), its_loss, loss, PADDED)
+            self.rates.refresh()
+            self.watch.close(True)
+            graph.replay(ready)
+            found = compare(eager, graph.found(), loss, _loss(graph.result), Rule(noise=noise))
+        finally:
+            self.watch.close(False)
+            undo.all()
+        return found if padding is None or padding.same else padding
+
+    def _run(
+        self,
+        batch: Any,
+        undo: Undo,
+        look: Look | None,
+        *,
+        alone: bool = False,
+        rehearsed: bool = False,
+        afterwards: Callable[[], None] = lambda: None,
+    ) -> float:
+        """The eager step on this batch, which trains nothing. Gives its loss.
+
+        `alone`: gradients are not reduced over the ranks, so that it may fail on one. `rehearsed`: code that asks is told
+        that it is captured, and may not wait for the GPU. `afterwards` looks at what was changed, before it is undone.
+        """
+        placed = on_device(batch, self.device)
+        self.watch.close(True)
+        try:
+            with ExitStack() as around:
+                around.enter_context(self.rates.on_device())
+                around.enter_context(self.arena.inside())
+                around.enter_context(self.watch.looking(look))
+                if alone:
+                    around.enter_context(self.ranks.silent())
+                if rehearsed:
+                    around.enter_context(as_captured())
+                result = self._fn(placed)
+            afterwards()
+            return _loss(result)
+        finally:
+            self.watch.close(False)
+            undo.all()
+
+
+def names_of(model: nn.Module, optimizers: list[Optimizer]) -> dict[Tensor, str]:
+    """Every parameter by its name."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for place, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            names.setdefault(parameter, f"parameter {place} of {type(optimizer).__name__}")
+    return names
+
+
+def _loss(result: Any) -> float:
+    """The first tensor of what the step returned, as a number."""
+    return float(next(iter(tensors(result).values())).detach().float().mean())

@@ -1,0 +1,142 @@
+"""Graphs without a GPU: what `farrier.torch.step` decides, on a CPU.
+
+A "graph" here is the step function run again with all that a CUDA graph bakes in put back for the time of a replay: where
+tensors lie, what is trained, which modules are in training, the objects the optimizers read their rates from, and the gate.
+As on a GPU the capture itself runs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from unittest import mock
+
+import torch
+from torch import nn
+
+import farrier.torch
+from farrier.torch import Policy, graphed, trial
+from farrier.torch.batch import rebuild
+
+FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
+
+
+class Arena:
+    """No stream and no pool. `at_capture` is called where a GPU would record."""
+
+    now: Arena
+
+    def __init__(self, device):
+        self.device = device
+        self.at_capture = lambda: None
+        self.graphs = 0
+        Arena.now = self
+
+    inside = beside = contextlib.nullcontext
+
+
+class Captured:
+    workshop = None  # Set by `step`.
+
+    def __init__(self, arena, batch):
+        self.arena, self.replays, self.used = arena, 0, 0
+        arena.graphs += 1
+
+    def note_gradients(self, gradients):
+        self._gradients = [(name, gradient.clone()) for name, gradient in gradients]
+
+    def capture(self, fn):
+        self.arena.at_capture()
+        workshop = Captured.workshop
+        self._fn, self._watch = fn, workshop._trial.watch
+        self._groups = [(group, group["lr"]) for each in workshop._optimizers for group in each.param_groups]
+        self._modules = [(module, module.training) for module in workshop._model.modules()]
+        self._parameters = [(p, p.data, p.requires_grad) for p in workshop._model.parameters()]
+
+    def replay(self, batch):
+        rates = [group["lr"] for group, _ in self._groups]
+        training = [module.training for module, _ in self._modules]
+        parameters = [(p.data, p.requires_grad) for p, *_ in self._parameters]
+        self._bake((rate for _, rate in self._groups), (t for _, t in self._modules), (p[1:] for p in self._parameters))
+        try:
+            with self._watch.looking(self.note_gradients):
+                self._result = self._fn(batch)
+        finally:
+            self._bake(rates, training, parameters)
+
+    def _bake(self, rates, training, parameters):
+        for (group, _), rate in zip(self._groups, rates, strict=True):
+            group["lr"] = rate
+        for (module, _), mode in zip(self._modules, training, strict=True):
+            module.training = mode
+        for (p, *_), (data, trained) in zip(self._parameters, parameters, strict=True):
+            p.data, p.requires_grad = data, trained
+
+    def found(self):
+        return iter(self._gradients)
+
+    @property
+    def result(self):
+        return rebuild(self._result, lambda _, leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf)
+
+    def reset(self):
+        self.arena.graphs -= 1
+
+
+@contextlib.contextmanager
+def emulated():
+    """Inside, `step` takes the CPU for a GPU."""
+    cuda = {
+        "synchronize": lambda *_: None,
+        "empty_cache": lambda: None,
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "set_rng_state": lambda *_: None,
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda _: None,
+        "is_current_stream_capturing": lambda: False,
+    }
+    with (
+        mock.patch.multiple(torch.cuda, **cuda),
+        mock.patch.multiple(trial, Arena=Arena, Captured=Captured),
+        mock.patch.object(graphed, "_on_a_gpu", return_value=None),
+    ):
+        yield
+
+
+def step(fn, **more):
+    made = farrier.torch.step(fn, **{"policy": FAST, **more})
+    Captured.workshop = made._workshop
+    return made
+
+
+def perceptron(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+def plain(model, optimizer):
+    def train(batch):
+        optimizer.zero_grad(set_to_none=True)
+        loss = (model(batch["x"]) - batch["y"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return train
+
+
+def batches(count, rows=lambda _: 6, kinds=3, seed=0):
+    """So many batches, of which `kinds` are different, so that training shows."""
+    for i in range(count):
+        numbers = torch.Generator().manual_seed(1000 * seed + i % kinds)
+        x = torch.randn(rows(i), 4, generator=numbers)
+        yield {"x": x, "y": x.sum(1, keepdim=True).sin()}
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def assert_trained_alike(eager, found, losses=None):
+    """The same weights in the end, and not those of the beginning."""
+    torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(weights(eager), weights(perceptron()), rtol=1e-2, atol=1e-2)

@@ -1,0 +1,543 @@
+"""What the step decides, with graphs that are emulated: the same training as eagerly, whatever changes on the way."""
+
+import copy
+import time
+
+import emulation
+import pytest
+import torch
+from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step, weights
+from torch import nn
+
+from farrier.torch import Lengths, Policy
+from farrier.torch.baked import Baked
+
+
+@pytest.fixture(autouse=True)
+def no_gpu():
+    with emulation.emulated():
+        yield
+
+
+def adamw(model, **more):
+    return torch.optim.AdamW(model.parameters(), **{"lr": 3e-2, **more})
+
+
+def both(count=40, *, make=plain, optimizer=adamw, each=lambda i, model, optimizer: None, model=None, stream=None, **more):
+    """An eager run and a graphed one from the same weights; `each` is called before every step."""
+    models = [model or perceptron()]
+    models.append(copy.deepcopy(models[0]))
+    optimizers = [optimizer(each_model) for each_model in models]
+    eager = make(models[0], optimizers[0])
+    graphed = step(make(models[1], optimizers[1]), model=models[1], optimizer=optimizers[1], **more)
+    for i, batch in enumerate(stream or batches(count)):
+        for which, run in enumerate((eager, graphed)):
+            each(i, models[which], optimizers[which])
+            torch.manual_seed(i)
+            run(batch)
+    return models, optimizers, graphed
+
+
+def test_plain_training():
+    models, optimizers, graphed = both()
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None
+    assert graphed.report.replays == 37
+    assert graphed.report.last.gradients == 4
+    assert float(optimizers[1].state[models[1][0].weight]["step"]) == 40
+
+
+def test_a_rate_that_is_assigned_at_every_step_from_the_first():
+    def assign(i, _, optimizer):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-2 * min(1.0, (i + 1) / 20)
+
+    models, optimizers, graphed = both(each=assign)
+    assert_trained_alike(*models)
+    assert graphed.report.replays >= 30
+    assert optimizers[1].param_groups[0]["lr"] == 3e-2, "the user's own number"
+
+
+def test_a_scheduler_keeps_its_precision():
+    schedulers = {}
+
+    def schedule(i, _, optimizer):
+        if id(optimizer) not in schedulers:
+            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=1e-3)
+            schedulers[id(optimizer)] = scheduler
+        elif i:
+            schedulers[id(optimizer)].step()
+
+    models, optimizers, graphed = both(each=schedule)
+    assert_trained_alike(*models)
+    assert optimizers[1].param_groups[0]["lr"] == optimizers[0].param_groups[0]["lr"]
+    assert graphed.report.replays >= 30
+
+
+def test_a_scheduler_inside_the_step_has_no_graph_and_is_stepped_once_a_batch():
+    def scheduled(model, optimizer):
+        inner = plain(model, optimizer)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
+
+        def train(batch):
+            loss = inner(batch)
+            scheduler.step()
+            return loss
+
+        return train
+
+    models, optimizers, graphed = both(make=scheduled)
+    assert_trained_alike(*models)
+    assert "sets the learning rate itself" in graphed.report.reason.what
+    assert optimizers[1].param_groups[0]["lr"] == pytest.approx(3e-2 * 0.98**40)
+
+
+def dirty(model):
+    """Memory with something in it, for who takes it as it comes."""
+    junk = [torch.full_like(p, 1e3) for p in model.parameters() for _ in range(50)]
+    del junk
+
+
+@pytest.mark.parametrize("more", [{}, {"nesterov": True}, {"weight_decay": 0.1}])
+def test_sgd_with_momentum(more):
+    def sgd(model):
+        dirty(model)
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, **more)
+
+    models, _, graphed = both(optimizer=sgd)
+    assert_trained_alike(*models)
+    assert graphed.report.replays >= 30
+
+
+def test_sgd_with_dampening_runs_eagerly_and_says_why():
+    def sgd(model):
+        dirty(model)
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, dampening=0.5)
+
+    models, optimizers, graphed = both(optimizer=sgd)
+    assert_trained_alike(*models)
+    assert "dampening" in graphed.report.reason.what
+    assert not optimizers[1].param_groups[0]["fused"], "nothing was changed"
+
+
+def unfreeze(i, model, _):
+    if i == 0:
+        model[0].requires_grad_(False)
+    if i == 15:
+        model[0].requires_grad_(True)
+
+
+def sgd_with_momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+@pytest.mark.parametrize("optimizer", [adamw, sgd_with_momentum])
+def test_unfreezing_is_a_capture_and_no_difference(optimizer):
+    models, _, graphed = both(optimizer=optimizer, each=unfreeze)
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None
+    assert graphed.report.captures == 2
+    assert graphed.report.replays >= 25
+
+
+def test_unfreezing_after_graphs_were_given_up():
+    def silent(model, optimizer):
+        inner = plain(model, optimizer)
+
+        def train(batch):
+            inner(batch)
+
+        return train
+
+    models, _, graphed = both(optimizer=sgd_with_momentum, each=unfreeze, make=silent)
+    assert_trained_alike(*models)
+    assert "returns no tensor" in graphed.report.reason.what
+
+
+def test_a_scaler_skips_overflows_after_graphs_were_given_up():
+    def gentle(model):
+        return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+    scalers = two_scalers(2.0**127)
+    make = scaled(scalers, times=64.0, item=True)
+    models, optimizers, graphed = both(make=make, scaler=scalers[1], optimizer=gentle)
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
+    assert weights(models[1]).isfinite().all()
+    assert not torch.equal(weights(models[1]), weights(perceptron()))
+    assert not optimizers[1].param_groups[0]["fused"]
+    assert "waits for the GPU" in graphed.report.reason.what
+
+
+def test_modes_that_alternate_have_a_graph_each():
+    def alternate(i, model, _):
+        model[0].requires_grad_(i % 2 == 0)
+        model[2].train(i % 3 > 0)
+
+    models, _, graphed = both(60, each=alternate, model=perceptron(dropout=0.3))
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None
+    assert graphed.report.captures == 4
+    assert graphed.report.replays >= 40
+
+
+def test_one_module_in_evaluation_is_seen():
+    def quieten(i, model, _):
+        model[2].train(i < 20)
+
+    models, _, graphed = both(each=quieten, model=perceptron(dropout=0.3))
+    assert_trained_alike(*models)
+    assert graphed.report.captures == 2
+
+
+@pytest.mark.parametrize("how", ["data", "parameter"])
+def test_weights_that_are_put_elsewhere_are_a_capture(how):
+    def move(i, model, optimizer):
+        if i != 20:
+            return
+        old = model[0].weight
+        if how == "data":
+            old.data = old.data.clone()
+            return
+        model[0].weight = nn.Parameter(old.detach().clone())
+        state = optimizer.state.pop(old)
+        optimizer.state[model[0].weight] = state
+        group = optimizer.param_groups[0]["params"]
+        group[next(place for place, p in enumerate(group) if p is old)] = model[0].weight
+
+    models, _, graphed = both(each=move)
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None
+    assert graphed.report.captures == 2
+
+
+def test_an_added_group_trains_at_its_own_rate():
+    extra = {}
+
+    def make(model, optimizer):
+        inner = plain(model, optimizer)
+        extra[id(optimizer)] = nn.Parameter(torch.ones(1))
+
+        def train(batch):
+            batch = {"x": batch["x"] * extra[id(optimizer)], "y": batch["y"]}
+            return inner(batch)
+
+        return train
+
+    def add(i, _, optimizer):
+        if i == 15:
+            optimizer.add_param_group({"params": [extra[id(optimizer)]], "lr": 1e-3})
+        if i > 15:
+            optimizer.param_groups[1]["lr"] = 1e-3 * (1 + i % 4)
+
+    models, optimizers, graphed = both(make=make, each=add)
+    assert_trained_alike(*models)
+    torch.testing.assert_close(extra[id(optimizers[0])], extra[id(optimizers[1])])
+    assert not torch.equal(extra[id(optimizers[0])], torch.ones(1))
+    assert graphed.report.reason is None
+    assert graphed.report.captures == 2
+
+
+def test_an_empty_group_is_passed_over():
+    def with_empty(model):
+        return torch.optim.AdamW([{"params": [], "weight_decay": 0.0}, {"params": list(model.parameters())}], lr=3e-2)
+
+    models, _, graphed = both(optimizer=with_empty)
+    assert_trained_alike(*models)
+    assert graphed.report.replays >= 30
+
+
+class Cautious(torch.optim.AdamW):
+    """A step of its own, which heeds no `found_inf`."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad.sign(), alpha=-0.01)
+
+
+class Renamed(torch.optim.AdamW):
+    """Torch's own step."""
+
+
+def test_a_step_of_its_own_is_not_gated():
+    models, _, graphed = both(optimizer=lambda model: Cautious(model.parameters(), lr=1e-2))
+    assert_trained_alike(*models)
+    assert "Cautious has a step of its own" in graphed.report.reason.what
+    models, _, graphed = both(optimizer=lambda model: Renamed(model.parameters(), lr=3e-2))
+    assert_trained_alike(*models)
+    assert graphed.report.replays >= 30
+
+
+def averaging(averages):
+    def make(model, optimizer):
+        inner = plain(model, optimizer)
+        average = copy.deepcopy(model).requires_grad_(False)
+        averages.append(average)
+
+        def train(batch):
+            loss = inner(batch)
+            with torch.no_grad():
+                for mine, its in zip(average.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(its, 0.05)
+            return loss
+
+        return train
+
+    return make
+
+
+def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
+    averages = []
+    model = perceptron()
+    twin = copy.deepcopy(model)
+    eager_optimizer, optimizer = adamw(model), adamw(twin)
+    eager, inner = averaging(averages)(model, eager_optimizer), averaging(averages)(twin, optimizer)
+    graphed = step(inner, model=twin, optimizer=optimizer, also=[averages[1]])
+    for batch in batches(40):
+        eager(batch), graphed(batch)
+    assert_trained_alike(model, twin)
+    assert_trained_alike(*averages)
+    assert graphed.report.replays >= 30
+
+
+def test_tensors_can_be_named_too():
+    seen = [torch.zeros(()), torch.zeros(())]
+
+    def make(model, optimizer):
+        inner, mine = plain(model, optimizer), seen[len(made)]
+        made.append(model)
+
+        def train(batch):
+            mine.add_(1)
+            return inner(batch)
+
+        return train
+
+    made = []
+    _, _, graphed = both(make=make, also=[seen[1]])
+    assert graphed.report.replays >= 30
+    assert [float(each) for each in seen] == [40, 40]
+
+
+class Replacing(nn.Sequential):
+    def __init__(self, *inner):
+        super().__init__(*inner)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean().detach()
+        return super().forward(x)
+
+
+def test_a_buffer_that_forward_replaces_is_told_and_right():
+    models, _, graphed = both(model=Replacing(*perceptron()))
+    assert_trained_alike(*models)
+    assert "in the place of a buffer (mean)" in graphed.report.reason.what
+    torch.testing.assert_close(models[1].mean, models[0].mean)
+    assert float(models[0].mean) != 0
+
+
+def scaled(scalers, *, item=False, times=1.0):
+    def make(model, optimizer):
+        scaler = scalers[len(made)]
+        made.append(scaler)
+
+        def train(batch):
+            optimizer.zero_grad(set_to_none=True)
+            loss = times * (model(batch["x"]) - batch["y"]).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            if item and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("called a synchronizing CUDA operation")
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return train
+
+    made = []
+    return make
+
+
+def two_scalers(init_scale):
+    return [torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=10) for _ in range(2)]
+
+
+def test_a_rehearsal_that_fails_leaves_the_scaler_as_it_was():
+    scalers = two_scalers(4.0)
+    models, _, graphed = both(make=scaled(scalers, item=True), scaler=scalers[1])
+    assert_trained_alike(*models)
+    assert "waits for the GPU" in graphed.report.reason.what
+
+
+def test_steps_that_overflow_are_skipped_alike():
+    scalers = two_scalers(2.0**127)  # The gradients are not finite in float32 until it was halved a few times.
+    models, _, graphed = both(make=scaled(scalers, times=64.0), scaler=scalers[1])
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays >= 30
+    assert scalers[0].get_scale() == scalers[1].get_scale() < 2.0**124
+
+
+def in_turn(shapes):
+    return lambda i: 1 + i % shapes
+
+
+def test_more_shapes_than_graphs_do_not_chase_each_other_away():
+    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=8, pays=32)
+    models, _, graphed = both(policy=policy, stream=list(batches(240, rows=in_turn(12))))
+    assert_trained_alike(*models)
+    assert graphed.report.captures == 8
+    assert graphed.report.replays >= 120
+
+
+def test_a_graph_that_has_paid_goes_for_another_shape():
+    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=2, pays=4)
+    models, _, graphed = both(policy=policy, stream=list(batches(120, rows=in_turn(5))))
+    assert_trained_alike(*models)
+    assert graphed.report.evicted > 0
+    assert graphed.report.captures <= 2 + graphed.report.replays / 4
+    assert Arena.now.graphs == 2
+
+
+def test_a_graph_that_nobody_needs_any_more_goes_unpaid():
+    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=1, pays=8)
+    models, _, graphed = both(policy=policy, stream=list(batches(60, rows=lambda i: 3 if i < 6 else 5)))
+    assert_trained_alike(*models)
+    assert graphed.report.evicted == 1
+    assert graphed.report.replays >= 40
+
+
+def test_a_batch_beyond_the_longest_runs_eagerly_and_graphs_go_on():
+    def rows(i):
+        return 40 if i == 20 else 5 + i % 3
+
+    lengths = Lengths(pad={"x": 0, "y": 0}, dim=0, shortest=8, longest=32)
+
+    def summed(model, optimizer):
+        def train(batch):
+            optimizer.zero_grad(set_to_none=True)
+            real = batch["x"].abs().sum(1, keepdim=True) > 0
+            loss = ((model(batch["x"]) - batch["y"]).square() * real).sum() / real.sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return train
+
+    models, _, graphed = both(make=summed, stream=list(batches(40, rows=rows)), lengths=lengths)
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays == 36
+
+
+def test_the_padded_batch_is_rehearsed():
+    seen = []
+
+    def make(model, optimizer):
+        inner = plain(model, optimizer)
+
+        def train(batch):
+            if torch.cuda.is_current_stream_capturing():
+                seen.append(len(batch["x"]))
+            return inner(batch)
+
+        return train
+
+    lengths = Lengths(pad={"x": 0, "y": 0}, dim=0, shortest=8)
+    _, _, graphed = both(6, make=make, lengths=lengths)
+    assert seen == [8]
+    assert "differ" in graphed.report.reason.what, "a mean over padded rows is another mean"
+
+
+def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(64, 64)
+            self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+        def forward(self, ids):
+            x = self.words(ids)
+            for layer in self.layers:
+                x = x + torch.tanh(layer(x))
+            return x @ self.words.weight.T
+
+    def make(model, optimizer):
+        def train(batch):
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = model(batch["ids"])
+            loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), batch["labels"].flatten())
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return train
+
+    def stream():
+        for i in range(24):
+            ids = torch.randint(0, 64, (2, 41 + (i * 7) % 23), generator=torch.Generator().manual_seed(i))
+            yield {"ids": ids, "labels": ids.roll(-1, 1)}
+
+    torch.manual_seed(0)
+    model = Words()
+    for value, words in ((-100, None), (3, "differ")):
+        lengths = Lengths(pad={"ids": 0, "labels": value})
+        _, _, graphed = both(make=make, model=copy.deepcopy(model), stream=list(stream()), lengths=lengths)
+        if words is None:
+            assert graphed.report.reason is None, graphed.report
+            assert graphed.report.replays >= 18
+        else:
+            assert words in graphed.report.reason.what
+
+
+def test_changes_are_forgiven_once_a_graph_has_paid():
+    def seldom(i, _, optimizer):
+        optimizer.param_groups[0]["weight_decay"] = 0.01 * (i // 12)
+
+    policy = Policy(warmups=2, gain=0.0, profile=False, graphs=2, pays=8)
+    models, _, graphed = both(72, each=seldom, policy=policy)
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None
+    assert graphed.report.captures == 6
+
+
+def test_a_number_that_changes_at_every_step_has_no_graph():
+    def always(i, _, optimizer):
+        optimizer.param_groups[0]["weight_decay"] = 0.01 * i
+
+    models, _, graphed = both(each=always)
+    assert_trained_alike(*models)
+    assert "weight_decay of group 0 of the optimizer changed 9 times" in graphed.report.reason.what
+
+
+def test_a_capture_that_fails_is_told_and_trains_the_batch_once():
+    model = perceptron()
+    twin = copy.deepcopy(model)
+    first, second = adamw(model), adamw(twin)
+    eager, graphed = plain(model, first), step(plain(twin, second), model=twin, optimizer=second)
+
+    def refuse():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    Arena.now.at_capture = refuse
+    for batch in batches(40):
+        eager(batch), graphed(batch)
+    assert_trained_alike(model, twin)
+    assert "no memory" in graphed.report.reason.what
+    assert Arena.now.graphs == 0
+
+
+def test_what_is_read_at_every_call_is_quick():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2)) for _ in range(167)))
+    baked = Baked(model, [])
+    assert len(list(model.parameters())) == 1002
+    took = []
+    for _ in range(200):
+        began = time.process_time()
+        assert baked.read()[0] == baked.layout
+        took.append(time.process_time() - began)
+    assert min(took) < 1e-3
