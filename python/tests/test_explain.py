@@ -1,6 +1,7 @@
 import pytest
 
 from farrier.torch.explain import reason, users_line
+from farrier.torch.guard_report import RunsInPieces
 
 
 def raised(message):
@@ -31,3 +32,10 @@ def test_a_message_becomes_words_with_the_line(message, word):
 def test_no_line_where_none_is_known():
     assert users_line(None) is None
     assert reason(RuntimeError()).where is None
+
+
+def test_a_batch_that_runs_in_pieces_keeps_other_shapes_from_nothing():
+    found = reason(RunsInPieces("8 rows of ids[*,512]", "pieces of 4"))
+    assert found.of_this_shape
+    assert "the guard runs 8 rows" in found.what
+    assert not reason(RuntimeError("CUDA out of memory")).of_this_shape

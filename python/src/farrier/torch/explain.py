@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from farrier.torch.guard_report import RunsInPieces
+
 #: Folders whose frames are not the user's code.
 _NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/farrier/torch/", "<frozen")
 
@@ -59,6 +61,8 @@ class Reason:
     what: str
     remedy: str
     where: str | None = None
+    #: Whether batches of another shape may do better.
+    of_this_shape: bool = False
 
     def __str__(self) -> str:
         where = f" at {self.where}" if self.where else ""
@@ -86,6 +90,8 @@ def reason(err: BaseException) -> Reason:
     """What an exception in a capture, or in the run before it, means."""
     text = str(err)
     where = users_line(err.__traceback__)
+    if isinstance(err, RunsInPieces):
+        return Reason(text, "fewer or shorter rows, or more memory", of_this_shape=True)
     for sign, what, remedy in _MEANINGS:
         if sign.lower() in text.lower():
             return Reason(f"the step cannot be captured: {what}", remedy, where)

@@ -308,9 +308,12 @@ class Workshop:
         return result
 
     def _refuse(self, key: Key, why: Reason | None, batch: Any, *, for_good: bool = False) -> Any:
-        """No graph for this shape; where none ever was, none at all. `why` is None where another rank has the reason."""
+        """No graph for this shape; where none ever was, none at all, unless another shape may do better.
+
+        `why` is None where another rank has the reason.
+        """
         why = why or ANOTHER_RANK
-        if for_good or not self._report.captures:
+        if for_good or not (self._report.captures or why.of_this_shape):
             raise GiveUp(why)
         self._refused.add(key)
         self._report.refused.append(why)
