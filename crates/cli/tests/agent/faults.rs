@@ -65,6 +65,24 @@ fn a_gpu_that_never_opens_is_missed_by_the_first_agent() {
 }
 
 #[test]
+fn an_nvml_that_does_not_count_its_gpus_is_silent_and_no_node_without_gpus() {
+    let world = World::of(2);
+    let quick = "[rules.\"driver.nvml-silent\"]\nfor_s = 1\n";
+    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    let before = world.agent().ready();
+    before.stop();
+    world.inject(&["--gpu", "all", "error", "nvmlDeviceGetCount_v2", "UNKNOWN"]);
+    let agent = world.agent();
+    let status = agent.until(|status| find(status, "driver.nvml-silent").is_some());
+    assert_eq!(status["gpus"].as_array().map(Vec::len), Some(2), "{status:#}");
+    let (code, text) = agent.get("/healthz");
+    assert_eq!(code, 503, "{text}");
+    let (_, text) = agent.get("/metrics");
+    assert!(text.contains("\nfarrier_agent_blind{what=\"nvml\"} 1\n"), "{text}");
+    agent.stop();
+}
+
+#[test]
 fn a_gpu_that_does_not_open_is_not_healthy_before_its_finding_is_due() {
     let world = World::of(4);
     let call = "nvmlDeviceGetHandleByIndex_v2";

@@ -98,6 +98,19 @@ fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
 }
 
 #[test]
+fn a_library_that_does_not_count_its_gpus_is_refused_and_lists_none() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let call = "nvmlDeviceGetCount_v2";
+    world.inject(&["error", call, "UNKNOWN", "--gpu", "all"]);
+    for answer in [child.ask("slow"), Asked::of(&world).ask("inventory")] {
+        assert_eq!(answer.json["refusal"]["refused"], "NVML_ERROR_UNKNOWN");
+        assert!(answer.json["inventory"].is_null(), "{:#}", answer.json);
+    }
+}
+
+#[test]
 fn after_an_xid_the_recovery_action_is_asked_at_once() {
     let world = World::of_eight();
     let mut child = Asked::of(&world);

@@ -39,7 +39,7 @@ pub(super) struct Session<'a> {
     nameless: Vec<(u32, Return)>,
     /// Numbers of GPUs to leave alone.
     avoided: Vec<u32>,
-    count: Reading<u32>,
+    count: u32,
     driver: Reading<String>,
     events: EventSet,
     mediums: u32,
@@ -68,7 +68,7 @@ impl<'a> Session<'a> {
             gpus: Vec::new(),
             nameless: Vec::new(),
             avoided: inventory.avoided,
-            count: Reading::Absent,
+            count: 0,
             driver: Reading::Absent,
             events: ptr::null_mut(),
             mediums: 0,
@@ -92,7 +92,7 @@ impl<'a> Session<'a> {
     fn counted(&self) -> (Option<Reading<u32>>, Option<String>) {
         let shut: Vec<(u32, Return)> = self.shut().collect();
         if shut.is_empty() {
-            return (Some(self.count.clone()), None);
+            return (Some(Reading::Value(self.count)), None);
         }
         let each =
             shut.iter().map(|(index, code)| format!("GPU {index}: {}", ffi::error_name(*code)));
@@ -102,8 +102,7 @@ impl<'a> Session<'a> {
             return (Some(Reading::Unreadable(why)), None);
         }
         let shut = u32::try_from(shut.len()).unwrap_or(u32::MAX);
-        let opened = self.count.clone().map(|count| count.saturating_sub(shut));
-        (Some(opened), Some(why))
+        (Some(Reading::Value(self.count.saturating_sub(shut))), Some(why))
     }
 
     /// Reads a tier.
