@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::now::DeviceNow;
 use super::reading::Reading;
 
 /// What came of asking NVML.
@@ -117,6 +118,9 @@ pub struct NvmlDevice {
     pub remapped_rows: Reading<RemappedRows>,
     /// What the driver says must be done: 0 is nothing.
     pub recovery_action: Reading<u32>,
+    /// What is wrong with it now; none where that was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<DeviceNow>,
 }
 
 /// A setting that takes effect at the next reset.

@@ -69,6 +69,7 @@ impl Caller<'_> {
             fabric: self.fabric(device),
             remapped_rows: self.remapped_rows(device),
             recovery_action: self.recovery_action(device),
+            now: Some(self.now(device)),
         }
     }
 
@@ -193,5 +194,6 @@ fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
         fabric: unasked(),
         remapped_rows: unasked(),
         recovery_action: unasked(),
+        now: None,
     }
 }

@@ -13,7 +13,7 @@ use super::reader::{Reader, Trouble, reading};
 use super::wire::Values;
 
 /// `NVML_NVLINK_MAX_LINKS` of the newest header; more is nonsense.
-const LINKS_MAX: u32 = 36;
+pub(in crate::nvml) const LINKS_MAX: u32 = 36;
 
 /// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
 const VERSION: c_uint = 166;
@@ -22,8 +22,11 @@ const VERSION_5: f64 = 7.0;
 /// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: what NVLink 5 has in place of 162.
 const RECOVERY_5: c_uint = 215;
 
+/// `NVML_FI_DEV_NVLINK_GET_STATE`: 0 is down, 1 up, 2 asleep.
+pub(in crate::nvml) const STATE: c_uint = 165;
+
 /// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`
-const REMOTE_UNKNOWN: c_uint = 0xff;
+pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 
 /// The links of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub(super) struct Links {
 
 /// Fields whose scope is the link's number. From 206 on the part has to have NVLink 5.
 const FIELDS: [(c_uint, Signal); 12] = [
-    (165, Signal::LinkActive),
+    (STATE, Signal::LinkActive),
     (164, Signal::LinkSpeed),
     (161, Signal::LinkReplay),
     (162, Signal::LinkRecovery),

@@ -13,9 +13,9 @@
 //! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
 
 mod child;
-mod fields;
+pub(super) mod fields;
 mod gpm;
-mod links;
+pub(super) mod links;
 mod memory;
 mod prober;
 mod processes;
