@@ -111,6 +111,45 @@ fn a_library_that_does_not_count_its_gpus_is_refused_and_lists_none() {
 }
 
 #[test]
+fn links_whose_number_cannot_be_read_are_not_silent() {
+    let world = World::of_eight();
+    let why = "the number of NVLinks cannot be read: NVML_ERROR_UNKNOWN";
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    assert_eq!(child.ask("medium").gpus[2]["link17/link.active"], "1");
+    world.inject(&["error", "field:91", "UNKNOWN", "--gpu", "2"]);
+    // Each hour everything is asked anew.
+    child.ask("rare");
+    let unknown = child.ask("medium");
+    for link in 0..18 {
+        assert_eq!(unknown.gpus[2][&format!("link{link}/link.active")], why, "{link}");
+    }
+    assert_eq!(unknown.gpus[1]["link17/link.active"], "1");
+    // Who never knew how many there are says so of the first.
+    let mut late = Asked::of(&world);
+    late.ask("inventory");
+    let unknown = late.ask("medium");
+    assert_eq!(unknown.gpus[2]["link0/link.active"], why);
+    assert!(!unknown.gpus[2].contains_key("link1/link.active"));
+    world.inject(&["clear", "--gpu", "2"]);
+    for child in [&mut child, &mut late] {
+        assert_eq!(child.ask("medium").gpus[2]["link0/link.active"], "1");
+    }
+}
+
+#[test]
+fn a_part_that_turns_out_to_have_no_links_takes_its_unknown_one_back() {
+    let world = World::of("L40S", 1, "580.95.05");
+    world.inject(&["error", "field:91", "UNKNOWN"]);
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    assert!(child.ask("medium").gpus[0]["link0/link.active"].contains("cannot be read"));
+    world.inject(&["clear"]);
+    assert_eq!(child.ask("medium").gpus[0]["link0/link.active"], "absent");
+    assert!(!child.ask("medium").gpus[0].contains_key("link0/link.active"));
+}
+
+#[test]
 fn after_an_xid_the_recovery_action_is_asked_at_once() {
     let world = World::of_eight();
     let mut child = Asked::of(&world);

@@ -54,7 +54,16 @@ const FIELDS: [(c_uint, Signal); 12] = [
 impl Reader<'_, '_> {
     /// Reads all links. A part without any has nothing to say about them.
     pub(super) fn nvlinks(&mut self) -> Result<(), Trouble> {
-        let Some(Links { count, is_fifth }) = self.links_of()? else { return Ok(()) };
+        let Links { count, is_fifth } = match self.links_of()? {
+            Ok(links) => links,
+            Err(why) => {
+                self.unreadable_links(&why);
+                return Ok(());
+            }
+        };
+        if std::mem::take(&mut self.gpu.has_unknown_links) && count == 0 {
+            self.speak_of(1, |_| Reading::Absent);
+        }
         let wanted: Vec<(c_uint, Signal)> = FIELDS
             .into_iter()
             .filter(|(_, signal)| self.wants(&[*signal]))
@@ -131,10 +140,31 @@ impl Reader<'_, '_> {
         Ok(active)
     }
 
-    /// Which links the part has; `None` where that cannot be read now.
-    fn links_of(&mut self) -> Result<Option<Links>, Trouble> {
-        if self.gpu.links.is_some() {
-            return Ok(self.gpu.links);
+    /// How many links there are cannot be read, so that none is: those that are known, or the first for all of them
+    /// where none is. Silence would look like links that are well, or like a part without any.
+    fn unreadable_links(&mut self, why: &str) {
+        self.gpu.has_unknown_links |= self.gpu.links_known == 0;
+        let why = format!("the number of NVLinks cannot be read: {why}");
+        self.speak_of(self.gpu.links_known.max(1), |_| Reading::Unreadable(why.clone()));
+    }
+
+    /// Says the same of some links.
+    fn speak_of(&mut self, count: u32, reading: impl Fn(Signal) -> Reading<f64>) {
+        for link in 0..count {
+            let mut values = Values::default();
+            for (_, signal) in FIELDS {
+                if self.wants(&[signal]) {
+                    values.put(signal, reading(signal));
+                }
+            }
+            self.links.push((link, values));
+        }
+    }
+
+    /// Which links the part has, or why that cannot be read now.
+    fn links_of(&mut self) -> Result<Result<Links, String>, Trouble> {
+        if let Some(links) = self.gpu.links {
+            return Ok(Ok(links));
         }
         let mut asked = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
         let called = fields::ask(self.caller, self.device, &mut asked);
@@ -146,13 +176,14 @@ impl Reader<'_, '_> {
             reason = "it is clamped to a small number"
         )]
         let count = match reading(called, count.1)? {
-            Reading::Value(count) => Some(count.clamp(0.0, f64::from(LINKS_MAX)) as u32),
-            Reading::Absent => Some(0),
-            Reading::Unreadable(_) => None,
+            Reading::Value(count) => count.clamp(0.0, f64::from(LINKS_MAX)) as u32,
+            Reading::Absent => 0,
+            Reading::Unreadable(why) => return Ok(Err(why)),
         };
         let is_fifth = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
-        self.gpu.links = count.map(|count| Links { count, is_fifth });
-        Ok(self.gpu.links)
+        let links = Links { count, is_fifth };
+        (self.gpu.links, self.gpu.links_known) = (Some(links), count);
+        Ok(Ok(links))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `farrier simulate inject`.
 
 mod activity;
+mod calls;
 mod gpu;
 mod host;
 mod links;
@@ -91,6 +92,9 @@ impl Injection {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let directory = super::existing(&args.dir)?;
     let injection = Injection::of(&args.fault, args.gpu)?;
+    if let Injection::Gpu(Fault::Call(call)) | Injection::Host(HostFault::Call(call)) = &injection {
+        calls::check(&args.dir, call)?;
+    }
     let told = directory
         .edit(super::now_unix_ms(), |state, now| inject(state, &injection, args.gpu, now))
         .map_err(hinted)?;

@@ -41,7 +41,11 @@ impl Session<'_> {
         gpus.sort_by_key(|gpu| gpu.identity.index);
         for gpu in &mut gpus {
             let before = self.gpus.iter().find(|it| it.identity.uuid == gpu.identity.uuid);
-            gpu.links_wired = before.map_or(0, |before| before.links_wired);
+            if let Some(before) = before {
+                gpu.links_wired = before.links_wired;
+                gpu.links_known = before.links_known;
+                gpu.has_unknown_links = before.has_unknown_links;
+            }
         }
         self.gpus = gpus;
         self.watch_events();
