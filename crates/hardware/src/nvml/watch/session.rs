@@ -26,6 +26,9 @@ const ENERGY_EVERY: u32 = 5;
 /// Events that are taken in one request: more come with the next one.
 const EVENTS_MAX: usize = 64;
 
+/// What is said of a GPU that is left alone; who decides it knows for how long.
+pub(super) const NOT_ASKED: &str = "it is not asked: a call about it did not return";
+
 /// No code of NVML's: the GPU is left alone.
 const AVOIDED: Return = Return::MAX;
 
@@ -181,15 +184,23 @@ impl<'a> Session<'a> {
             processes.truncate(from);
         }
         if tier == Tier::Fast || trouble.is_some() {
-            let mut put = |signal, holds: fn(Return) -> bool| {
-                let any = gpu.trouble.iter().flatten().any(|code| holds(*code));
-                own.put(signal, Reading::Value(f64::from(u8::from(any))));
+            let found = |holds: fn(Return) -> bool| {
+                gpu.trouble.iter().flatten().copied().find(|code| holds(*code))
             };
-            put(Signal::GpuLost, is_lost);
-            put(Signal::GpuResetRequired, |code| code == ffi::RESET_REQUIRED);
+            let flag = |found: Option<Return>| Reading::Value(f64::from(u8::from(found.is_some())));
+            let (lost, reset) = (found(is_lost), found(|code| code == ffi::RESET_REQUIRED));
+            own.put(Signal::GpuLost, flag(lost));
+            own.put(
+                Signal::GpuResetRequired,
+                match (lost, reset) {
+                    // Whether a reset would do, nobody says of a GPU that is lost.
+                    (Some(code), None) => Reading::Unreadable(ffi::error_name(code)),
+                    (_, reset) => flag(reset),
+                },
+            );
         }
         let trouble = trouble.map(|code| match code {
-            AVOIDED => "it is not asked: a call about it did not return".to_owned(),
+            AVOIDED => NOT_ASKED.to_owned(),
             code => ffi::error_name(code),
         });
         Ok(GpuValues { gpu: uuid, own, links, trouble })

@@ -24,7 +24,8 @@ use crate::printer::Printer;
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// The GPU by its number, or `all`; without it the first one. `clear` without it is for the whole node
+    /// The GPU by its number, or `all`; without it the first one. Faults of the node (adapters, host, driver, reboot)
+    /// take none; `clear` without it is for the whole node
     #[arg(long, value_name = "NUMBER", global = true)]
     gpu: Option<Which>,
     #[command(subcommand)]
