@@ -62,3 +62,21 @@ fn a_node_with_live_faults_is_not_ok_and_its_capture_says_the_same() {
         assert!(table.contains(part), "{part}: {table}");
     }
 }
+
+#[test]
+fn a_call_that_hangs_is_named_with_its_gpu_and_the_others_are_judged() {
+    let world = World::of_eight();
+    world.inject(&["--gpu", "1", "ecc", "--uncorrected", "3"]);
+    world.inject(&["--gpu", "3", "hang", "nvmlDeviceGetHandleByIndex_v2", "forever"]);
+    let ran = check(&world, &["--output", "json", "--nvml-deadline", "3"]);
+    let report = report(&ran);
+    let item = |code: &str| {
+        let items = report["items"].as_array().unwrap();
+        let item = items.iter().find(|it| it["code"] == code);
+        item.unwrap_or_else(|| panic!("no {code} in {:?}", open(&report)))
+    };
+    let text = item("nvml-hung")["text"].as_str().unwrap();
+    assert!(text.contains("nvmlDeviceGetHandleByIndex_v2 of GPU 3"), "{text}");
+    assert_eq!(item("gpus-unread")["subject"], "GPUs 3, 4, 5, 6, 7");
+    assert_eq!(item("ecc-uncorrected")["subject"], "GPU 1", "what was read is judged");
+}

@@ -36,6 +36,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
+pub(super) use serve::OF_GPU;
 pub use serve::serve;
 
 /// What a process holds a context for.
