@@ -355,11 +355,7 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
         .map(|(signal, _)| *signal)
         .collect();
     parts.retain(|signal, _| !known.contains(signal));
-    parts
-        .into_iter()
-        .map(|(signal, subjects)| (signal.to_string(), subjects))
-        .map(|(signal, subjects)| (signal, subjects.len()))
-        .collect()
+    parts.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()
 }
 
 fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {

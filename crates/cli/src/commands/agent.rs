@@ -147,5 +147,6 @@ pub(crate) fn whole(err: &ConfigError) -> String {
 
 /// Each problem on a line of its own.
 fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(|it| format!("\n  {it}")).collect()
+    let lines: Vec<String> = problems.iter().map(|it| format!("\n  {it}")).collect();
+    lines.concat()
 }

@@ -1,6 +1,7 @@
 //! NVLink: every counter of every link, in few calls.
 
 use std::ffi::c_uint;
+use std::ops::Range;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
@@ -61,9 +62,9 @@ impl Reader<'_, '_> {
                 return Ok(());
             }
         };
-        if std::mem::take(&mut self.gpu.has_unknown_links) && count == 0 {
-            self.speak_of(1, |_| Reading::Absent);
-        }
+        // One that was spoken of before their number was known, and that is not there.
+        self.speak_of(count..self.gpu.links_said, &Reading::Absent);
+        self.gpu.links_said = count;
         let wanted: Vec<(c_uint, Signal)> = FIELDS
             .into_iter()
             .filter(|(_, signal)| self.wants(&[*signal]))
@@ -143,18 +144,18 @@ impl Reader<'_, '_> {
     /// How many links there are cannot be read, so that none is: those that are known, or the first for all of them
     /// where none is. Silence would look like links that are well, or like a part without any.
     fn unreadable_links(&mut self, why: &str) {
-        self.gpu.has_unknown_links |= self.gpu.links_known == 0;
+        self.gpu.links_said = self.gpu.links_said.max(1);
         let why = format!("the number of NVLinks cannot be read: {why}");
-        self.speak_of(self.gpu.links_known.max(1), |_| Reading::Unreadable(why.clone()));
+        self.speak_of(0..self.gpu.links_said, &Reading::Unreadable(why));
     }
 
     /// Says the same of some links.
-    fn speak_of(&mut self, count: u32, reading: impl Fn(Signal) -> Reading<f64>) {
-        for link in 0..count {
+    fn speak_of(&mut self, links: Range<u32>, reading: &Reading<f64>) {
+        for link in links {
             let mut values = Values::default();
             for (_, signal) in FIELDS {
                 if self.wants(&[signal]) {
-                    values.put(signal, reading(signal));
+                    values.put(signal, reading.clone());
                 }
             }
             self.links.push((link, values));
@@ -182,7 +183,7 @@ impl Reader<'_, '_> {
         };
         let is_fifth = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
         let links = Links { count, is_fifth };
-        (self.gpu.links, self.gpu.links_known) = (Some(links), count);
+        self.gpu.links = Some(links);
         Ok(Ok(links))
     }
 }

@@ -43,8 +43,7 @@ impl Session<'_> {
             let before = self.gpus.iter().find(|it| it.identity.uuid == gpu.identity.uuid);
             if let Some(before) = before {
                 gpu.links_wired = before.links_wired;
-                gpu.links_known = before.links_known;
-                gpu.has_unknown_links = before.has_unknown_links;
+                gpu.links_said = before.links_said;
             }
         }
         self.gpus = gpus;
