@@ -281,6 +281,8 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     let powers: Vec<_> = others.samples.iter().filter(|it| it.signal == Signal::GpuPower).collect();
     let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
     assert_eq!((powers.len(), known), (8, 7));
+    let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
+    assert!(why.contains("is left alone for 4 s"), "{why}");
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);

@@ -177,3 +177,19 @@ fn a_call_that_nvml_does_not_have_is_refused_with_the_nearest() {
         world.inject(&words);
     }
 }
+
+#[test]
+fn what_is_shown_can_be_copied_and_typed() {
+    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+    world.inject(&["throttle", "hw-thermal", "hw-power-brake"]);
+    world.inject(&["ecc", "--uncorrected", "1"]);
+    world.inject(&["recovery-action", "2"]);
+    world.inject(&["xid", "31"]);
+    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let table = run(&["simulate", "show", &world.dir()]).stdout;
+    assert!(table.contains(shown["gpus"][0]["uuid"].as_str().unwrap()), "{table}");
+    for wrong in ["1 events", "1 uncorrected memory errors", "HwThermal"] {
+        assert!(!table.contains(wrong), "{wrong}: {table}");
+    }
+}

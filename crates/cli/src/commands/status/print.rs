@@ -218,3 +218,36 @@ fn subject(subject: &Subject, names: &BTreeMap<String, String>) -> String {
 pub(super) fn second(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).map_or_else(|_| at.to_string(), |at| at.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::{GpuIdentity, GpuUuid};
+
+    use super::*;
+
+    #[test]
+    fn of_a_gpu_that_nobody_reads_no_worst_is_known() {
+        let identity = GpuIdentity {
+            uuid: GpuUuid("GPU-1".to_owned()),
+            index: 0,
+            minor: None,
+            pci: None,
+            name: None,
+        };
+        let gpu = |reading: &Reading<f64>| GpuStatus {
+            identity: identity.clone(),
+            temperature_c: reading.clone(),
+            power_w: reading.clone(),
+            power_limit_w: reading.clone(),
+            utilisation_ratio: reading.clone(),
+            memory_used_bytes: reading.clone(),
+            memory_total_bytes: reading.clone(),
+            processes: None,
+            worst: None,
+        };
+        assert_eq!(worst(&gpu(&Reading::Unreadable("it hangs".to_owned()))), "?");
+        assert_eq!(worst(&gpu(&Reading::Value(40.0))), "-");
+        let lost = GpuStatus { worst: Some(Severity::Fatal), ..gpu(&Reading::Absent) };
+        assert_eq!(worst(&lost), "fatal");
+    }
+}
