@@ -455,7 +455,9 @@ mod tests {
         let gpu = GpuUuid("GPU-1".to_owned());
         let values = |own: &[Signal]| {
             let mut values = Values::default();
-            own.iter().for_each(|signal| values.put(*signal, Reading::Value(1.0)));
+            for signal in own {
+                values.put(*signal, Reading::Value(1.0));
+            }
             let (gpu, links) = (gpu.clone(), Vec::new());
             vec![GpuValues { gpu, own: values, links, trouble: None }]
         };
