@@ -95,7 +95,7 @@ pub struct Status {
     pub not_seen: Vec<Blindness>,
     /// Items of the node's check that could not be judged; none: it was not checked yet.
     pub not_checked: Option<Vec<Unseen>>,
-    /// Signals that parts of this node do not have: the signal and on how many parts.
+    /// Signals that no part of this node has though a rule asks for them: the signal and of how many parts.
     pub not_supported: BTreeMap<String, usize>,
     /// Rules of which nothing is known now: the rule, on how many parts, and why on one of them.
     pub rules_blind: BTreeMap<String, RuleBlind>,
@@ -344,11 +344,19 @@ fn gpu(
 }
 
 fn not_supported(state: &State) -> BTreeMap<String, usize> {
-    let mut parts: BTreeMap<String, BTreeSet<&Subject>> = BTreeMap::new();
+    let mut parts: BTreeMap<Signal, BTreeSet<&Subject>> = BTreeMap::new();
     for (_, subject, signal) in &state.coverage.unsupported {
-        parts.entry(signal.to_string()).or_default().insert(subject);
+        parts.entry(*signal).or_default().insert(subject);
     }
-    parts.into_iter().map(|(signal, subjects)| (signal, subjects.len())).collect()
+    // An adapter of another maker lacks what its neighbour counts: that is no lack of the node.
+    let latest = state.values.latest.values();
+    let known: BTreeSet<Signal> = latest
+        .flat_map(|values| values.iter())
+        .filter(|(_, reading)| reading.value().is_some())
+        .map(|(signal, _)| *signal)
+        .collect();
+    parts.retain(|signal, _| !known.contains(signal));
+    parts.into_iter().map(|(signal, subjects)| (signal.to_string(), subjects.len())).collect()
 }
 
 fn rules_blind(state: &State, known: Known<'_>) -> BTreeMap<String, RuleBlind> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
+use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle};
 use farrier_facts::xid::Severity;
 
 /// A rule under the headings, and nothing else: copies well into a ticket.
@@ -77,6 +77,14 @@ impl Printer {
             .set_header(headings.to_vec());
         for row in rows {
             table.add_row(row);
+        }
+        for (place, heading) in headings.iter().enumerate() {
+            // One that is folded cannot be copied.
+            if heading.eq_ignore_ascii_case("uuid")
+                && let Some(column) = table.column_mut(place)
+            {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
         }
         for line in table.lines() {
             self.line(line.trim_end())?;

@@ -51,7 +51,7 @@ fn a_healthy_node_exits_with_zero() {
     assert!(bad.is_empty(), "{bad:#?}");
     assert_eq!((code, &report["verdict"]), (0, &json!("ok")));
     let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["verdict", "items", "remedies", "notices", "data"]);
+    assert_eq!(keys, ["verdict", "items", "remedies", "notices", "not_judged", "data"]);
     for item in report["items"].as_array().unwrap() {
         let keys: Vec<&String> = item.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["code", "subject", "verdict", "text", "source"]);

@@ -35,6 +35,7 @@ pub mod host;
 mod kernels;
 pub mod kmsg;
 mod modules;
+mod now;
 pub mod nvml;
 pub mod observe;
 mod packages;

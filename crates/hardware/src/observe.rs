@@ -4,7 +4,7 @@ use farrier_facts::node::{NodeObservation, NvmlReading, OBSERVATION_VERSION, Rea
 
 use crate::python::PythonChoice;
 use crate::root::Root;
-use crate::{containers, dkms, driver, kernels, packages, pci, python, secure_boot, services};
+use crate::{containers, dkms, driver, kernels, now, packages, pci, python, secure_boot, services};
 
 /// Where the driver lists the `NVSwitch` chips that it manages.
 const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
@@ -24,7 +24,13 @@ pub fn observe(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObs
         nvswitches: nvswitches(root),
         containers: containers::read(root),
         python: python::read(root, python),
+        now: None,
     }
+}
+
+/// The same, with the faults that are there now: for one look, where nobody watches them all the time.
+pub fn observe_now(root: &Root, nvml: NvmlReading, python: &PythonChoice) -> NodeObservation {
+    NodeObservation { now: Some(now::read(root)), ..observe(root, nvml, python) }
 }
 
 fn nvswitches(root: &Root) -> Reading<u32> {

@@ -146,6 +146,24 @@ impl Root {
         path: &str,
         take: impl FnOnce(File) -> Reading<T>,
     ) -> Reading<T> {
+        self.extract_by(path, open, take)
+    }
+
+    /// The same of the kernel's log, which is a device; of a simulated node it is a file.
+    pub(crate) fn extract_log<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        take: impl FnOnce(File) -> Reading<T>,
+    ) -> Reading<T> {
+        self.extract_by(path, open_any, take)
+    }
+
+    fn extract_by<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        open: fn(&Path, &str) -> io::Result<File>,
+        take: impl FnOnce(File) -> Reading<T>,
+    ) -> Reading<T> {
         let reading = match &self.source {
             Source::Live(prefix) => outcome(open(prefix, path)).and_then(take),
             Source::Capture { record, .. } => kept(record.extracts.get(path)).and_then(|value| {
@@ -177,7 +195,7 @@ pub(crate) fn text_of(file: File) -> Reading<String> {
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn outcome<T>(result: io::Result<T>) -> Reading<T> {
+pub(crate) fn outcome<T>(result: io::Result<T>) -> Reading<T> {
     match result {
         Ok(value) => Reading::Value(value),
         Err(err) => match err.kind() {
@@ -220,13 +238,14 @@ fn link(prefix: &Path, path: &str) -> io::Result<String> {
     target.map_err(|_| io::Error::other("a link to a name that is not UTF-8"))
 }
 
+/// Without blocking and without a last link: what was resolved may have been swapped for a pipe.
+fn open_any(prefix: &Path, path: &str) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | last_link(prefix) | libc::O_CLOEXEC;
+    OpenOptions::new().read(true).custom_flags(flags).open(place(prefix, path)?)
+}
+
 fn open(prefix: &Path, path: &str) -> io::Result<File> {
-    let real = place(prefix, path)?;
-    // Without blocking and without a last link: what was resolved may have been swapped for a pipe.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | last_link(prefix) | libc::O_CLOEXEC)
-        .open(real)?;
+    let file = open_any(prefix, path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }

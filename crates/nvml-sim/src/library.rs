@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use farrier_sim::fault::{CallFault, Effect};
+use farrier_sim::fault::{CallFault, Effect, FIELD};
 use farrier_sim::{Gpu, Node, NodeDir, StoreError};
 
 use crate::abi::Device;
@@ -205,6 +205,17 @@ impl View {
     pub(crate) fn set(&self, change: impl FnOnce(&mut Gpu) -> Answer) -> Answer {
         self.session.may_write()?;
         self.session.edit(self.index, change)
+    }
+
+    /// The error that a field gives instead of its value, where somebody asked for one.
+    pub(crate) fn error_of_field(&self, field: u32) -> Option<Code> {
+        let name = format!("{FIELD}{field}");
+        self.gpu.faults.iter().find(|fault| fault.call == name).and_then(|fault| {
+            match fault.effect {
+                Effect::Error(code) => Some(Code(code)),
+                Effect::HangMs(_) | Effect::HangForever => None,
+            }
+        })
     }
 
     /// Milliseconds of the node's Unix clock, which may stand still.

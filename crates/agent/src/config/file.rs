@@ -76,6 +76,17 @@ pub fn read(path: &Path, named: bool) -> Result<Config, ConfigError> {
     judge(path, named)?.into_config(path)
 }
 
+/// Reads a configuration as far as it is right, with the default where a key is wrong; and what is wrong with it.
+pub fn read_as_far_as_it_goes(path: &Path, named: bool) -> (Config, Option<ConfigError>) {
+    match judge(path, named) {
+        Ok(judgement) => {
+            let config = judgement.config.clone();
+            (config, judgement.into_config(path).err())
+        }
+        Err(err) => (Config::default(), Some(err)),
+    }
+}
+
 /// A file as far as it could be read.
 #[derive(Debug, Default)]
 pub(crate) struct Judgement {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use farrier_fleet::health::RuleOverride;
 use serde::Serialize;
 
-pub use file::{ConfigError, read};
+pub use file::{ConfigError, read, read_as_far_as_it_goes};
 pub(crate) use file::{Judgement, judge};
 pub use section::Problem;
 pub(crate) use surroundings::{Flags, group_id, look_around};

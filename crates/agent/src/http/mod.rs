@@ -83,7 +83,15 @@ pub fn blind(published: &Published, now_ms: i64) -> Vec<String> {
         return vec!["the agent has only just started".to_owned()];
     };
     let still = state.standstill(now_ms);
-    state.blind.iter().chain(&still).map(|it| format!("{}: {}", it.what, it.why)).collect()
+    let mut reasons: Vec<String> =
+        state.blind.iter().chain(&still).map(|it| format!("{}: {}", it.what, it.why)).collect();
+    // Until each of the quick ones has looked once nothing is known; where a reason is known it says more.
+    if reasons.is_empty() {
+        let early = state.collectors.iter().filter(|it| it.name.ends_with("-fast"));
+        let early = early.filter(|it| it.age_s.is_none());
+        reasons.extend(early.map(|it| format!("collectors: {} has not looked yet", it.name)));
+    }
+    reasons
 }
 
 #[cfg(test)]

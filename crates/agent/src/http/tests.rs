@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::brain::{Blindness, Held};
+use crate::brain::{Blindness, CollectorState, Held};
 use crate::state::{Cost, JournalState, Shown, State, Values};
 
 /// A sample: name, labels, value.
@@ -253,6 +253,25 @@ fn a_brain_that_stands_still_is_not_healthy() {
     shown.blind = vec![Blindness { what: "nvml".to_owned(), why }];
     published.set(shown);
     assert_eq!(blind(&published, 51_000), ["nvml: it hangs"]);
+}
+
+#[test]
+fn an_agent_whose_quick_collectors_have_not_looked_is_not_healthy() {
+    let published = Published::default();
+    let mut shown = state();
+    shown.at.steady_ms = 50_000;
+    let collector = |name: &str| CollectorState {
+        name: name.to_owned(),
+        period_s: 1.0,
+        age_s: None,
+        stalled: false,
+    };
+    shown.collectors = ["nvml-fast", "nvml-rare"].map(collector).into();
+    published.set(shown.clone());
+    assert_eq!(blind(&published, 51_000), ["collectors: nvml-fast has not looked yet"]);
+    shown.collectors[0].age_s = Some(0.2);
+    published.set(shown);
+    assert!(blind(&published, 51_000).is_empty());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use farrier_agent::brain::Chain;
-use farrier_agent::config::{self, ConfigError, Listen};
+use farrier_agent::config::{self, ConfigError, Listen, Problem};
 use farrier_agent::run::{self, AgentError, Options, Overrides};
 use farrier_facts::FactSet;
 
@@ -63,7 +63,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         facts: facts(),
     };
     if args.check_config {
-        let config = options.check().map_err(|err| unchecked(&err))?;
+        let has_file = options.config_named || options.config.exists();
+        let config = options.check().map_err(|err| unchecked(&err, has_file))?;
         for line in config.to_toml().lines() {
             printer.line(line)?;
         }
@@ -115,7 +116,18 @@ fn explained(err: AgentError) -> anyhow::Error {
 }
 
 /// What `--check-config` says of a wrong file.
-fn unchecked(err: &ConfigError) -> anyhow::Error {
+fn unchecked(err: &ConfigError, has_file: bool) -> anyhow::Error {
+    if let ConfigError::Content { problems, .. } = err
+        && !has_file
+    {
+        let what = if problems.len() == 1 { "problem" } else { "problems" };
+        let text = format!(
+            "what is in force without a configuration file has {} {what}:{}",
+            problems.len(),
+            lines(problems)
+        );
+        return Hinted::error(text, "flags name other places; see `farrier agent --help`");
+    }
     let hint = match err {
         ConfigError::Content { .. } => {
             "an agent that runs goes on as it was; `systemctl reload farrier-agent` when the file is mended"
@@ -128,8 +140,13 @@ fn unchecked(err: &ConfigError) -> anyhow::Error {
 }
 
 /// A wrong configuration with every problem on a line of its own.
-fn whole(err: &ConfigError) -> String {
+pub(crate) fn whole(err: &ConfigError) -> String {
     let ConfigError::Content { problems, .. } = err else { return Chain(err).to_string() };
+    format!("the configuration {err}:{}", lines(problems))
+}
+
+/// Each problem on a line of its own.
+fn lines(problems: &[Problem]) -> String {
     let lines: Vec<String> = problems.iter().map(|it| format!("\n  {it}")).collect();
-    format!("the configuration {err}:{}", lines.concat())
+    lines.concat()
 }

@@ -41,10 +41,9 @@ pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Resu
 
 fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut failed = None;
-    let answer = nvml::read(library, &mut |call: &str| {
+    let answer = nvml::read(library, &mut |line: &Line| {
         // Written out before the call: if it never returns, this is the last that is heard.
-        let written =
-            printer.json_line(&Line::Call(call.to_owned())).and_then(|()| printer.finish());
+        let written = printer.json_line(line).and_then(|()| printer.finish());
         failed = failed.take().or(written.err());
     });
     if let Some(err) = failed {

@@ -170,5 +170,43 @@ fn without_an_agent_status_says_what_was() {
     assert_eq!((status["verdict"].as_str(), code), (Some("faulty"), 1));
     assert!(status["agent"].is_null());
     let table = world.status_ran(&[]).stdout;
-    assert!(table.starts_with("FAULTY: agent is not running, state as of 20"), "{table}");
+    assert!(
+        table.starts_with("FAULTY: agent is not running, the last change in its journal is of 20"),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_wrong_file_does_not_hide_the_status() {
+    let world = World::of(1);
+    let agent = world.agent().ready();
+    let path = world.text("wrong.toml");
+    fs::write(&path, world.config("[tiers]\nfast_s = \"soon\"\n")).unwrap();
+    // The places that the file names read well, and so does the agent behind them.
+    let ran = run(&["status", "--config", &path, "--brief"]);
+    assert!(ran.stdout.contains("; no fault"), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("fast_s") && ran.stderr.contains("soon"), "{}", ran.stderr);
+    let named = world.status_ran(&["--config", "/nonexistent/agent.toml", "--brief"]);
+    assert!(named.stdout.contains("; no fault"), "{}{}", named.stdout, named.stderr);
+    assert!(named.stderr.starts_with("warning: "), "{}", named.stderr);
+    let lost = run(&["status", "--config", "/nonexistent/agent.toml"]);
+    assert_eq!(lost.code, 2, "{}", lost.stdout);
+    agent.stop();
+}
+
+#[test]
+fn without_a_file_the_flags_are_to_blame() {
+    if std::path::Path::new("/etc/farrier/agent.toml").exists() {
+        return;
+    }
+    let world = World::of(1);
+    let (state, socket) = (world.text("state"), world.text("agent.sock"));
+    let places = ["--state-dir", &state, "--socket", &socket, "--listen", "off"];
+    let wrong = ["agent", "--check-config", "--root", "/nonexistent"];
+    let ran = run(&[&wrong[..], &places[..]].concat());
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("--root"), "{}", ran.stderr);
+    for nothing in ["agent.toml", "systemctl"] {
+        assert!(!ran.stderr.contains(nothing), "{}", ran.stderr);
+    }
 }

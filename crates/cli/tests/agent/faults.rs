@@ -33,6 +33,27 @@ fn a_quiet_node_is_healthy_and_says_what_it_costs() {
 }
 
 #[test]
+fn what_one_part_has_is_not_missing_on_the_node() {
+    let world = World::with(&["--gpus", "1", "--efa", "2"]);
+    let agent = world.agent().ready();
+    // Adapters of the other maker count what EFA does not, and the other way round.
+    let status = agent.until(|status| {
+        status["not_supported"].as_object().is_some_and(|lacking| !lacking.is_empty())
+    });
+    for signal in ["nic.link_downed", "nic.rate_gbps", "nic.efa_rx_drops"] {
+        assert!(status["not_supported"][signal].is_null(), "{signal}: {status:#}");
+    }
+    let table = world.status_ran(&[]).stdout;
+    let lacking = table.lines().filter(|line| line.starts_with("Not on the parts of this node"));
+    let lacking: Vec<&str> = lacking.collect();
+    assert!(
+        matches!(lacking[..], [line] if line.ends_with("signals (--output json lists them)")),
+        "{table}"
+    );
+    agent.stop();
+}
+
+#[test]
 fn a_gpu_that_does_not_come_back_with_the_agent_is_missed() {
     let world = World::of(2);
     let quick = "[tiers]\nmedium_s = 1\n[rules.\"node.gpus-missing\"]\nfor_s = 1\n";
@@ -61,6 +82,24 @@ fn a_gpu_that_never_opens_is_missed_by_the_first_agent() {
     let note = &unseen["evidence"][0]["signal"]["note"];
     assert_eq!(note, "NVML does not open GPU 2: NVML_ERROR_INSUFFICIENT_POWER");
     assert_eq!(world.status().1, 1);
+    agent.stop();
+}
+
+#[test]
+fn an_nvml_that_does_not_count_its_gpus_is_silent_and_no_node_without_gpus() {
+    let world = World::of(2);
+    let quick = "[rules.\"driver.nvml-silent\"]\nfor_s = 1\n";
+    fs::write(world.path("agent.toml"), world.config(quick)).unwrap();
+    let before = world.agent().ready();
+    before.stop();
+    world.inject(&["--gpu", "all", "error", "nvmlDeviceGetCount_v2", "UNKNOWN"]);
+    let agent = world.agent();
+    let status = agent.until(|status| find(status, "driver.nvml-silent").is_some());
+    assert_eq!(status["gpus"].as_array().map(Vec::len), Some(2), "{status:#}");
+    let (code, text) = agent.get("/healthz");
+    assert_eq!(code, 503, "{text}");
+    let (_, text) = agent.get("/metrics");
+    assert!(text.contains("\nfarrier_agent_blind{what=\"nvml\"} 1\n"), "{text}");
     agent.stop();
 }
 

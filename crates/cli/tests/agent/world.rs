@@ -33,10 +33,15 @@ impl World {
     }
 
     pub(crate) fn of(gpus: u32) -> Self {
+        Self::with(&["--gpus", &gpus.to_string()])
+    }
+
+    /// A node of H100 with these words.
+    pub(crate) fn with(words: &[&str]) -> Self {
         build_library();
         let world = Self { folder: tempfile::tempdir().unwrap() };
-        let (dir, gpus) = (world.text("node"), gpus.to_string());
-        let made = run(&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB", "--gpus", &gpus]);
+        let dir = world.text("node");
+        let made = run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], words].concat());
         assert_eq!(made.code, 0, "{}", made.stderr);
         world
     }

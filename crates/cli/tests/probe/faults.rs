@@ -24,7 +24,7 @@ fn a_gpu_is_lost_and_comes_back() {
     let fast = child.ask("fast");
     let lost = &fast.gpus[6];
     assert_eq!(lost["gpu.lost"], "1");
-    assert_eq!(lost["gpu.reset_required"], "0");
+    assert_eq!(lost["gpu.reset_required"], "NVML_ERROR_GPU_IS_LOST", "nobody knows");
     assert_eq!(lost["trouble"], "NVML_ERROR_GPU_IS_LOST");
     assert_eq!(lost.len(), 3, "nothing else is known of it: {lost:?}");
     assert_eq!(fast.json["xids"][0][1], 79);
@@ -95,6 +95,58 @@ fn a_gpu_that_nvml_does_not_open_does_not_count_and_is_tried_again() {
     let listed = Asked::of(&world).ask("inventory").json;
     let why = "NVML does not open GPU 2: NVML_ERROR_NO_PERMISSION";
     assert_eq!(listed["count"]["unreadable"], why);
+}
+
+#[test]
+fn a_library_that_does_not_count_its_gpus_is_refused_and_lists_none() {
+    let world = World::of_eight();
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    let call = "nvmlDeviceGetCount_v2";
+    world.inject(&["error", call, "UNKNOWN", "--gpu", "all"]);
+    for answer in [child.ask("slow"), Asked::of(&world).ask("inventory")] {
+        assert_eq!(answer.json["refusal"]["refused"], "NVML_ERROR_UNKNOWN");
+        assert!(answer.json["inventory"].is_null(), "{:#}", answer.json);
+    }
+}
+
+#[test]
+fn links_whose_number_cannot_be_read_are_not_silent() {
+    let world = World::of_eight();
+    let why = "the number of NVLinks cannot be read: NVML_ERROR_UNKNOWN";
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    assert_eq!(child.ask("medium").gpus[2]["link17/link.active"], "1");
+    world.inject(&["error", "field:91", "UNKNOWN", "--gpu", "2"]);
+    // Each hour everything is asked anew.
+    child.ask("rare");
+    let unknown = child.ask("medium");
+    for link in 0..18 {
+        assert_eq!(unknown.gpus[2][&format!("link{link}/link.active")], why, "{link}");
+    }
+    assert_eq!(unknown.gpus[1]["link17/link.active"], "1");
+    // Who never knew how many there are says so of the first.
+    let mut late = Asked::of(&world);
+    late.ask("inventory");
+    let unknown = late.ask("medium");
+    assert_eq!(unknown.gpus[2]["link0/link.active"], why);
+    assert!(!unknown.gpus[2].contains_key("link1/link.active"));
+    world.inject(&["clear", "--gpu", "2"]);
+    for child in [&mut child, &mut late] {
+        assert_eq!(child.ask("medium").gpus[2]["link0/link.active"], "1");
+    }
+}
+
+#[test]
+fn a_part_that_turns_out_to_have_no_links_takes_its_unknown_one_back() {
+    let world = World::of("L40S", 1, "580.95.05");
+    world.inject(&["error", "field:91", "UNKNOWN"]);
+    let mut child = Asked::of(&world);
+    child.ask("inventory");
+    assert!(child.ask("medium").gpus[0]["link0/link.active"].contains("cannot be read"));
+    world.inject(&["clear"]);
+    assert_eq!(child.ask("medium").gpus[0]["link0/link.active"], "absent");
+    assert!(!child.ask("medium").gpus[0].contains_key("link0/link.active"));
 }
 
 #[test]
@@ -229,6 +281,8 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     let powers: Vec<_> = others.samples.iter().filter(|it| it.signal == Signal::GpuPower).collect();
     let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
     assert_eq!((powers.len(), known), (8, 7));
+    let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
+    assert!(why.contains("is left alone for 4 s"), "{why}");
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);

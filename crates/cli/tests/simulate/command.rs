@@ -155,3 +155,41 @@ fn the_host_files_go_with_the_gpu() {
     assert_eq!(read("current_link_width"), "8\n");
     assert_eq!(read("max_link_width"), "16\n");
 }
+
+#[test]
+fn a_call_that_nvml_does_not_have_is_refused_with_the_nearest() {
+    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+    let dir = world.dir();
+    let cases = [
+        (["error", "nvmlDeviceGetNam", "UNKNOWN"], "did you mean `nvmlDeviceGetName`?"),
+        (["error", "nvmlNoSuchCall", "3"], "`nvmlNoSuchCall` is not the name of an NVML function"),
+        (["hang", "nvmlDevicGetCount_v2", "2"], "`nvmlDeviceGetCount_v2`"),
+        (["error", "field:none", "3"], "is not a field"),
+    ];
+    for (words, says) in cases {
+        let mut all = vec!["simulate", "inject", &dir];
+        all.extend(words);
+        let ran = run(&all);
+        assert_eq!(ran.code, 2, "{words:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains(says), "{words:?}: {}", ran.stderr);
+    }
+    for words in [["error", "nvmlDeviceGetCount", "3"], ["error", "*", "3"]] {
+        world.inject(&words);
+    }
+}
+
+#[test]
+fn what_is_shown_can_be_copied_and_typed() {
+    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+    world.inject(&["throttle", "hw-thermal", "hw-power-brake"]);
+    world.inject(&["ecc", "--uncorrected", "1"]);
+    world.inject(&["recovery-action", "2"]);
+    world.inject(&["xid", "31"]);
+    let shown = run(&["simulate", "show", &world.dir(), "--output", "json"]).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let table = run(&["simulate", "show", &world.dir()]).stdout;
+    assert!(table.contains(shown["gpus"][0]["uuid"].as_str().unwrap()), "{table}");
+    for wrong in ["1 events", "1 uncorrected memory errors", "HwThermal"] {
+        assert!(!table.contains(wrong), "{wrong}: {table}");
+    }
+}

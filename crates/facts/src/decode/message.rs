@@ -125,4 +125,21 @@ mod tests {
             assert_eq!(process(form, "nothing"), Process::default());
         }
     }
+
+    #[test]
+    fn a_crash_in_a_library_of_the_driver_is_not_one_of_nccl() {
+        let facts = crate::decode::embedded_facts();
+        let told = |library: &str| {
+            let line =
+                format!("farrier[26735]: segfault at 8 ip 0 sp 0 error 4 in {library}[7f+1000]");
+            let events = crate::decode::decode(&facts, line.as_bytes());
+            events.into_iter().map(|event| (event.code, event.process)).collect::<Vec<_>>()
+        };
+        let by = |code: &str| vec![(code.to_owned(), Some("farrier".to_owned()))];
+        assert_eq!(told("libnccl.so.2"), by("segfault-nccl"));
+        for library in ["libnvidia-ml.so.1", "libcuda.so.580.95.05", "libcudart.so.13"] {
+            assert_eq!(told(library), by("segfault-driver-library"), "{library}");
+        }
+        assert_eq!(told("libc.so.6"), []);
+    }
 }

@@ -8,12 +8,14 @@
 //! ```
 
 mod context;
+mod now;
 mod nvml;
 mod observation;
 mod reading;
 mod report;
 mod rules;
 
+pub use now::{DeviceNow, HostNow, LinksNow, PcieLink, PortNow};
 pub use nvml::{Fabric, Nvml, NvmlDevice, NvmlReading, PowerLimits, RemappedRows, Setting};
 pub use observation::{
     BootChoice, CdiSpec, ContainerObservation, DkmsTree, DriverObservation, InstalledKernel,
@@ -49,6 +51,7 @@ pub fn judge(set: &FactSet, seen: &NodeObservation, on: Date, strict: bool) -> N
         rules::cdmm::judge(&node, &mut findings);
         rules::fabric::judge(&node, &mut findings);
         rules::containers::judge(&node, &mut findings);
+        rules::now::judge(&node, &mut findings);
     }
     rules::frameworks::judge(&node, &mut findings);
     findings.into_report(&set.set)

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::now::DeviceNow;
 use super::reading::Reading;
 
 /// What came of asking NVML.
@@ -24,8 +25,11 @@ pub enum NvmlReading {
     Hung {
         /// How long it was given.
         after_s: u64,
-        /// The last call that was begun.
+        /// The last call that was begun, with the GPU that it is about.
         during: String,
+        /// What it had answered before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        read: Option<Box<Nvml>>,
     },
     /// The probe ended without an answer.
     Died {
@@ -40,10 +44,11 @@ pub enum NvmlReading {
 }
 
 impl NvmlReading {
-    /// The answers, where there are any.
+    /// The answers, where there are any: of a library that hangs those before.
     pub fn answered(&self) -> Option<&Nvml> {
         match self {
             Self::Answered(nvml) => Some(nvml),
+            Self::Hung { read, .. } => read.as_deref(),
             _ => None,
         }
     }
@@ -54,7 +59,7 @@ impl NvmlReading {
             Self::Answered(_) => None,
             Self::Refused { error } => Some(format!("NVML refused to start: {error}")),
             Self::NoLibrary { why } => Some(format!("no NVML library: {why}")),
-            Self::Hung { after_s, during } => {
+            Self::Hung { after_s, during, .. } => {
                 Some(format!("NVML did not answer within {after_s} s (in {during})"))
             }
             Self::Died { why } => Some(format!("the NVML probe ended without an answer: {why}")),
@@ -117,6 +122,9 @@ pub struct NvmlDevice {
     pub remapped_rows: Reading<RemappedRows>,
     /// What the driver says must be done: 0 is nothing.
     pub recovery_action: Reading<u32>,
+    /// What is wrong with it now; none where that was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<DeviceNow>,
 }
 
 /// A setting that takes effect at the next reset.

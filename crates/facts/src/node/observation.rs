@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::now::HostNow;
 use super::nvml::NvmlReading;
 use super::reading::Reading;
 
@@ -38,6 +39,9 @@ pub struct NodeObservation {
     pub containers: ContainerObservation,
     /// The Python that a job would use.
     pub python: PythonObservation,
+    /// What is wrong around the GPUs now; none where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<HostNow>,
 }
 
 /// A device of vendor `10de`.

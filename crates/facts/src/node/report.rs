@@ -35,6 +35,8 @@ pub struct NodeReport {
     pub remedies: Vec<Remedy>,
     /// Listed apart; they change the verdict only in strict checks.
     pub notices: Vec<Notice>,
+    /// What this check did not judge, each with the reason.
+    pub not_judged: Vec<String>,
     /// Which facts.
     pub data: DataId,
 }
@@ -45,6 +47,7 @@ pub(super) struct NodeFindings {
     items: Vec<Item>,
     /// The place of the item that was added last.
     last: usize,
+    not_judged: Vec<String>,
     findings: Findings,
 }
 
@@ -75,6 +78,11 @@ impl NodeFindings {
             item.remedy = Some(sentence(text, command));
         }
         self.findings.remedy(purpose, text.to_owned(), command.map(str::to_owned));
+    }
+
+    /// Names what is not judged: it decides nothing.
+    pub(super) fn not_judged(&mut self, what: &str) {
+        self.not_judged.push(what.to_owned());
     }
 
     /// Runs rules of the hypothetical check and takes their reasons as items about `subject`.
@@ -110,7 +118,8 @@ impl NodeFindings {
         // Stable: inside a verdict the items keep the order of the rules.
         self.items.sort_by_key(|item| std::cmp::Reverse(item.verdict));
         let verdict = self.items.first().map_or(Verdict::Unknown, |item| item.verdict);
-        let (remedies, mut notices) = self.findings.into_remedies_and_notices();
+        let findings = std::mem::take(&mut self.findings);
+        let (remedies, mut notices) = findings.into_remedies_and_notices();
         let mut seen: Vec<(crate::check::NoticeCode, Option<String>, String)> = Vec::new();
         notices.retain(|notice| {
             let key = (notice.code, notice.id.clone(), notice.text.clone());
@@ -118,7 +127,8 @@ impl NodeFindings {
             seen.push(key);
             new
         });
-        NodeReport { verdict, items: self.items, remedies, notices, data: set.into() }
+        let Self { items, not_judged, .. } = self;
+        NodeReport { verdict, items, remedies, notices, not_judged, data: set.into() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod driver;
 mod gpus;
+mod now;
 mod software;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,7 @@ fn device(index: u32) -> NvmlDevice {
             failed: false,
         }),
         recovery_action: Reading::Value(0),
+        now: Some(now::well()),
     }
 }
 
@@ -180,6 +182,7 @@ pub(super) fn healthy() -> NodeObservation {
                 pinned: BTreeMap::new(),
             }]),
         },
+        now: Some(now::quiet()),
     }
 }
 
@@ -225,6 +228,12 @@ fn a_healthy_node_is_ok() {
         "container-toolkit-fixed",
         "cdi-current",
         "framework-covers-gpu",
+        "ecc-errors-none",
+        "pcie-wide",
+        "clocks-free",
+        "nvlinks-up",
+        "ports-up",
+        "xids-none",
     ] {
         assert!(report.items.iter().any(|item| item.code == code), "no {code}");
     }

@@ -14,7 +14,7 @@
 mod driver;
 mod kernel;
 mod mounts;
-mod nics;
+pub(crate) mod nics;
 mod pci;
 mod threads;
 

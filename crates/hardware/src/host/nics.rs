@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_facts::node::Reading;
+use farrier_facts::node::{PortNow, Reading};
 use farrier_fleet::health::{Sample, Signal, Subject};
 
 use super::{count, flag, no_number, of_node};
@@ -52,6 +52,21 @@ enum Place {
     Hardware,
     /// `hw_counters`, or `ports/1/hw_counters` of an older driver.
     Device,
+}
+
+/// The ports at one look, for who does not watch them.
+pub(crate) fn look(root: &Root) -> Reading<Vec<PortNow>> {
+    let mut nics = Nics::new(None, 0, BTreeSet::new(), Vec::new());
+    nics.find(root).map(|()| {
+        let port = |(name, port): (&PortName, &Port)| PortNow {
+            device: name.0.clone(),
+            port: name.1,
+            kind: format!("{} {}", port.class.model, port.class.network).trim().to_owned(),
+            up: state(root, name).and_then(|active| link_up(root, name).map(|up| active && up)),
+            went_down: counter(root, name, Place::Port, "link_downed").map(|times| times > 0.0),
+        };
+        nics.ports.iter().map(port).collect()
+    })
 }
 
 /// A port by its device and number.

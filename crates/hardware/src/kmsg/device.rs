@@ -50,6 +50,14 @@ pub(super) fn follow(
     Ok(())
 }
 
+/// Reads all that is there.
+pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
+    let mut cursor = Cursor::after(None);
+    let mut buffer = vec![0; RECORD_BYTES];
+    while step(&mut &*log, &mut buffer, &mut cursor, sink)? == Step::More {}
+    Ok(())
+}
+
 /// Reads one record.
 fn step(
     log: &mut impl Read,

@@ -76,6 +76,25 @@ pub(super) fn follow(
     Ok(())
 }
 
+/// Reads all that is there; a last line without its end is not whole yet.
+pub(super) fn drain(log: &File, sink: &mut dyn FnMut(KernelLog)) -> io::Result<()> {
+    let mut cursor = Cursor::after(None);
+    let mut lines = Lines::default();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match (&mut &*log).read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(length) => lines.take(&chunk[..length], |line| {
+                if let Some(line) = line {
+                    cursor.give(line, sink);
+                }
+            }),
+            Err(err) if err.kind() == ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+}
+
 /// Whole lines out of chunks. The last one waits until its newline is there.
 #[derive(Default)]
 struct Lines {

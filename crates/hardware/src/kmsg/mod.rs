@@ -14,6 +14,7 @@ mod file;
 mod record;
 mod wait;
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -22,12 +23,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cursor::Cursor;
+use farrier_facts::node::Reading;
+
+use crate::root::outcome;
 
 /// `/dev/kmsg` is device 1:11 (Linux `Documentation/admin-guide/devices.txt`).
 const KMSG: (u32, u32) = (1, 11);
 
 /// Who may read the log changes when somebody changes it by hand; nothing is gained by asking often.
 const RETRY: Duration = Duration::from_secs(10);
+
+/// A GPU that prints more is no better known for it.
+const LINES_MAX: usize = 4096;
 
 /// How soon an order to stop is seen.
 const STOP_SEEN: Duration = Duration::from_secs(1);
@@ -149,6 +156,31 @@ fn follow(
     } else {
         Err(LogError::Other { path: path.to_owned() })
     }
+}
+
+/// The lines that are in the log now and are wanted, the last of them where there are too many.
+pub(crate) fn lines(log: &File, wanted: impl Fn(&[u8]) -> bool) -> Reading<Vec<String>> {
+    let mut lines = VecDeque::new();
+    let mut take = |said| {
+        if let KernelLog::Record { text, .. } = said
+            && wanted(&text)
+        {
+            lines.push_back(String::from_utf8_lossy(&text).into_owned());
+            if lines.len() > LINES_MAX {
+                lines.pop_front();
+            }
+        }
+    };
+    let read = log.metadata().and_then(|meta| {
+        if meta.file_type().is_char_device() && number_of(&meta) == KMSG {
+            device::drain(log, &mut take)
+        } else if meta.is_file() {
+            file::drain(log, &mut take)
+        } else {
+            Err(io::Error::other("it is neither the kernel's log nor a file"))
+        }
+    });
+    outcome(read.map(|()| Vec::from(lines)))
 }
 
 fn open(path: &Path) -> io::Result<File> {

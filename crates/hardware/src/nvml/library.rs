@@ -1,5 +1,6 @@
 //! Everything that a check asks, once.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, c_uint};
 
 use farrier_facts::node::{
@@ -8,21 +9,47 @@ use farrier_facts::node::{
 
 use super::caller::{Caller, TEXT_BYTES, call, outcome, text_of};
 use super::ffi::{self, Device};
+use super::probe::Line;
+use super::watch::OF_GPU;
 
 /// No node has more GPUs; a count beyond it is nonsense from a broken library.
 pub(super) const DEVICES_MAX: u32 = 1024;
 
-/// Loads the library and asks it everything. `before` hears of each call before it is made.
-pub fn read(path: &OsStr, before: &mut dyn FnMut(&str)) -> NvmlReading {
-    let mut caller = match Caller::load(path, before) {
+/// Loads the library and asks it everything. `say` hears of each call before it is made, and of each GPU that was read:
+/// a later call may never return.
+pub fn read(path: &OsStr, say: &mut dyn FnMut(&Line)) -> NvmlReading {
+    let say = RefCell::new(say);
+    let about: Cell<Option<u32>> = Cell::new(None);
+    let mut before = |call: &str| {
+        let call = match about.get() {
+            Some(gpu) => format!("{call}{OF_GPU}{gpu}"),
+            None => call.to_owned(),
+        };
+        say.borrow_mut()(&Line::Call(call));
+    };
+    let mut caller = match Caller::load(path, &mut before) {
         Ok(caller) => caller,
         Err(why) => return NvmlReading::NoLibrary { why },
     };
-    caller.start().unwrap_or_else(|| NvmlReading::Answered(caller.everything()))
+    if let Some(refusal) = caller.start() {
+        return refusal;
+    }
+    let mut nvml = caller.system();
+    say.borrow_mut()(&Line::System(nvml.clone()));
+    for index in 0..nvml.count.value().copied().unwrap_or(0).min(DEVICES_MAX) {
+        about.set(Some(index));
+        let device = caller.device(index);
+        say.borrow_mut()(&Line::Device(Box::new(device.clone())));
+        nvml.devices.push(device);
+    }
+    about.set(None);
+    let _ = call!(caller, ffi::Init, "nvmlShutdown");
+    NvmlReading::Answered(nvml)
 }
 
 impl Caller<'_> {
-    fn everything(&mut self) -> Nvml {
+    /// What is said of no GPU in particular.
+    fn system(&mut self) -> Nvml {
         let driver_version = self.system_text("nvmlSystemGetDriverVersion");
         let library_version = self.system_text("nvmlSystemGetNVMLVersion");
         let mut cuda = 0;
@@ -31,10 +58,7 @@ impl Caller<'_> {
         let mut number: c_uint = 0;
         let called = call!(self, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut number);
         let count = outcome(called, || number);
-        let most = count.value().copied().unwrap_or(0).min(DEVICES_MAX);
-        let devices = (0..most).map(|index| self.device(index)).collect();
-        let _ = call!(self, ffi::Init, "nvmlShutdown");
-        Nvml { driver_version, library_version, cuda_version, count, devices }
+        Nvml { driver_version, library_version, cuda_version, count, devices: Vec::new() }
     }
 
     fn device(&mut self, index: u32) -> NvmlDevice {
@@ -69,6 +93,7 @@ impl Caller<'_> {
             fabric: self.fabric(device),
             remapped_rows: self.remapped_rows(device),
             recovery_action: self.recovery_action(device),
+            now: Some(self.now(device)),
         }
     }
 
@@ -193,5 +218,6 @@ fn unopened(index: u32, handle: Reading<()>) -> NvmlDevice {
         fabric: unasked(),
         remapped_rows: unasked(),
         recovery_action: unasked(),
+        now: None,
     }
 }

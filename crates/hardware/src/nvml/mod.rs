@@ -11,6 +11,7 @@
 mod caller;
 mod ffi;
 mod library;
+mod now;
 mod orphan;
 mod probe;
 pub mod watch;

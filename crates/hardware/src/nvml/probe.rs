@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use farrier_facts::node::NvmlReading;
+use farrier_facts::node::{Nvml, NvmlDevice, NvmlReading};
 use serde::{Deserialize, Serialize};
 
 /// A line of the child's: the call that comes next, or what came of all.
@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 pub enum Line {
     /// This call is made next.
     Call(String),
+    /// What is known of no GPU in particular; their own answers follow.
+    System(Nvml),
+    /// A GPU that was read.
+    Device(Box<NvmlDevice>),
     /// The end.
     Answer(NvmlReading),
 }
@@ -47,11 +51,18 @@ pub fn ask(mut command: Command, deadline: Duration) -> NvmlReading {
         }
     });
     let mut during = "its start".to_owned();
+    let mut read: Option<Nvml> = None;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         match lines.recv_timeout(left) {
             Ok(line) => match serde_json::from_slice(&line) {
                 Ok(Line::Call(name)) => during = name,
+                Ok(Line::System(nvml)) => read = Some(nvml),
+                Ok(Line::Device(device)) => {
+                    if let Some(nvml) = &mut read {
+                        nvml.devices.push(*device);
+                    }
+                }
                 Ok(Line::Answer(answer)) => {
                     end(&mut child);
                     return answer;
@@ -65,7 +76,8 @@ pub fn ask(mut command: Command, deadline: Duration) -> NvmlReading {
             Err(RecvTimeoutError::Timeout) => {
                 let _ = child.kill();
                 end(&mut child);
-                return NvmlReading::Hung { after_s: deadline.as_secs(), during };
+                let read = read.map(Box::new);
+                return NvmlReading::Hung { after_s: deadline.as_secs(), during, read };
             }
             Err(RecvTimeoutError::Disconnected) => {
                 return NvmlReading::Died { why: format!("{}, in {during}", ending(&mut child)) };
@@ -116,7 +128,8 @@ mod tests {
     fn a_hang_is_an_answer_that_names_the_call() {
         let script = "echo '{\"call\":\"nvmlInit_v2\"}'; exec sleep 60";
         let hung = ask(shell(script), Duration::from_secs(1));
-        assert_eq!(hung, NvmlReading::Hung { after_s: 1, during: "nvmlInit_v2".to_owned() });
+        let during = "nvmlInit_v2".to_owned();
+        assert_eq!(hung, NvmlReading::Hung { after_s: 1, during, read: None });
     }
 
     #[test]
@@ -140,9 +153,9 @@ mod tests {
         let missing = folder.path().join("none.so");
         for path in [text.as_os_str(), missing.as_os_str(), OsStr::new("libc.so.6")] {
             let mut calls = Vec::new();
-            let read = super::super::read(path, &mut |call: &str| calls.push(call.to_owned()));
+            let read = super::super::read(path, &mut |line: &Line| calls.push(line.clone()));
             assert!(matches!(read, NvmlReading::NoLibrary { .. }), "{path:?}: {read:?}");
-            assert_eq!(calls[0], "dlopen");
+            assert_eq!(calls[0], Line::Call("dlopen".to_owned()));
         }
     }
 }

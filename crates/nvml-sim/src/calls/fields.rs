@@ -18,7 +18,10 @@ const FIELDS_MAX: usize = 4096;
 device_calls! {
     nvmlDeviceGetFieldValues(count: c_int, values: OutArray<FieldValue>) |gpu| {
         each(count, values, |asked| {
-            let answer = value_of(gpu, canonical(gpu.node.driver_numbers(), asked.field), asked.scope);
+            let answer = match gpu.error_of_field(asked.field) {
+                Some(code) => Err(Refusal { kind: 0, code }),
+                None => value_of(gpu, canonical(gpu.node.driver_numbers(), asked.field), asked.scope),
+            };
             let (kind, code, value) = match answer {
                 Ok(found) => (found.kind(), 0, found.bits()),
                 Err(Refusal { kind, code }) => (kind, code.0, 0),

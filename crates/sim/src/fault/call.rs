@@ -4,11 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use super::FaultError;
 
+/// Before the number of a field that fails alone, while the call that asks for it and others goes well.
+pub const FIELD: &str = "field:";
+
 /// A call that fails or hangs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallFault {
-    /// NVML's name of the function. Without `_v2` and the like every version of it; `*` is all functions.
+    /// NVML's name of the function. Without `_v2` and the like every version of it; `*` is all functions, and
+    /// [`FIELD`] and a number one field.
     pub call: String,
     /// What the call does instead.
     pub effect: Effect,
@@ -64,7 +68,8 @@ pub fn check_call(call: &str) -> Result<(), FaultError> {
         .strip_prefix("nvml")
         .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()));
     let plain = call.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if call == "*" || (named && plain) {
+    let field = call.strip_prefix(FIELD).is_some_and(|number| number.parse::<u32>().is_ok());
+    if call == "*" || field || (named && plain) {
         Ok(())
     } else {
         Err(FaultError::Call { call: call.to_owned() })
@@ -73,7 +78,8 @@ pub fn check_call(call: &str) -> Result<(), FaultError> {
 
 /// Whether a call is about the node and not about one of its GPUs, so that a fault of it belongs there.
 pub fn is_of_node(call: &str) -> bool {
-    !call.starts_with("nvmlDevice") && !call.starts_with("nvmlGpm") && call != "*"
+    let of_gpu = ["nvmlDevice", "nvmlGpm", FIELD];
+    !of_gpu.iter().any(|prefix| call.starts_with(prefix)) && call != "*"
         || without_version(call) == "nvmlDeviceGetCount"
         || matches!(call, "nvmlGpmSampleAlloc" | "nvmlGpmSampleFree" | "nvmlGpmMetricsGet")
 }

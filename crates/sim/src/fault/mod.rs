@@ -15,7 +15,7 @@ use crate::gpu::{Gpu, Process, Reason};
 use crate::tree::Record;
 
 pub use activity::Activity;
-pub use call::{CallFault, ERRORS, Effect, check_call, error_code, is_of_node};
+pub use call::{CallFault, ERRORS, Effect, FIELD, check_call, error_code, is_of_node};
 pub use host::{
     BlockedThread, HostChange, HostFault, HostFaultError, NicChange, apply as apply_to_host,
 };

@@ -124,6 +124,21 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Its name, as `inject throttle` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GpuIdle => "gpu-idle",
+            Self::ApplicationClocks => "application-clocks",
+            Self::SwPowerCap => "sw-power-cap",
+            Self::HwSlowdown => "hw-slowdown",
+            Self::SyncBoost => "sync-boost",
+            Self::SwThermal => "sw-thermal",
+            Self::HwThermal => "hw-thermal",
+            Self::HwPowerBrake => "hw-power-brake",
+            Self::DisplayClocks => "display-clocks",
+        }
+    }
+
     /// NVML's bit.
     pub fn bit(self) -> u64 {
         match self {

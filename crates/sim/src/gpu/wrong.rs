@@ -36,10 +36,13 @@ impl Gpu {
             wrong.push(format!("recovery action {}", self.recovery_action));
         }
         if let Some(event) = self.events.last() {
-            wrong.push(format!("{} events, the last {}", self.events.len(), event.data));
+            wrong.push(match self.events.len() {
+                1 => format!("1 event: {}", event.data),
+                count => format!("{count} events, the last {}", event.data),
+            });
         }
         let held = self.clock_events.reasons.iter().filter(|reason| **reason != Reason::GpuIdle);
-        wrong.extend(held.map(|reason| format!("clocks held: {reason:?}")));
+        wrong.extend(held.map(|reason| format!("clocks held: {}", reason.name())));
         wrong
     }
 
@@ -49,19 +52,20 @@ impl Gpu {
         let pages = pages.map_or(0, |pages| pages.single_bit.len() + pages.double_bit.len());
         let rows = u64::from(remap.corrected_rows) + u64::from(remap.uncorrected_rows);
         let counts = [
-            (volatile.corrected(), "corrected memory errors"),
-            (volatile.uncorrected(), "uncorrected memory errors"),
-            (rows, "rows remapped"),
-            (u64::from(remap.banks.low), "banks with few spare rows"),
-            (u64::from(remap.banks.none), "banks without spare rows"),
-            (pages as u64, "pages retired"),
-            (u64::from(pcie.replays), "PCIe replays"),
-            (u64::from(pcie.errors.correctable), "correctable PCIe errors"),
-            (u64::from(pcie.errors.non_fatal), "non-fatal PCIe errors"),
-            (u64::from(pcie.errors.fatal), "fatal PCIe errors"),
+            (volatile.corrected(), "corrected memory error", ""),
+            (volatile.uncorrected(), "uncorrected memory error", ""),
+            (rows, "row", " remapped"),
+            (u64::from(remap.banks.low), "bank", " with few spare rows"),
+            (u64::from(remap.banks.none), "bank", " without spare rows"),
+            (pages as u64, "page", " retired"),
+            (u64::from(pcie.replays), "PCIe replay", ""),
+            (u64::from(pcie.errors.correctable), "correctable PCIe error", ""),
+            (u64::from(pcie.errors.non_fatal), "non-fatal PCIe error", ""),
+            (u64::from(pcie.errors.fatal), "fatal PCIe error", ""),
         ];
-        let some = counts.into_iter().filter(|(count, _)| *count > 0);
-        some.map(|(count, words)| format!("{count} {words}")).collect()
+        let some = counts.into_iter().filter(|(count, ..)| *count > 0);
+        let plural = |count| if count == 1 { "" } else { "s" };
+        some.map(|(count, one, rest)| format!("{count} {one}{}{rest}", plural(count))).collect()
     }
 
     fn links(&self) -> Vec<String> {
@@ -120,6 +124,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use crate::fault::{Fault, LinkErrors, apply};
+    use crate::gpu::Reason;
     use crate::make::{Spec, node};
 
     #[test]
@@ -133,11 +138,15 @@ mod tests {
             Fault::LinkDown(5),
             Fault::PowerLimit(400_000),
             Fault::InforomInvalid,
+            Fault::Xid { number: 31, message: None },
+            Fault::Throttle(vec![Reason::HwThermal]),
         ] {
             apply(&mut gpu, &fault, 0).unwrap();
         }
         let said = [
             "InfoROM is not valid",
+            "1 event: 31",
+            "clocks held: hw-thermal",
             "NVLink down: 5",
             "NVLink with errors: 4",
             "power limit 400 W",

@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let today = sets::today();
     let on = args.on.unwrap_or(today);
     let Seen { root, nvml, python, name, captured } = look(args)?;
-    let observation = observe::observe(&root, nvml, &python);
+    let observation = observe::observe_now(&root, nvml, &python);
     if let Some(folder) = &args.capture {
         let day = captured.unwrap_or(today);
         capture::write(folder, &root, &observation.nvml, &python, day)
@@ -134,5 +134,11 @@ fn print(
         // Nothing to do about it: where it was read is in the JSON.
         printer.paragraph("ok", INDENT, &format!("{} [{}]", item.text, item.code))?;
     }
-    print::notices(&report.notices, args.strict, printer)
+    print::notices(&report.notices, args.strict, printer)?;
+    if report.not_judged.is_empty() {
+        return Ok(());
+    }
+    printer.line("")?;
+    printer.paragraph("Not judged:", 2, &format!("{}.", report.not_judged.join("; ")))?;
+    Ok(())
 }

@@ -34,7 +34,7 @@ pub(super) fn remedies(remedies: &[Remedy], printer: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
-/// Advisories can be many: the worst few, then how many more.
+/// Advisories can be many: the worst few where they decide, otherwise how many.
 const ADVISORIES_SHOWN: usize = 3;
 
 pub(super) fn notices(
@@ -56,21 +56,24 @@ pub(super) fn notices(
     }
     // Stable: of the same score the newest stays first.
     exposed.sort_by(|left, right| right.score.partial_cmp(&left.score).unwrap_or(Ordering::Equal));
-    if let Some(fixed) = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max() {
+    let fixed = exposed.iter().filter_map(|notice| notice.fixed.as_ref()).max();
+    let named = |notice: &Notice| {
+        let id = notice.id.as_deref().unwrap_or_default();
+        let level = notice.level.unwrap_or_default();
+        format!("{id} ({} {level})", notice.score.unwrap_or_default())
+    };
+    if let (Some(fixed), Some(worst)) = (fixed, exposed.first()) {
         let count = exposed.len();
         let text = format!(
-            "security advisories with a fix in the branch, all of them in {fixed}: {count}"
+            "security advisories with a fix in the branch, all of them in {fixed}: {count}, the worst {}; --output json \
+             lists them",
+            named(worst)
         );
         printer.paragraph("  -", 4, &text)?;
     }
-    for notice in exposed.iter().take(ADVISORIES_SHOWN) {
-        let id = notice.id.as_deref().unwrap_or_default();
-        let level = notice.level.unwrap_or_default();
-        let score = notice.score.unwrap_or_default();
-        printer.paragraph("", 4, &format!("{id} ({score} {level}): {}", notice.text))?;
-    }
-    if exposed.len() > ADVISORIES_SHOWN {
-        printer.line("    ... --output json lists them all")?;
+    // They are no news on a node that is otherwise well: only where they decide their words are shown.
+    for notice in exposed.iter().take(if strict { ADVISORIES_SHOWN } else { 0 }) {
+        printer.paragraph("", 4, &format!("{}: {}", named(notice), notice.text))?;
     }
     Ok(())
 }

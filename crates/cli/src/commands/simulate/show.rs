@@ -54,8 +54,18 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     }
     printer.line("")?;
     let rows: Vec<Vec<String>> =
-        gpus.iter().enumerate().map(|(number, gpu)| row(number, gpu, printer)).collect();
-    printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory", "wrong"], &rows)?;
+        gpus.iter().enumerate().map(|(number, gpu)| row(number, gpu)).collect();
+    printer.table(&["gpu", "uuid", "pci", "temp", "power", "busy", "memory"], &rows)?;
+    printer.line("")?;
+    // Below the table, where nothing of it is folded.
+    if gpus.iter().all(|gpu| gpu.wrong().is_empty()) {
+        printer.line(&printer.toned(Tone::Good, "nothing is wrong with the GPUs"))?;
+    }
+    for (number, gpu) in gpus.iter().enumerate() {
+        for words in gpu.wrong() {
+            printer.line(&printer.toned(Tone::Bad, &format!("GPU {number}: {words}")))?;
+        }
+    }
     Ok(())
 }
 
@@ -70,10 +80,7 @@ fn wrong_with_node(node: &Node) -> Vec<String> {
     wrong
 }
 
-fn row(number: usize, gpu: &Gpu, printer: &Printer) -> Vec<String> {
-    let wrong = gpu.wrong();
-    let tone = if wrong.is_empty() { Tone::Good } else { Tone::Bad };
-    let wrong = if wrong.is_empty() { "nothing".to_owned() } else { wrong.join("; ") };
+fn row(number: usize, gpu: &Gpu) -> Vec<String> {
     vec![
         number.to_string(),
         gpu.uuid.clone(),
@@ -82,6 +89,5 @@ fn row(number: usize, gpu: &Gpu, printer: &Printer) -> Vec<String> {
         format!("{} / {} W", gpu.power.average_mw / 1000, gpu.power.limit_mw / 1000),
         format!("{} %", gpu.utilisation.gpu_percent),
         format!("{} / {} MiB", gpu.used_bytes() >> 20, gpu.memory.total_bytes >> 20),
-        printer.toned(tone, &wrong),
     ]
 }

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_agent::brain::Inventory;
-use farrier_agent::config;
+use farrier_agent::config::{self, ConfigError};
 use farrier_agent::journal;
 use farrier_agent::status::{Status, VERSION, Verdict};
 
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::commands::agent::absolute;
+use crate::commands::agent::{absolute, whole};
 use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// The agent's configuration
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// One line: the verdict, how many faults, and what to do first
+    #[arg(long, conflicts_with = "output")]
+    brief: bool,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -51,12 +54,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = args.config.as_deref().unwrap_or(Path::new(config::DEFAULT_PATH));
-    let config = match config::read(path, args.config.is_some()) {
-        Ok(config) => config,
-        Err(err) if args.config.is_some() => return Err(err.into()),
-        // The agent goes on with its last good one, and so do the usual places.
-        Err(_) => config::Config::default(),
-    };
+    // The agent goes on with its last good one: what of the file reads is where it may be found.
+    let (config, wrong) = config::read_as_far_as_it_goes(path, args.config.is_some());
+    match wrong {
+        Some(err @ ConfigError::Content { .. }) => warn(&anyhow::Error::msg(whole(&err))),
+        Some(err) if args.config.is_some() && args.socket.is_none() => return Err(err.into()),
+        Some(err) => warn(&err.into()),
+        None => {}
+    }
     // The same variable leads jobs to their agent.
     let named =
         std::env::var_os("FARRIER_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -68,6 +73,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     match args.output {
         Output::Json => printer.json(&status)?,
+        Output::Table if args.brief => print::brief(&status, printer)?,
         Output::Table => print::print(&status, printer)?,
     }
     Ok(Outcome::finding_if(status.verdict != Verdict::Healthy))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrier_agent::brain::Held;
 use farrier_agent::status::{GpuStatus, Status, Verdict};
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{FindingKind, Subject};
+use farrier_fleet::health::{FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
 use super::{faults, jobs, unseen};
@@ -19,6 +19,52 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     advice(status, printer)?;
     unseen::print(status, printer)?;
     cost(status, printer)
+}
+
+/// One line, for a loop over many nodes.
+pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
+    let verdict = verdict(status, printer);
+    let node = match (&status.node, &status.agent) {
+        (Some(node), Some(_)) => node.clone(),
+        (None, Some(_)) => "this node".to_owned(),
+        (_, None) => not_running(status),
+    };
+    let mut parts = vec![node];
+    let mut counts: BTreeMap<Severity, u32> = BTreeMap::new();
+    for finding in status.findings.iter().map(|it| &it.finding) {
+        if finding.kind == FindingKind::Fault {
+            *counts.entry(finding.severity).or_default() += 1;
+        }
+    }
+    let counts: Vec<String> =
+        counts.iter().rev().map(|(severity, count)| format!("{count} {severity}")).collect();
+    parts.push(match counts.as_slice() {
+        [] => "no fault".to_owned(),
+        counts => format!("faults: {}", counts.join(", ")),
+    });
+    let unseen = unseen::count(status);
+    if unseen > 0 {
+        parts.push(format!("not seen: {unseen}"));
+    }
+    if let Some(group) = status.groups.first() {
+        let first = &group.do_first;
+        parts.push(format!("do first: {} ({})", first.action, group.name));
+    }
+    Ok(printer.line(&format!("{verdict}: {}", parts.join("; ")))?)
+}
+
+fn not_running(status: &Status) -> String {
+    let at = status.at.map(second).unwrap_or_default();
+    format!("agent is not running, the last change in its journal is of {at}")
+}
+
+fn verdict(status: &Status, printer: &Printer) -> String {
+    let tone = match status.verdict {
+        Verdict::Healthy => Tone::Good,
+        Verdict::Degraded => Tone::Caution,
+        Verdict::Faulty | Verdict::Unknown => Tone::Bad,
+    };
+    printer.toned(tone, &status.verdict.name().to_uppercase())
 }
 
 fn advice(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
@@ -36,16 +82,11 @@ fn advice(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 fn headline(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
-    let tone = match status.verdict {
-        Verdict::Healthy => Tone::Good,
-        Verdict::Degraded => Tone::Caution,
-        Verdict::Faulty | Verdict::Unknown => Tone::Bad,
-    };
-    let verdict = printer.toned(tone, &status.verdict.name().to_uppercase());
-    let at = status.at.map(second).unwrap_or_default();
+    let verdict = verdict(status, printer);
     if status.agent.is_none() {
-        return Ok(printer.line(&format!("{verdict}: agent is not running, state as of {at}"))?);
+        return Ok(printer.line(&format!("{verdict}: {}", not_running(status)))?);
     }
+    let at = status.at.map(second).unwrap_or_default();
     let node = status.node.as_deref().unwrap_or("this node");
     let driver = match (&status.driver, status.driver_loaded) {
         (_, Some(false)) => ", no driver loaded".to_owned(),
@@ -82,8 +123,13 @@ fn known(gpu: &GpuStatus) -> Vec<String> {
     ]
 }
 
+/// Of a GPU that nobody reads it is not known whether it has a fault.
 fn worst(gpu: &GpuStatus) -> String {
-    gpu.worst.map_or_else(|| "-".to_owned(), |worst| worst.to_string())
+    let unread = [&gpu.temperature_c, &gpu.power_w, &gpu.memory_total_bytes]
+        .into_iter()
+        .all(|reading| reading.why_unreadable().is_some());
+    let none = if unread { "?" } else { "-" };
+    gpu.worst.map_or_else(|| none.to_owned(), |worst| worst.to_string())
 }
 
 fn row(gpu: &GpuStatus) -> Vec<String> {
@@ -171,4 +217,37 @@ fn subject(subject: &Subject, names: &BTreeMap<String, String>) -> String {
 /// A moment to the second, in UTC.
 pub(super) fn second(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).map_or_else(|_| at.to_string(), |at| at.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::{GpuIdentity, GpuUuid};
+
+    use super::*;
+
+    #[test]
+    fn of_a_gpu_that_nobody_reads_no_worst_is_known() {
+        let identity = GpuIdentity {
+            uuid: GpuUuid("GPU-1".to_owned()),
+            index: 0,
+            minor: None,
+            pci: None,
+            name: None,
+        };
+        let gpu = |reading: &Reading<f64>| GpuStatus {
+            identity: identity.clone(),
+            temperature_c: reading.clone(),
+            power_w: reading.clone(),
+            power_limit_w: reading.clone(),
+            utilisation_ratio: reading.clone(),
+            memory_used_bytes: reading.clone(),
+            memory_total_bytes: reading.clone(),
+            processes: None,
+            worst: None,
+        };
+        assert_eq!(worst(&gpu(&Reading::Unreadable("it hangs".to_owned()))), "?");
+        assert_eq!(worst(&gpu(&Reading::Value(40.0))), "-");
+        let lost = GpuStatus { worst: Some(Severity::Fatal), ..gpu(&Reading::Absent) };
+        assert_eq!(worst(&lost), "fatal");
+    }
 }

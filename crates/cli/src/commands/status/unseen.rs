@@ -13,8 +13,19 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     if status.not_supported.is_empty() {
         return Ok(());
     }
+    // The list is long and the same every day: it is for who asks.
     let signals: Vec<&str> = status.not_supported.keys().map(String::as_str).collect();
-    list("Not on the parts of this node", &[signals.join(", ")], printer)
+    let what = match signals.len() {
+        1..=3 => signals.join(", "),
+        count => format!("{count} signals (--output json lists them)"),
+    };
+    printer.line("")?;
+    Ok(printer.line(&format!("Not on the parts of this node: {what}"))?)
+}
+
+/// How many things are not seen.
+pub(super) fn count(status: &Status) -> usize {
+    not_seen(status).len()
 }
 
 fn list(title: &str, lines: &[String], printer: &mut Printer) -> anyhow::Result<()> {
@@ -88,10 +99,11 @@ fn named(codes: &[&str]) -> String {
 
 fn parts(on: &BTreeSet<&str>) -> String {
     const SHOWN: usize = 4;
+    let first = on.iter().copied().take(SHOWN).collect::<Vec<_>>().join(", ");
     match on.len() {
         0 => "this node".to_owned(),
-        1..=SHOWN => on.iter().copied().collect::<Vec<_>>().join(", "),
-        count => format!("{count} parts"),
+        1..=SHOWN => first,
+        count => format!("{first} and {} more parts", count - SHOWN),
     }
 }
 
@@ -131,6 +143,14 @@ mod tests {
         status.rules_early.insert("link.slow".to_owned(), 1);
         let both = "gpu.slow, link.slow look back over windows that are not full yet";
         assert_eq!(not_yet(&status), [both]);
+    }
+
+    #[test]
+    fn a_few_parts_are_named_and_the_rest_counted() {
+        let gpus = ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5"];
+        assert_eq!(parts(&gpus[..2].iter().copied().collect()), "GPU 0, GPU 1");
+        let six = "GPU 0, GPU 1, GPU 2, GPU 3 and 2 more parts";
+        assert_eq!(parts(&gpus.into_iter().collect()), six);
     }
 
     #[test]

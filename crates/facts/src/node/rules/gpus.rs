@@ -60,10 +60,24 @@ fn answers(node: &Node<'_>, findings: &mut NodeFindings) {
                 "read the kernel log for Xids, then drain and reboot the node",
                 Some("dmesg | farrier decode -"),
             );
+            unread(node, findings);
         }
         NvmlReading::NoLibrary { .. } | NvmlReading::Died { .. } | NvmlReading::NotAsked { .. } => {
             item(Verdict::Unknown, "nvml-silent", silent);
         }
+    }
+}
+
+/// GPUs that were not asked because a call before did not return.
+fn unread(node: &Node<'_>, findings: &mut NodeFindings) {
+    let count = node.seen.nvml.answered().and_then(|nvml| nvml.count.value().copied());
+    let read = |index: &u32| node.devices().iter().any(|device| device.index == *index);
+    let unread: Vec<u32> = (0..count.unwrap_or(0)).filter(|index| !read(index)).collect();
+    if !node.devices().is_empty() && !unread.is_empty() {
+        let which = gpus(&unread, 0);
+        let were = if unread.len() == 1 { "was" } else { "were" };
+        let text = format!("{which} {were} not read; what is said of GPUs is of the others");
+        findings.item(Verdict::Unknown, "gpus-unread", which, text, "NVML");
     }
 }
 

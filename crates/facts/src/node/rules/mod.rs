@@ -8,6 +8,7 @@ pub(super) mod fabric;
 pub(super) mod frameworks;
 pub(super) mod gpus;
 pub(super) mod kernels;
+pub(super) mod now;
 pub(super) mod packages;
 pub(super) mod platform;
 pub(super) mod secure_boot;

@@ -7,12 +7,12 @@ use crate::node::reading::Reading;
 use crate::node::report::NodeFindings;
 
 /// What a rule says of one GPU.
-type Said = (Verdict, &'static str, String);
+pub(super) type Said = (Verdict, &'static str, String);
 
 /// A setting: what to look at, and where it was read.
-struct Rule {
-    source: &'static str,
-    judge: fn(&NvmlDevice) -> Option<Said>,
+pub(super) struct Rule {
+    pub(super) source: &'static str,
+    pub(super) judge: fn(&NvmlDevice) -> Option<Said>,
 }
 
 const RULES: [Rule; 6] = [
@@ -32,9 +32,16 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
         let text = format!("compute mode, power limit, ECC, MIG and memory cannot be read: {why}");
         findings.item(Verdict::Unknown, "settings-unknown", "GPUs", text, "NVML");
     }
-    for rule in &RULES {
+    each(&RULES, &devices, findings);
+    persistence(node, &devices, findings);
+    nvlink(node, &devices, findings);
+}
+
+/// Judges each GPU by each rule.
+pub(super) fn each(rules: &[Rule], devices: &[&NvmlDevice], findings: &mut NodeFindings) {
+    for rule in rules {
         let mut groups: Vec<(Said, Vec<u32>)> = Vec::new();
-        for device in &devices {
+        for device in devices {
             let Some(said) = (rule.judge)(device) else { continue };
             match groups.iter_mut().find(|(known, _)| *known == said) {
                 Some((_, indices)) => indices.push(device.index),
@@ -50,10 +57,52 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
                 format!("{subject}: {text}"),
                 rule.source,
             );
+            if let Some((purpose, text, command)) = remedy_of(code, &indices) {
+                findings.remedy(purpose, text, command.as_deref());
+            }
         }
     }
-    persistence(node, &devices, findings);
-    nvlink(node, &devices, findings);
+}
+
+/// What helps against a state of GPUs: for what, the words, and a command for the first of them.
+fn remedy_of(code: &str, indices: &[u32]) -> Option<(&'static str, &'static str, Option<String>)> {
+    let first = indices.first().copied().unwrap_or_default();
+    let reset = Some(format!("nvidia-smi --gpu-reset -i {first}"));
+    let look = |what: &str| Some(format!("nvidia-smi -q -d {what} -i {first}"));
+    Some(match code {
+        "row-remap-failed" => (
+            "for memory without spare rows",
+            "drain the GPU and have it replaced",
+            look("ROW_REMAPPER"),
+        ),
+        "row-remap-pending" => ("for a spare row that waits", "drain the GPU and reset it", reset),
+        "recovery-needed" => (
+            "for what the driver asks",
+            "drain the GPU, then reset it or reboot the node as the driver asks",
+            None,
+        ),
+        "ecc-uncorrected" => (
+            "for memory errors",
+            "drain the GPU and reset it; if errors come back, have it replaced",
+            reset,
+        ),
+        "pcie-narrow" | "pcie-slow" => (
+            "for the PCIe link",
+            "drain the node and re-seat the GPU or its riser; if that does not help, have it replaced",
+            look("PCIE"),
+        ),
+        "hardware-slowdown" => (
+            "for clocks that the hardware holds down",
+            "look at cooling and power supplies of the server",
+            look("PERFORMANCE"),
+        ),
+        "nvlink-down" => (
+            "for an NVLink that is down",
+            "drain the GPU and reset it; if the link stays down, have the GPU or its board replaced",
+            Some(format!("nvidia-smi nvlink -s -i {first}")),
+        ),
+        _ => return None,
+    })
 }
 
 /// The module option `NVreg_NvLinkDisable`, which somebody set to look for a fault and forgot.

@@ -10,8 +10,11 @@ fn gpus() {
         ("nvml-refused", Blocked, |s| s.nvml = refused("NVML_ERROR_DRIVER_NOT_LOADED")),
         ("nvml-refused", Unknown, |s| s.nvml = refused("NVML_ERROR_NO_PERMISSION")),
         ("nvml-hung", Unknown, |s| {
-            s.nvml = NvmlReading::Hung { after_s: 10, during: "nvmlInit_v2".to_owned() };
+            let during = "nvmlInit_v2".to_owned();
+            s.nvml = NvmlReading::Hung { after_s: 10, during, read: None };
         }),
+        ("gpus-unread", Unknown, hangs_at_the_third),
+        ("ecc-on", Fine, hangs_at_the_third),
         ("nvml-silent", Unknown, |s| s.nvml = NvmlReading::NoLibrary { why: "none".to_owned() }),
         ("nvml-silent", Unknown, |s| s.nvml = NvmlReading::Died { why: "signal 11".to_owned() }),
         ("settings-unknown", Unknown, |s| s.nvml = NvmlReading::Died { why: "x".to_owned() }),
@@ -109,6 +112,13 @@ fn settings_of_the_gpus() {
             s.services.get_mut("nvidia-persistenced").unwrap().enabled = Reading::Value(false);
         }),
     ]);
+}
+
+fn hangs_at_the_third(seen: &mut NodeObservation) {
+    let mut read = nvml(seen).clone();
+    read.devices.truncate(2);
+    let during = "nvmlDeviceGetName of GPU 2".to_owned();
+    seen.nvml = NvmlReading::Hung { after_s: 10, during, read: Some(Box::new(read)) };
 }
 
 fn limit(device: &mut NvmlDevice, limit_mw: u32) {

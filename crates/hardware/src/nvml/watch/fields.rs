@@ -12,7 +12,7 @@ pub(super) const BATCH_MAX: usize = 60;
 
 /// `NVML_FI_DEV_*`
 pub(super) const ECC_CORRECTED_VOLATILE: c_uint = 3;
-pub(super) const ECC_UNCORRECTED_VOLATILE: c_uint = 4;
+pub(in crate::nvml) const ECC_UNCORRECTED_VOLATILE: c_uint = 4;
 pub(super) const ECC_CORRECTED_AGGREGATE: c_uint = 5;
 pub(super) const ECC_UNCORRECTED_AGGREGATE: c_uint = 6;
 pub(super) const RETIRED_SINGLE: c_uint = 29;
@@ -21,7 +21,7 @@ pub(super) const RETIRED_PENDING: c_uint = 31;
 pub(super) const HELD_POWER_CAP: c_uint = 74;
 pub(super) const HELD_SYNC_BOOST: c_uint = 76;
 pub(super) const MEMORY_TEMPERATURE: c_uint = 82;
-pub(super) const LINK_COUNT: c_uint = 91;
+pub(in crate::nvml) const LINK_COUNT: c_uint = 91;
 pub(super) const ROWS_CORRECTED: c_uint = 142;
 pub(super) const ROWS_UNCORRECTED: c_uint = 143;
 pub(super) const ROWS_PENDING: c_uint = 144;
@@ -52,7 +52,7 @@ impl HeldFields {
 }
 
 /// A question about a field, of a link or another part of the device.
-pub(super) fn field(id: c_uint, scope: c_uint) -> FieldValue {
+pub(in crate::nvml) fn field(id: c_uint, scope: c_uint) -> FieldValue {
     FieldValue {
         field_id: id,
         scope_id: scope,
@@ -65,7 +65,11 @@ pub(super) fn field(id: c_uint, scope: c_uint) -> FieldValue {
 }
 
 /// Asks for all of them. The call succeeds also where a field does not.
-pub(super) fn ask(nvml: &mut Caller<'_>, device: Device, fields: &mut [FieldValue]) -> Called {
+pub(in crate::nvml) fn ask(
+    nvml: &mut Caller<'_>,
+    device: Device,
+    fields: &mut [FieldValue],
+) -> Called {
     for batch in fields.chunks_mut(BATCH_MAX) {
         let count = c_int::try_from(batch.len()).unwrap_or(0);
         let called = call!(
@@ -84,7 +88,7 @@ pub(super) fn ask(nvml: &mut Caller<'_>, device: Device, fields: &mut [FieldValu
 }
 
 /// What came of one. A driver that does not know the field's number has no such value.
-pub(super) fn outcome(field: &FieldValue) -> (Called, f64) {
+pub(in crate::nvml) fn outcome(field: &FieldValue) -> (Called, f64) {
     let code = match field.nvml_return {
         ffi::INVALID_ARGUMENT => ffi::NOT_SUPPORTED,
         code => code,

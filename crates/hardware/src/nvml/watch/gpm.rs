@@ -33,17 +33,24 @@ pub(super) struct Gpm {
     samples: [GpmSample; 2],
     /// Which of them is the older one, once there is one.
     older: Option<usize>,
+    /// Whether two were ever compared.
+    has_measured: bool,
 }
 
 impl Default for Gpm {
     fn default() -> Self {
-        Self { is_supported: None, samples: [ptr::null_mut(); 2], older: None }
+        Self { is_supported: None, samples: [ptr::null_mut(); 2], older: None, has_measured: false }
     }
 }
 
 impl Gpm {
     pub(super) fn ask_support_again(&mut self) {
         self.is_supported = None;
+    }
+
+    /// Whether a first sample waits for its second: until then nothing is known.
+    pub(super) fn is_begun(&self) -> bool {
+        self.older.is_some() && !self.has_measured
     }
 
     /// Gives the samples back.
@@ -81,6 +88,7 @@ impl Reader<'_, '_> {
             return self.put(called, &METRICS.map(|(_, signal, _)| (signal, 0.0)));
         }
         let Some(older) = self.gpu.gpm.older.replace(newer) else { return Ok(()) };
+        self.gpu.gpm.has_measured = true;
         request.count = c_uint::try_from(METRICS.len()).unwrap_or(0);
         request.first = self.gpu.gpm.samples[older];
         request.second = self.gpu.gpm.samples[newer];

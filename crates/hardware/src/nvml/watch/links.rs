@@ -1,6 +1,7 @@
 //! NVLink: every counter of every link, in few calls.
 
 use std::ffi::c_uint;
+use std::ops::Range;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::signal::Signal;
@@ -13,7 +14,7 @@ use super::reader::{Reader, Trouble, reading};
 use super::wire::Values;
 
 /// `NVML_NVLINK_MAX_LINKS` of the newest header; more is nonsense.
-const LINKS_MAX: u32 = 36;
+pub(in crate::nvml) const LINKS_MAX: u32 = 36;
 
 /// `NVML_FI_DEV_NVLINK_GET_VERSION`, and its value from NVLink 5 on (`NVML_NVLINK_VERSION_5_0`).
 const VERSION: c_uint = 166;
@@ -22,8 +23,11 @@ const VERSION_5: f64 = 7.0;
 /// `NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS`: what NVLink 5 has in place of 162.
 const RECOVERY_5: c_uint = 215;
 
+/// `NVML_FI_DEV_NVLINK_GET_STATE`: 0 is down, 1 up, 2 asleep.
+pub(in crate::nvml) const STATE: c_uint = 165;
+
 /// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`
-const REMOTE_UNKNOWN: c_uint = 0xff;
+pub(in crate::nvml) const REMOTE_UNKNOWN: c_uint = 0xff;
 
 /// The links of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub(super) struct Links {
 
 /// Fields whose scope is the link's number. From 206 on the part has to have NVLink 5.
 const FIELDS: [(c_uint, Signal); 12] = [
-    (165, Signal::LinkActive),
+    (STATE, Signal::LinkActive),
     (164, Signal::LinkSpeed),
     (161, Signal::LinkReplay),
     (162, Signal::LinkRecovery),
@@ -51,7 +55,16 @@ const FIELDS: [(c_uint, Signal); 12] = [
 impl Reader<'_, '_> {
     /// Reads all links. A part without any has nothing to say about them.
     pub(super) fn nvlinks(&mut self) -> Result<(), Trouble> {
-        let Some(Links { count, is_fifth }) = self.links_of()? else { return Ok(()) };
+        let Links { count, is_fifth } = match self.links_of()? {
+            Ok(links) => links,
+            Err(why) => {
+                self.unreadable_links(&why);
+                return Ok(());
+            }
+        };
+        // One that was spoken of before their number was known, and that is not there.
+        self.speak_of(count..self.gpu.links_said, &Reading::Absent);
+        self.gpu.links_said = count;
         let wanted: Vec<(c_uint, Signal)> = FIELDS
             .into_iter()
             .filter(|(_, signal)| self.wants(&[*signal]))
@@ -128,10 +141,31 @@ impl Reader<'_, '_> {
         Ok(active)
     }
 
-    /// Which links the part has; `None` where that cannot be read now.
-    fn links_of(&mut self) -> Result<Option<Links>, Trouble> {
-        if self.gpu.links.is_some() {
-            return Ok(self.gpu.links);
+    /// How many links there are cannot be read, so that none is: those that are known, or the first for all of them
+    /// where none is. Silence would look like links that are well, or like a part without any.
+    fn unreadable_links(&mut self, why: &str) {
+        self.gpu.links_said = self.gpu.links_said.max(1);
+        let why = format!("the number of NVLinks cannot be read: {why}");
+        self.speak_of(0..self.gpu.links_said, &Reading::Unreadable(why));
+    }
+
+    /// Says the same of some links.
+    fn speak_of(&mut self, links: Range<u32>, reading: &Reading<f64>) {
+        for link in links {
+            let mut values = Values::default();
+            for (_, signal) in FIELDS {
+                if self.wants(&[signal]) {
+                    values.put(signal, reading.clone());
+                }
+            }
+            self.links.push((link, values));
+        }
+    }
+
+    /// Which links the part has, or why that cannot be read now.
+    fn links_of(&mut self) -> Result<Result<Links, String>, Trouble> {
+        if let Some(links) = self.gpu.links {
+            return Ok(Ok(links));
         }
         let mut asked = [fields::field(fields::LINK_COUNT, 0), fields::field(VERSION, 0)];
         let called = fields::ask(self.caller, self.device, &mut asked);
@@ -143,13 +177,14 @@ impl Reader<'_, '_> {
             reason = "it is clamped to a small number"
         )]
         let count = match reading(called, count.1)? {
-            Reading::Value(count) => Some(count.clamp(0.0, f64::from(LINKS_MAX)) as u32),
-            Reading::Absent => Some(0),
-            Reading::Unreadable(_) => None,
+            Reading::Value(count) => count.clamp(0.0, f64::from(LINKS_MAX)) as u32,
+            Reading::Absent => 0,
+            Reading::Unreadable(why) => return Ok(Err(why)),
         };
         let is_fifth = version.0 == Ok(ffi::SUCCESS) && version.1 >= VERSION_5;
-        self.gpu.links = count.map(|count| Links { count, is_fifth });
-        Ok(self.gpu.links)
+        let links = Links { count, is_fifth };
+        self.gpu.links = Some(links);
+        Ok(Ok(links))
     }
 }
 

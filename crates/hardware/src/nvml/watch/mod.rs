@@ -13,9 +13,9 @@
 //! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
 
 mod child;
-mod fields;
+pub(super) mod fields;
 mod gpm;
-mod links;
+pub(super) mod links;
 mod memory;
 mod prober;
 mod processes;
@@ -36,6 +36,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
+pub(super) use serve::OF_GPU;
 pub use serve::serve;
 
 /// What a process holds a context for.

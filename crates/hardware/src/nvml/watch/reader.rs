@@ -50,6 +50,8 @@ pub(super) struct Gpu {
     pub(super) absent: SignalSet,
     /// Its links, once they are known.
     pub(super) links: Option<Links>,
+    /// How many of them something was said of, first to last.
+    pub(super) links_said: u32,
     /// Links that were up or that have something at their other end, one bit each.
     pub(super) links_wired: u64,
     /// Links that lead nowhere as far as the driver knows; asked again after the rare tier.
@@ -71,6 +73,7 @@ impl Gpu {
             trouble: [None; 4],
             absent: SignalSet::default(),
             links: None,
+            links_said: 0,
             links_wired: 0,
             links_unwired: 0,
             had_xid: false,

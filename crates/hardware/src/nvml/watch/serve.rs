@@ -80,7 +80,7 @@ fn start<'a>(
 }
 
 /// Between the name of a call and the number of the GPU that it is about.
-pub(super) const OF_GPU: &str = " of GPU ";
+pub(in crate::nvml) const OF_GPU: &str = " of GPU ";
 
 /// Where the call that comes next is named, for whoever wonders why no answer comes: the beginning of the file that
 /// stderr is. Where stderr is no file the names are written nowhere.

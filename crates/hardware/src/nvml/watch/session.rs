@@ -26,6 +26,9 @@ const ENERGY_EVERY: u32 = 5;
 /// Events that are taken in one request: more come with the next one.
 const EVENTS_MAX: usize = 64;
 
+/// What is said of a GPU that is left alone; who decides it knows for how long.
+pub(super) const NOT_ASKED: &str = "it is not asked: a call about it did not return";
+
 /// No code of NVML's: the GPU is left alone.
 const AVOIDED: Return = Return::MAX;
 
@@ -39,7 +42,7 @@ pub(super) struct Session<'a> {
     nameless: Vec<(u32, Return)>,
     /// Numbers of GPUs to leave alone.
     avoided: Vec<u32>,
-    count: Reading<u32>,
+    count: u32,
     driver: Reading<String>,
     events: EventSet,
     mediums: u32,
@@ -68,7 +71,7 @@ impl<'a> Session<'a> {
             gpus: Vec::new(),
             nameless: Vec::new(),
             avoided: inventory.avoided,
-            count: Reading::Absent,
+            count: 0,
             driver: Reading::Absent,
             events: ptr::null_mut(),
             mediums: 0,
@@ -92,7 +95,7 @@ impl<'a> Session<'a> {
     fn counted(&self) -> (Option<Reading<u32>>, Option<String>) {
         let shut: Vec<(u32, Return)> = self.shut().collect();
         if shut.is_empty() {
-            return (Some(self.count.clone()), None);
+            return (Some(Reading::Value(self.count)), None);
         }
         let each =
             shut.iter().map(|(index, code)| format!("GPU {index}: {}", ffi::error_name(*code)));
@@ -102,8 +105,7 @@ impl<'a> Session<'a> {
             return (Some(Reading::Unreadable(why)), None);
         }
         let shut = u32::try_from(shut.len()).unwrap_or(u32::MAX);
-        let opened = self.count.clone().map(|count| count.saturating_sub(shut));
-        (Some(opened), Some(why))
+        (Some(Reading::Value(self.count.saturating_sub(shut))), Some(why))
     }
 
     /// Reads a tier.
@@ -182,15 +184,23 @@ impl<'a> Session<'a> {
             processes.truncate(from);
         }
         if tier == Tier::Fast || trouble.is_some() {
-            let mut put = |signal, holds: fn(Return) -> bool| {
-                let any = gpu.trouble.iter().flatten().any(|code| holds(*code));
-                own.put(signal, Reading::Value(f64::from(u8::from(any))));
+            let found = |holds: fn(Return) -> bool| {
+                gpu.trouble.iter().flatten().copied().find(|code| holds(*code))
             };
-            put(Signal::GpuLost, is_lost);
-            put(Signal::GpuResetRequired, |code| code == ffi::RESET_REQUIRED);
+            let flag = |found: Option<Return>| Reading::Value(f64::from(u8::from(found.is_some())));
+            let (lost, reset) = (found(is_lost), found(|code| code == ffi::RESET_REQUIRED));
+            own.put(Signal::GpuLost, flag(lost));
+            own.put(
+                Signal::GpuResetRequired,
+                match (lost, reset) {
+                    // Whether a reset would do, nobody says of a GPU that is lost.
+                    (Some(code), None) => Reading::Unreadable(ffi::error_name(code)),
+                    (_, reset) => flag(reset),
+                },
+            );
         }
         let trouble = trouble.map(|code| match code {
-            AVOIDED => "it is not asked: a call about it did not return".to_owned(),
+            AVOIDED => NOT_ASKED.to_owned(),
             code => ffi::error_name(code),
         });
         Ok(GpuValues { gpu: uuid, own, links, trouble })

@@ -9,6 +9,7 @@ use std::time::Duration;
 use farrier_fleet::health::observation::{GpuIdentity, Subject};
 
 use super::prober::{Asked, Children, Prober};
+use super::session::NOT_ASKED;
 use super::wire::{Answer, FORM, Inventory, Request, Seen};
 use super::{ProbeReport, ProbeSaid, Tier};
 
@@ -243,6 +244,14 @@ impl<C: Children> Supervisor<C> {
             samples = self.seen.keep(inventory);
             self.inventory.clone_from(inventory);
             self.forget_calls(&mut samples);
+        }
+        for gpu in &mut answer.gpus {
+            if gpu.trouble.as_deref() == Some(NOT_ASKED) {
+                gpu.trouble = Some(format!(
+                    "{NOT_ASKED}, so that it is left alone for {} s and for as long as that call is stuck",
+                    self.deadlines.avoid.as_secs()
+                ));
+            }
         }
         let Some(values) = self.seen.samples(tier, std::mem::take(&mut answer.gpus)) else {
             return self.babbled(current.child, now, said);

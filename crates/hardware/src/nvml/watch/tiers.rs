@@ -3,7 +3,7 @@
 //! The order is by cost: processor time of a call that is made as seldom as it is here, measured on an H200 with driver
 //! 580.159.04. (Made again and again, most calls are answered from a cache and cost 2 us: that is not what a poll
 //! costs.) What costs less than 50 us is read every second; the recovery action (120 us), errors and processes every ten;
-//! GPM (2 ms) and two of the held times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every
+//! GPM (2 ms; its second sample after ten) and two of the held times (700 us each) every thirty; margin (1.1 ms), replays (350 us) and the like every
 //! minute; energy (3.3 ms) every five; the card's own checksum (70 ms) every hour. Never read here: PCIe
 //! throughput (21 ms; GPM has it) and AER counters (125 us each; sysfs has them for nothing).
 
@@ -117,6 +117,9 @@ impl Reader<'_, '_> {
                 (medium.held.hw_thermal, Signal::GpuHeldHwThermal, NANOSECONDS),
                 (medium.held.power_brake, Signal::GpuHeldPowerBrake, NANOSECONDS),
             ])?;
+        }
+        // The second sample does not wait for half a minute: a new child would be as good as blind for so long.
+        if medium.with_dear || self.gpu.gpm.is_begun() {
             self.gpm(medium.gpm)?;
         }
         self.power_limits()?;

@@ -226,12 +226,17 @@ impl SignalSet {
 /// Why nothing is known of a GPU that was listed once.
 pub(super) const UNLISTED: &str = "NVML no longer lists it";
 
+/// Of a signal that does not come with every answer.
+const NOT_AGAIN: &str = "NVML answers again; this was not read since";
+
 /// Which signals of a GPU were ever answered, so that they can be called unreadable when it no longer answers.
 #[derive(Debug, Default)]
 struct Answered {
     tiers: [SignalSet; 4],
     links: BTreeMap<u32, SignalSet>,
     is_down: bool,
+    /// Tiers that were called unreadable and have not answered since.
+    blinded: [bool; 4],
 }
 
 impl Answered {
@@ -293,6 +298,7 @@ impl Seen {
             self.has_returned |= was_down && !answered.is_down;
             let subject = Subject::Gpu(gpu.gpu.clone());
             let from = samples.len();
+            let again = std::mem::take(&mut answered.blinded[tier as usize]);
             gpu.own.samples(&subject, &mut samples)?;
             for (link, values) in gpu.links {
                 values.samples(&Subject::Link { gpu: gpu.gpu.clone(), link }, &mut samples)?;
@@ -304,19 +310,26 @@ impl Seen {
                     answered.blind(&gpu.gpu, &why, &said, &mut samples);
                     continue;
                 }
-                unreadable(&gpu.gpu, answered.tiers[tier as usize], &why, &said, &mut samples);
+                let known = answered.tiers[tier as usize];
+                unreadable(&gpu.gpu, known, &why, &said, &mut samples);
                 if tier == Tier::Medium {
                     answered.blind_links(&gpu.gpu, &why, &mut samples);
                 }
+            } else if again {
+                // Why it was unreadable is over; what does not come with every answer is not there yet.
+                let said: Vec<Signal> = samples[from..].iter().map(|said| said.signal).collect();
+                let known = answered.tiers[tier as usize];
+                unreadable(&gpu.gpu, known, NOT_AGAIN, &said, &mut samples);
             }
         }
         Some(samples)
     }
 
     /// Everything that was ever answered, as unreadable.
-    pub(super) fn blind(&self, why: &str) -> Vec<Sample> {
+    pub(super) fn blind(&mut self, why: &str) -> Vec<Sample> {
         let mut samples = Vec::new();
-        for (gpu, answered) in &self.gpus {
+        for (gpu, answered) in &mut self.gpus {
+            answered.blinded = [true; 4];
             answered.blind(gpu, why, &[], &mut samples);
         }
         samples
@@ -438,6 +451,28 @@ mod tests {
         assert!(!seen.has_returned);
         seen.samples(Tier::Fast, values(&[(Signal::GpuLost, 0.0)], None)).unwrap();
         assert!(seen.has_returned, "the slower tiers are to be asked anew");
+    }
+
+    #[test]
+    fn what_is_not_read_again_at_once_no_longer_has_the_reason_that_is_over() {
+        let gpu = GpuUuid("GPU-1".to_owned());
+        let values = |own: &[Signal]| {
+            let mut values = Values::default();
+            for signal in own {
+                values.put(*signal, Reading::Value(1.0));
+            }
+            let (gpu, links) = (gpu.clone(), Vec::new());
+            vec![GpuValues { gpu, own: values, links, trouble: None }]
+        };
+        let mut seen = Seen::default();
+        let both = [Signal::GpuPowerLimit, Signal::GpuSmActive];
+        seen.samples(Tier::Medium, values(&both)).unwrap();
+        assert_eq!(seen.blind("it hangs").len(), 2);
+        let again = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
+        let not_yet = Reading::Unreadable(NOT_AGAIN.to_owned());
+        assert_eq!(again[1..].iter().map(|it| &it.reading).collect::<Vec<_>>(), [&not_yet]);
+        let later = seen.samples(Tier::Medium, values(&both[..1])).unwrap();
+        assert_eq!(later.len(), 1, "once");
     }
 
     #[test]

@@ -89,18 +89,18 @@ pub(super) enum GpuCommand {
         #[arg(long)]
         gone: bool,
     },
-    /// A call returns an error
+    /// A call returns an error, each time until `clear`
     Error {
-        /// NVML's function, such as `nvmlDeviceGetName`, or `*` for all
+        /// NVML's function, such as `nvmlDeviceGetName`, `*` for all, or a field alone, such as `field:91`
         call: String,
         /// NVML's code, by number or name
         code: String,
     },
-    /// A call hangs
+    /// A call hangs, each time that it is made until `clear`
     Hang {
         /// NVML's function, such as `nvmlDeviceGetName`, or `*` for all
         call: String,
-        /// For how long, in seconds, or `forever`
+        /// For how long each such call hangs, in seconds, or `forever`
         seconds: String,
     },
     /// What the driver asks for: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset

@@ -1,6 +1,7 @@
 //! `farrier simulate inject`.
 
 mod activity;
+mod calls;
 mod gpu;
 mod host;
 mod links;
@@ -23,7 +24,8 @@ use crate::printer::Printer;
 pub(crate) struct Args {
     /// The simulated node
     dir: PathBuf,
-    /// The GPU by its number, or `all`; without it the first one. `clear` without it is for the whole node
+    /// The GPU by its number, or `all`; without it the first one. Faults of the node (adapters, host, driver, reboot)
+    /// take none; `clear` without it is for the whole node
     #[arg(long, value_name = "NUMBER", global = true)]
     gpu: Option<Which>,
     #[command(subcommand)]
@@ -91,6 +93,9 @@ impl Injection {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     let directory = super::existing(&args.dir)?;
     let injection = Injection::of(&args.fault, args.gpu)?;
+    if let Injection::Gpu(Fault::Call(call)) | Injection::Host(HostFault::Call(call)) = &injection {
+        calls::check(&args.dir, call)?;
+    }
     let told = directory
         .edit(super::now_unix_ms(), |state, now| inject(state, &injection, args.gpu, now))
         .map_err(hinted)?;

@@ -3,10 +3,9 @@
 use std::ffi::{CString, c_uint};
 use std::ptr;
 
-use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{GpuIdentity, GpuUuid};
 
-use crate::nvml::caller::{Caller, TEXT_BYTES, call, length, outcome, text_of};
+use crate::nvml::caller::{Caller, TEXT_BYTES, call, length, text_of};
 use crate::nvml::ffi::{self, Device, EventSet, Return};
 use crate::nvml::library::DEVICES_MAX;
 use crate::nvml::watch::reader::{Called, Gpu, Trouble};
@@ -19,7 +18,7 @@ impl Session<'_> {
     pub(super) fn open(&mut self, known: &[GpuIdentity]) -> Result<(), Refusal> {
         self.driver = self.caller.system_text("nvmlSystemGetDriverVersion");
         self.count = self.ask_count()?;
-        let count = self.count.value().copied().unwrap_or(0).min(DEVICES_MAX);
+        let count = self.count.min(DEVICES_MAX);
         let mut gpus: Vec<Gpu> = Vec::new();
         let mut shut = Vec::new();
         for index in 0..count {
@@ -42,22 +41,25 @@ impl Session<'_> {
         gpus.sort_by_key(|gpu| gpu.identity.index);
         for gpu in &mut gpus {
             let before = self.gpus.iter().find(|it| it.identity.uuid == gpu.identity.uuid);
-            gpu.links_wired = before.map_or(0, |before| before.links_wired);
+            if let Some(before) = before {
+                gpu.links_wired = before.links_wired;
+                gpu.links_said = before.links_said;
+            }
         }
         self.gpus = gpus;
         self.watch_events();
         Ok(())
     }
 
-    fn ask_count(&mut self) -> Result<Reading<u32>, Refusal> {
+    /// How many GPUs there are. A library that does not tell is of no use: without the count nothing is read, and no
+    /// GPU at all would look like a node that has none.
+    fn ask_count(&mut self) -> Result<u32, Refusal> {
         let mut count: c_uint = 0;
-        let called = call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count);
-        if let Ok(code) = called
-            && let Some(Trouble::Library(code)) = Trouble::of(code)
-        {
-            return Err(Refusal::Refused(ffi::error_name(code)));
+        match call!(self.caller, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count) {
+            Ok(ffi::SUCCESS) => Ok(count),
+            Ok(code) => Err(Refusal::Refused(ffi::error_name(code))),
+            Err(why) => Err(Refusal::NoLibrary(why.to_owned())),
         }
-        Ok(outcome(called, || count))
     }
 
     /// GPUs that NVML lists and does not open, for a reason that nothing else tells of: of a lost GPU, one that wants a
@@ -167,7 +169,7 @@ impl Session<'_> {
     /// A GPU that was reset stays lost for a client that had it open, so one that is lost is a reason to start anew
     /// too, though less and less often: each attempt at a broken GPU leaves lines in the kernel log.
     pub(super) fn recount(&mut self) -> Result<(), Refusal> {
-        let before = self.count.clone();
+        let before = self.count;
         self.count = self.ask_count()?;
         let is_lost = self.gpus.iter().any(|gpu| {
             let opened = gpu.handle.is_ok() || gpu.handle == Err(AVOIDED);

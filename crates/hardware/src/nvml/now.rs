@@ -1,0 +1,129 @@
+//! What one look shows of a GPU's faults.
+
+use std::ffi::c_uint;
+
+use farrier_facts::node::{DeviceNow, LinksNow, PcieLink, Reading};
+
+use super::caller::{Caller, call, outcome};
+use super::ffi::{self, Device, FieldValue, Return};
+use super::watch::fields;
+use super::watch::links::{LINKS_MAX, REMOTE_UNKNOWN, STATE};
+
+impl Caller<'_> {
+    pub(super) fn now(&mut self, device: Device) -> DeviceNow {
+        DeviceNow {
+            ecc_uncorrected: self.field(device, fields::ECC_UNCORRECTED_VOLATILE, 0).map(whole),
+            clock_reasons: self.clock_reasons(device),
+            pcie: self.pcie(device),
+            utilisation_percent: self.utilisation(device),
+            links: self.links(device),
+        }
+    }
+
+    /// The number of a field, of a link or another part of the device.
+    fn field(&mut self, device: Device, id: c_uint, scope: c_uint) -> Reading<f64> {
+        let mut asked: [FieldValue; 1] = [fields::field(id, scope)];
+        let called = fields::ask(self, device, &mut asked);
+        let [field] = asked;
+        let (of_field, value) = fields::outcome(&field);
+        present(if called == Ok(ffi::SUCCESS) { of_field } else { called }, || value)
+    }
+
+    fn clock_reasons(&mut self, device: Device) -> Reading<u64> {
+        let mut reasons = 0;
+        let out = &raw mut reasons;
+        let mut called =
+            call!(self, ffi::DeviceLong, "nvmlDeviceGetCurrentClocksEventReasons", device, out);
+        if called.is_err() {
+            // Older libraries know it by another name.
+            let name = call!(
+                self,
+                ffi::DeviceLong,
+                "nvmlDeviceGetCurrentClocksThrottleReasons",
+                device,
+                out
+            );
+            called = name;
+        }
+        present(called, || reasons)
+    }
+
+    fn pcie(&mut self, device: Device) -> Reading<PcieLink> {
+        let generation = self.number(device, "nvmlDeviceGetCurrPcieLinkGeneration");
+        let generation_max = self.number(device, "nvmlDeviceGetMaxPcieLinkGeneration");
+        let width = self.number(device, "nvmlDeviceGetCurrPcieLinkWidth");
+        let width_max = self.number(device, "nvmlDeviceGetMaxPcieLinkWidth");
+        generation.and_then(|generation| {
+            generation_max.and_then(|generation_max| {
+                width.and_then(|width| {
+                    width_max.map(|width_max| PcieLink {
+                        generation,
+                        generation_max,
+                        width,
+                        width_max,
+                    })
+                })
+            })
+        })
+    }
+
+    fn utilisation(&mut self, device: Device) -> Reading<u32> {
+        let mut rates = ffi::Utilization { gpu: 0, memory: 0 };
+        let out = &raw mut rates;
+        let called =
+            call!(self, ffi::DeviceUtilization, "nvmlDeviceGetUtilizationRates", device, out);
+        present(called, || rates.gpu)
+    }
+
+    /// Which links are up, and which are down although something is at their other end.
+    fn links(&mut self, device: Device) -> Reading<LinksNow> {
+        let count = match self.field(device, fields::LINK_COUNT, 0) {
+            Reading::Value(count) => whole(count).min(u64::from(LINKS_MAX)),
+            Reading::Absent => return Reading::Absent,
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        };
+        let mut links = LinksNow { up: 0, down: Vec::new() };
+        for link in 0..u32::try_from(count).unwrap_or(0) {
+            match self.field(device, STATE, link) {
+                Reading::Value(state) if state > 0.0 => links.up += 1,
+                Reading::Value(_) if self.is_wired(device, link) => links.down.push(link),
+                Reading::Value(_) | Reading::Absent => {}
+                Reading::Unreadable(why) => {
+                    return Reading::Unreadable(format!("{why}, link {link}"));
+                }
+            }
+        }
+        Reading::Value(links)
+    }
+
+    fn is_wired(&mut self, device: Device, link: u32) -> bool {
+        let mut kind: c_uint = REMOTE_UNKNOWN;
+        let out = &raw mut kind;
+        let name = call!(
+            self,
+            ffi::DeviceChoice,
+            "nvmlDeviceGetNvLinkRemoteDeviceType",
+            device,
+            link,
+            out
+        );
+        name == Ok(ffi::SUCCESS) && kind != REMOTE_UNKNOWN
+    }
+}
+
+/// What a call came to; one that an older library lacks gives nothing to judge.
+fn present<T>(called: Result<Return, &'static str>, value: impl FnOnce() -> T) -> Reading<T> {
+    match called {
+        Err(_) | Ok(ffi::FUNCTION_NOT_FOUND) => Reading::Absent,
+        called => outcome(called, value),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts of a card are small and never below nought"
+)]
+fn whole(number: f64) -> u64 {
+    number.max(0.0) as u64
+}
