@@ -4,9 +4,10 @@
     curves.py OUT [--model 191m] [--steps 300] [--case plain ...]
 
 For each case three runs: eager, eager again, and as a graph. The second eager run says how far two runs of the same thing
-lie apart (atomic additions come in any order, and training amplifies that); the graph has to lie as near. Cases: plain,
-dropout, accumulation (four micro-batches an update), lengths (varying, padded to buckets). Each case is written to
-OUT/curves_CASE.json and not run again. Needs torch, a GPU, and `python/src` of this repository.
+lie apart; the graph has to lie as near. Cases: plain, dropout, accumulation (four micro-batches an update), lengths (varying,
+padded to buckets by the step). For lengths the second eager run is on batches that were padded beforehand, because padding
+rounds otherwise and training amplifies that; and it is in float32, so that a wrong padding would show. Each case is
+written to OUT/curves_CASE.json and not run again. Needs torch, a GPU, and `python/src` of this repository.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 import farrier.torch
 from farrier.bench.model import IGNORED, build
 from farrier.torch import Lengths, Policy
+from farrier.torch.batch import padded
 
 CASES = ("plain", "dropout", "accumulation", "lengths")
 
@@ -57,19 +59,22 @@ def step_of(case, model, optimizer):
     return train
 
 
-def run(case, first, steps, graph):
+LENGTHS = Lengths(pad={"ids": 0, "labels": IGNORED})
+
+
+def run(case, first, steps, *, graph=False, pad=False):
     model = copy.deepcopy(first)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     train = step_of(case, model, optimizer)
     if graph:
-        lengths = Lengths(pad={"ids": 0, "labels": IGNORED}) if case == "lengths" else None
+        lengths = LENGTHS if case == "lengths" else None
         policy = Policy(gain=0.0, graphs=16)
         train = farrier.torch.step(train, model=model, optimizer=optimizer, lengths=lengths, policy=policy)
     torch.manual_seed(5)
     losses = []
     for batch in batches(case, steps, model.shape.vocabulary):
-        losses.append(train(batch))
+        losses.append(train(padded(batch, LENGTHS) if pad else batch))
         scheduler.step()
     return torch.stack(losses).float().tolist(), getattr(train, "report", None)
 
@@ -91,9 +96,10 @@ def main():
     for case in args.case:
         path = args.out / f"curves_{case}.json"
         if not path.exists():
-            first = build(args.model, dropout=0.1 if case == "dropout" else 0.0)
-            eager, _ = run(case, first, args.steps, graph=False)
-            again, _ = run(case, first, args.steps, graph=False)
+            dtype = torch.float32 if case == "lengths" else torch.bfloat16
+            first = build(args.model, dtype=dtype, dropout=0.1 if case == "dropout" else 0.0)
+            eager, _ = run(case, first, args.steps)
+            again, _ = run(case, first, args.steps, pad=case == "lengths")
             graph, report = run(case, first, args.steps, graph=True)
             result = {
                 "case": case,
@@ -103,9 +109,11 @@ def main():
                 "torch": torch.__version__,
                 "eager": eager,
                 "again": again,
+                "dtype": str(dtype),
                 "graph": graph,
                 "eager_apart": apart(again, eager),
                 "graph_apart": apart(graph, eager),
+                "graph_and_again_apart": apart(graph, again),
                 "replays": report.replays,
                 "report": str(report),
             }
@@ -114,7 +122,8 @@ def main():
         print(
             f"{case}: loss {found['eager'][0]:.3f} to {found['eager'][-1]:.3f}; graph {found['graph_apart']['largest']:.1e} apart at most"
             f" (median {found['graph_apart']['median']:.1e}), two eager runs {found['eager_apart']['largest']:.1e}"
-            f" (median {found['eager_apart']['median']:.1e}); {found['replays']} of {found['steps']} steps as a graph"
+            f" (median {found['eager_apart']['median']:.1e}), graph and second eager run {found['graph_and_again_apart']['largest']:.1e};"
+            f" {found['replays']} of {found['steps']} steps as a graph"
         )
 
 

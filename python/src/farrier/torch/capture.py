@@ -196,13 +196,22 @@ def _clean_up_after_failure(device: torch.device, pool: Any) -> None:
         empty.reset()
 
 
+class ContextLost(RuntimeError):
+    """After some errors nothing more can be done on the GPU in this process."""
+
+    def __init__(self, err: BaseException) -> None:
+        first = str(err).partition("\n")[0]
+        super().__init__(f"the CUDA context is lost after an error in the step ({first}): restart from the last checkpoint")
+
+
 def survive(err: BaseException) -> None:
-    """After some errors the CUDA context is lost: then nothing can go on, and that is said."""
+    """Says in words when the CUDA context is lost, and nothing can go on."""
+    if isinstance(err, ContextLost):
+        raise err
     try:
         torch.cuda.synchronize()
     except RuntimeError as lost:
-        what = f"the CUDA context is lost after an error in the step ({err}): restart from the last checkpoint"
-        raise RuntimeError(what) from lost
+        raise ContextLost(err) from lost
 
 
 @contextmanager

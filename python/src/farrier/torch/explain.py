@@ -21,8 +21,8 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "operation not permitted when stream is capturing",
-        "it does what a capture does not allow: it waits for the GPU, or uses the legacy default stream",
-        "move it out of the step, or keep its result on the GPU",
+        "it does what a capture does not allow: it waits for the GPU, or works on a stream that takes no part in the capture",
+        "move it out of the step; let another stream wait for the current one first, other.wait_stream(current)",
     ),
     (
         "would make the legacy stream depend on a capturing",
