@@ -257,6 +257,19 @@ fn what_helps_stands_first_and_once() {
 }
 
 #[test]
+fn where_nothing_is_to_be_done_nothing_is_said_to_be_first() {
+    let world = World::of(2);
+    let agent = world.agent().ready();
+    world.inject(&["--gpu", "1", "xid", "43"]);
+    agent.until(|status| status["groups"].as_array().is_some_and(|it| !it.is_empty()));
+    let table = world.status_ran(&[]).stdout;
+    assert!(table.contains("gpu.xid Xid 43") && !table.contains("do first"), "{table}");
+    let brief = world.status_ran(&["--brief"]).stdout;
+    assert!(brief.contains("1 info") && !brief.contains("do first"), "{brief}");
+    agent.stop();
+}
+
+#[test]
 fn a_call_that_hangs_blinds_nvml_until_the_others_are_heard_and_nothing_else() {
     let world = World::of(2);
     fs::write(world.path("agent.toml"), world.config("[probe]\ndeadline_s = 4\navoid_s = 12\n"))

@@ -56,6 +56,7 @@ fn heading(group: &Group, printer: &mut Printer) -> anyhow::Result<()> {
 fn do_first(group: &Group, reboot_for: Option<&str>, printer: &mut Printer) -> anyhow::Result<()> {
     let first = &group.do_first;
     let mut text = match (first.action, reboot_for) {
+        (Action::Ignore, _) => return Ok(()),
         (Action::RebootNode, Some(other)) => {
             format!("{}: the same reboot as for {other}.", first.action)
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use farrier_agent::brain::Held;
 use farrier_agent::status::{GpuStatus, Status, Verdict};
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{FindingKind, Severity, Subject};
+use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
 use super::{faults, jobs, unseen};
@@ -46,9 +46,8 @@ pub(super) fn brief(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     if unseen > 0 {
         parts.push(format!("not seen: {unseen}"));
     }
-    if let Some(group) = status.groups.first() {
-        let first = &group.do_first;
-        parts.push(format!("do first: {} ({})", first.action, group.name));
+    if let Some(group) = status.groups.first().filter(|it| it.do_first.action != Action::Ignore) {
+        parts.push(format!("do first: {} ({})", group.do_first.action, group.name));
     }
     Ok(printer.line(&format!("{verdict}: {}", parts.join("; ")))?)
 }
