@@ -7,7 +7,7 @@ use super::identity::{Actor, Domain, NodeId, Place};
 use super::order::{Answer, Order, Rung};
 use super::policy::Policy;
 use super::state::{Standing, Symptom};
-use crate::health::{Change, GpuUuid};
+use crate::health::{Change, Finding, GpuUuid};
 
 /// The version of the form below. A change that old bytes do not read as makes a new one, and the old one stays readable.
 pub const VERSION: u32 = 1;
@@ -72,12 +72,23 @@ pub enum Event {
         /// Which.
         node: NodeId,
     },
-    /// A finding of a node opened, changed or cleared.
+    /// Findings of a node opened, changed or cleared: one record of its agent's journal.
     Found {
         /// Which.
         node: NodeId,
+        /// Where this stands in the agent's journal. What is not after the last one is not taken in twice.
+        record: Record,
         /// What.
-        change: Change,
+        changes: Vec<Change>,
+    },
+    /// All open findings of a node, where its journal does not go on from the last record that is here.
+    Resynced {
+        /// Which.
+        node: NodeId,
+        /// Up to where in the agent's journal.
+        record: Record,
+        /// Every open finding.
+        open: Vec<Finding>,
     },
     /// What the node's scheduler says of new work there.
     CordonSeen {
@@ -213,6 +224,16 @@ pub struct GpuMakeup {
     pub uuid: GpuUuid,
     /// Its name; none where NVML does not tell.
     pub name: Option<String>,
+}
+
+/// A record of an agent's journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The journal: a new one begins to count anew.
+    pub journal: String,
+    /// Its place in it.
+    pub number: u64,
 }
 
 /// Whether a node takes new work.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::event::{Ask, Cordon, Entry, Event, Makeup, Why};
+use super::event::{Ask, Cordon, Entry, Event, Makeup, Record, Why};
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::order::{Answer, Order, OrderKind, Rung};
 use super::policy::Policy;
@@ -124,6 +124,8 @@ pub struct Node {
     pub makeup: Option<Makeup>,
     /// When it was last heard, while it is silent.
     pub silent_since: Option<Timestamp>,
+    /// The last record of the agent's journal that is here.
+    pub record: Option<Record>,
     /// Open findings, by their number on the node.
     pub findings: BTreeMap<u64, Finding>,
     /// Whether it takes new work.
@@ -207,6 +209,7 @@ impl Node {
             ),
             makeup: None,
             silent_since: None,
+            record: None,
             findings: BTreeMap::new(),
             cordon: Cordon::Unknown,
             drained: false,
@@ -263,6 +266,7 @@ impl FleetState {
             | Event::Silent { node, .. }
             | Event::Heard { node }
             | Event::Found { node, .. }
+            | Event::Resynced { node, .. }
             | Event::CordonSeen { node, .. }
             | Event::Answered { node, .. }
             | Event::Moved { node, .. }
@@ -384,7 +388,11 @@ impl Node {
             Event::Seen { makeup, .. } => self.seen(makeup),
             Event::Silent { since, .. } => self.silent_since = Some(*since),
             Event::Heard { .. } => self.silent_since = None,
-            Event::Found { change, .. } => self.found(change),
+            Event::Found { record, changes, .. } => self.found(record, changes),
+            Event::Resynced { record, open, .. } => {
+                self.record = Some(record.clone());
+                self.findings = open.iter().map(|it| (it.id, it.clone())).collect();
+            }
             Event::CordonSeen { cordon, .. } => {
                 if matches!(cordon, Cordon::None | Cordon::Unknown) {
                     self.drained = false;
@@ -410,13 +418,24 @@ impl Node {
         self.makeup = Some(makeup.clone());
     }
 
-    fn found(&mut self, change: &Change) {
-        let finding = change.finding();
-        if finding.is_open() {
-            self.findings.insert(finding.id, finding.clone());
-        } else {
-            self.findings.remove(&finding.id);
+    fn found(&mut self, record: &Record, changes: &[Change]) {
+        if self.has(record) {
+            return;
         }
+        self.record = Some(record.clone());
+        for finding in changes.iter().map(Change::finding) {
+            if finding.is_open() {
+                self.findings.insert(finding.id, finding.clone());
+            } else {
+                self.findings.remove(&finding.id);
+            }
+        }
+    }
+
+    /// Whether the record was taken in already.
+    pub fn has(&self, record: &Record) -> bool {
+        let last = self.record.as_ref().filter(|it| it.journal == record.journal);
+        last.is_some_and(|last| record.number <= last.number)
     }
 
     fn moved(&mut self, to: Standing, why: &Why, at: Timestamp) {
@@ -614,6 +633,7 @@ impl Event {
             | Self::Silent { node, .. }
             | Self::Heard { node }
             | Self::Found { node, .. }
+            | Self::Resynced { node, .. }
             | Self::CordonSeen { node, .. }
             | Self::Answered { node, .. }
             | Self::Moved { node, .. }

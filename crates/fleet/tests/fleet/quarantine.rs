@@ -1,6 +1,6 @@
 //! The ways out of service and back, told as stories.
 
-use farrier_fleet::fleet::event::{Ask, Cordon};
+use farrier_fleet::fleet::event::{Ask, Cordon, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
 use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
@@ -219,4 +219,30 @@ fn an_answer_to_an_order_that_is_not_waited_for_changes_nothing() {
     let late = Event::Answered { node: id.clone(), generation: generation - 1, answer };
     world.batch(vec![(Actor::Node(id.clone()), late)]);
     assert_eq!(world.state.nodes[&id], before);
+}
+
+#[test]
+fn a_record_that_comes_again_is_not_taken_in_twice() {
+    let mut world = fleet();
+    let id = node(9);
+    world.act(&Act::Fault(9, 1, Severity::Warning, Action::Investigate, 0));
+    let twice =
+        world.log.iter().rfind(|it| matches!(it.event, Event::Found { .. })).unwrap().clone();
+    world.act(&Act::Clear(9, 1));
+    let before = world.state.nodes[&id].clone();
+    world.batch(vec![(twice.by, twice.event)]);
+    assert_eq!(world.state.nodes[&id], before, "what was cleared stays so");
+}
+
+#[test]
+fn a_new_journal_tells_everything_anew() {
+    let mut world = fleet();
+    let id = node(9);
+    world.act(&fatal(9, Action::ResetGpu));
+    let record = Record { journal: "second".to_owned(), number: 1 };
+    let open = Event::Resynced { node: id.clone(), record: record.clone(), open: Vec::new() };
+    world.batch(vec![(Actor::Node(id.clone()), open)]);
+    assert!(world.state.nodes[&id].findings.is_empty());
+    assert!(world.state.nodes[&id].has(&record));
+    assert_eq!(standing(&world, &id), Standing::Verifying, "proven first");
 }

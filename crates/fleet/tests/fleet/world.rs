@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrier_fleet::fleet::event::{Ask, Cordon, Makeup};
+use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{
     Answer, Decision, Domain, Entry, Event, FleetState, NodeId, OrderKind, Place, Policy, Standing,
@@ -203,10 +203,7 @@ impl World {
                 let code = ["gpu.xid", "nic.down", "gpu.slowdown-thermal"][code];
                 let finding = finding(number, severity, action, code, self.now);
                 let id = node(index);
-                push(
-                    Actor::Node(id.clone()),
-                    Event::Found { node: id, change: Change::Opened(finding) },
-                );
+                push(Actor::Node(id.clone()), self.found(&id, Change::Opened(finding)));
             }
             Act::Clear(index, number) => {
                 let id = node(index);
@@ -216,10 +213,7 @@ impl World {
                     return;
                 };
                 found.cleared = Some(Cleared { at: self.now, why: "mended".to_owned() });
-                push(
-                    Actor::Node(id.clone()),
-                    Event::Found { node: id, change: Change::Cleared(found) },
-                );
+                push(Actor::Node(id.clone()), self.found(&id, Change::Cleared(found)));
             }
             Act::Silent(index) => {
                 push(Actor::Server, Event::Silent { node: node(index), since: self.now });
@@ -285,6 +279,14 @@ impl World {
             }
         }
         self.batch(inputs);
+    }
+
+    /// A change of a finding, as the next record of the node's journal.
+    fn found(&self, id: &NodeId, change: Change) -> Event {
+        let last =
+            self.state.nodes.get(id).and_then(|it| it.record.as_ref()).map_or(0, |it| it.number);
+        let record = Record { journal: "first".to_owned(), number: last + 1 };
+        Event::Found { node: id.clone(), record, changes: vec![change] }
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
