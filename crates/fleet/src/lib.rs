@@ -9,4 +9,5 @@
 //! Nothing here reads a clock, a file or the network: the agent runs the engine on what its collectors
 //! read, a test on what a simulated node shows, a replay on what was kept.
 
+pub mod fleet;
 pub mod health;

@@ -1,0 +1,126 @@
+//! Several nodes of one rack, switch or NVLink domain that show the same have one cause, and it is not in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::fleet::event::{Event, Why};
+use crate::fleet::identity::{Domain, NodeId};
+use crate::fleet::state::{FleetState, Node, Symptom};
+
+/// What is to blame once the verdicts are in the log.
+pub(super) type InForce = BTreeMap<Domain, Symptom>;
+
+/// Blames what the nodes that changed share, and absolves what is no longer to blame.
+pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Vec<Event> {
+    let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
+    let touched: BTreeSet<Domain> =
+        nodes.flat_map(|node| node.place.domains()).filter(Domain::fails_as_one).collect();
+    let mut events = Vec::new();
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for domain in touched {
+        match state.blamed.get(&domain) {
+            None => suspects.extend(common(state, &domain, now)),
+            Some(blame) if shown(state, &domain, blame.symptom).is_empty() => {
+                let text =
+                    format!("no node of {domain} shows {} any longer", blame.symptom.words());
+                let why = Why::new(text, "several of its nodes show the same again");
+                suspects.extend(common(state, &domain, now));
+                events.push(Event::Absolved { domain, why });
+            }
+            Some(_) => {}
+        }
+    }
+    // The domain of which most is ill explains best; what it explains accuses nobody else.
+    suspects.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.domain.cmp(&b.domain)));
+    let mut explained: BTreeSet<(Symptom, NodeId)> = BTreeSet::new();
+    for (domain, blame) in &state.blamed {
+        explained
+            .extend(shown(state, domain, blame.symptom).into_keys().map(|id| (blame.symptom, id)));
+    }
+    for suspect in suspects {
+        let shown: Vec<_> = suspect.nodes.iter().map(|id| (suspect.symptom, id.clone())).collect();
+        if shown.iter().any(|it| !explained.contains(it)) {
+            explained.extend(shown);
+            events.push(blamed(state, suspect));
+        }
+    }
+    events
+}
+
+/// A domain that may be to blame.
+struct Suspect {
+    domain: Domain,
+    symptom: Symptom,
+    nodes: Vec<NodeId>,
+    /// Of its nodes.
+    share: f64,
+}
+
+/// The blame that holds after these verdicts.
+pub(super) fn in_force(state: &FleetState, verdicts: &[Event]) -> InForce {
+    let mut found: InForce =
+        state.blamed.iter().map(|(domain, blame)| (domain.clone(), blame.symptom)).collect();
+    for verdict in verdicts {
+        match verdict {
+            Event::Blamed { domain, symptom, .. } => {
+                found.insert(domain.clone(), *symptom);
+            }
+            Event::Absolved { domain, .. } => {
+                found.remove(domain);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The domain that is to blame for all that speaks against the node, if one is.
+pub(super) fn culprit<'a>(
+    node: &Node,
+    codes: &[String],
+    in_force: &'a InForce,
+) -> Option<(&'a Domain, Symptom)> {
+    let domains = node.place.domains();
+    in_force.iter().find_map(|(domain, symptom)| {
+        let explained = |code: &String| Symptom::of(code) == Some(*symptom);
+        let silent =
+            codes.is_empty() && *symptom == Symptom::Silence && node.silent_since.is_some();
+        let all = silent || (!codes.is_empty() && codes.iter().all(explained));
+        (domains.contains(domain) && all).then_some((domain, *symptom))
+    })
+}
+
+fn shown(state: &FleetState, domain: &Domain, symptom: Symptom) -> BTreeMap<NodeId, Timestamp> {
+    state.symptoms.get(domain).and_then(|all| all.get(&symptom)).cloned().unwrap_or_default()
+}
+
+/// The symptom that enough nodes of the domain began to show within the window, with the nodes.
+fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect> {
+    let policy = &state.policy.blame;
+    let members = state.tallies.get(domain)?.members;
+    let from = now - SignedDuration::from_secs(i64::from(policy.window_s));
+    for (symptom, nodes) in state.symptoms.get(domain)? {
+        let lately = nodes.iter().filter(|(_, at)| **at >= from).map(|(id, _)| id.clone());
+        let nodes: Vec<NodeId> = lately.collect();
+        let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let share = f64::from(count) / f64::from(members.max(1));
+        if count >= policy.nodes && share >= policy.share {
+            return Some(Suspect { domain: domain.clone(), symptom: *symptom, nodes, share });
+        }
+    }
+    None
+}
+
+fn blamed(state: &FleetState, suspect: Suspect) -> Event {
+    let Suspect { domain, symptom, nodes, .. } = suspect;
+    let members = state.tallies.get(&domain).map_or(0, |tally| tally.members);
+    let window_s = state.policy.blame.window_s;
+    let text = format!(
+        "{} of {members} nodes of {domain} began to show {} within {window_s} s: one cause, outside of them",
+        nodes.len(),
+        symptom.words()
+    );
+    let why = Why::new(text, format!("none of them shows {} any longer", symptom.words()));
+    Event::Blamed { domain, symptom, nodes, why }
+}

@@ -1,0 +1,84 @@
+//! What speaks against a node.
+
+use crate::fleet::state::Node;
+use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
+
+/// How much speaks against a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    /// Nothing.
+    None,
+    /// It may be unfit, or nobody knows.
+    Doubt,
+    /// It is unfit.
+    Serious,
+}
+
+/// What speaks against a node, and what would help.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Complaint {
+    pub(super) weight: Weight,
+    /// The most that any of it asks for.
+    pub(super) action: Action,
+    /// The GPU that is to be reset, where the action is that.
+    pub(super) gpu: Option<GpuUuid>,
+    /// The codes of the findings that weigh.
+    pub(super) codes: Vec<String>,
+    pub(super) findings: Vec<u64>,
+    pub(super) text: String,
+}
+
+impl Complaint {
+    pub(super) fn of(node: &Node) -> Self {
+        let weighed = node.findings.values().map(|finding| (weight(finding), finding));
+        let mut worst: Vec<(Weight, &Finding)> =
+            weighed.filter(|(it, _)| *it > Weight::None).collect();
+        worst.sort_by_key(|(weight, finding)| {
+            (std::cmp::Reverse((*weight, finding.action)), finding.id)
+        });
+        let mut complaint = Self {
+            weight: worst.first().map_or(Weight::None, |(weight, _)| *weight),
+            action: worst.first().map_or(Action::Ignore, |(_, finding)| finding.action),
+            gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
+            codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
+            findings: worst.iter().map(|(_, finding)| finding.id).collect(),
+            text: worst.first().map_or(String::new(), |(_, finding)| words(finding, worst.len())),
+        };
+        if complaint.weight == Weight::None {
+            complaint.doubt_what_is_unknown(node);
+        }
+        complaint
+    }
+
+    fn doubt_what_is_unknown(&mut self, node: &Node) {
+        self.text = match (&node.silent_since, &node.makeup) {
+            (Some(since), _) => format!("nothing was heard of it since {since:.0}"),
+            (None, None) => "it has not said yet what it is made of".to_owned(),
+            (None, Some(makeup)) if makeup.gpus.is_none() => {
+                "its GPUs could not be read".to_owned()
+            }
+            (None, Some(_)) => return,
+        };
+        self.weight = Weight::Doubt;
+    }
+}
+
+fn weight(finding: &Finding) -> Weight {
+    let takes_it_out = finding.action >= Action::Investigate;
+    match (finding.kind, finding.severity) {
+        (FindingKind::Fault, Severity::Critical | Severity::Fatal) if takes_it_out => {
+            Weight::Serious
+        }
+        (FindingKind::Fault, Severity::Warning) if finding.action >= Action::ResetGpu => {
+            Weight::Doubt
+        }
+        _ => Weight::None,
+    }
+}
+
+fn words(finding: &Finding, all: usize) -> String {
+    let detail =
+        if finding.detail.is_empty() { String::new() } else { format!(" ({})", finding.detail) };
+    let more = if all > 1 { format!(", and {} more", all - 1) } else { String::new() };
+    format!("{} {}{detail} on {}{more}", finding.severity, finding.code, finding.subject)
+}

@@ -1,0 +1,102 @@
+//! What to do now: a function of state and time. It looks at the nodes that changed, and says what it decided and what waits.
+//!
+//! Each node is asked again and again for its next step, with what was decided so far taken as done, until it has none. So a
+//! standing, its order and its reason come in one decision, and each rule needs to know one step only.
+
+mod blame;
+mod breaker;
+mod complaint;
+mod orders;
+mod standing;
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::event::{Entry, Event, Why};
+use super::identity::{Actor, NodeId};
+use super::policy::PoolPolicy;
+use super::state::{FleetState, Node};
+use breaker::Budget;
+use complaint::Complaint;
+
+/// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
+const STEPS_MAX: usize = 16;
+
+/// What was decided.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decision {
+    /// Into the log, in this order.
+    pub events: Vec<Event>,
+    /// What waits, and for what.
+    pub report: Report,
+}
+
+/// What should be done and is not, by node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// In the order of the nodes.
+    pub waiting: Vec<(NodeId, Why)>,
+}
+
+/// Decides on the nodes that changed.
+pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Decision {
+    let mut decision = Decision::default();
+    let mut budget = Budget::new(state);
+    let verdicts = blame::judge(state, dirty, now);
+    let blamed = blame::in_force(state, &verdicts);
+    decision.events.extend(verdicts);
+    for id in dirty {
+        let Some(node) = state.nodes.get(id) else { continue };
+        let mut node = node.clone();
+        for _ in 0..STEPS_MAX {
+            let complaint = Complaint::of(&node);
+            let pool = state.policy.of(&node.place.pool);
+            let look =
+                Look { id, node: &node, complaint: &complaint, pool, state, blamed: &blamed, now };
+            let Some(event) = look.next_step(&budget) else { break };
+            budget.take(&node, &event);
+            node.foresee(&event, now);
+            decision.events.push(event);
+        }
+        decision.report.waiting.extend(node.held_back.clone().map(|why| (id.clone(), why)));
+    }
+    decision
+}
+
+/// One node, with all that its next step depends on.
+struct Look<'a> {
+    id: &'a NodeId,
+    node: &'a Node,
+    complaint: &'a Complaint,
+    pool: &'a PoolPolicy,
+    state: &'a FleetState,
+    blamed: &'a blame::InForce,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    /// First where it stands, then what is overdue, then what to order. What is not done is said once.
+    fn next_step(&self, budget: &Budget<'_>) -> Option<Event> {
+        let step = standing::step(self, budget).or_else(|| orders::step(self));
+        match step {
+            Some(Event::HeldBack { why, .. }) if self.node.held_back.as_ref() == Some(&why) => None,
+            other => other,
+        }
+    }
+
+    fn held_back(&self, why: Why) -> Event {
+        Event::HeldBack { node: self.id.clone(), why }
+    }
+}
+
+impl Node {
+    /// The node as it will be when the event is in the log.
+    fn foresee(&mut self, event: &Event, now: Timestamp) {
+        let entry = Entry { seq: 0, batch: 0, at: now, by: Actor::Server, event: event.clone() };
+        match event {
+            Event::Ordered { order } => self.ordered(order),
+            _ => self.take_in(&entry),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What to order next, one at a time. The repair is the least that may help, and one more each time that it did not.
+
+use jiff::SignedDuration;
+
+use super::Look;
+use crate::fleet::event::{Cordon, Event, Why};
+use crate::fleet::order::{Order, OrderKind};
+use crate::fleet::policy::Autonomy;
+use crate::fleet::state::{Repair, Standing, later};
+use crate::health::Action;
+
+/// The next order; or that one is not waited for any longer; or why there is none though there should be.
+pub(super) fn step(look: &Look<'_>) -> Option<Event> {
+    if let Some(pending) = &look.node.order {
+        let order = &pending.order;
+        let (node, generation) = (look.id.clone(), order.generation);
+        let why = format!("`{}` was not answered until {:.0}", order.what, order.lease_until);
+        let over = order.lease_until <= look.now;
+        return over.then_some(Event::Withdrawn { node, generation, why });
+    }
+    let wanted = wanted(look)?;
+    let what = match wanted {
+        Wanted::Order(what) => what,
+        Wanted::Person(why) => return Some(look.held_back(why)),
+    };
+    match obstacle(look, &what) {
+        Some(Obstacle::Later) => None,
+        Some(Obstacle::Why(why)) => Some(look.held_back(why)),
+        None => Some(Event::Ordered { order: order(look, what) }),
+    }
+}
+
+enum Wanted {
+    Order(OrderKind),
+    Person(Why),
+}
+
+fn wanted(look: &Look<'_>) -> Option<Wanted> {
+    let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+    let drain = OrderKind::Drain { wait_s: look.pool.drain_wait_s };
+    match look.node.standing {
+        Standing::InService | Standing::Suspect => None,
+        Standing::Joining => proof(look).map(Wanted::Order),
+        Standing::Quarantined if !cordoned => Some(Wanted::Order(OrderKind::Cordon)),
+        Standing::Quarantined => (!look.node.drained).then_some(Wanted::Order(drain)),
+        Standing::InRepair => Some(repair(look)),
+        Standing::Verifying => proof(look).or_else(|| uncordon(look)).map(Wanted::Order),
+        Standing::Held => {
+            let ours = look.node.hold.is_some() && !cordoned;
+            ours.then_some(Wanted::Order(OrderKind::Cordon))
+        }
+    }
+}
+
+/// The first rung that is not proven.
+fn proof(look: &Look<'_>) -> Option<OrderKind> {
+    let open = look.pool.prove.iter().find(|rung| !look.node.proven.contains_key(rung));
+    open.map(|rung| OrderKind::Verify { rung: *rung })
+}
+
+/// Only our own mark goes, and only when all is well. Where nobody knows of a mark the agent looks.
+fn uncordon(look: &Look<'_>) -> Option<OrderKind> {
+    let ours = matches!(look.node.cordon, Cordon::Ours | Cordon::Unknown);
+    let fit = look.proven() && look.complaint.weight == super::complaint::Weight::None;
+    (ours && fit).then_some(OrderKind::Uncordon)
+}
+
+/// The least that may help and was not tried yet.
+fn repair(look: &Look<'_>) -> Wanted {
+    if let Some(why) = lemon(look) {
+        return Wanted::Person(why);
+    }
+    let complaint = look.complaint;
+    let service = complaint.codes.iter().find_map(|code| look.state.policy.services.get(code));
+    let mut ladder = Vec::new();
+    if let Some(unit) = service {
+        ladder.push(OrderKind::RestartService { unit: unit.clone() });
+    }
+    if let (Action::ResetGpu, Some(gpu)) = (complaint.action, complaint.gpu.clone()) {
+        ladder.push(OrderKind::ResetGpu { gpu });
+    }
+    if matches!(complaint.action, Action::ResetGpu | Action::RebootNode) {
+        ladder.push(OrderKind::Reboot);
+    }
+    let tried = |what: &OrderKind| look.node.repairs.contains(&Repair::Ordered(what.clone()));
+    if let Some(what) = ladder.into_iter().find(|what| !tried(what)) {
+        return Wanted::Order(what);
+    }
+    let tried = if look.node.repairs.is_empty() {
+        ""
+    } else {
+        "; what could be ordered was, and did not help"
+    };
+    let text = format!("{}: {}{tried}", complaint.text, complaint.action.asks());
+    Wanted::Person(
+        Why::new(text, "a person repairs it and says so (`farrier fleet repaired`)")
+            .of(complaint.findings.clone()),
+    )
+}
+
+/// A node that was out of service too often is not given back by another repair.
+fn lemon(look: &Look<'_>) -> Option<Why> {
+    let policy = &look.state.policy.lemon;
+    let from = look.now - SignedDuration::from_hours(24 * i64::from(policy.days));
+    let times = look.node.quarantines.iter().filter(|at| **at >= from).count();
+    let many = u32::try_from(times).unwrap_or(u32::MAX) >= policy.quarantines;
+    let by_hand = look.node.repairs.iter().any(|it| matches!(it, Repair::ByHand(_)));
+    (many && !by_hand).then(|| {
+        let text = format!(
+            "it was out of service {times} times in {} days: the cause was not mended",
+            policy.days
+        );
+        Why::new(text, "a person repairs it and says so (`farrier fleet repaired`)")
+    })
+}
+
+enum Obstacle {
+    /// Time passes, and it will be ordered.
+    Later,
+    Why(Why),
+}
+
+fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
+    let changes = what.is_repair();
+    match look.pool.autonomy {
+        Autonomy::Observe if !matches!(what, OrderKind::Verify { .. }) => {
+            let why = Why::new(
+                format!("`{what}` would be ordered; the pool only observes"),
+                "the pool's policy allows it",
+            );
+            return Some(Obstacle::Why(why));
+        }
+        Autonomy::Quarantine if changes => {
+            let why = Why::new(
+                format!("`{what}` would be ordered; repairs of the pool are left to people"),
+                "a person repairs it and says so (`farrier fleet repaired`)",
+            );
+            return Some(Obstacle::Why(why));
+        }
+        _ => {}
+    }
+    let waits = frozen(look).or_else(|| unapproved(look, what));
+    if let Some(why) = waits.filter(|_| changes) {
+        return Some(Obstacle::Why(why));
+    }
+    let (at, failure) = look.node.failed.as_ref()?;
+    if look.node.failures >= look.pool.tries {
+        let text = format!("`{what}` failed {} times, last: {failure}", look.node.failures);
+        return Some(Obstacle::Why(Why::new(
+            text,
+            "a person looks, and says that it is repaired or holds it",
+        )));
+    }
+    let again = later(*at, look.pool.retry_s_after(look.node.failures));
+    (look.now < again).then_some(Obstacle::Later)
+}
+
+fn frozen(look: &Look<'_>) -> Option<Why> {
+    let domains = look.node.place.domains();
+    let (domain, freeze) = look
+        .state
+        .freezes
+        .iter()
+        .find(|(domain, freeze)| domains.contains(domain) && freeze.until > look.now)?;
+    let text = format!("{domain} is frozen by {}: {}", freeze.by, freeze.reason);
+    Some(Why::new(text, format!("{:.0}, or whoever froze it thaws it", freeze.until)))
+}
+
+fn unapproved(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
+    let asks = *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.approved;
+    asks.then(|| {
+        Why::new("a reboot waits for approval", "a person approves it (`farrier fleet approve`)")
+    })
+}
+
+fn order(look: &Look<'_>, what: OrderKind) -> Order {
+    let extra_s = if let OrderKind::Drain { wait_s } = what { wait_s } else { 0 };
+    // An uncordon or a repair that was meant for another boot must not be carried out in this one.
+    let bound = what.is_repair() || what == OrderKind::Uncordon;
+    let boot = look.node.makeup.as_ref().filter(|_| bound).map(|it| it.boot.clone());
+    Order {
+        node: look.id.clone(),
+        generation: look.node.generation + 1,
+        boot,
+        lease_until: later(look.now, look.pool.lease_s.saturating_add(extra_s)),
+        reason: look.node.why.text.clone(),
+        what,
+    }
+}

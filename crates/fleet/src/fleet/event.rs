@@ -1,0 +1,356 @@
+//! What the log holds: what happened, what people asked, what was decided. Every form that was ever written still reads.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::identity::{Actor, Domain, NodeId, Place};
+use super::order::{Answer, Order, Rung};
+use super::policy::Policy;
+use super::state::{Standing, Symptom};
+use crate::health::{Change, Finding, GpuUuid};
+
+/// The version of the form below. A change that old bytes do not read as makes a new one, and the old one stays readable.
+pub const VERSION: u32 = 1;
+
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its place, from 1, without gaps.
+    pub seq: u64,
+    /// The place of the first line of the batch: inputs, and then what was decided on them.
+    pub batch: u64,
+    /// When the batch was written; the `now` of its decisions. Never goes back.
+    pub at: Timestamp,
+    /// Who.
+    pub by: Actor,
+    /// What.
+    pub event: Event,
+}
+
+/// Something that happened, was asked, or was decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// A node joined, or came back after it was retired.
+    Enrolled {
+        /// Which.
+        node: NodeId,
+        /// Where it stands.
+        place: Place,
+    },
+    /// A node stands elsewhere.
+    Placed {
+        /// Which.
+        node: NodeId,
+        /// Where.
+        place: Place,
+    },
+    /// A node is gone for good.
+    Retired {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        why: String,
+    },
+    /// What a node is, where it is not what it was.
+    Seen {
+        /// Which.
+        node: NodeId,
+        /// What it is.
+        makeup: Makeup,
+    },
+    /// Nothing was heard of a node for too long.
+    Silent {
+        /// Which.
+        node: NodeId,
+        /// When it was last heard.
+        since: Timestamp,
+    },
+    /// A node is heard again.
+    Heard {
+        /// Which.
+        node: NodeId,
+    },
+    /// Findings of a node opened, changed or cleared: one record of its agent's journal.
+    Found {
+        /// Which.
+        node: NodeId,
+        /// Where this stands in the agent's journal. What is not after the last one is not taken in twice.
+        record: Record,
+        /// What.
+        changes: Vec<Change>,
+    },
+    /// All open findings of a node, where its journal does not go on from the last record that is here.
+    Resynced {
+        /// Which.
+        node: NodeId,
+        /// Up to where in the agent's journal.
+        record: Record,
+        /// Every open finding.
+        open: Vec<Finding>,
+    },
+    /// What the node's scheduler says of new work there.
+    CordonSeen {
+        /// Which.
+        node: NodeId,
+        /// By whom.
+        cordon: Cordon,
+    },
+    /// What a node answered to an order.
+    Answered {
+        /// Which.
+        node: NodeId,
+        /// To which order.
+        generation: u64,
+        /// What.
+        answer: Answer,
+    },
+    /// A person wants something.
+    Asked {
+        /// What.
+        what: Ask,
+    },
+    /// The policy from here on.
+    PolicySet {
+        /// The whole of it.
+        policy: Box<Policy>,
+    },
+    /// Nothing happened but time.
+    TimePassed,
+    /// Decided: where a node stands from here on.
+    Moved {
+        /// Which.
+        node: NodeId,
+        /// Where to.
+        to: Standing,
+        /// Why.
+        why: Why,
+    },
+    /// Decided: an order.
+    Ordered {
+        /// It.
+        order: Order,
+    },
+    /// Decided: an order is not waited for any longer.
+    Withdrawn {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        generation: u64,
+        /// Why.
+        why: String,
+    },
+    /// Decided: something should be done with a node and is not.
+    HeldBack {
+        /// Which.
+        node: NodeId,
+        /// Why not.
+        why: Why,
+    },
+    /// Decided: not the nodes are at fault but what they share.
+    Blamed {
+        /// What they share.
+        domain: Domain,
+        /// What they have in common.
+        symptom: Symptom,
+        /// The nodes.
+        nodes: Vec<NodeId>,
+        /// Why.
+        why: Why,
+    },
+    /// Decided: what the nodes of a domain share is no longer to blame.
+    Absolved {
+        /// What they share.
+        domain: Domain,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// Why something was decided, and what would change it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Why {
+    /// In words.
+    pub text: String,
+    /// What would lead to another decision, in words.
+    pub until: String,
+    /// The node's findings behind it, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<u64>,
+}
+
+impl Why {
+    /// A reason without findings.
+    pub fn new(text: impl Into<String>, until: impl Into<String>) -> Self {
+        Self { text: text.into(), until: until.into(), findings: Vec::new() }
+    }
+
+    /// The findings behind it.
+    #[must_use]
+    pub fn of(mut self, findings: Vec<u64>) -> Self {
+        self.findings = findings;
+        self
+    }
+}
+
+/// What a node is made of, as far as the fleet needs it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Makeup {
+    /// The boot, so that a reboot shows.
+    pub boot: String,
+    /// The agent's version.
+    pub agent: String,
+    /// The kernel; none where it could not be read. So for all that follows.
+    pub kernel: Option<String>,
+    /// NVIDIA's driver.
+    pub driver: Option<String>,
+    /// The highest CUDA version of the driver.
+    pub cuda: Option<String>,
+    /// The GPUs; none where they could not be read.
+    pub gpus: Option<Vec<GpuMakeup>>,
+    /// Frameworks with their versions.
+    #[serde(default)]
+    pub frameworks: Vec<(String, String)>,
+}
+
+/// One GPU of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuMakeup {
+    /// Its UUID.
+    pub uuid: GpuUuid,
+    /// Its name; none where NVML does not tell.
+    pub name: Option<String>,
+}
+
+/// A record of an agent's journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The journal: a new one begins to count anew.
+    pub journal: String,
+    /// Its place in it.
+    pub number: u64,
+}
+
+/// Whether a node takes new work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cordon {
+    /// Nobody has said.
+    #[default]
+    Unknown,
+    /// It does.
+    None,
+    /// It does not, by our mark.
+    Ours,
+    /// It does not, by somebody else's. Only they take it away.
+    Theirs {
+        /// Who, as far as the scheduler says.
+        owner: String,
+        /// Their reason.
+        reason: String,
+    },
+}
+
+/// What a person may ask for. Who asked is in the entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ask {
+    /// Hold a node out of service.
+    Hold {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// A hold is over.
+    Release {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node was repaired by hand and may be proven.
+    Repaired {
+        /// Which.
+        node: NodeId,
+        /// What was done.
+        what: String,
+    },
+    /// A repair that waits for a person may go on.
+    Approve {
+        /// Which.
+        node: NodeId,
+    },
+    /// No order that changes anything, for a while.
+    Freeze {
+        /// Where.
+        domain: Domain,
+        /// Until when.
+        until: Timestamp,
+        /// Why.
+        reason: String,
+    },
+    /// A freeze is over.
+    Thaw {
+        /// Where.
+        domain: Domain,
+    },
+    /// Prove a node now, whatever it stands.
+    Verify {
+        /// Which.
+        node: NodeId,
+        /// How far.
+        rung: Rung,
+    },
+}
+
+/// Why bytes are no event.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// They are of a later version.
+    #[error("the event is of version {found}, and this program knows up to {VERSION}")]
+    Newer {
+        /// Which.
+        found: u32,
+    },
+    /// They do not read.
+    #[error("the event does not read")]
+    Unreadable(#[from] serde_json::Error),
+}
+
+#[derive(Serialize)]
+struct Out<'a> {
+    v: u32,
+    entry: &'a Entry,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    v: u32,
+}
+
+#[derive(Deserialize)]
+struct In {
+    entry: Entry,
+}
+
+impl Entry {
+    /// The bytes that the log keeps. The same entry gives the same bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        // Maps with keys that are no text are the only thing that fails here, and there are none.
+        serde_json::to_vec(&Out { v: VERSION, entry: self }).unwrap_or_default()
+    }
+
+    /// Reads what any version up to this one wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let Header { v } = serde_json::from_slice(bytes)?;
+        if v > VERSION {
+            return Err(DecodeError::Newer { found: v });
+        }
+        let In { entry } = serde_json::from_slice(bytes)?;
+        Ok(entry)
+    }
+}

@@ -1,0 +1,38 @@
+//! Why a node stands where it stands, what waits, and what would change it: for people.
+
+use super::event::Why;
+use super::identity::NodeId;
+use super::state::{FleetState, Standing};
+
+/// A node, explained.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// Where it stands.
+    pub standing: Standing,
+    /// Why.
+    pub why: Why,
+    /// The order that is on its way.
+    pub order: Option<String>,
+    /// What should be done and is not.
+    pub held_back: Option<Why>,
+    /// Of what it is a part that is to blame.
+    pub blamed: Vec<String>,
+}
+
+/// Explains a node; none where there is no such node.
+pub fn explain(state: &FleetState, id: &NodeId) -> Option<Explanation> {
+    let node = state.nodes.get(id)?;
+    let order = node.order.as_ref().map(|pending| {
+        let how = if pending.accepted { "the agent is at it" } else { "on its way" };
+        format!("{} (order {}, {how})", pending.order.what, pending.order.generation)
+    });
+    let domains = node.place.domains();
+    let blamed = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
+    Some(Explanation {
+        standing: node.standing,
+        why: node.why.clone(),
+        order,
+        held_back: node.held_back.clone(),
+        blamed: blamed.map(|(_, blame)| blame.why.text.clone()).collect(),
+    })
+}

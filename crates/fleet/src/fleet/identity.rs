@@ -1,0 +1,314 @@
+//! Who and where: names of nodes, pools and tenants, and the domains that can fail as one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text is no name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no name of a {what}: 1 to 63 letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
+)]
+pub struct NameError {
+    what: &'static str,
+    text: String,
+}
+
+/// Longest name: that of a host.
+const NAME_MAX: usize = 63;
+
+fn checked(what: &'static str, text: &str) -> Result<String, NameError> {
+    let allowed =
+        |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+    let begins = text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    if begins && text.len() <= NAME_MAX && text.chars().all(allowed) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        let text = text.chars().take(NAME_MAX).collect();
+        Err(NameError { what, text })
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                checked($what, text).map(Self)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.pad(&self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// A node, by the name it enrolled with.
+    NodeId,
+    "node"
+);
+name!(
+    /// Nodes that are used alike and have one policy.
+    Pool,
+    "pool"
+);
+name!(
+    /// Whose work runs there.
+    Tenant,
+    "tenant"
+);
+name!(
+    /// A site, rack, leaf switch or NVLink domain.
+    Unit,
+    "site, rack, switch or NVLink domain"
+);
+
+/// Where a node stands, and whose it is. What nobody told is not known, and no domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The pool.
+    pub pool: Pool,
+    /// The tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
+    /// The building.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<Unit>,
+    /// The rack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<Unit>,
+    /// The leaf switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<Unit>,
+    /// The NVLink domain that spans several nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvlink: Option<Unit>,
+}
+
+impl Place {
+    /// A place of which only the pool is known.
+    pub fn in_pool(pool: Pool) -> Self {
+        Self { pool, tenant: None, site: None, rack: None, leaf: None, nvlink: None }
+    }
+
+    /// Every domain that the node is in, the fleet first, the smallest last.
+    pub fn domains(&self) -> Vec<Domain> {
+        let mut domains = vec![Domain::Fleet, Domain::Pool(self.pool.clone())];
+        domains.extend(self.tenant.clone().map(Domain::Tenant));
+        domains.extend(self.site.clone().map(Domain::Site));
+        domains.extend(self.leaf.clone().map(Domain::Leaf));
+        domains.extend(self.rack.clone().map(Domain::Rack));
+        domains.extend(self.nvlink.clone().map(Domain::Nvlink));
+        domains
+    }
+}
+
+/// A set of nodes for which there is a limit, or which can fail as one. Written as `fleet` or `rack:r1`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Domain {
+    /// All of them.
+    Fleet,
+    /// A pool.
+    Pool(Pool),
+    /// A tenant's.
+    Tenant(Tenant),
+    /// A building.
+    Site(Unit),
+    /// Behind one leaf switch.
+    Leaf(Unit),
+    /// In one rack.
+    Rack(Unit),
+    /// In one NVLink domain.
+    Nvlink(Unit),
+}
+
+impl Domain {
+    /// Whether there is something that its nodes share and that can fail.
+    pub fn fails_as_one(&self) -> bool {
+        matches!(self, Self::Site(_) | Self::Leaf(_) | Self::Rack(_) | Self::Nvlink(_))
+    }
+
+    /// Its kind, as policies name it.
+    pub fn kind(&self) -> DomainKind {
+        match self {
+            Self::Fleet => DomainKind::Fleet,
+            Self::Pool(_) => DomainKind::Pool,
+            Self::Tenant(_) => DomainKind::Tenant,
+            Self::Site(_) => DomainKind::Site,
+            Self::Leaf(_) => DomainKind::Leaf,
+            Self::Rack(_) => DomainKind::Rack,
+            Self::Nvlink(_) => DomainKind::Nvlink,
+        }
+    }
+}
+
+/// Why a text is no domain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DomainError {
+    /// There is no such kind.
+    #[error(
+        "`{0}` is no domain: `fleet`, or `pool:`, `tenant:`, `site:`, `leaf:`, `rack:` or `nvlink:` and a name"
+    )]
+    Kind(String),
+    /// The name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+impl FromStr for Domain {
+    type Err = DomainError;
+
+    fn from_str(text: &str) -> Result<Self, DomainError> {
+        if text == "fleet" {
+            return Ok(Self::Fleet);
+        }
+        Ok(match text.split_once(':') {
+            Some(("pool", name)) => Self::Pool(name.parse()?),
+            Some(("tenant", name)) => Self::Tenant(name.parse()?),
+            Some(("site", name)) => Self::Site(name.parse()?),
+            Some(("leaf", name)) => Self::Leaf(name.parse()?),
+            Some(("rack", name)) => Self::Rack(name.parse()?),
+            Some(("nvlink", name)) => Self::Nvlink(name.parse()?),
+            _ => return Err(DomainError::Kind(text.chars().take(NAME_MAX).collect())),
+        })
+    }
+}
+
+impl TryFrom<String> for Domain {
+    type Error = DomainError;
+
+    fn try_from(text: String) -> Result<Self, DomainError> {
+        text.parse()
+    }
+}
+
+impl From<Domain> for String {
+    fn from(domain: Domain) -> Self {
+        match domain {
+            Domain::Fleet => "fleet".to_owned(),
+            Domain::Pool(name) => format!("pool:{name}"),
+            Domain::Tenant(name) => format!("tenant:{name}"),
+            Domain::Site(name) => format!("site:{name}"),
+            Domain::Leaf(name) => format!("leaf:{name}"),
+            Domain::Rack(name) => format!("rack:{name}"),
+            Domain::Nvlink(name) => format!("nvlink:{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fleet => formatter.pad("the fleet"),
+            Self::Pool(name) => write!(formatter, "pool {name}"),
+            Self::Tenant(name) => write!(formatter, "tenant {name}"),
+            Self::Site(name) => write!(formatter, "site {name}"),
+            Self::Leaf(name) => write!(formatter, "leaf switch {name}"),
+            Self::Rack(name) => write!(formatter, "rack {name}"),
+            Self::Nvlink(name) => write!(formatter, "NVLink domain {name}"),
+        }
+    }
+}
+
+/// The kind of a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DomainKind {
+    /// Everything.
+    Fleet,
+    /// Pools.
+    Pool,
+    /// Tenants.
+    Tenant,
+    /// Sites.
+    Site,
+    /// Leaf switches.
+    Leaf,
+    /// Racks.
+    Rack,
+    /// NVLink domains.
+    Nvlink,
+}
+
+/// Who did or asked something.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Actor {
+    /// A person, by the name of the token.
+    Person(String),
+    /// A node's agent.
+    Node(NodeId),
+    /// The server itself.
+    Server,
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Person(name) => formatter.pad(name),
+            Self::Node(node) => write!(formatter, "node {node}"),
+            Self::Server => formatter.pad("farrier"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_lowercase_and_short() {
+        assert_eq!("GPU-Node.01".parse::<NodeId>().unwrap().as_str(), "gpu-node.01");
+        for wrong in ["", "-a", "a b", "ä", "a/../b", &"a".repeat(64)] {
+            let error = wrong.parse::<NodeId>().unwrap_err().to_string();
+            assert!(error.contains("no name of a node"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_read_is_checked_too() {
+        assert!(serde_json::from_str::<NodeId>("\"a b\"").is_err());
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_domain() {
+        let mut place = Place::in_pool("train".parse().unwrap());
+        assert_eq!(place.domains().len(), 2);
+        place.rack = Some("r1".parse().unwrap());
+        assert_eq!(place.domains().last().unwrap().to_string(), "rack r1");
+    }
+}

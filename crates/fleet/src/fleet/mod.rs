@@ -1,0 +1,26 @@
+//! The whole fleet: what happened (events), what is so (state), what to do (decisions).
+//!
+//! ```text
+//! agents, people, schedulers ─> Event ─┐
+//!                                      ├─ FleetState::apply ─> FleetState ─┐
+//!                  log ── Entry ───────┘                                   ├─ decide ─> Event + Report
+//!                                                   Policy, now ───────────┘     (back into the log)
+//! ```
+//!
+//! The log is the truth: state is a fold over it, and a decision is a function of state, policy and `now`. Whatever
+//! a decision read is an event, so that a replay decides the same.
+
+pub mod decide;
+pub mod event;
+pub mod explain;
+pub mod identity;
+pub mod order;
+pub mod policy;
+pub mod state;
+
+pub use decide::{Decision, Report, decide};
+pub use event::{Entry, Event};
+pub use identity::{Domain, NodeId, Place, Pool, Tenant};
+pub use order::{Answer, Order, OrderKind, Rung};
+pub use policy::Policy;
+pub use state::{FleetState, Node, Standing};

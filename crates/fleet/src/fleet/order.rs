@@ -1,0 +1,129 @@
+//! What a node's agent is told to do, and what it answers.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::identity::NodeId;
+use crate::health::GpuUuid;
+
+/// One order. A node has at most one at a time; the agent refuses a generation that is not higher than its last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// To whom.
+    pub node: NodeId,
+    /// Counts up on each node, for ever. With the node it is the order's name.
+    pub generation: u64,
+    /// What to do.
+    pub what: OrderKind,
+    /// The boot in which it holds, where it must not outlive a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// Until when it may be begun, and must be answered.
+    pub lease_until: Timestamp,
+    /// Why, in words: for the scheduler's reason and the node's log.
+    pub reason: String,
+}
+
+/// What an order asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OrderKind {
+    /// No new work, with our mark on it.
+    Cordon,
+    /// Wait until the work that is there has ended or was moved.
+    Drain {
+        /// How long the work may take.
+        wait_s: u32,
+    },
+    /// Reset a GPU.
+    ResetGpu {
+        /// Which.
+        gpu: GpuUuid,
+    },
+    /// Reboot the node.
+    Reboot,
+    /// Start a service anew.
+    RestartService {
+        /// Which.
+        unit: String,
+    },
+    /// Prove the node.
+    Verify {
+        /// How far.
+        rung: Rung,
+    },
+    /// New work again: only where the mark is ours.
+    Uncordon,
+}
+
+impl OrderKind {
+    /// Whether it is meant to mend something.
+    pub fn is_repair(&self) -> bool {
+        matches!(self, Self::ResetGpu { .. } | Self::Reboot | Self::RestartService { .. })
+    }
+}
+
+impl fmt::Display for OrderKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cordon => formatter.pad("cordon"),
+            Self::Drain { wait_s } => write!(formatter, "drain, waiting up to {wait_s} s"),
+            Self::ResetGpu { gpu } => write!(formatter, "reset {gpu}"),
+            Self::Reboot => formatter.pad("reboot"),
+            Self::RestartService { unit } => write!(formatter, "restart {unit}"),
+            Self::Verify { rung } => write!(formatter, "verify {rung}"),
+            Self::Uncordon => formatter.pad("uncordon"),
+        }
+    }
+}
+
+/// How far a node is proven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rung {
+    /// Coherence: loaded = on disk = library.
+    V0,
+    /// Devices: count, identity, settings, fabric, no new Xid.
+    V1,
+    /// Compute.
+    V2,
+    /// Performance.
+    V3,
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::V0 => "V0 (coherence)",
+            Self::V1 => "V1 (devices)",
+            Self::V2 => "V2 (compute)",
+            Self::V3 => "V3 (performance)",
+        })
+    }
+}
+
+/// What became of an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It is in the agent's journal and will be done.
+    Accepted,
+    /// It was done, or was so already. A verification passed.
+    Done {
+        /// What was seen afterwards.
+        evidence: String,
+    },
+    /// It was tried and did not come about. A verification failed.
+    Failed {
+        /// Why.
+        why: String,
+    },
+    /// It was not begun, and nothing has changed.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}

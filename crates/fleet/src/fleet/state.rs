@@ -1,0 +1,655 @@
+//! What is so: a fold over the log. The same entries give the same state, byte for byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::event::{Ask, Cordon, Entry, Event, Makeup, Record, Why};
+use super::identity::{Actor, Domain, NodeId, Place};
+use super::order::{Answer, Order, OrderKind, Rung};
+use super::policy::Policy;
+use crate::health::{Change, Finding, FindingKind};
+
+/// Where a node stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Enrolled, and not proven yet.
+    Joining,
+    /// It works.
+    InService,
+    /// There is a doubt. It works on.
+    Suspect,
+    /// It gets no new work, and what runs there is waited for.
+    Quarantined,
+    /// It is being mended, or waits for a person who does.
+    InRepair,
+    /// It is being proven.
+    Verifying,
+    /// A person or another tool holds it out of service.
+    Held,
+}
+
+impl Standing {
+    /// Whether it may have work.
+    pub fn in_service(self) -> bool {
+        matches!(self, Self::InService | Self::Suspect)
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::InService => "in service",
+            Self::Suspect => "suspect",
+            Self::Quarantined => "quarantined",
+            Self::InRepair => "in repair",
+            Self::Verifying => "verifying",
+            Self::Held => "held",
+        }
+    }
+}
+
+/// The fleet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetState {
+    /// The last entry that is in it.
+    pub seq: u64,
+    /// When that was written.
+    pub at: Timestamp,
+    /// The policy in force.
+    pub policy: Policy,
+    /// Nodes that are not retired.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// The last generation of retired nodes: one that comes back goes on counting.
+    pub retired: BTreeMap<NodeId, u64>,
+    /// Members of each domain, and how many of them are out of service.
+    pub tallies: BTreeMap<Domain, Tally>,
+    /// Where nothing may be changed.
+    pub freezes: BTreeMap<Domain, Freeze>,
+    /// Nodes that show the same in one domain, with the time of it.
+    pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
+    /// What is to blame for several nodes.
+    pub blamed: BTreeMap<Domain, Blame>,
+    /// When a node must be looked at again, though nothing happens to it.
+    pub wakes: BTreeSet<(Timestamp, NodeId)>,
+}
+
+/// How many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Nodes in the domain.
+    pub members: u32,
+    /// Of these not in service: quarantined, in repair, verifying or held.
+    pub out: u32,
+}
+
+/// Nothing may be changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freeze {
+    /// Until when.
+    pub until: Timestamp,
+    /// Who wants it.
+    pub by: Actor,
+    /// Why.
+    pub reason: String,
+}
+
+/// Several nodes have one cause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blame {
+    /// What they have in common.
+    pub symptom: Symptom,
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why.
+    pub why: Why,
+}
+
+/// What is known of a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Where it stands, and whose it is.
+    pub place: Place,
+    /// How it stands.
+    pub standing: Standing,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why.
+    pub why: Why,
+    /// What it is made of; none before its first report.
+    pub makeup: Option<Makeup>,
+    /// When it was last heard, while it is silent.
+    pub silent_since: Option<Timestamp>,
+    /// The last record of the agent's journal that is here.
+    pub record: Option<Record>,
+    /// Open findings, by their number on the node.
+    pub findings: BTreeMap<u64, Finding>,
+    /// Whether it takes new work.
+    pub cordon: Cordon,
+    /// Whether the work that was there is gone, since the cordon.
+    pub drained: bool,
+    /// A person who holds it.
+    pub hold: Option<Hold>,
+    /// Whether a person let a repair that waits go on.
+    pub approved: bool,
+    /// The last order's generation. Only grows.
+    pub generation: u64,
+    /// The order that is not answered yet.
+    pub order: Option<Pending>,
+    /// Orders of this kind that failed since one was done.
+    pub failures: u32,
+    /// When the last of them failed, and why.
+    pub failed: Option<(Timestamp, String)>,
+    /// What was proven, in the present boot and since the last repair.
+    pub proven: BTreeMap<Rung, Proof>,
+    /// Repairs since it was last in service.
+    pub repairs: Vec<Repair>,
+    /// Whether one of them was made since it came into repair.
+    pub mended: bool,
+    /// When it was quarantined, for as long as the policy counts.
+    pub quarantines: Vec<Timestamp>,
+    /// Why something is not done that should be.
+    pub held_back: Option<Why>,
+    /// When it is looked at again.
+    pub wake: Option<Timestamp>,
+}
+
+/// A person who holds a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// Who.
+    pub by: Actor,
+    /// Why.
+    pub reason: String,
+}
+
+/// An order on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// It.
+    pub order: Order,
+    /// Whether the agent has it in its journal.
+    pub accepted: bool,
+}
+
+/// What was done to mend a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Repair {
+    /// By its agent.
+    Ordered(OrderKind),
+    /// By a person, in their words.
+    ByHand(String),
+}
+
+/// The result of a verification.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// When.
+    pub at: Timestamp,
+    /// Whether it passed.
+    pub passed: bool,
+    /// What was seen.
+    pub evidence: String,
+}
+
+impl Node {
+    fn joining(place: Place, at: Timestamp, generation: u64) -> Self {
+        Self {
+            place,
+            standing: Standing::Joining,
+            since: at,
+            why: Why::new(
+                "it has enrolled and is not proven yet",
+                "what its pool asks for is passed",
+            ),
+            makeup: None,
+            silent_since: None,
+            record: None,
+            findings: BTreeMap::new(),
+            cordon: Cordon::Unknown,
+            drained: false,
+            hold: None,
+            approved: false,
+            generation,
+            order: None,
+            failures: 0,
+            failed: None,
+            proven: BTreeMap::new(),
+            repairs: Vec::new(),
+            mended: false,
+            quarantines: Vec::new(),
+            held_back: None,
+            wake: None,
+        }
+    }
+
+    fn counts_as_out(&self) -> bool {
+        !matches!(self.standing, Standing::InService | Standing::Suspect | Standing::Joining)
+    }
+}
+
+impl FleetState {
+    /// Takes an entry in, and gives the nodes that a decision has to look at.
+    ///
+    /// An entry about a node that nobody knows changes nothing: it was retired while the entry was on its way.
+    pub fn apply(&mut self, entry: &Entry) -> BTreeSet<NodeId> {
+        self.seq = entry.seq;
+        self.at = self.at.max(entry.at);
+        match &entry.event {
+            Event::Enrolled { node, place } => self.enrol(node, place, entry.at),
+            Event::Retired { node, .. } => self.retire(node),
+            Event::Asked { what } => return self.asked(what, entry),
+            Event::PolicySet { policy } => {
+                self.policy = (**policy).clone();
+                return self.nodes.keys().cloned().collect();
+            }
+            Event::TimePassed => return self.due(),
+            Event::Blamed { domain, symptom, nodes, why } => {
+                let blame = Blame {
+                    symptom: *symptom,
+                    nodes: nodes.clone(),
+                    since: entry.at,
+                    why: why.clone(),
+                };
+                self.blamed.insert(domain.clone(), blame);
+            }
+            Event::Absolved { domain, .. } => {
+                self.blamed.remove(domain);
+            }
+            Event::Placed { node, .. }
+            | Event::Seen { node, .. }
+            | Event::Silent { node, .. }
+            | Event::Heard { node }
+            | Event::Found { node, .. }
+            | Event::Resynced { node, .. }
+            | Event::CordonSeen { node, .. }
+            | Event::Answered { node, .. }
+            | Event::Moved { node, .. }
+            | Event::Withdrawn { node, .. }
+            | Event::HeldBack { node, .. } => self.change(node, |it| it.take_in(entry)),
+            Event::Ordered { order } => self.change(&order.node, |it| it.ordered(order)),
+        }
+        entry.event.node().cloned().into_iter().collect()
+    }
+
+    /// Nodes whose time has come.
+    fn due(&self) -> BTreeSet<NodeId> {
+        let due = self.wakes.iter().take_while(|(at, _)| *at <= self.at);
+        due.map(|(_, node)| node.clone()).collect()
+    }
+
+    fn enrol(&mut self, id: &NodeId, place: &Place, at: Timestamp) {
+        let generation = self.retired.remove(id).unwrap_or_default();
+        self.retire(id);
+        let generation = self.retired.remove(id).unwrap_or(generation);
+        let node = Node::joining(place.clone(), at, generation);
+        self.count(&node, 1);
+        self.nodes.insert(id.clone(), node);
+    }
+
+    fn retire(&mut self, id: &NodeId) {
+        if let Some(node) = self.nodes.remove(id) {
+            self.count(&node, -1);
+            self.forget_symptoms(id, &node);
+            if let Some(at) = node.wake {
+                self.wakes.remove(&(at, id.clone()));
+            }
+            self.retired.insert(id.clone(), node.generation);
+        }
+    }
+
+    /// Changes a node, and keeps what is counted over nodes in step with it.
+    fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut Node)) {
+        let Some(mut node) = self.nodes.remove(id) else { return };
+        self.count(&node, -1);
+        self.forget_symptoms(id, &node);
+        if let Some(at) = node.wake {
+            self.wakes.remove(&(at, id.clone()));
+        }
+        change(&mut node);
+        self.note_symptoms(id, &node);
+        node.wake = node.next_look(&self.policy);
+        if let Some(at) = node.wake {
+            self.wakes.insert((at, id.clone()));
+        }
+        self.count(&node, 1);
+        self.nodes.insert(id.clone(), node);
+    }
+
+    fn count(&mut self, node: &Node, by: i32) {
+        for domain in node.place.domains() {
+            let tally = self.tallies.entry(domain.clone()).or_default();
+            tally.members = tally.members.saturating_add_signed(by);
+            if node.counts_as_out() {
+                tally.out = tally.out.saturating_add_signed(by);
+            }
+            if tally.members == 0 {
+                self.tallies.remove(&domain);
+            }
+        }
+    }
+
+    fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
+        for (symptom, at) in node.symptoms() {
+            for domain in node.place.domains().into_iter().filter(Domain::fails_as_one) {
+                let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
+                shown.insert(id.clone(), at);
+            }
+        }
+    }
+
+    fn forget_symptoms(&mut self, id: &NodeId, node: &Node) {
+        for domain in node.place.domains() {
+            let Some(shown) = self.symptoms.get_mut(&domain) else { continue };
+            shown.retain(|_, nodes| {
+                nodes.remove(id);
+                !nodes.is_empty()
+            });
+            if shown.is_empty() {
+                self.symptoms.remove(&domain);
+            }
+        }
+    }
+
+    fn asked(&mut self, what: &Ask, entry: &Entry) -> BTreeSet<NodeId> {
+        match what {
+            Ask::Freeze { domain, until, reason } => {
+                let freeze = Freeze { until: *until, by: entry.by.clone(), reason: reason.clone() };
+                self.freezes.insert(domain.clone(), freeze);
+            }
+            Ask::Thaw { domain } => {
+                self.freezes.remove(domain);
+                let members =
+                    self.nodes.iter().filter(|(_, it)| it.place.domains().contains(domain));
+                return members.map(|(id, _)| id.clone()).collect();
+            }
+            Ask::Hold { node, .. }
+            | Ask::Release { node }
+            | Ask::Repaired { node, .. }
+            | Ask::Approve { node }
+            | Ask::Verify { node, .. } => {
+                self.change(node, |it| it.asked(what, entry));
+                return BTreeSet::from([node.clone()]);
+            }
+        }
+        BTreeSet::new()
+    }
+}
+
+impl Node {
+    pub(super) fn take_in(&mut self, entry: &Entry) {
+        match &entry.event {
+            Event::Placed { place, .. } => self.place = place.clone(),
+            Event::Seen { makeup, .. } => self.seen(makeup),
+            Event::Silent { since, .. } => self.silent_since = Some(*since),
+            Event::Heard { .. } => self.silent_since = None,
+            Event::Found { record, changes, .. } => self.found(record, changes),
+            Event::Resynced { record, open, .. } => {
+                self.record = Some(record.clone());
+                self.findings = open.iter().map(|it| (it.id, it.clone())).collect();
+            }
+            Event::CordonSeen { cordon, .. } => {
+                if matches!(cordon, Cordon::None | Cordon::Unknown) {
+                    self.drained = false;
+                }
+                self.cordon = cordon.clone();
+            }
+            Event::Answered { generation, answer, .. } => {
+                self.answered(*generation, answer, entry.at);
+            }
+            Event::Moved { to, why, .. } => self.moved(*to, why, entry.at),
+            Event::Withdrawn { generation, why, .. } => self.withdrawn(*generation, why, entry.at),
+            Event::HeldBack { why, .. } => self.held_back = Some(why.clone()),
+            _ => {}
+        }
+    }
+
+    fn seen(&mut self, makeup: &Makeup) {
+        let before = self.makeup.as_ref().map(|it| it.boot.as_str());
+        if before.is_some_and(|boot| boot != makeup.boot) {
+            // What was proven in another boot is proven no more.
+            self.proven.clear();
+        }
+        self.makeup = Some(makeup.clone());
+    }
+
+    fn found(&mut self, record: &Record, changes: &[Change]) {
+        if self.has(record) {
+            return;
+        }
+        self.record = Some(record.clone());
+        for finding in changes.iter().map(Change::finding) {
+            if finding.is_open() {
+                self.findings.insert(finding.id, finding.clone());
+            } else {
+                self.findings.remove(&finding.id);
+            }
+        }
+    }
+
+    /// Whether the record was taken in already.
+    pub fn has(&self, record: &Record) -> bool {
+        let last = self.record.as_ref().filter(|it| it.journal == record.journal);
+        last.is_some_and(|last| record.number <= last.number)
+    }
+
+    fn moved(&mut self, to: Standing, why: &Why, at: Timestamp) {
+        match to {
+            Standing::Quarantined => {
+                if !self.counts_as_out() {
+                    self.quarantines.push(at);
+                }
+                self.proven.clear();
+            }
+            Standing::InRepair => {
+                self.mended = false;
+                self.proven.clear();
+            }
+            Standing::InService => {
+                self.repairs.clear();
+                self.approved = false;
+            }
+            _ => {}
+        }
+        self.standing = to;
+        self.since = at;
+        self.why = why.clone();
+        self.held_back = None;
+        self.failures = 0;
+        self.failed = None;
+    }
+
+    pub(super) fn ordered(&mut self, order: &Order) {
+        self.generation = order.generation;
+        self.order = Some(Pending { order: order.clone(), accepted: false });
+    }
+
+    fn answered(&mut self, generation: u64, answer: &Answer, at: Timestamp) {
+        let Some(pending) = self.order.as_mut() else { return };
+        if pending.order.generation != generation {
+            return;
+        }
+        if *answer == Answer::Accepted {
+            pending.accepted = true;
+            return;
+        }
+        let what = pending.order.what.clone();
+        self.order = None;
+        match (answer, &what) {
+            (Answer::Done { evidence }, _) => {
+                self.failures = 0;
+                self.failed = None;
+                self.done(what, evidence, at);
+            }
+            (Answer::Failed { why }, OrderKind::Verify { rung }) => {
+                let proof = Proof { at, passed: false, evidence: why.clone() };
+                self.proven.insert(*rung, proof);
+            }
+            (Answer::Failed { why } | Answer::Refused { why }, _) => self.fail(why, at),
+            (Answer::Accepted, _) => {}
+        }
+    }
+
+    fn done(&mut self, what: OrderKind, evidence: &str, at: Timestamp) {
+        match what {
+            OrderKind::Cordon => {
+                self.cordon = Cordon::Ours;
+                self.drained = false;
+            }
+            OrderKind::Drain { .. } => self.drained = true,
+            OrderKind::Uncordon => {
+                self.cordon = Cordon::None;
+                self.drained = false;
+            }
+            OrderKind::Verify { rung } => {
+                let proof = Proof { at, passed: true, evidence: evidence.to_owned() };
+                self.proven.insert(rung, proof);
+            }
+            OrderKind::ResetGpu { .. } | OrderKind::Reboot | OrderKind::RestartService { .. } => {
+                self.mend(Repair::Ordered(what));
+            }
+        }
+    }
+
+    fn mend(&mut self, repair: Repair) {
+        self.proven.clear();
+        self.approved = false;
+        self.mended = true;
+        self.repairs.push(repair);
+    }
+
+    fn withdrawn(&mut self, generation: u64, why: &str, at: Timestamp) {
+        if self.order.as_ref().is_some_and(|it| it.order.generation == generation) {
+            self.order = None;
+            self.fail(why, at);
+        }
+    }
+
+    fn fail(&mut self, why: &str, at: Timestamp) {
+        self.failures = self.failures.saturating_add(1);
+        self.failed = Some((at, why.to_owned()));
+    }
+
+    fn asked(&mut self, what: &Ask, entry: &Entry) {
+        match what {
+            Ask::Hold { reason, .. } => {
+                self.hold = Some(Hold { by: entry.by.clone(), reason: reason.clone() });
+            }
+            Ask::Release { .. } => self.hold = None,
+            Ask::Approve { .. } => self.approved = true,
+            Ask::Repaired { what, .. } => self.mend(Repair::ByHand(what.clone())),
+            Ask::Verify { rung, .. } => {
+                self.proven.remove(rung);
+            }
+            Ask::Freeze { .. } | Ask::Thaw { .. } => {}
+        }
+    }
+
+    /// When it must be looked at though nothing happens: the earliest of all that waits for time.
+    fn next_look(&self, policy: &Policy) -> Option<Timestamp> {
+        let pool = policy.of(&self.place.pool);
+        let lease = self.order.as_ref().map(|it| it.order.lease_until);
+        let doubted = self.standing == Standing::Suspect;
+        let silent = self.silent_since.filter(|_| doubted).map(|at| later(at, pool.silent_s));
+        let suspect = doubted.then(|| later(self.since, pool.suspect_s));
+        let settled =
+            (self.standing == Standing::Verifying).then(|| later(self.since, pool.settle_s));
+        let retry =
+            self.failed.as_ref().map(|(at, _)| later(*at, pool.retry_s_after(self.failures)));
+        [lease, silent, suspect, settled, retry].into_iter().flatten().min()
+    }
+}
+
+impl Node {
+    /// What it shows that other nodes of its rack or switch may show too, and since when.
+    pub fn symptoms(&self) -> BTreeMap<Symptom, Timestamp> {
+        let mut shown = BTreeMap::new();
+        if let Some(since) = self.silent_since {
+            shown.insert(Symptom::Silence, since);
+        }
+        for finding in self.findings.values().filter(|it| it.kind == FindingKind::Fault) {
+            if let Some(symptom) = Symptom::of(&finding.code) {
+                let at = shown.entry(symptom).or_insert(finding.first_seen);
+                *at = (*at).max(finding.first_seen);
+            }
+        }
+        shown
+    }
+}
+
+/// What several nodes can have from one cause outside of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Symptom {
+    /// Nothing is heard of them.
+    Silence,
+    /// Their network adapters complain.
+    Network,
+    /// Their links or the fabric complain.
+    Fabric,
+    /// They are hot, or short of power.
+    PowerOrCooling,
+}
+
+impl Symptom {
+    /// The symptom that a finding is, by its code.
+    pub fn of(code: &str) -> Option<Self> {
+        let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| code.starts_with(prefix));
+        if starts(&["nic.", "host.nfs"]) {
+            Some(Self::Network)
+        } else if starts(&["link.", "switch.", "gpu.nvlink", "gpu.fabric"]) {
+            Some(Self::Fabric)
+        } else if starts(&["gpu.slowdown-", "gpu.temperature-margin"]) {
+            Some(Self::PowerOrCooling)
+        } else {
+            None
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Silence => "silence",
+            Self::Network => "faults of the network",
+            Self::Fabric => "faults of NVLink or the fabric",
+            Self::PowerOrCooling => "heat or want of power",
+        }
+    }
+}
+
+impl Event {
+    /// The node that it is about.
+    pub fn node(&self) -> Option<&NodeId> {
+        match self {
+            Self::Enrolled { node, .. }
+            | Self::Placed { node, .. }
+            | Self::Retired { node, .. }
+            | Self::Seen { node, .. }
+            | Self::Silent { node, .. }
+            | Self::Heard { node }
+            | Self::Found { node, .. }
+            | Self::Resynced { node, .. }
+            | Self::CordonSeen { node, .. }
+            | Self::Answered { node, .. }
+            | Self::Moved { node, .. }
+            | Self::Withdrawn { node, .. }
+            | Self::HeldBack { node, .. } => Some(node),
+            Self::Ordered { order } => Some(&order.node),
+            Self::Asked { .. }
+            | Self::PolicySet { .. }
+            | Self::TimePassed
+            | Self::Blamed { .. }
+            | Self::Absolved { .. } => None,
+        }
+    }
+}
+
+/// So many seconds after.
+pub(crate) fn later(at: Timestamp, seconds: u32) -> Timestamp {
+    at.checked_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(Timestamp::MAX)
+}

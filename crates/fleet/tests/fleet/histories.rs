@@ -1,0 +1,47 @@
+//! Generated histories: whatever happens, in whatever order, the promises hold.
+
+use farrier_fleet::health::{Action, Severity};
+use proptest::prelude::*;
+
+use crate::world::{Act, NODES, World};
+
+fn act() -> impl Strategy<Value = Act> {
+    let who = 0..NODES;
+    let severity =
+        prop_oneof![Just(Severity::Warning), Just(Severity::Critical), Just(Severity::Fatal)];
+    let action = prop_oneof![
+        Just(Action::Investigate),
+        Just(Action::ResetGpu),
+        Just(Action::RebootNode),
+        Just(Action::DrainAndReplace)
+    ];
+    prop_oneof![
+        2 => who.clone().prop_map(Act::Boot),
+        6 => (who.clone(), 0..3_u64, severity, action, 0..3_usize).prop_map(|(a, b, c, d, e)| Act::Fault(a, b, c, d, e)),
+        4 => (who.clone(), 0..3_u64).prop_map(|(a, b)| Act::Clear(a, b)),
+        2 => who.clone().prop_map(Act::Silent),
+        2 => who.clone().prop_map(Act::Heard),
+        1 => who.clone().prop_map(Act::Theirs),
+        1 => who.clone().prop_map(Act::TheirsGone),
+        30 => (who.clone(), prop::bool::weighted(0.8)).prop_map(|(a, b)| Act::Answer(a, b)),
+        1 => who.clone().prop_map(Act::Hold),
+        1 => who.clone().prop_map(Act::Release),
+        1 => who.clone().prop_map(Act::Repaired),
+        1 => who.clone().prop_map(Act::Retire),
+        1 => who.prop_map(Act::Enrol),
+        6 => (1..2000_u32).prop_map(Act::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_promises_hold(acts in prop::collection::vec(act(), 1..250)) {
+        let mut world = World::new();
+        for act in &acts {
+            world.act(act);
+        }
+        world.replay();
+    }
+}

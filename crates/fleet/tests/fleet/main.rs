@@ -1,0 +1,7 @@
+//! The fleet's brain: what happens to nodes, decided by rules and held to promises.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod histories;
+mod quarantine;
+mod world;

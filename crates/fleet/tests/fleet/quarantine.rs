@@ -1,0 +1,248 @@
+//! The ways out of service and back, told as stories.
+
+use farrier_fleet::fleet::event::{Ask, Cordon, Record};
+use farrier_fleet::fleet::identity::{Actor, DomainKind};
+use farrier_fleet::fleet::policy::{Autonomy, Breaker};
+use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
+use farrier_fleet::health::{Action, Severity};
+
+use crate::world::{Act, World, node};
+
+/// All nodes in service, with room for faults.
+fn fleet() -> World {
+    let mut world = World::new();
+    world.everybody_answers();
+    let roomy = [DomainKind::Fleet, DomainKind::Pool]
+        .map(|kind| (kind, Breaker { share: 0.5, nodes: None }));
+    let policy = Policy { breakers: roomy.into(), ..Policy::default() };
+    world.set_policy(policy);
+    assert!(world.state.nodes.values().all(|it| it.standing == Standing::InService));
+    world
+}
+
+fn fatal(index: usize, action: Action) -> Act {
+    Act::Fault(index, 1, Severity::Fatal, action, 0)
+}
+
+fn order(world: &World, id: &NodeId) -> Option<OrderKind> {
+    world.state.nodes[id].order.as_ref().map(|it| it.order.what.clone())
+}
+
+fn standing(world: &World, id: &NodeId) -> Standing {
+    world.state.nodes[id].standing
+}
+
+#[test]
+fn a_broken_gpu_is_reset_and_its_node_proven_before_it_comes_back() {
+    let mut world = fleet();
+    let id = node(3);
+    world.act(&fatal(3, Action::ResetGpu));
+    assert_eq!(standing(&world, &id), Standing::Quarantined);
+    let mut seen = Vec::new();
+    while let Some(what) = order(&world, &id) {
+        if what.is_repair() {
+            world.act(&Act::Clear(3, 1));
+        }
+        seen.push(what);
+        world.act(&Act::Answer(3, true));
+    }
+    let gpu = farrier_fleet::health::GpuUuid("GPU-1".to_owned());
+    assert_eq!(
+        seen,
+        [
+            OrderKind::Cordon,
+            OrderKind::Drain { wait_s: 14_400 },
+            OrderKind::ResetGpu { gpu },
+            OrderKind::Verify { rung: Rung::V0 },
+            OrderKind::Verify { rung: Rung::V1 },
+            OrderKind::Uncordon,
+        ]
+    );
+    assert_eq!(standing(&world, &id), Standing::InService);
+    world.replay();
+}
+
+#[test]
+fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
+    let mut world = fleet();
+    let id = node(0);
+    world.act(&fatal(0, Action::ResetGpu));
+    let mut repairs = Vec::new();
+    for _ in 0..40 {
+        match order(&world, &id) {
+            Some(what) => {
+                repairs.extend(what.is_repair().then_some(what));
+                world.act(&Act::Answer(0, true));
+            }
+            None => world.act(&Act::Wait(200)),
+        }
+    }
+    assert_eq!(repairs.len(), 2, "a reset, then a reboot: {repairs:?}");
+    assert_eq!(repairs[1], OrderKind::Reboot);
+    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    assert!(why.text.contains("did not help"), "{why:?}");
+    world.act(&Act::Repaired(0));
+    world.act(&Act::Clear(0, 1));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+}
+
+#[test]
+fn the_breaker_keeps_the_rest_in_service_and_says_so() {
+    let mut world = fleet();
+    world.set_policy(Policy::default()); // A tenth of the fleet: one node.
+    world.act(&fatal(0, Action::RebootNode));
+    world.act(&fatal(1, Action::RebootNode));
+    assert_eq!(standing(&world, &node(0)), Standing::Quarantined);
+    assert_eq!(standing(&world, &node(1)), Standing::Suspect);
+    let why = world.state.nodes[&node(1)].held_back.clone().unwrap();
+    assert_eq!(why.text, "1 of 12 nodes of the fleet are out of service, and 1 may be");
+    world.act(&Act::Clear(0, 1));
+    world.everybody_answers();
+    world.act(&Act::Wait(1000));
+    assert_eq!(standing(&world, &node(1)), Standing::Quarantined, "there is room now");
+}
+
+#[test]
+fn another_tools_cordon_is_left_alone() {
+    let mut world = fleet();
+    let id = node(5);
+    world.act(&Act::Theirs(5));
+    assert_eq!(standing(&world, &id), Standing::Held);
+    world.act(&fatal(5, Action::ResetGpu));
+    world.act(&Act::Clear(5, 1));
+    world.act(&Act::Wait(5000));
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::Held, None));
+    world.act(&Act::TheirsGone(5));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+    assert_eq!(world.state.nodes[&id].cordon, Cordon::None);
+}
+
+#[test]
+fn a_rack_is_blamed_and_its_nodes_stay() {
+    let mut world = fleet();
+    for index in 0..4 {
+        world.act(&Act::Fault(index, 1, Severity::Critical, Action::Investigate, 1));
+    }
+    let blamed: Vec<String> = world.state.blamed.keys().map(ToString::to_string).collect();
+    assert_eq!(blamed, ["rack r0"], "all of the rack, and not all behind the leaf switch");
+    assert_eq!(standing(&world, &node(3)), Standing::Suspect);
+    let why = world.state.nodes[&node(3)].held_back.clone().unwrap();
+    assert!(
+        why.text.contains("is to blame for faults of the network, and not the node"),
+        "{why:?}"
+    );
+    for index in 0..4 {
+        world.act(&Act::Clear(index, 1));
+    }
+    assert!(world.state.blamed.is_empty());
+    assert_eq!(standing(&world, &node(3)), Standing::InService);
+}
+
+#[test]
+fn a_node_that_fails_again_and_again_waits_for_a_person() {
+    let mut world = fleet();
+    let id = node(2);
+    for _ in 0..5 {
+        world.act(&fatal(2, Action::RebootNode));
+        world.answer_until(&id, OrderKind::is_repair);
+        world.act(&Act::Clear(2, 1));
+        world.everybody_answers();
+    }
+    world.act(&fatal(2, Action::RebootNode));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InRepair);
+    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    assert!(
+        why.text.contains("out of service 5 times in 28 days") || why.text.contains("6 times"),
+        "{why:?}"
+    );
+}
+
+#[test]
+fn a_reboot_waits_for_approval_and_for_the_thaw() {
+    let mut world = fleet();
+    let mut policy = world.state.policy.clone();
+    policy.pools_default.approve_reboot = true;
+    world.set_policy(policy);
+    let id = node(4);
+    world.act(&fatal(4, Action::RebootNode));
+    world.everybody_answers();
+    assert_eq!(
+        world.state.nodes[&id].held_back.clone().unwrap().text,
+        "a reboot waits for approval"
+    );
+    let until = world.now + jiff::SignedDuration::from_hours(1);
+    let freeze = Ask::Freeze { domain: Domain::Fleet, until, reason: "launch".to_owned() };
+    world.ask(freeze);
+    world.ask(Ask::Approve { node: id.clone() });
+    assert_eq!(
+        world.state.nodes[&id].held_back.clone().unwrap().text,
+        "the fleet is frozen by ann: launch"
+    );
+    world.ask(Ask::Thaw { domain: Domain::Fleet });
+    assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
+}
+
+#[test]
+fn a_pool_that_only_observes_gets_no_orders() {
+    let mut world = fleet();
+    let mut policy = world.state.policy.clone();
+    policy.pools_default.autonomy = Autonomy::Observe;
+    world.set_policy(policy);
+    world.act(&fatal(6, Action::RebootNode));
+    assert_eq!((standing(&world, &node(6)), order(&world, &node(6))), (Standing::Suspect, None));
+    let why = world.state.nodes[&node(6)].held_back.clone().unwrap();
+    assert!(why.text.contains("the pool only observes"), "{why:?}");
+}
+
+#[test]
+fn a_silent_node_is_doubted_and_then_taken_out() {
+    let mut world = fleet();
+    world.act(&Act::Silent(7));
+    assert_eq!(standing(&world, &node(7)), Standing::Suspect);
+    world.act(&Act::Wait(301));
+    assert_eq!(standing(&world, &node(7)), Standing::Quarantined);
+    world.act(&Act::Heard(7));
+    assert_eq!(standing(&world, &node(7)), Standing::Verifying, "what was silent is proven first");
+}
+
+#[test]
+fn an_answer_to_an_order_that_is_not_waited_for_changes_nothing() {
+    let mut world = fleet();
+    let id = node(8);
+    world.act(&fatal(8, Action::RebootNode));
+    let generation = world.state.nodes[&id].generation;
+    let before = world.state.nodes[&id].clone();
+    let answer = Answer::Done { evidence: "old".to_owned() };
+    let late = Event::Answered { node: id.clone(), generation: generation - 1, answer };
+    world.batch(vec![(Actor::Node(id.clone()), late)]);
+    assert_eq!(world.state.nodes[&id], before);
+}
+
+#[test]
+fn a_record_that_comes_again_is_not_taken_in_twice() {
+    let mut world = fleet();
+    let id = node(9);
+    world.act(&Act::Fault(9, 1, Severity::Warning, Action::Investigate, 0));
+    let twice =
+        world.log.iter().rfind(|it| matches!(it.event, Event::Found { .. })).unwrap().clone();
+    world.act(&Act::Clear(9, 1));
+    let before = world.state.nodes[&id].clone();
+    world.batch(vec![(twice.by, twice.event)]);
+    assert_eq!(world.state.nodes[&id], before, "what was cleared stays so");
+}
+
+#[test]
+fn a_new_journal_tells_everything_anew() {
+    let mut world = fleet();
+    let id = node(9);
+    world.act(&fatal(9, Action::ResetGpu));
+    let record = Record { journal: "second".to_owned(), number: 1 };
+    let open = Event::Resynced { node: id.clone(), record: record.clone(), open: Vec::new() };
+    world.batch(vec![(Actor::Node(id.clone()), open)]);
+    assert!(world.state.nodes[&id].findings.is_empty());
+    assert!(world.state.nodes[&id].has(&record));
+    assert_eq!(standing(&world, &id), Standing::Verifying, "proven first");
+}

@@ -1,0 +1,357 @@
+//! A server without a disk, and what may happen to its fleet. Every decision is held against the promises.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{
+    Answer, Decision, Domain, Entry, Event, FleetState, NodeId, OrderKind, Place, Policy, Standing,
+    decide,
+};
+use farrier_fleet::health::finding::{ActionBy, Cleared};
+use farrier_fleet::health::{Action, Change, Finding, FindingKind, GpuUuid, Severity, Subject};
+use jiff::{SignedDuration, Timestamp};
+
+pub(crate) const NODES: usize = 12;
+
+pub(crate) fn node(place: usize) -> NodeId {
+    format!("n{place:02}").parse().unwrap()
+}
+
+pub(crate) fn place(index: usize) -> Place {
+    let mut place =
+        Place::in_pool(if index.is_multiple_of(2) { "train" } else { "serve" }.parse().unwrap());
+    place.rack = Some(format!("r{}", index / 4).parse().unwrap());
+    place.leaf = Some(format!("l{}", index / 6).parse().unwrap());
+    place
+}
+
+pub(crate) fn start() -> Timestamp {
+    "2026-11-15T00:00:00Z".parse().unwrap()
+}
+
+pub(crate) fn finding(
+    id: u64,
+    severity: Severity,
+    action: Action,
+    code: &str,
+    at: Timestamp,
+) -> Finding {
+    Finding {
+        id,
+        code: code.to_owned(),
+        detail: String::new(),
+        subject: Subject::Gpu(GpuUuid(format!("GPU-{id}"))),
+        kind: FindingKind::Fault,
+        severity,
+        text: "it is broken".to_owned(),
+        action,
+        remedy: None,
+        rule_action: action,
+        action_by: ActionBy::Rule,
+        evidence: Vec::new(),
+        first_seen: at,
+        last_seen: at,
+        count: 1,
+        clears: "it is mended".to_owned(),
+        cleared: None,
+    }
+}
+
+/// What the outside world may do.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    Boot(usize),
+    Fault(usize, u64, Severity, Action, usize),
+    Clear(usize, u64),
+    Silent(usize),
+    Heard(usize),
+    Theirs(usize),
+    TheirsGone(usize),
+    Answer(usize, bool),
+    Hold(usize),
+    Release(usize),
+    Repaired(usize),
+    Retire(usize),
+    Enrol(usize),
+    Wait(u32),
+}
+
+/// A server without a disk: it keeps the log in memory and checks every decision.
+pub(crate) struct World {
+    pub(crate) state: FleetState,
+    pub(crate) log: Vec<Entry>,
+    pub(crate) now: Timestamp,
+    boots: BTreeMap<NodeId, u64>,
+    generations: BTreeMap<NodeId, u64>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let mut world = Self {
+            state: FleetState::default(),
+            log: Vec::new(),
+            now: start(),
+            boots: BTreeMap::new(),
+            generations: BTreeMap::new(),
+        };
+        world
+            .batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(Policy::default()) })]);
+        for index in 0..NODES {
+            world.act(&Act::Enrol(index));
+            world.act(&Act::Boot(index));
+        }
+        world
+    }
+
+    /// Takes inputs in, decides, checks, and takes the decisions in.
+    pub(crate) fn batch(&mut self, inputs: Vec<(Actor, Event)>) {
+        let batch = self.state.seq + 1;
+        let mut dirty = BTreeSet::new();
+        for (by, event) in inputs {
+            dirty.extend(self.append(batch, by, event));
+        }
+        let Decision { events, .. } = decide(&self.state, &dirty, self.now);
+        assert!(
+            events.len() <= 16 * dirty.len().max(1),
+            "a decision that does not end: {events:#?}"
+        );
+        for event in events {
+            self.check(&event);
+            self.append(batch, Actor::Server, event);
+        }
+        let again = decide(&self.state, &dirty, self.now);
+        assert_eq!(again.events, [], "what was decided is decided again");
+    }
+
+    fn append(&mut self, batch: u64, by: Actor, event: Event) -> BTreeSet<NodeId> {
+        let entry = Entry { seq: self.state.seq + 1, batch, at: self.now, by, event };
+        let dirty = self.state.apply(&entry);
+        self.log.push(entry);
+        dirty
+    }
+
+    /// The promises, at the moment of a decision.
+    fn check(&mut self, event: &Event) {
+        match event {
+            Event::Moved { node, to, .. } => {
+                let before = &self.state.nodes[node];
+                if *to == Standing::InService {
+                    assert!(
+                        before.makeup.is_some(),
+                        "{node} is in service, and nobody knows what it is"
+                    );
+                    assert!(before.silent_since.is_none(), "{node} is silent and in service");
+                    let serious = |it: &Finding| it.severity >= Severity::Critical;
+                    assert!(
+                        !before.findings.values().any(serious),
+                        "{node} is broken and in service"
+                    );
+                    let out = !before.standing.in_service();
+                    let proven = before.proven.values().filter(|proof| proof.passed).count();
+                    assert!(!out || proven == 2, "{node} comes back unproven");
+                }
+                if before.standing.in_service() && *to == Standing::Quarantined {
+                    for domain in before.place.domains() {
+                        self.check_breaker(&domain);
+                    }
+                }
+            }
+            Event::Ordered { order } => {
+                let node = &self.state.nodes[&order.node];
+                assert!(node.order.is_none(), "two orders at once on {}", order.node);
+                let last = self.generations.insert(order.node.clone(), order.generation);
+                assert!(last.is_none_or(|last| last < order.generation), "a generation went back");
+                let theirs = matches!(node.cordon, Cordon::Theirs { .. });
+                assert!(
+                    !(theirs && order.what == OrderKind::Uncordon),
+                    "another's cordon is removed"
+                );
+                let fit = matches!(node.standing, Standing::InService | Standing::Suspect);
+                assert!(!fit, "{:?} ordered on a node that works", order.what);
+                assert!(
+                    !order.what.is_repair() || node.drained,
+                    "{:?} where work may run",
+                    order.what
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn check_breaker(&self, domain: &Domain) {
+        let Some(breaker) = self.state.policy.breakers.get(&domain.kind()) else { return };
+        let tally = self.state.tallies[domain];
+        assert!(tally.out < breaker.limit(tally.members), "{domain}: {tally:?}");
+    }
+
+    pub(crate) fn act(&mut self, act: &Act) {
+        let mut inputs = Vec::new();
+        let mut push = |by, event| inputs.push((by, event));
+        match *act {
+            Act::Boot(index) => {
+                let id = node(index);
+                let boot = self.boots.entry(id.clone()).and_modify(|it| *it += 1).or_default();
+                let makeup = Makeup {
+                    boot: format!("boot-{boot}"),
+                    gpus: Some(Vec::new()),
+                    ..Makeup::default()
+                };
+                push(Actor::Node(id.clone()), Event::Seen { node: id, makeup });
+            }
+            Act::Fault(index, number, severity, action, code) => {
+                let code = ["gpu.xid", "nic.down", "gpu.slowdown-thermal"][code];
+                let finding = finding(number, severity, action, code, self.now);
+                let id = node(index);
+                push(Actor::Node(id.clone()), self.found(&id, Change::Opened(finding)));
+            }
+            Act::Clear(index, number) => {
+                let id = node(index);
+                let Some(mut found) =
+                    self.state.nodes.get(&id).and_then(|it| it.findings.get(&number)).cloned()
+                else {
+                    return;
+                };
+                found.cleared = Some(Cleared { at: self.now, why: "mended".to_owned() });
+                push(Actor::Node(id.clone()), self.found(&id, Change::Cleared(found)));
+            }
+            Act::Silent(index) => {
+                push(Actor::Server, Event::Silent { node: node(index), since: self.now });
+            }
+            Act::Heard(index) => push(Actor::Server, Event::Heard { node: node(index) }),
+            Act::Theirs(index) => {
+                let cordon =
+                    Cordon::Theirs { owner: "slurm admin".to_owned(), reason: "cable".to_owned() };
+                push(Actor::Server, Event::CordonSeen { node: node(index), cordon });
+            }
+            Act::TheirsGone(index) => {
+                let theirs = matches!(
+                    self.state.nodes.get(&node(index)).map(|it| &it.cordon),
+                    Some(Cordon::Theirs { .. })
+                );
+                if theirs {
+                    push(
+                        Actor::Server,
+                        Event::CordonSeen { node: node(index), cordon: Cordon::None },
+                    );
+                }
+            }
+            Act::Answer(index, well) => {
+                let id = node(index);
+                let Some(pending) = self.state.nodes.get(&id).and_then(|it| it.order.clone())
+                else {
+                    return;
+                };
+                let answer = if well {
+                    Answer::Done { evidence: "seen".to_owned() }
+                } else {
+                    Answer::Failed { why: "no".to_owned() }
+                };
+                let generation = pending.order.generation;
+                push(Actor::Node(id.clone()), Event::Answered { node: id, generation, answer });
+            }
+            Act::Hold(index) => {
+                let what = Ask::Hold { node: node(index), reason: "look".to_owned() };
+                push(Actor::Person("ann".to_owned()), Event::Asked { what });
+            }
+            Act::Release(index) => {
+                push(
+                    Actor::Person("ann".to_owned()),
+                    Event::Asked { what: Ask::Release { node: node(index) } },
+                );
+            }
+            Act::Repaired(index) => {
+                let what = Ask::Repaired { node: node(index), what: "new board".to_owned() };
+                push(Actor::Person("ann".to_owned()), Event::Asked { what });
+            }
+            Act::Retire(index) => {
+                push(
+                    Actor::Person("ann".to_owned()),
+                    Event::Retired { node: node(index), why: "old".to_owned() },
+                );
+            }
+            Act::Enrol(index) => {
+                push(Actor::Server, Event::Enrolled { node: node(index), place: place(index) });
+            }
+            Act::Wait(seconds) => {
+                self.now += SignedDuration::from_secs(i64::from(seconds));
+                push(Actor::Server, Event::TimePassed);
+            }
+        }
+        self.batch(inputs);
+    }
+
+    /// A change of a finding, as the next record of the node's journal.
+    fn found(&self, id: &NodeId, change: Change) -> Event {
+        let last =
+            self.state.nodes.get(id).and_then(|it| it.record.as_ref()).map_or(0, |it| it.number);
+        let record = Record { journal: "first".to_owned(), number: last + 1 };
+        Event::Found { node: id.clone(), record, changes: vec![change] }
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(policy) })]);
+    }
+
+    pub(crate) fn ask(&mut self, what: Ask) {
+        self.batch(vec![(Actor::Person("ann".to_owned()), Event::Asked { what })]);
+    }
+
+    /// Every order is done at once, until there is none.
+    pub(crate) fn everybody_answers(&mut self) {
+        for _ in 0..20 {
+            for index in 0..NODES {
+                self.act(&Act::Answer(index, true));
+            }
+        }
+    }
+
+    /// Orders of a node are done until one is of the kind; that one is done too.
+    pub(crate) fn answer_until(&mut self, id: &NodeId, last: impl Fn(&OrderKind) -> bool) {
+        let index = (0..NODES).find(|index| node(*index) == *id).unwrap();
+        while let Some(pending) = self.state.nodes[id].order.clone() {
+            self.act(&Act::Answer(index, true));
+            if last(&pending.order.what) {
+                break;
+            }
+        }
+    }
+
+    /// The log again, from the start: the same state, and at each batch the same decisions.
+    pub(crate) fn replay(&self) {
+        let mut state = FleetState::default();
+        let mut at = 0;
+        while at < self.log.len() {
+            let batch = self.log[at].batch;
+            let entries: Vec<Entry> =
+                self.log[at..].iter().take_while(|it| it.batch == batch).cloned().collect();
+            at += entries.len();
+            let decided = |it: &&Entry| {
+                matches!(
+                    it.event,
+                    Event::Moved { .. }
+                        | Event::Ordered { .. }
+                        | Event::Withdrawn { .. }
+                        | Event::HeldBack { .. }
+                        | Event::Blamed { .. }
+                        | Event::Absolved { .. }
+                )
+            };
+            let mut dirty = BTreeSet::new();
+            for entry in entries.iter().filter(|it| !decided(it)) {
+                let bytes = entry.encode();
+                let read = Entry::decode(&bytes).unwrap();
+                assert_eq!(read.encode(), bytes);
+                dirty.extend(state.apply(&read));
+            }
+            let expected: Vec<Event> =
+                entries.iter().filter(decided).map(|it| it.event.clone()).collect();
+            assert_eq!(decide(&state, &dirty, entries[0].at).events, expected);
+            for entry in entries.iter().filter(decided) {
+                state.apply(entry);
+            }
+        }
+        let bytes = |state: &FleetState| serde_json::to_vec(state).unwrap();
+        assert_eq!(bytes(&state), bytes(&self.state));
+    }
+}

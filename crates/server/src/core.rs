@@ -1,0 +1,100 @@
+//! The single writer: takes inputs in, decides, and has both on disk before it answers.
+
+use std::collections::BTreeSet;
+
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
+use jiff::Timestamp;
+
+use crate::log::{Head, Log, LogError, Snapshot};
+
+/// Entries folded at once on start.
+const PAGE: usize = 8192;
+
+/// The fleet's state with the log behind it.
+pub struct Core {
+    state: FleetState,
+    head: Head,
+    log: Box<dyn Log + Send>,
+}
+
+/// What a commit brought.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// What is in the log now: the inputs, then what was decided.
+    pub entries: Vec<Entry>,
+    /// What waits, and for what.
+    pub report: Report,
+}
+
+impl Core {
+    /// Takes the log over and folds it, from the newest state that was kept.
+    pub fn open(mut log: Box<dyn Log + Send>) -> Result<Self, LogError> {
+        let epoch = log.take_over()?;
+        let mut state = log.newest()?.map(|it| it.state).unwrap_or_default();
+        loop {
+            let page = log.read(state.seq, PAGE)?;
+            if page.is_empty() {
+                break;
+            }
+            for stored in page {
+                state.apply(&stored.entry()?);
+            }
+        }
+        let head = Head { epoch, ..log.head()? };
+        Ok(Self { state, head, log })
+    }
+
+    /// The state, as of the last commit.
+    pub fn state(&self) -> &FleetState {
+        &self.state
+    }
+
+    /// The end of the log.
+    pub fn head(&self) -> Head {
+        self.head
+    }
+
+    /// Takes one batch in and decides on it; both are durable when this returns.
+    ///
+    /// After an error the state here is ahead of the log: the core must be opened anew.
+    pub fn commit(
+        &mut self,
+        inputs: Vec<(Actor, Event)>,
+        now: Timestamp,
+    ) -> Result<Committed, LogError> {
+        // The wall clock may be set back; the log's time is not.
+        let at = now.max(self.state.at);
+        let batch = self.state.seq + 1;
+        let mut entries = Vec::with_capacity(inputs.len());
+        let mut dirty = BTreeSet::new();
+        for (by, event) in inputs {
+            dirty.extend(self.take_in(&mut entries, batch, at, by, event));
+        }
+        let Decision { events, report } = decide(&self.state, &dirty, at);
+        for event in events {
+            self.take_in(&mut entries, batch, at, Actor::Server, event);
+        }
+        self.head = self.log.append(&self.head, &entries)?;
+        Ok(Committed { entries, report })
+    }
+
+    /// Keeps the state, so that the next start folds only what comes after it.
+    pub fn keep(&mut self) -> Result<(), LogError> {
+        self.log.keep(&Snapshot { state: self.state.clone(), hash: self.head.hash })
+    }
+
+    fn take_in(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        batch: u64,
+        at: Timestamp,
+        by: Actor,
+        event: Event,
+    ) -> BTreeSet<farrier_fleet::fleet::NodeId> {
+        let entry = Entry { seq: self.state.seq + 1, batch, at, by, event };
+        let dirty = self.state.apply(&entry);
+        entries.push(entry);
+        dirty
+    }
+}

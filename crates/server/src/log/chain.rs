@@ -1,0 +1,40 @@
+//! What binds an entry to all before it.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// A hash over an entry and everything before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// Before the first entry.
+    pub fn genesis() -> Self {
+        Self(Sha256::digest(b"farrier log, version 1").into())
+    }
+
+    /// After the entry at `seq` with these bytes.
+    #[must_use]
+    pub fn then(&self, seq: u64, bytes: &[u8]) -> Self {
+        let hasher = Sha256::new().chain_update(self.0).chain_update(seq.to_be_bytes());
+        Self(hasher.chain_update(bytes).finalize().into())
+    }
+
+    /// Over bytes that stand alone.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}

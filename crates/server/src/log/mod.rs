@@ -1,0 +1,130 @@
+//! The log: entries in order, each bound to all before it by a hash, durable when `append` returns.
+
+mod chain;
+pub mod sqlite;
+mod verify;
+
+use std::path::PathBuf;
+
+use farrier_fleet::fleet::event::DecodeError;
+use farrier_fleet::fleet::{Entry, FleetState};
+
+pub use chain::Hash;
+pub use verify::{Flaw, verify};
+
+/// The end of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The last entry's place; 0 where there is none.
+    pub seq: u64,
+    /// The hash over everything up to it.
+    pub hash: Hash,
+    /// Who may write: a writer of an older epoch is refused.
+    pub epoch: u64,
+}
+
+/// An entry as the log keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its place.
+    pub seq: u64,
+    /// Its bytes, as [`Entry::encode`] made them.
+    pub bytes: Vec<u8>,
+    /// The hash over it and everything before.
+    pub hash: Hash,
+}
+
+impl Stored {
+    /// The entry.
+    pub fn entry(&self) -> Result<Entry, LogError> {
+        Entry::decode(&self.bytes).map_err(|err| LogError::Entry { seq: self.seq, err })
+    }
+}
+
+/// A state that was kept so that not everything must be folded again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// The state.
+    pub state: FleetState,
+    /// The hash at its last entry.
+    pub hash: Hash,
+}
+
+/// Where entries are kept. One writer at a time, told apart by epochs.
+pub trait Log {
+    /// The end of it.
+    fn head(&self) -> Result<Head, LogError>;
+
+    /// Becomes the writer: the epoch from here on, higher than all before.
+    fn take_over(&mut self) -> Result<u64, LogError>;
+
+    /// Appends entries that follow on `head`, all or none. They are durable when this returns.
+    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Head, LogError>;
+
+    /// Up to `most` entries after `seq`, in order.
+    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError>;
+
+    /// Keeps a state. Older ones may go.
+    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
+
+    /// The newest state that was kept and is whole; one that does not read is passed over.
+    fn newest(&self) -> Result<Option<Snapshot>, LogError>;
+}
+
+/// Why the log could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Somebody else wrote in between.
+    #[error("the log ends at entry {found} and not at {expected}: somebody else writes to it")]
+    Moved {
+        /// Where it was thought to end.
+        expected: u64,
+        /// Where it ends.
+        found: u64,
+    },
+    /// Another server has taken over.
+    #[error("epoch {epoch} is over: another server writes in epoch {current}")]
+    Fenced {
+        /// Ours.
+        epoch: u64,
+        /// Theirs.
+        current: u64,
+    },
+    /// Entries that are not in order.
+    #[error("entry {seq} does not follow on {after}")]
+    Gap {
+        /// The entry.
+        seq: u64,
+        /// What was before it.
+        after: u64,
+    },
+    /// An entry that does not read.
+    #[error("failed to read entry {seq} of the log")]
+    Entry {
+        /// Which.
+        seq: u64,
+        /// Why.
+        #[source]
+        err: DecodeError,
+    },
+    /// Of a later version, or not a log at all.
+    #[error("`{}` is no log that this version reads: {what}", path.display())]
+    Foreign {
+        /// Where.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+    },
+    /// SQLite failed.
+    #[error("failed to {what}")]
+    Sqlite {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        #[source]
+        err: rusqlite::Error,
+    },
+    /// A state could not be written as bytes.
+    #[error("failed to write the state as bytes")]
+    State(#[source] serde_json::Error),
+}

@@ -1,0 +1,219 @@
+//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash.
+
+use std::path::{Path, PathBuf};
+
+use farrier_fleet::fleet::Entry;
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
+};
+
+use super::{Hash, Head, Log, LogError, Snapshot, Stored};
+
+/// The version of the tables.
+const FORMAT: i64 = 1;
+/// `fstl`: so that another program's database is not taken for a log.
+const APPLICATION_ID: i64 = 0x6673_746c;
+
+const TABLES: &str = "
+CREATE TABLE writer (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL);
+INSERT INTO writer VALUES (1, 0);
+CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
+";
+
+/// States that are kept: the newest, and one more for when that does not read.
+const SNAPSHOTS: i64 = 2;
+
+/// A log in a file.
+#[derive(Debug)]
+pub struct SqliteLog {
+    path: PathBuf,
+    connection: Connection,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(rusqlite::Error) -> LogError {
+    move |err| LogError::Sqlite { what, err }
+}
+
+impl SqliteLog {
+    /// The log at `path`; made if there is none.
+    pub fn open(path: &Path) -> Result<Self, LogError> {
+        let connection = Connection::open(path).map_err(failed("open the log"))?;
+        let mut log = Self { path: path.to_owned(), connection };
+        log.prepare()?;
+        Ok(log)
+    }
+
+    /// The log at `path`, which must be there, to read.
+    pub fn open_to_read(path: &Path) -> Result<Self, LogError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_with_flags(path, flags).map_err(failed("open the log"))?;
+        let log = Self { path: path.to_owned(), connection };
+        log.recognise()?;
+        Ok(log)
+    }
+
+    fn prepare(&mut self) -> Result<(), LogError> {
+        let what = failed("set up the log");
+        let tables: i64 = self
+            .connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .map_err(failed("read the log"))?;
+        if tables > 0 {
+            self.recognise()?;
+        }
+        let busy = std::time::Duration::from_secs(10);
+        let set_up = |connection: &mut Connection| {
+            connection.busy_timeout(busy)?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            if pragma(&transaction, "user_version")? == 0 {
+                transaction.execute_batch(TABLES)?;
+                transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+                transaction.pragma_update(None, "user_version", FORMAT)?;
+            }
+            transaction.commit()
+        };
+        set_up(&mut self.connection).map_err(what)
+    }
+
+    fn recognise(&self) -> Result<(), LogError> {
+        let read = |name| pragma(&self.connection, name).map_err(failed("read the log"));
+        let what = match (read("application_id")?, read("user_version")?) {
+            (APPLICATION_ID, FORMAT) => return Ok(()),
+            (APPLICATION_ID, version) => format!("its format is {version}, this one's {FORMAT}"),
+            _ => "it is a database of something else".to_owned(),
+        };
+        Err(LogError::Foreign { path: self.path.clone(), what })
+    }
+
+    /// A whole copy of the log as it is now, in one file that is not there yet.
+    pub fn back_up(&self, to: &Path) -> Result<(), LogError> {
+        let name = to.to_string_lossy();
+        self.connection
+            .execute("VACUUM INTO ?1", [name.as_ref()])
+            .map_err(failed("copy the log"))?;
+        Ok(())
+    }
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+/// The bytes of a column, whatever somebody made of its type: that they are wrong the hash will show.
+fn bytes_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+    Ok(row.get_ref(column)?.as_bytes_or_null()?.unwrap_or_default().to_vec())
+}
+
+/// A hash; one of another length is no hash, and none of ours.
+fn hash_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
+    Ok(Hash(bytes_of(row, column)?.try_into().unwrap_or_default()))
+}
+
+fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
+    connection.query_row("SELECT epoch FROM writer", [], |row| row.get(0))
+}
+
+fn last(connection: &Connection) -> rusqlite::Result<Option<(u64, Hash)>> {
+    let query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1";
+    connection.query_row(query, [], |row| Ok((row.get(0)?, hash_of(row, 1)?))).optional()
+}
+
+fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
+    let (seq, hash) = last(connection)?.unwrap_or((0, Hash::genesis()));
+    Ok(Head { seq, hash, epoch: epoch(connection)? })
+}
+
+/// Refuses who is not the writer, or does not know where the log ends.
+fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
+    let now = head_of(transaction).map_err(failed("read the end of the log"))?;
+    if now.epoch != head.epoch {
+        return Err(LogError::Fenced { epoch: head.epoch, current: now.epoch });
+    }
+    if now.seq != head.seq || now.hash != head.hash {
+        return Err(LogError::Moved { expected: head.seq, found: now.seq });
+    }
+    Ok(())
+}
+
+impl Log for SqliteLog {
+    fn head(&self) -> Result<Head, LogError> {
+        head_of(&self.connection).map_err(failed("read the end of the log"))
+    }
+
+    fn take_over(&mut self) -> Result<u64, LogError> {
+        let query = "UPDATE writer SET epoch = epoch + 1 RETURNING epoch";
+        self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("take the log over"))
+    }
+
+    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Head, LogError> {
+        let begin = TransactionBehavior::Immediate;
+        let transaction =
+            self.connection.transaction_with_behavior(begin).map_err(failed("begin to append"))?;
+        admit(&transaction, head)?;
+        let mut end = *head;
+        {
+            let query = "INSERT INTO entries (seq, bytes, hash) VALUES (?1, ?2, ?3)";
+            let mut insert = transaction.prepare_cached(query).map_err(failed("append"))?;
+            for entry in entries {
+                if entry.seq != end.seq + 1 {
+                    return Err(LogError::Gap { seq: entry.seq, after: end.seq });
+                }
+                let bytes = entry.encode();
+                end.hash = end.hash.then(entry.seq, &bytes);
+                end.seq = entry.seq;
+                insert.execute(params![entry.seq, bytes, end.hash.0]).map_err(failed("append"))?;
+            }
+        }
+        transaction.commit().map_err(failed("bring what was appended to disk"))?;
+        Ok(end)
+    }
+
+    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
+        let query = "SELECT seq, bytes, hash FROM entries WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+        let read = || -> rusqlite::Result<Vec<Stored>> {
+            let mut select = self.connection.prepare_cached(query)?;
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let rows = select.query_map(params![seq, most], |row| {
+                Ok(Stored { seq: row.get(0)?, bytes: bytes_of(row, 1)?, hash: hash_of(row, 2)? })
+            })?;
+            rows.collect()
+        };
+        read().map_err(failed("read the log"))
+    }
+
+    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        let bytes = serde_json::to_vec(&snapshot.state).map_err(LogError::State)?;
+        let digest = Hash::of(&bytes);
+        let keep = |connection: &mut Connection| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let insert = "INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3, ?4)";
+            transaction
+                .execute(insert, params![snapshot.state.seq, snapshot.hash.0, bytes, digest.0])?;
+            let older = "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?1)";
+            transaction.execute(older, [SNAPSHOTS])?;
+            transaction.commit()
+        };
+        keep(&mut self.connection).map_err(failed("keep the state"))
+    }
+
+    fn newest(&self) -> Result<Option<Snapshot>, LogError> {
+        let query = "SELECT hash, state, digest FROM snapshots ORDER BY seq DESC";
+        let read = || -> rusqlite::Result<Vec<(Hash, Vec<u8>, Hash)>> {
+            let mut select = self.connection.prepare_cached(query)?;
+            let rows = select
+                .query_map([], |row| Ok((hash_of(row, 0)?, bytes_of(row, 1)?, hash_of(row, 2)?)))?;
+            rows.collect()
+        };
+        let rows = read().map_err(failed("read the states that were kept"))?;
+        let whole = rows.into_iter().filter(|(_, bytes, digest)| Hash::of(bytes) == *digest);
+        Ok(whole.into_iter().find_map(|(hash, bytes, _)| {
+            serde_json::from_slice(&bytes).ok().map(|state| Snapshot { state, hash })
+        }))
+    }
+}

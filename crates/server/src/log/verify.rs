@@ -1,0 +1,68 @@
+//! Whether a log is what was written: every hash again, from the first entry to the last.
+
+use super::{Hash, Head, Log, LogError};
+
+/// Entries read at once.
+const PAGE: usize = 4096;
+
+/// The first thing that is wrong with a log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// Entries are missing.
+    #[error("entry {0} is missing")]
+    Missing(u64),
+    /// An entry, or something before it, is not what was written.
+    #[error("entry {0} was changed after it was written, or its hash was")]
+    Changed(u64),
+    /// An entry does not read.
+    #[error("entry {seq} does not read: {why}")]
+    Unreadable {
+        /// Which.
+        seq: u64,
+        /// Why.
+        why: String,
+    },
+    /// A state that was kept does not belong to the log.
+    #[error("the state that was kept at entry {0} is not of this log")]
+    Snapshot(u64),
+}
+
+/// Reads everything; the head, or the first flaw.
+pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
+    let snapshot = log.newest()?;
+    let mut seq = 0;
+    let mut hash = Hash::genesis();
+    loop {
+        let page = log.read(seq, PAGE)?;
+        if page.is_empty() {
+            break;
+        }
+        for stored in page {
+            if stored.seq != seq + 1 {
+                return Ok(Err(Flaw::Missing(seq + 1)));
+            }
+            seq = stored.seq;
+            hash = hash.then(seq, &stored.bytes);
+            if hash != stored.hash {
+                return Ok(Err(Flaw::Changed(seq)));
+            }
+            match stored.entry() {
+                Ok(entry) if entry.seq == seq => {}
+                Ok(entry) => {
+                    let why = format!("it says that it is entry {}", entry.seq);
+                    return Ok(Err(Flaw::Unreadable { seq, why }));
+                }
+                Err(err) => return Ok(Err(Flaw::Unreadable { seq, why: err.to_string() })),
+            }
+            if snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash) {
+                return Ok(Err(Flaw::Snapshot(seq)));
+            }
+        }
+    }
+    let head = log.head()?;
+    if head.seq == seq && head.hash == hash {
+        Ok(Ok(head))
+    } else {
+        Ok(Err(Flaw::Missing(seq + 1)))
+    }
+}
