@@ -168,6 +168,33 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The node that it is about.
+    pub fn node(&self) -> Option<&NodeId> {
+        match self {
+            Self::Enrolled { node, .. }
+            | Self::Placed { node, .. }
+            | Self::Retired { node, .. }
+            | Self::Seen { node, .. }
+            | Self::Silent { node, .. }
+            | Self::Heard { node }
+            | Self::Found { node, .. }
+            | Self::Resynced { node, .. }
+            | Self::CordonSeen { node, .. }
+            | Self::Answered { node, .. }
+            | Self::Moved { node, .. }
+            | Self::Withdrawn { node, .. }
+            | Self::HeldBack { node, .. } => Some(node),
+            Self::Ordered { order } => Some(&order.node),
+            Self::Asked { .. }
+            | Self::PolicySet { .. }
+            | Self::TimePassed
+            | Self::Blamed { .. }
+            | Self::Absolved { .. } => None,
+        }
+    }
+}
+
 /// Why something was decided, and what would change it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

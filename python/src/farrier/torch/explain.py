@@ -21,7 +21,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "operation not permitted when stream is capturing",
-        "it does what a capture does not allow: it waits for the GPU, or works on a stream that takes no part in the capture",
+        "it does what no capture allows: it waits for the GPU, or works on a stream that takes no part in the capture",
         "move it out of the step; let another stream wait for the current one first, other.wait_stream(current)",
     ),
     (

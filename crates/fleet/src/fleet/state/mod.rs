@@ -1,0 +1,222 @@
+//! What is so: a fold over the log. The same entries give the same state, byte for byte.
+
+mod node;
+mod symptom;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::event::{Ask, Entry, Event, Why};
+use super::identity::{Actor, Domain, NodeId, Place};
+use super::policy::Policy;
+pub(crate) use node::later;
+pub use node::{Hold, Node, Pending, Proof, Repair, Standing};
+pub use symptom::Symptom;
+
+/// The fleet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetState {
+    /// The last entry that is in it.
+    pub seq: u64,
+    /// When that was written.
+    pub at: Timestamp,
+    /// The policy in force.
+    pub policy: Policy,
+    /// Nodes that are not retired.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// The last generation of retired nodes: one that comes back goes on counting.
+    pub retired: BTreeMap<NodeId, u64>,
+    /// Members of each domain, and how many of them are out of service.
+    pub tallies: BTreeMap<Domain, Tally>,
+    /// Where nothing may be changed.
+    pub freezes: BTreeMap<Domain, Freeze>,
+    /// Nodes that show the same in one domain, with the time of it.
+    pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
+    /// What is to blame for several nodes.
+    pub blamed: BTreeMap<Domain, Blame>,
+    /// When a node must be looked at again, though nothing happens to it.
+    pub wakes: BTreeSet<(Timestamp, NodeId)>,
+}
+
+/// How many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Nodes in the domain.
+    pub members: u32,
+    /// Of these not in service: quarantined, in repair, verifying or held.
+    pub out: u32,
+}
+
+/// Nothing may be changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freeze {
+    /// Until when.
+    pub until: Timestamp,
+    /// Who wants it.
+    pub by: Actor,
+    /// Why.
+    pub reason: String,
+}
+
+/// Several nodes have one cause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blame {
+    /// What they have in common.
+    pub symptom: Symptom,
+    /// The nodes.
+    pub nodes: Vec<NodeId>,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why.
+    pub why: Why,
+}
+
+impl FleetState {
+    /// Takes an entry in, and gives the nodes that a decision has to look at.
+    ///
+    /// An entry about a node that nobody knows changes nothing: it was retired while the entry was on its way.
+    pub fn apply(&mut self, entry: &Entry) -> BTreeSet<NodeId> {
+        self.seq = entry.seq;
+        self.at = self.at.max(entry.at);
+        match &entry.event {
+            Event::Enrolled { node, place } => self.enrol(node, place, entry.at),
+            Event::Retired { node, .. } => self.retire(node),
+            Event::Asked { what } => return self.asked(what, entry),
+            Event::PolicySet { policy } => {
+                self.policy = (**policy).clone();
+                return self.nodes.keys().cloned().collect();
+            }
+            Event::TimePassed => return self.due(),
+            Event::Blamed { domain, symptom, nodes, why } => {
+                let blame = Blame {
+                    symptom: *symptom,
+                    nodes: nodes.clone(),
+                    since: entry.at,
+                    why: why.clone(),
+                };
+                self.blamed.insert(domain.clone(), blame);
+            }
+            Event::Absolved { domain, .. } => {
+                self.blamed.remove(domain);
+            }
+            Event::Placed { node, .. }
+            | Event::Seen { node, .. }
+            | Event::Silent { node, .. }
+            | Event::Heard { node }
+            | Event::Found { node, .. }
+            | Event::Resynced { node, .. }
+            | Event::CordonSeen { node, .. }
+            | Event::Answered { node, .. }
+            | Event::Moved { node, .. }
+            | Event::Withdrawn { node, .. }
+            | Event::HeldBack { node, .. } => self.change(node, |it| it.take_in(entry)),
+            Event::Ordered { order } => self.change(&order.node, |it| it.ordered(order)),
+        }
+        entry.event.node().cloned().into_iter().collect()
+    }
+
+    /// Nodes whose time has come.
+    fn due(&self) -> BTreeSet<NodeId> {
+        let due = self.wakes.iter().take_while(|(at, _)| *at <= self.at);
+        due.map(|(_, node)| node.clone()).collect()
+    }
+
+    fn enrol(&mut self, id: &NodeId, place: &Place, at: Timestamp) {
+        let generation = self.retired.remove(id).unwrap_or_default();
+        self.retire(id);
+        let generation = self.retired.remove(id).unwrap_or(generation);
+        let node = Node::joining(place.clone(), at, generation);
+        self.count(&node, 1);
+        self.nodes.insert(id.clone(), node);
+    }
+
+    fn retire(&mut self, id: &NodeId) {
+        if let Some(node) = self.nodes.remove(id) {
+            self.count(&node, -1);
+            self.forget_symptoms(id, &node);
+            if let Some(at) = node.wake {
+                self.wakes.remove(&(at, id.clone()));
+            }
+            self.retired.insert(id.clone(), node.generation);
+        }
+    }
+
+    /// Changes a node, and keeps what is counted over nodes in step with it.
+    fn change(&mut self, id: &NodeId, change: impl FnOnce(&mut Node)) {
+        let Some(mut node) = self.nodes.remove(id) else { return };
+        self.count(&node, -1);
+        self.forget_symptoms(id, &node);
+        if let Some(at) = node.wake {
+            self.wakes.remove(&(at, id.clone()));
+        }
+        change(&mut node);
+        self.note_symptoms(id, &node);
+        node.wake = node.next_look(&self.policy);
+        if let Some(at) = node.wake {
+            self.wakes.insert((at, id.clone()));
+        }
+        self.count(&node, 1);
+        self.nodes.insert(id.clone(), node);
+    }
+
+    fn count(&mut self, node: &Node, by: i32) {
+        for domain in node.place.domains() {
+            let tally = self.tallies.entry(domain.clone()).or_default();
+            tally.members = tally.members.saturating_add_signed(by);
+            if node.counts_as_out() {
+                tally.out = tally.out.saturating_add_signed(by);
+            }
+            if tally.members == 0 {
+                self.tallies.remove(&domain);
+            }
+        }
+    }
+
+    fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
+        for (symptom, at) in node.symptoms() {
+            for domain in node.place.domains().into_iter().filter(Domain::fails_as_one) {
+                let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
+                shown.insert(id.clone(), at);
+            }
+        }
+    }
+
+    fn forget_symptoms(&mut self, id: &NodeId, node: &Node) {
+        for domain in node.place.domains() {
+            let Some(shown) = self.symptoms.get_mut(&domain) else { continue };
+            shown.retain(|_, nodes| {
+                nodes.remove(id);
+                !nodes.is_empty()
+            });
+            if shown.is_empty() {
+                self.symptoms.remove(&domain);
+            }
+        }
+    }
+
+    fn asked(&mut self, what: &Ask, entry: &Entry) -> BTreeSet<NodeId> {
+        match what {
+            Ask::Freeze { domain, until, reason } => {
+                let freeze = Freeze { until: *until, by: entry.by.clone(), reason: reason.clone() };
+                self.freezes.insert(domain.clone(), freeze);
+            }
+            Ask::Thaw { domain } => {
+                self.freezes.remove(domain);
+                let members =
+                    self.nodes.iter().filter(|(_, it)| it.place.domains().contains(domain));
+                return members.map(|(id, _)| id.clone()).collect();
+            }
+            Ask::Hold { node, .. }
+            | Ask::Release { node }
+            | Ask::Repaired { node, .. }
+            | Ask::Approve { node }
+            | Ask::Verify { node, .. } => {
+                self.change(node, |it| it.asked(what, entry));
+                return BTreeSet::from([node.clone()]);
+            }
+        }
+        BTreeSet::new()
+    }
+}
