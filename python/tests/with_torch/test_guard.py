@@ -512,7 +512,8 @@ def test_what_does_not_run_whole_is_not_captured(net, batch, memory, monkeypatch
         run(batch(rows=6))
     assert not seen, "refused before it is tried"
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert reason(caught.value).what.startswith("the step cannot be captured: RunsInPieces: the guard runs 6 rows")
+    assert reason(caught.value).what.startswith("the guard runs 6 rows")
+    assert reason(caught.value).of_this_shape
 
 
 def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
