@@ -158,7 +158,7 @@ def test_rounding_of_half_precision_is_no_reason_and_hides_none(autocast, seed):
         guard(half(contrastive), model, 4)(batch)
 
 
-def test_the_same_is_not_proved_twice():
+def test_it_is_proved_at_the_first_steps_in_pieces_and_seldom_later():
     model, seen = perceptron(), []
 
     def counted(model, batch):
@@ -167,10 +167,12 @@ def test_the_same_is_not_proved_twice():
 
     run = guard(counted, model, 4)
     run(rows())
-    assert seen == [4, 2, 2, 4, 4], "a piece whole, the piece in two, and the pieces"
+    proof = [4, 1, 1, 1, 1]
+    assert seen == [*proof, 4, 4], "four rows as a whole, the same one by one, and the pieces"
     seen.clear()
-    run(rows())
-    assert seen == [4, 4]
+    for _ in range(2, 9):
+        run(rows())
+    assert seen == [*proof, 4, 4, 4, 4, *proof, *[4] * 8, *proof, 4, 4], "at steps 2, 4 and 8"
 
 
 def test_a_run_that_never_splits_proves_nothing():
@@ -338,3 +340,40 @@ def test_a_parameter_that_is_not_in_model_is_named():
     both = farrier.torch.guard(lambda b: squares(model, b) * temperature.sum(), model=[model, tempered], meter=NoMeter())
     both(rows())
     assert temperature.grad is not None
+
+
+def uneven(lengths, fits):
+    """Sixteen rows whose mean goes over tokens that a mask leaves, with rows in the order given; so many fit at once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
+    mask = (torch.arange(64)[None] < torch.tensor(lengths)[:, None]).float()
+    given = {"ids": torch.randint(0, 50, (16, 64)), "labels": torch.randint(0, 50, (16, 64)), "mask": mask}
+
+    def loss(part):
+        if len(part["ids"]) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        each = nn.functional.cross_entropy(model(part["ids"]).flatten(0, 1), part["labels"].flatten(), reduction="none")
+        return (each.view_as(part["mask"]) * part["mask"]).sum() / part["mask"].sum()
+
+    return model, loss, given
+
+
+@pytest.mark.parametrize("fits", [8, 7, 4])
+@pytest.mark.parametrize("lengths", [[64, 64, *range(60, 4, -4)], [64] * 4 + [8] * 12], ids=["sorted", "packed"])
+def test_rows_side_by_side_that_are_alike_do_not_hide_a_forgotten_count(lengths, fits):
+    model, loss, given = uneven(lengths, fits)
+    with pytest.raises(farrier.torch.DoesNotFit, match="give count="):
+        farrier.torch.guard(loss, model=model)(given)
+    run = farrier.torch.guard(loss, model=model, count=lambda part: part["mask"].sum())
+    run(given)
+    assert run.report().split_calls == 1
+
+
+def test_what_one_batch_hides_a_later_one_shows():
+    model, loss, given = uneven([8] * 16, fits=4)
+    run = farrier.torch.guard(loss, model=model)
+    run(given)
+    assert run.report().split_calls == 1, "all rows weigh the same"
+    given["mask"] = uneven([64, 64, *range(60, 4, -4)], fits=4)[2]["mask"]
+    with pytest.raises(farrier.torch.DoesNotFit, match="give count="):
+        run(given)

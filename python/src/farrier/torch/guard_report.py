@@ -86,7 +86,7 @@ class DoesNotFit(RuntimeError):
             "  tried: " + "; ".join(tried),
             *(f"  not tried: {reason}" for reason in impossible),
             "  gradients, random states and buffers are as before this step",
-            "hint: make rows shorter, or shard the model or its optimizer; `farrier plan` says what fits where",
+            "hint: see what was not tried and why; otherwise make rows shorter, or shard the model or its optimizer",
         ]
         super().__init__("\n".join(lines))
 

@@ -23,6 +23,7 @@ from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
 from farrier.torch.parallel import average_gradients, parallel_of
+from farrier.torch.policy import verification_due
 from farrier.torch.proof import Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
 from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
@@ -30,6 +31,8 @@ from farrier.torch.walk import Walk
 
 #: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
 ASK_CAPACITY_EVERY = 100
+#: Steps in pieces between two proofs that pieces are right; the first ones are at steps 1, 2, 4, 8 ...
+PROVE_EVERY = 1000
 #: Calls between releasing the ballast and trying to take it again: time for the checkpoint that was asked for.
 RETAKE_AFTER = 20
 
@@ -147,12 +150,14 @@ class Guard:
         self._released_at: int | None = None
         self._capacity_bytes: int | None = None
         self._verdict: Verdict | None = None
+        self._proven_now = False
 
     def __call__(self, batch: Any) -> Tensor:
         """Forward and backward of the batch; the detached loss of the whole of it."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return self._captured(batch)
         self._counts["calls"] += 1
+        self._proven_now = False
         meter = self._meter()
         self._retake_ballast(meter)
         shape, means = self._look_at(batch)
@@ -271,14 +276,17 @@ class Guard:
         return climb(plan, means, retry_same=retry, fitting_rows=fitting)
 
     def _may_split(self, batch: Any, shape: Shape, plan: Plan, entry: Entry, meter: Meter) -> bool:
-        """Whether pieces give the gradients of the whole, as far as it can be known; proved once, when it first matters."""
+        """Whether pieces give the gradients of the whole, as far as can be known: proved when it matters, now and then."""
         why = objection(self.setting, batch, self._walk.parameters())
         if why is None and not self._split_batchnorm and any(map(mixes_rows, self._walk.modules())):
             why = (
                 "not split: BatchNorm in training mode mixes the rows, as do statistics that are tracked; "
                 "split_batchnorm=True splits all the same"
             )
-        if why is None and self._verdict is None:
+        agreed = self._verdict is not None and self._verdict.split
+        again = agreed and not self._proven_now and verification_due(self._counts["split"] + 1, PROVE_EVERY)
+        if why is None and (self._verdict is None or again):
+            self._proven_now = True
             trial = Trial(self.setting, self._attempts, self._walk.modules(), batch, shape.rows, plan, entry, meter.free)
             self._verdict = trial.verdict()
         found = self._verdict if why is None else Verdict(False, why)

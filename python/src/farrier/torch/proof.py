@@ -23,12 +23,14 @@ from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of
 from farrier.torch.parallel import synchronising
 from farrier.torch.recompute import uncompiled
-from farrier.torch.split import leaves, pieces_of
+from farrier.torch.split import leaves, pieces_of, rows_at
 
 #: What the losses of torch and Hugging Face leave out of the mean, unless they are told otherwise.
 IGNORED = -100
 #: Gradients are compared of the smallest matrices, of so many elements together.
 MOST_ELEMENTS = 1 << 22
+#: So many rows at most: one by one they cost as many passes.
+MOST_ROWS = 16
 #: How far two gradients of the same rows may lie apart, by the coarsest type of the activations: rounding differs where
 #: kernels add in another order (0.002 was seen of bfloat16 on a CPU). Float32 may be computed as TF32.
 APART = {torch.float64: 1e-6, torch.float32: 0.01, torch.float16: 0.03, torch.bfloat16: 0.1}
@@ -81,7 +83,7 @@ class Verdict:
 
 @dataclass
 class Trial:
-    """Some rows of a batch as a whole and in two pieces, with the gradients of both."""
+    """Some rows of a batch as a whole and one by one, with the gradients of both."""
 
     setting: Setting
     attempts: Attempts
@@ -96,13 +98,15 @@ class Trial:
     def verdict(self) -> Verdict | None:
         """Whether the rows of the loss are independent; None: these cannot tell, for want of a loss or of a gradient.
 
-        As many rows as a piece has are expected to fit; where they do not, two; where these do not, their losses alone.
+        As many rows as a piece has are expected to fit; where they do not, half of them, down to two; where these do not,
+        their losses alone.
         Leaves gradients, random states and buffers as on entry.
         """
         with resting(self.modules):
             if any(map(mixes_rows, self.modules)):
                 return Verdict(True, "split without a check: BatchNorm that tracks no statistics always mixes the rows")
-        for count, backward in dict.fromkeys([(max(2, self.plan.rows), True), (2, True), (2, False)]):
+        most = min(max(2, self.plan.rows), MOST_ROWS)
+        for count, backward in [*((count, True) for count in _halved(most)), (2, False)]:
             found = self.attempts.caught(functools.partial(self._tried, count, backward))
             self.entry.begin_again()
             self.free()
@@ -118,10 +122,8 @@ class Trial:
         return Verdict(True, "split without a check: there was no room for two rows at once")
 
     def _tried(self, count: int, backward: bool) -> Verdict | None:
-        setting, more = self.setting, [self.rows - count] if self.rows > count else []
-        sizes = [count - count // 2, count // 2]
-        whole = cut(setting, self.batch, [count, *more])[0]
-        pieces = weighed(setting, cut(setting, self.batch, [*sizes, *more])[:2], sizes, whole)
+        whole, single = self._sample(count)
+        pieces = weighed(self.setting, single, [1] * count, whole)
         # What mixes rows and is to be split all the same would hide the rest.
         for at_rest in (True,) if any(map(mixes_rows, self.modules)) else (False, True):
             try:
@@ -137,6 +139,20 @@ class Trial:
             if found is not _RANDOM:
                 return found
         return _RANDOM
+
+    def _sample(self, count: int) -> tuple[Any, list[Any]]:
+        """Some rows, and the same one by one: larger pieces may weigh alike by accident.
+
+        From the whole of the batch, because rows side by side may be alike, as when they are sorted by length; where the
+        user cuts batches, the first.
+        """
+        if self.setting.split is not pieces_of:
+            more = [self.rows - count] if self.rows > count else []
+            single = cut(self.setting, self.batch, [*[1] * count, *more])[:count]
+            return cut(self.setting, self.batch, [count, *more])[0], single
+        places = [place * (self.rows - 1) // (count - 1) for place in range(count)]
+        whole, *single = (rows_at(self.batch, self.rows, part) for part in (places, *([place] for place in places)))
+        return whole, single
 
     def _compared(self, whole: list[Weighed], pieces: list[Weighed], backward: bool) -> Verdict | None:
         one, other = self._measured(whole, backward), self._measured(pieces, backward)
@@ -177,6 +193,11 @@ class Trial:
 
 #: Two runs of the same rows differ, and nothing can be compared.
 _RANDOM = Verdict(True, "split without a check: the loss is random, also in eval mode")
+
+
+def _halved(count: int) -> list[int]:
+    """The number, half of it, and so on, down to two."""
+    return [count, *_halved(max(2, count // 2))] if count > 2 else [2]
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

@@ -98,6 +98,18 @@ def pieces_of(batch: Any, sizes: Sequence[int]) -> list[Any]:
     return made
 
 
+def rows_at(batch: Any, rows: int, places: Sequence[int]) -> Any:
+    """The rows at these places, copied, of a batch that has so many."""
+
+    def pick(_: str, leaf: Any) -> Any:
+        extent = _extent(leaf)
+        if extent and extent[0] == rows:
+            return leaf[list(places)]
+        return [leaf[place] for place in places] if _is_plain(leaf) and len(leaf) == rows else leaf
+
+    return rebuild(batch, pick, whole=_is_plain)
+
+
 def _cut(rows: int, start: int, end: int) -> Callable[[str, Any], Any]:
     def cut(_: str, leaf: Any) -> Any:
         extent = _extent(leaf)
