@@ -15,6 +15,7 @@ import argparse
 import logging
 import math
 import os
+import pickle
 import signal
 import sys
 import time
@@ -47,10 +48,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--log-every", type=int, default=10)
-    parser.add_argument("--device", default=None, help="cuda where there is one, otherwise cpu")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default=None, help="cuda where there is one, otherwise cpu")
     parser.add_argument("--no-compile", action="store_true", help="do not compile the model")
     parser.add_argument("--must-check", action="store_true", help="stop where `farrier check` says that this cannot run")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("steps", "rows", "length", "save_every", "log_every"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    if args.data is not None and (not args.data.is_file() or args.data.stat().st_size // 2 <= args.length):
+        parser.error(f"{args.data} is no file with the {args.length + 1} tokens of one sequence")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no GPU here")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        parser.error("this script trains on one GPU: with several ranks each would train alone, on the same checkpoints")
+    return args
 
 
 class Tokens:
@@ -69,8 +80,6 @@ class Tokens:
         if self.tokens is None:
             ids = torch.randint(0, self.vocabulary, (rows, length + 1), generator=chance)
         else:
-            if len(self.tokens) <= length:
-                raise SystemExit(f"the data has {len(self.tokens)} tokens, fewer than one sequence of {length + 1}")
             starts = torch.randint(0, len(self.tokens) - length, (rows,), generator=chance).tolist()
             ids = torch.stack([self.tokens[start : start + length + 1] for start in starts]).long()
             if ids.max() >= self.vocabulary:  # On a GPU that would be an error without a place, and the end of the process.
@@ -104,12 +113,18 @@ class Checkpoints:
         return path
 
     def latest(self) -> dict[str, Any] | None:
-        """The newest, or None."""
-        found = sorted(self.folder.glob("step-*.pt"))
-        if not found:
-            return None
-        log.info("going on from %s", found[-1])
-        return torch.load(found[-1], map_location="cpu", weights_only=True)
+        """The newest that reads, or None where there is none."""
+        found = sorted(self.folder.glob("step-*.pt"), reverse=True)
+        for path in found:
+            try:
+                state = torch.load(path, map_location="cpu", weights_only=True)
+                log.info("%s is of step %d", path, state["step"])
+                return dict(state)
+            except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as err:
+                log.warning("%s does not read as a checkpoint (%s: %s)", path, type(err).__name__, err)
+        if found:
+            raise SystemExit(f"no checkpoint in {self.folder} reads: give --checkpoints")
+        return None
 
 
 def cosine(step: int, warmup: int, steps: int) -> float:
@@ -151,17 +166,19 @@ def main() -> int:
     return train(args, device)
 
 
+#: What a resumed run must have in common with the one that it goes on from, and what changes its schedule.
+SAME, MAY_CHANGE = ("model", "rows", "length", "seed", "data"), ("steps", "rate", "warmup")
+
+
 class Run:
     """Everything that trains, and that a checkpoint keeps."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self.device = device
         self.checkpoints = Checkpoints(args.checkpoints)
-        self.shape = [args.model, args.rows, args.length, args.seed]
+        self.words = {name: str(getattr(args, name)) for name in (*SAME, *MAY_CHANGE)}
         self.found = self.checkpoints.latest()
-        if self.found is not None and self.found["shape"] != self.shape:
-            what = f"{args.checkpoints} is of a run with {self.found['shape']}, this one has {self.shape}"
-            raise SystemExit(f"{what}: give --checkpoints")
+        self.compare()
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
         self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -177,6 +194,17 @@ class Run:
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda at: cosine(at, args.warmup, args.steps))
         torch.manual_seed(args.seed)
 
+    def compare(self) -> None:
+        """Refuses the checkpoints of another run, and says where the rest of this one will be another."""
+        before = self.words if self.found is None else self.found["words"]
+        pairs = {name: (before.get(name), now) for name, now in self.words.items() if before.get(name) != now}
+        other = {name: f"--{name} {old}, now {now}" for name, (old, now) in pairs.items()}
+        refused = ", ".join(words for name, words in other.items() if name in SAME)
+        if refused:
+            raise SystemExit(f"{self.checkpoints.folder} is of a run with {refused}: give --checkpoints")
+        for words in other.values():
+            log.warning("the checkpoint is of a run with %s: the rest has another schedule", words)
+
     def whole_step(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Forward, backward, clipping and the optimizer: what becomes one graph."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -191,7 +219,7 @@ class Run:
         random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         state = {
             "step": done,
-            "shape": self.shape,
+            "words": self.words,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
@@ -247,6 +275,10 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
         if stopped:
             break
     progress.end()
+    if first >= args.steps:
+        log.info("all of %d steps were done before", args.steps)
+    if stopped:
+        log.warning("%s: ended after step %d of %d", stopped[0], done, args.steps)
     log.info("graph: %s", run.step.report)
     log.info("memory: %s", run.forward_backward.report())
     return 0

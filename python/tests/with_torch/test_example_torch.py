@@ -33,6 +33,7 @@ def test_asked_to_stop_it_saves_first(tmp_path):
     rest = run.stderr.read()
     assert run.wait() == 0
     assert "saved" in rest
+    assert "asked to stop: ended after step" in rest
     assert list(tmp_path.glob("step-*.pt"))
 
 
@@ -41,7 +42,49 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     run = start(tmp_path, "--seed", "9", steps=5)
     said = run.stderr.read()
     assert run.wait() == 1
-    assert "give --checkpoints" in said
+    assert "is of a run with --seed 1, now 9: give --checkpoints" in said
+    run = start(tmp_path, steps=6)
+    said = run.stderr.read()
+    assert run.wait() == 0
+    assert "--steps 5, now 6: the rest has another schedule" in said
+
+
+def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
+    losses(start(tmp_path, steps=10))
+    first, second = sorted(tmp_path.glob("step-*.pt"))
+    second.write_bytes(second.read_bytes()[:1000])
+    found, code = losses(start(tmp_path, steps=10))
+    assert (min(found), code) == (6, 0), "from the one before"
+    for path in tmp_path.glob("step-*.pt"):
+        path.write_bytes(b"nothing")
+    run = start(tmp_path, steps=10)
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert f"no checkpoint in {tmp_path} reads" in said
+    assert first.name in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--rows", "0"], "--rows must be 1 or more"),
+        (["--save-every", "0"], "--save-every must be 1 or more"),
+        (["--data", "/nonexistent"], "/nonexistent is no file with the 33 tokens of one sequence"),
+        (["--device", "gpu"], "invalid choice: 'gpu'"),
+    ],
+)
+def test_words_that_cannot_be_are_refused(tmp_path, words, why):
+    run = start(tmp_path, *words)
+    said = run.stderr.read()
+    assert run.wait() == 2
+    assert why in said
+
+
+def test_several_ranks_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = start(tmp_path)
+    assert "trains on one GPU" in run.stderr.read()
+    assert run.wait() == 2
 
 
 @pytest.mark.parametrize("word", ["191m", "7b-lora"])
