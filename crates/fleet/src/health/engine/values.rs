@@ -17,7 +17,7 @@ use super::{Engine, Recovery};
 const IN_VAIN: &str =
     "The node was rebooted since, and it is still so: another reboot does not mend it.";
 
-/// How often it is asked whose time to end has come: every watch is looked at.
+/// How often it is asked whose time to end has come: every open finding is looked at.
 const ENDING_EVERY_MS: i64 = 1000;
 
 /// What the clauses of a rule come to for one subject.
@@ -159,18 +159,21 @@ impl Engine {
     }
 
     /// Rules with a finding whose time to end has come: no new value is needed for what has not held for long enough.
-    /// What is measured over a window waits for its next value.
+    /// What is measured over a window waits for its next value. Only open findings are looked at: there are few of
+    /// them, and thousands of watches.
     pub(super) fn ending(&mut self, now: Moment) -> BTreeSet<usize> {
         if self.ending_ms.is_some_and(|asked| now.steady_ms - asked < ENDING_EVERY_MS) {
             return BTreeSet::new();
         }
         self.ending_ms = Some(now.steady_ms);
-        let due = |((at, _), watch): (&(usize, usize), &Watch)| {
-            let rule = self.rules.at(*at);
+        let due = |(key, _): (&Key, &Open)| {
+            let at = self.rules.place(&key.code)?;
+            let rule = self.rules.at(at);
+            let watch = self.watches.get(&(at, self.table.find(&key.subject)?))?;
             let newest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
-            (newest && watch.is_ending(rule, now.steady_ms)).then_some(*at)
+            (newest && watch.is_ending(rule, now.steady_ms)).then_some(at)
         };
-        self.watches.iter().filter_map(due).collect()
+        self.ledger.iter().filter_map(due).collect()
     }
 
     /// The rule over all of its subjects: peers are compared once the rest is known.
