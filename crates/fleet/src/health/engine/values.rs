@@ -63,7 +63,7 @@ impl Engine {
         let value = reading.value().copied();
         self.look_for_recovery(place, signal, value, now);
         self.table.set(place, signal, reading);
-        for (at, clause_at) in self.looks.get(&signal).into_iter().flatten().copied() {
+        for (at, clause_at) in self.looks[signal as usize].iter().copied() {
             let rule = self.rules.at(at);
             let subject = self.table.subject(place);
             let fits = rule.models.is_empty() && rule.except_models.is_empty()
@@ -72,7 +72,7 @@ impl Engine {
                 continue;
             }
             touched.insert(at);
-            let watch = self.watches.entry((at, place)).or_insert_with(|| {
+            let watch = self.watches[at].entry(place).or_insert_with(|| {
                 let is_open = self.ledger.is_open(&key(rule, subject));
                 Watch::new(rule, is_open, now.steady_ms)
             });
@@ -169,7 +169,7 @@ impl Engine {
         let due = |(key, _): (&Key, &Open)| {
             let at = self.rules.place(&key.code)?;
             let rule = self.rules.at(at);
-            let watch = self.watches.get(&(at, self.table.find(&key.subject)?))?;
+            let watch = self.watches[at].get(&self.table.find(&key.subject)?)?;
             let newest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
             (newest && watch.is_ending(rule, now.steady_ms)).then_some(at)
         };
@@ -179,16 +179,15 @@ impl Engine {
     /// The rule over all of its subjects: peers are compared once the rest is known.
     fn try_all(&self, at: usize, now: Moment) -> Vec<Tried> {
         let rule = self.rules.at(at);
-        let places =
-            self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
+        let watches = &self.watches[at];
         let mut tried: Vec<Tried> =
-            places.map(|(place, watch)| self.try_one(rule, place, watch, now)).collect();
+            watches.iter().map(|(place, watch)| self.try_one(rule, *place, watch, now)).collect();
         let compares = rule.when.iter().any(|it| matches!(it.limit, Limit::Peers { .. }));
         let has_it = |it: &&mut Tried| !matches!(it.truth, Truth::Unsupported(_));
         if compares && tried.iter_mut().filter(has_it).count() <= PEERS_MIN {
             // It can never hold here. One that is open, from a time with more of them, is over.
             for it in tried.iter_mut().filter(has_it) {
-                let is_open = self.watches.get(&(at, it.place)).is_some_and(|watch| watch.is_open);
+                let is_open = watches.get(&it.place).is_some_and(|watch| watch.is_open);
                 it.truth = if is_open { Truth::HoldsNot } else { Truth::Alone };
             }
             return tried;
@@ -259,7 +258,7 @@ impl Engine {
 
     fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
         let rule = self.rules.at(at);
-        let Some(watch) = self.watches.get_mut(&(at, tried.place)) else { return };
+        let Some(watch) = self.watches[at].get_mut(&tried.place) else { return };
         match watch.step(rule, tried.truth, now.steady_ms) {
             Step::Wait => {}
             Step::Clear => {
@@ -313,9 +312,11 @@ impl Engine {
         if !self.ledger.moved() {
             return;
         }
-        for ((at, place), watch) in &mut self.watches {
-            let key = key(self.rules.at(*at), self.table.subject(*place));
-            watch.is_open = self.ledger.is_open(&key);
+        for (rule, watches) in self.rules.iter().zip(&mut self.watches) {
+            for (place, watch) in watches {
+                let key = key(rule, self.table.subject(*place));
+                watch.is_open = self.ledger.is_open(&key);
+            }
         }
     }
 }
