@@ -24,6 +24,7 @@ const ENDING_EVERY_MS: i64 = 1000;
 struct Tried {
     place: usize,
     truth: Truth,
+    /// By clause, where they all hold.
     measured: Vec<Measured>,
 }
 
@@ -35,8 +36,13 @@ impl Engine {
             self.table.set_inventory(inventory);
         }
         let mut derived = BTreeSet::new();
+        // What is said of one subject comes together: its place is looked up once.
+        let mut last: Option<(&Subject, usize)> = None;
         for sample in &batch.samples {
-            let Some(place) = self.table.place(&sample.subject) else { continue };
+            let known = last.filter(|(subject, _)| **subject == sample.subject);
+            let place = known.map(|(_, place)| place).or_else(|| self.table.place(&sample.subject));
+            let Some(place) = place else { continue };
+            last = Some((&sample.subject, place));
             self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
             match &sample.note {
                 Some(note) => drop(self.notes.insert((place, sample.signal), note.clone())),
@@ -138,12 +144,10 @@ impl Engine {
             return Some(silent.clone());
         }
         let is_told = told.iter().any(|it| latest(*it).and_then(Reading::value) == Some(&1.0));
-        let basic: Vec<&Reading<f64>> = BASIC.iter().filter_map(|it| latest(*it)).collect();
-        if basic.is_empty() {
-            return None;
-        }
-        let reads = basic.iter().any(|it| it.value().is_some());
-        let is_unreadable = !reads && !is_told && basic.iter().any(fails);
+        let mut basic = BASIC.iter().filter_map(|it| latest(*it)).peekable();
+        basic.peek()?;
+        let reads = basic.clone().any(|it| it.value().is_some());
+        let is_unreadable = !reads && !is_told && basic.any(|it| fails(&it));
         Some(Reading::Value(f64::from(u8::from(is_unreadable))))
     }
 
@@ -224,7 +228,8 @@ impl Engine {
     fn try_one(&self, rule: &Rule, place: usize, watch: &Watch, now: Moment) -> Tried {
         let is_open = watch.is_open;
         let latest = |signal| self.table.latest(place, signal);
-        let mut measured = Vec::with_capacity(rule.when.len());
+        // Only of what may hold: on a healthy node hardly anything does.
+        let mut measured = Vec::new();
         // A part without the signal is told before a signal that is only not known now, and a clause that
         // does not hold settles it whatever the others are.
         let mut lacking = None;
@@ -242,7 +247,9 @@ impl Engine {
                 Ok(it) => {
                     let by_peers = matches!(clause.limit, Limit::Peers { .. });
                     fails |= !by_peers && !clause.comparison.holds(it.value, it.limit);
-                    measured.push(it);
+                    if !fails {
+                        measured.push(it);
+                    }
                 }
                 Err(Truth::Unsupported(signal)) => lacking = Some(Truth::Unsupported(signal)),
                 Err(truth) => unknown = Some(truth),
