@@ -19,12 +19,11 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 
 use farrier_facts::xid::XidFacts;
 
 pub use repeats::Remembered;
-pub use table::SignalValues;
+pub use table::{Latest, SignalValues};
 pub use told::LastTold;
 
 use super::finding::{Change, Evidence, Finding};
@@ -243,9 +242,9 @@ impl Engine {
         self.table.inventory()
     }
 
-    /// The newest values, by subject and signal, sorted. They are shared, not copied.
-    pub fn latest(&self) -> impl Iterator<Item = (&Arc<Subject>, &Arc<SignalValues>)> {
-        self.table.iter()
+    /// The newest values, by subject and signal, sorted.
+    pub fn latest(&self) -> &Latest {
+        self.table.all_latest()
     }
 
     /// What is seen and what not.
