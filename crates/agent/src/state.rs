@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use farrier_facts::decode::Kind;
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{
-    Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Moment, Signal, SignalValues, Subject,
+    Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Latest, Moment, Signal, Subject,
 };
 use jiff::Timestamp;
 
@@ -57,7 +57,7 @@ pub struct Values {
     /// Those that were listed once and are not now.
     pub gone: Vec<GpuIdentity>,
     /// The newest value of each signal, by subject.
-    pub latest: BTreeMap<Arc<Subject>, Arc<SignalValues>>,
+    pub latest: Latest,
     /// Who holds the GPUs; none: not known.
     pub processes: Option<Vec<Held>>,
     /// The driver.

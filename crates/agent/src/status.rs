@@ -349,9 +349,9 @@ fn not_supported(state: &State) -> BTreeMap<String, usize> {
         parts.entry(*signal).or_default().insert(subject);
     }
     // An adapter of another maker lacks what its neighbour counts: that is no lack of the node.
-    let latest = state.values.latest.values();
+    let latest = state.values.latest.iter();
     let known: BTreeSet<Signal> = latest
-        .flat_map(|values| values.iter())
+        .flat_map(|(_, values)| values.iter())
         .filter(|(_, reading)| reading.value().is_some())
         .map(|(signal, _)| *signal)
         .collect();

@@ -121,7 +121,7 @@ impl Own {
         let flag = |flag: bool| Reading::Value(f64::from(u8::from(flag)));
         #[expect(clippy::cast_precision_loss, reason = "counters far below 2^52")]
         let count = |count: u64| Reading::Value(count as f64);
-        let stalled = self.collectors(now).iter().filter(|state| state.stalled).count();
+        let stalled = self.stalled(now).count();
         let mut values = vec![
             (Signal::AgentKernelLinesLost, count(self.lines_lost)),
             (Signal::AgentLogWritable, flag(self.writable.is_ok())),
@@ -154,6 +154,23 @@ impl Own {
     }
 
     fn collector(&self, collector: Collector, now: Moment) -> CollectorState {
+        let heard = self.heard_ms.get(&collector);
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
+        let age_s = heard.map(|heard| (now.steady_ms - heard) as f64 / 1000.0);
+        CollectorState {
+            name: collector.to_string(),
+            period_s: collector.period(&self.tiers).as_secs_f64(),
+            age_s,
+            stalled: self.is_stalled(collector, now),
+        }
+    }
+
+    /// Those that have said nothing for too long.
+    fn stalled(&self, now: Moment) -> impl Iterator<Item = Collector> {
+        Collector::ALL.into_iter().filter(move |collector| self.is_stalled(*collector, now))
+    }
+
+    fn is_stalled(&self, collector: Collector, now: Moment) -> bool {
         let period = collector.period(&self.tiers);
         let period_ms = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / PERIODS);
         let heard = self.heard_ms.get(&collector).copied();
@@ -161,14 +178,7 @@ impl Own {
         let deadline_ms = if collector.is_nvml() { self.nvml_deadline_ms } else { 0 };
         let overdue = silent_ms > (PERIODS * period_ms).max(OVERDUE_MS_MIN) + deadline_ms;
         let explained = collector.is_nvml() && self.nvml_blind.is_some();
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
-        let age_s = heard.map(|heard| (now.steady_ms - heard) as f64 / 1000.0);
-        CollectorState {
-            name: collector.to_string(),
-            period_s: period.as_secs_f64(),
-            age_s,
-            stalled: (overdue || self.ended.contains(&collector)) && !explained,
-        }
+        (overdue || self.ended.contains(&collector)) && !explained
     }
 
     /// Whether NVML and the kernel log are seen.
@@ -192,12 +202,7 @@ impl Own {
         if let Err(why) = &self.writable {
             add("journal", format!("findings cannot be written to disk: {why}"));
         }
-        let stalled: Vec<String> = self
-            .collectors(now)
-            .into_iter()
-            .filter(|state| state.stalled)
-            .map(|state| state.name)
-            .collect();
+        let stalled: Vec<String> = self.stalled(now).map(|it| it.to_string()).collect();
         if !stalled.is_empty() {
             add("collectors", format!("nothing is heard from {}", stalled.join(", ")));
         }

@@ -57,15 +57,13 @@ impl Brain {
 
     /// Gathers what is large: once a tick, not with every finding.
     fn refresh(&mut self) {
-        let shared =
-            |(subject, values): (&Arc<_>, &Arc<_>)| (Arc::clone(subject), Arc::clone(values));
-        let latest = self.engine.latest().map(shared).collect();
         // Until NVML has answered the GPUs are those that this boot has shown before.
         let known = self.engine.inventory();
         let known = if known.is_empty() { self.inventory.gpus() } else { known };
         self.values.gpus = known.to_vec();
         self.values.gone = self.inventory.gone().to_vec();
-        self.shown_values = Arc::new(Values { latest, ..self.values.clone() });
+        self.shown_values =
+            Arc::new(Values { latest: self.engine.latest().clone(), ..self.values.clone() });
         if self.ticks < FIRST_TICKS || self.ticks.is_multiple_of(SELDOM_TICKS) {
             self.coverage = Arc::new(self.engine.coverage());
             let (cpu_us, rss_bytes) = self.clock.cost();

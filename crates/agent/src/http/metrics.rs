@@ -43,8 +43,8 @@ fn metric_name(signal: Signal) -> String {
 
 fn signals(state: &State, text: &mut Text) {
     let mut by_signal: BTreeMap<Signal, Vec<(&Subject, f64)>> = BTreeMap::new();
-    for (subject, values) in &state.values.latest {
-        for (signal, reading) in values.iter() {
+    for (subject, values) in state.values.latest.iter() {
+        for (signal, reading) in values {
             if let Reading::Value(value) = reading {
                 by_signal.entry(*signal).or_default().push((subject, *value));
             }

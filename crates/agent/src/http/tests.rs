@@ -150,7 +150,7 @@ fn state() -> State {
             name: Some("NVIDIA H100 80GB HBM3".to_owned()),
         }],
         gone: Vec::new(),
-        latest: latest.map(|(subject, values)| (Arc::new(subject), Arc::new(values))).into(),
+        latest: latest.into_iter().collect(),
         processes: Some(vec![held]),
         driver: Some("580.95.05".to_owned()),
         xids: [((Some(uuid.clone()), 48), 3), ((None, 79), 1)].into(),
@@ -338,7 +338,7 @@ fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
         let mut values = (*shown.values).clone();
         let subject = Subject::Gpu(uuid());
         let readings = vec![(Signal::GpuTemperature, reading)];
-        values.latest = [(subject.into(), readings.into())].into_iter().collect();
+        values.latest = [(subject, readings)].into_iter().collect();
         State { values: values.into(), ..shown.clone() }
     };
     assert_eq!(verdict(&known(Reading::Value(40.0))), "healthy");

@@ -11,7 +11,7 @@ pub mod rules;
 mod series;
 pub mod signal;
 
-pub use engine::{Coverage, Decision, Engine, LastTold, Remembered, Saved, SignalValues};
+pub use engine::{Coverage, Decision, Engine, LastTold, Latest, Remembered, Saved, SignalValues};
 pub use finding::{Action, Change, Evidence, Finding, FindingKind, Severity};
 pub use observation::{
     Batch, CheckItem, GpuIdentity, GpuUuid, KernelEvent, Moment, Sample, Subject, TOLD_BY_NVML,

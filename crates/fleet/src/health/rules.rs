@@ -174,6 +174,11 @@ impl Rules {
         self.rules.iter().find(|rule| rule.code == code)
     }
 
+    /// The place of a code, as [`Self::iter`] counts.
+    pub(super) fn place(&self, code: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.code == code)
+    }
+
     /// By place, as [`Self::iter`] counts.
     pub(super) fn at(&self, place: usize) -> &Rule {
         &self.rules[place]

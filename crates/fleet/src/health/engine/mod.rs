@@ -19,12 +19,11 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 
 use farrier_facts::xid::XidFacts;
 
 pub use repeats::Remembered;
-pub use table::SignalValues;
+pub use table::{Latest, SignalValues};
 pub use told::LastTold;
 
 use super::finding::{Change, Evidence, Finding};
@@ -84,13 +83,15 @@ pub struct Coverage {
 #[derive(Debug)]
 pub struct Engine {
     rules: Rules,
-    /// By signal: the rules that look at it, and the clause of which it is the signal; none where it is a limit.
-    looks: BTreeMap<Signal, Vec<(usize, Option<usize>)>>,
+    /// By the signal's number: the rules that look at it, and the clause of which it is the signal; none where it is a
+    /// limit.
+    looks: Vec<Vec<(usize, Option<usize>)>>,
     facts: XidFacts,
     table: Table,
     /// What values do not say by themselves, until the next value.
     notes: BTreeMap<(usize, Signal), String>,
-    watches: BTreeMap<(usize, usize), Watch>,
+    /// By rule, then by subject.
+    watches: Vec<BTreeMap<usize, Watch>>,
     counted: BTreeMap<usize, Counted>,
     /// When an event was last kept, so that a storm is kept once a minute.
     kept_ms: BTreeMap<(String, Subject, Option<String>), i64>,
@@ -117,11 +118,11 @@ impl Engine {
     pub fn new(rules: Rules, facts: XidFacts) -> Self {
         Self {
             looks: looks(&rules),
+            watches: no_watches(&rules),
             rules,
             facts,
             table: Table::default(),
             notes: BTreeMap::new(),
-            watches: BTreeMap::new(),
             counted: BTreeMap::new(),
             kept_ms: BTreeMap::new(),
             ledger: Ledger::default(),
@@ -190,10 +191,12 @@ impl Engine {
             let (before, after) = (old.at(at), self.rules.at(place));
             (before.when == after.when && before.on == after.on).then_some(place)
         };
-        self.watches = std::mem::take(&mut self.watches)
-            .into_iter()
-            .filter_map(|((at, subject), watch)| Some(((same(at)?, subject), watch)))
-            .collect();
+        let watches = std::mem::replace(&mut self.watches, no_watches(&self.rules));
+        for (at, watches) in watches.into_iter().enumerate() {
+            if let Some(place) = same(at) {
+                self.watches[place] = watches;
+            }
+        }
         self.counted = std::mem::take(&mut self.counted)
             .into_iter()
             .filter_map(|(at, counted)| Some((same(at)?, counted)))
@@ -239,23 +242,39 @@ impl Engine {
         self.table.inventory()
     }
 
-    /// The newest values, by subject and signal, sorted. They are shared, not copied.
-    pub fn latest(&self) -> impl Iterator<Item = (&Arc<Subject>, &Arc<SignalValues>)> {
-        self.table.iter()
+    /// The newest values, by subject and signal, sorted.
+    pub fn latest(&self) -> &Latest {
+        self.table.all_latest()
     }
 
     /// What is seen and what not.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = Coverage::default();
-        for ((rule, subject), watch) in &self.watches {
-            let code = self.rules.at(*rule).code.clone();
-            let subject = self.table.subject(*subject).clone();
-            match &watch.truth {
-                Truth::Unsupported(signal) => coverage.unsupported.push((code, subject, *signal)),
-                Truth::Alone => *coverage.alone.entry(code).or_default() += 1,
-                Truth::Early | Truth::Unread(_) => *coverage.early.entry(code).or_default() += 1,
-                Truth::Unknown(why) => coverage.blind.push((code, subject, why.clone())),
-                Truth::Holds | Truth::HoldsNot => *coverage.watched.entry(code).or_default() += 1,
+        for (rule, watches) in self.rules.iter().zip(&self.watches) {
+            let code = &rule.code;
+            let (mut alone, mut early, mut watched) = (0, 0, 0);
+            for (place, watch) in watches {
+                let subject = || self.table.subject(*place).clone();
+                match &watch.truth {
+                    Truth::Unsupported(signal) => {
+                        coverage.unsupported.push((code.clone(), subject(), *signal));
+                    }
+                    Truth::Alone => alone += 1,
+                    Truth::Early | Truth::Unread(_) => early += 1,
+                    Truth::Unknown(why) => {
+                        coverage.blind.push((code.clone(), subject(), why.clone()));
+                    }
+                    Truth::Holds | Truth::HoldsNot => watched += 1,
+                }
+            }
+            for (counts, count) in [
+                (&mut coverage.alone, alone),
+                (&mut coverage.early, early),
+                (&mut coverage.watched, watched),
+            ] {
+                if count > 0 {
+                    counts.insert(code.clone(), count);
+                }
             }
         }
         coverage
@@ -321,9 +340,11 @@ impl Engine {
                 None => subject.gpu().is_some(),
             };
             self.recovered(whose, why, now);
-            for ((at, place), watch) in &mut self.watches {
-                if whose(self.table.subject(*place)) {
-                    watch.forget(self.rules.at(*at), now.steady_ms);
+            for (rule, watches) in self.rules.iter().zip(&mut self.watches) {
+                for (place, watch) in watches {
+                    if whose(self.table.subject(*place)) {
+                        watch.forget(rule, now.steady_ms);
+                    }
                 }
             }
         }
@@ -374,13 +395,17 @@ fn whole(value: f64) -> u32 {
     whole
 }
 
-fn looks(rules: &Rules) -> BTreeMap<Signal, Vec<(usize, Option<usize>)>> {
-    let mut looks: BTreeMap<Signal, Vec<(usize, Option<usize>)>> = BTreeMap::new();
+fn no_watches(rules: &Rules) -> Vec<BTreeMap<usize, Watch>> {
+    rules.iter().map(|_| BTreeMap::new()).collect()
+}
+
+fn looks(rules: &Rules) -> Vec<Vec<(usize, Option<usize>)>> {
+    let mut looks = vec![Vec::new(); Signal::ALL.len()];
     for (rule_at, rule) in rules.iter().enumerate() {
         for (clause_at, clause) in rule.when.iter().enumerate() {
-            looks.entry(clause.signal).or_default().push((rule_at, Some(clause_at)));
+            looks[clause.signal as usize].push((rule_at, Some(clause_at)));
             if let Limit::Signal { signal, .. } = clause.limit {
-                looks.entry(signal).or_default().push((rule_at, None));
+                looks[signal as usize].push((rule_at, None));
             }
         }
     }

@@ -17,15 +17,43 @@ const LEFT_MAX: usize = 32;
 /// Values by signal, sorted: a link has a dozen, a GPU some seventy.
 pub type SignalValues = Vec<(Signal, Reading<f64>)>;
 
+/// The newest values, by subject. A copy shares them with its original until one of the two changes, so that whoever
+/// shows them may copy them every second.
+#[derive(Debug, Clone, Default)]
+pub struct Latest {
+    places: Arc<BTreeMap<Arc<Subject>, usize>>,
+    /// By place.
+    values: Vec<Arc<SignalValues>>,
+}
+
+impl Latest {
+    /// Those of a subject.
+    pub fn get(&self, subject: &Subject) -> Option<&SignalValues> {
+        self.places.get(subject).map(|place| &*self.values[*place])
+    }
+
+    /// By subject, sorted.
+    pub fn iter(&self) -> impl Iterator<Item = (&Subject, &SignalValues)> {
+        self.places.iter().map(|(subject, place)| (&**subject, &*self.values[*place]))
+    }
+}
+
+impl FromIterator<(Subject, SignalValues)> for Latest {
+    fn from_iter<I: IntoIterator<Item = (Subject, SignalValues)>>(all: I) -> Self {
+        let (subjects, values): (Vec<_>, Vec<_>) =
+            all.into_iter().map(|(subject, values)| (Arc::new(subject), Arc::new(values))).unzip();
+        let places = subjects.into_iter().zip(0..).collect();
+        Self { places: Arc::new(places), values }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Table {
     inventory: Vec<GpuIdentity>,
     /// Listed once in this boot and not now, the newest last: a GPU that NVML no longer lists is where most lines are about.
     left: Vec<GpuIdentity>,
     subjects: Vec<Arc<Subject>>,
-    places: BTreeMap<Arc<Subject>, usize>,
-    /// By place. Shared with whoever was shown them, and copied when they change.
-    latest: Vec<Arc<SignalValues>>,
+    latest: Latest,
 }
 
 impl Table {
@@ -58,8 +86,8 @@ impl Table {
 
     /// The number of a subject, given when it is first seen.
     pub(super) fn place(&mut self, subject: &Subject) -> Option<usize> {
-        if let Some(place) = self.places.get(subject) {
-            return Some(*place);
+        if let Some(place) = self.find(subject) {
+            return Some(place);
         }
         let place = self.subjects.len();
         if place >= SUBJECTS_MAX {
@@ -67,14 +95,14 @@ impl Table {
         }
         let subject = Arc::new(subject.clone());
         self.subjects.push(Arc::clone(&subject));
-        self.latest.push(Arc::default());
-        self.places.insert(subject, place);
+        self.latest.values.push(Arc::default());
+        Arc::make_mut(&mut self.latest.places).insert(subject, place);
         Some(place)
     }
 
     /// The number of a subject that was seen before.
     pub(super) fn find(&self, subject: &Subject) -> Option<usize> {
-        self.places.get(subject).copied()
+        self.latest.places.get(subject).copied()
     }
 
     pub(super) fn subject(&self, place: usize) -> &Subject {
@@ -82,7 +110,7 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, place: usize, signal: Signal, reading: Reading<f64>) {
-        let values = Arc::make_mut(&mut self.latest[place]);
+        let values = Arc::make_mut(&mut self.latest.values[place]);
         match values.binary_search_by_key(&signal, |(known, _)| *known) {
             Ok(at) => values[at].1 = reading,
             Err(at) => values.insert(at, (signal, reading)),
@@ -90,13 +118,12 @@ impl Table {
     }
 
     pub(super) fn latest(&self, place: usize, signal: Signal) -> Option<&Reading<f64>> {
-        let values = &self.latest[place];
+        let values = &self.latest.values[place];
         let at = values.binary_search_by_key(&signal, |(known, _)| *known).ok()?;
         Some(&values[at].1)
     }
 
-    /// By subject, sorted.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<Subject>, &Arc<SignalValues>)> {
-        self.places.iter().map(|(subject, place)| (subject, &self.latest[*place]))
+    pub(super) fn all_latest(&self) -> &Latest {
+        &self.latest
     }
 }

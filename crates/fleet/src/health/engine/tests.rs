@@ -1010,3 +1010,24 @@ fn what_there_is_no_room_for_is_counted() {
     engine.observe(at(3), &dropped(900.0));
     assert!(engine.findings().any(|it| it.code == "agent.findings-dropped"));
 }
+
+#[test]
+fn values_that_were_copied_stay_as_they_were() {
+    let mut engine = engine();
+    let hot = |number, value| sample(gpu(number), Signal::GpuTemperature, value);
+    let read = |latest: &Latest| -> Vec<(Subject, f64)> {
+        let of = |(subject, values): (&Subject, &SignalValues)| {
+            let found = values.iter().find(|(signal, _)| *signal == Signal::GpuTemperature);
+            Some((subject.clone(), *found?.1.value()?))
+        };
+        latest.iter().filter_map(of).collect()
+    };
+    engine.observe(at(0), &hot(1, 40.0));
+    let copied = engine.latest().clone();
+    engine.observe(at(1), &hot(1, 50.0));
+    engine.observe(at(2), &hot(0, 60.0));
+    assert_eq!(read(&copied), [(gpu(1), 40.0)]);
+    assert!(copied.get(&gpu(0)).is_none());
+    assert_eq!(read(engine.latest()), [(gpu(0), 60.0), (gpu(1), 50.0)]);
+    assert_eq!(engine.latest().get(&gpu(0)).map(Vec::len), Some(2), "with gpu.unreadable");
+}

@@ -17,13 +17,14 @@ use super::{Engine, Recovery};
 const IN_VAIN: &str =
     "The node was rebooted since, and it is still so: another reboot does not mend it.";
 
-/// How often it is asked whose time to end has come: every watch is looked at.
+/// How often it is asked whose time to end has come: every open finding is looked at.
 const ENDING_EVERY_MS: i64 = 1000;
 
 /// What the clauses of a rule come to for one subject.
 struct Tried {
     place: usize,
     truth: Truth,
+    /// By clause, where they all hold.
     measured: Vec<Measured>,
 }
 
@@ -35,8 +36,13 @@ impl Engine {
             self.table.set_inventory(inventory);
         }
         let mut derived = BTreeSet::new();
+        // What is said of one subject comes together: its place is looked up once.
+        let mut last: Option<(&Subject, usize)> = None;
         for sample in &batch.samples {
-            let Some(place) = self.table.place(&sample.subject) else { continue };
+            let known = last.filter(|(subject, _)| **subject == sample.subject);
+            let place = known.map(|(_, place)| place).or_else(|| self.table.place(&sample.subject));
+            let Some(place) = place else { continue };
+            last = Some((&sample.subject, place));
             self.set(place, sample.signal, sample.reading.clone(), now, &mut touched);
             match &sample.note {
                 Some(note) => drop(self.notes.insert((place, sample.signal), note.clone())),
@@ -63,7 +69,7 @@ impl Engine {
         let value = reading.value().copied();
         self.look_for_recovery(place, signal, value, now);
         self.table.set(place, signal, reading);
-        for (at, clause_at) in self.looks.get(&signal).into_iter().flatten().copied() {
+        for (at, clause_at) in self.looks[signal as usize].iter().copied() {
             let rule = self.rules.at(at);
             let subject = self.table.subject(place);
             let fits = rule.models.is_empty() && rule.except_models.is_empty()
@@ -72,7 +78,7 @@ impl Engine {
                 continue;
             }
             touched.insert(at);
-            let watch = self.watches.entry((at, place)).or_insert_with(|| {
+            let watch = self.watches[at].entry(place).or_insert_with(|| {
                 let is_open = self.ledger.is_open(&key(rule, subject));
                 Watch::new(rule, is_open, now.steady_ms)
             });
@@ -138,12 +144,10 @@ impl Engine {
             return Some(silent.clone());
         }
         let is_told = told.iter().any(|it| latest(*it).and_then(Reading::value) == Some(&1.0));
-        let basic: Vec<&Reading<f64>> = BASIC.iter().filter_map(|it| latest(*it)).collect();
-        if basic.is_empty() {
-            return None;
-        }
-        let reads = basic.iter().any(|it| it.value().is_some());
-        let is_unreadable = !reads && !is_told && basic.iter().any(fails);
+        let mut basic = BASIC.iter().filter_map(|it| latest(*it)).peekable();
+        basic.peek()?;
+        let reads = basic.clone().any(|it| it.value().is_some());
+        let is_unreadable = !reads && !is_told && basic.any(|it| fails(&it));
         Some(Reading::Value(f64::from(u8::from(is_unreadable))))
     }
 
@@ -159,33 +163,35 @@ impl Engine {
     }
 
     /// Rules with a finding whose time to end has come: no new value is needed for what has not held for long enough.
-    /// What is measured over a window waits for its next value.
+    /// What is measured over a window waits for its next value. Only open findings are looked at: there are few of
+    /// them, and thousands of watches.
     pub(super) fn ending(&mut self, now: Moment) -> BTreeSet<usize> {
         if self.ending_ms.is_some_and(|asked| now.steady_ms - asked < ENDING_EVERY_MS) {
             return BTreeSet::new();
         }
         self.ending_ms = Some(now.steady_ms);
-        let due = |((at, _), watch): (&(usize, usize), &Watch)| {
-            let rule = self.rules.at(*at);
+        let due = |(key, _): (&Key, &Open)| {
+            let at = self.rules.place(&key.code)?;
+            let rule = self.rules.at(at);
+            let watch = self.watches[at].get(&self.table.find(&key.subject)?)?;
             let newest = rule.when.iter().all(|clause| clause.measure == Measure::Last);
-            (newest && watch.is_ending(rule, now.steady_ms)).then_some(*at)
+            (newest && watch.is_ending(rule, now.steady_ms)).then_some(at)
         };
-        self.watches.iter().filter_map(due).collect()
+        self.ledger.iter().filter_map(due).collect()
     }
 
     /// The rule over all of its subjects: peers are compared once the rest is known.
     fn try_all(&self, at: usize, now: Moment) -> Vec<Tried> {
         let rule = self.rules.at(at);
-        let places =
-            self.watches.range((at, 0)..(at + 1, 0)).map(|((_, place), watch)| (*place, watch));
+        let watches = &self.watches[at];
         let mut tried: Vec<Tried> =
-            places.map(|(place, watch)| self.try_one(rule, place, watch, now)).collect();
+            watches.iter().map(|(place, watch)| self.try_one(rule, *place, watch, now)).collect();
         let compares = rule.when.iter().any(|it| matches!(it.limit, Limit::Peers { .. }));
         let has_it = |it: &&mut Tried| !matches!(it.truth, Truth::Unsupported(_));
         if compares && tried.iter_mut().filter(has_it).count() <= PEERS_MIN {
             // It can never hold here. One that is open, from a time with more of them, is over.
             for it in tried.iter_mut().filter(has_it) {
-                let is_open = self.watches.get(&(at, it.place)).is_some_and(|watch| watch.is_open);
+                let is_open = watches.get(&it.place).is_some_and(|watch| watch.is_open);
                 it.truth = if is_open { Truth::HoldsNot } else { Truth::Alone };
             }
             return tried;
@@ -222,7 +228,8 @@ impl Engine {
     fn try_one(&self, rule: &Rule, place: usize, watch: &Watch, now: Moment) -> Tried {
         let is_open = watch.is_open;
         let latest = |signal| self.table.latest(place, signal);
-        let mut measured = Vec::with_capacity(rule.when.len());
+        // Only of what may hold: on a healthy node hardly anything does.
+        let mut measured = Vec::new();
         // A part without the signal is told before a signal that is only not known now, and a clause that
         // does not hold settles it whatever the others are.
         let mut lacking = None;
@@ -240,7 +247,9 @@ impl Engine {
                 Ok(it) => {
                     let by_peers = matches!(clause.limit, Limit::Peers { .. });
                     fails |= !by_peers && !clause.comparison.holds(it.value, it.limit);
-                    measured.push(it);
+                    if !fails {
+                        measured.push(it);
+                    }
                 }
                 Err(Truth::Unsupported(signal)) => lacking = Some(Truth::Unsupported(signal)),
                 Err(truth) => unknown = Some(truth),
@@ -256,7 +265,7 @@ impl Engine {
 
     fn settle(&mut self, at: usize, tried: Tried, now: Moment) {
         let rule = self.rules.at(at);
-        let Some(watch) = self.watches.get_mut(&(at, tried.place)) else { return };
+        let Some(watch) = self.watches[at].get_mut(&tried.place) else { return };
         match watch.step(rule, tried.truth, now.steady_ms) {
             Step::Wait => {}
             Step::Clear => {
@@ -310,9 +319,11 @@ impl Engine {
         if !self.ledger.moved() {
             return;
         }
-        for ((at, place), watch) in &mut self.watches {
-            let key = key(self.rules.at(*at), self.table.subject(*place));
-            watch.is_open = self.ledger.is_open(&key);
+        for (rule, watches) in self.rules.iter().zip(&mut self.watches) {
+            for (place, watch) in watches {
+                let key = key(rule, self.table.subject(*place));
+                watch.is_open = self.ledger.is_open(&key);
+            }
         }
     }
 }

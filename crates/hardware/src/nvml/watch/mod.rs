@@ -216,7 +216,8 @@ pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(Prob
             if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
                 break;
             }
-            if module.has_appeared() {
+            // While a child runs there is nothing to hurry.
+            if supervisor.waits() && module.has_appeared() {
                 supervisor.hurry(begun.elapsed());
                 break;
             }

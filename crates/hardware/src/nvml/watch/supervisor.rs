@@ -137,6 +137,11 @@ impl<C: Children> Supervisor<C> {
         }
     }
 
+    /// Whether no child runs, and the next is to be started.
+    pub(super) fn waits(&self) -> bool {
+        self.current.is_none()
+    }
+
     /// What stood in the way may be over: the next start does not wait, and if it is not over the pauses are short again.
     pub(super) fn hurry(&mut self, now: Duration) {
         self.start_at = self.start_at.min(now);

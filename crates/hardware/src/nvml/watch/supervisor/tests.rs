@@ -348,10 +348,12 @@ fn a_driver_that_appears_is_asked_at_once() {
     let said = test.until(10);
     assert_eq!(test.world.started.get(), 4, "{said:?}");
     // The next would be at 15 s, and the one after it at 31 s. The module is there a moment before it can be used.
+    assert!(test.supervisor.waits());
     test.now = Duration::from_secs(10);
     test.supervisor.hurry(test.now);
     let said = test.until(12);
     assert_eq!(test.world.started.get(), 6, "{said:?}");
+    assert!(!test.supervisor.waits());
     assert!(said.iter().any(|said| said.ends_with("back")), "{said:?}");
 }
 
