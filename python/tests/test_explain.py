@@ -15,7 +15,7 @@ def raised(message):
     ("message", "word"),
     [
         ("called a synchronizing CUDA operation", "waits for the GPU"),
-        ("CUDA error: operation not permitted when stream is capturing", "does not allow"),
+        ("CUDA error: operation not permitted when stream is capturing", "no capture allows"),
         ("capturing stream has unjoined work", "another stream"),
         ("CUDA out of memory. Tried to allocate 2 GiB", "no memory"),
         ("something new", "something new"),
