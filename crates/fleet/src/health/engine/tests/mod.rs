@@ -1,0 +1,149 @@
+//! The engine on batches made by hand.
+
+mod boots;
+mod events;
+mod values;
+
+use farrier_facts::FactSet;
+use farrier_facts::node::Reading;
+use jiff::Timestamp;
+
+use super::*;
+use crate::health::finding::{Action, Severity};
+use crate::health::observation::Sample;
+
+fn engine() -> Engine {
+    let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
+    Engine::new(rules, XidFacts::clone(&FactSet::embedded().xids))
+}
+
+fn at(seconds: i64) -> Moment {
+    Moment {
+        steady_ms: seconds * 1000,
+        wall: Timestamp::from_second(1_790_000_000 + seconds).unwrap_or_default(),
+    }
+}
+
+fn gpu(number: u32) -> Subject {
+    Subject::Gpu(GpuUuid(format!("GPU-{number}")))
+}
+
+fn inventory() -> Vec<GpuIdentity> {
+    (0..8)
+        .map(|index| GpuIdentity {
+            uuid: GpuUuid(format!("GPU-{index}")),
+            index,
+            minor: Some(index),
+            pci: Some(format!("0000:{:02x}:00.0", 0x1b + index)),
+            name: Some("NVIDIA H100 80GB HBM3".to_owned()),
+        })
+        .collect()
+}
+
+fn sample(subject: Subject, signal: Signal, value: f64) -> Batch {
+    let samples = vec![Sample { subject, signal, reading: Reading::Value(value), note: None }];
+    Batch { inventory: Some(inventory()), samples, ..Batch::default() }
+}
+
+fn codes(changes: &[Change]) -> Vec<(&'static str, String)> {
+    changes
+        .iter()
+        .map(|change| match change {
+            Change::Opened(it) => ("opened", it.code.clone()),
+            Change::Updated(it) => ("updated", it.code.clone()),
+            Change::Cleared(it) => ("cleared", it.code.clone()),
+        })
+        .collect()
+}
+
+fn xid(number: u32, address: &str, when: Moment, boot: &str) -> Batch {
+    let line = format!("NVRM: Xid (PCI:{address}): {number}, pid=7, name=python, something\n");
+    logged(&line, when, boot)
+}
+
+fn logged(line: &str, when: Moment, boot: &str) -> Batch {
+    let facts = XidFacts::clone(&FactSet::embedded().xids);
+    let kernel = farrier_facts::decode::decode(&facts, line.as_bytes())
+        .into_iter()
+        .map(|event| super::super::observation::KernelEvent {
+            event,
+            line: line.trim_end().to_owned(),
+            gpu: None,
+            boot: boot.to_owned(),
+            at: when,
+        })
+        .collect();
+    Batch { inventory: Some(inventory()), kernel, ..Batch::default() }
+}
+
+/// NVLink's fatal error that the bits of its registers make a matter of hardware.
+fn nvlink_fatal(when: Moment, boot: &str) -> Batch {
+    let mut batch = xid(74, "0000:1c:00", when, boot);
+    for seen in &mut batch.kernel {
+        (seen.event.severity, seen.event.action) = (Severity::Fatal, Action::DrainAndReplace);
+    }
+    batch
+}
+
+/// What a journal has of findings, from that boot.
+fn of_boot(findings: Vec<Finding>, boot: &str) -> Saved {
+    Saved { findings, boot: boot.to_owned(), ..Saved::default() }
+}
+
+/// What a journal would keep of it.
+fn kept(engine: &mut Engine) -> Saved {
+    Saved {
+        findings: engine.findings().cloned().collect(),
+        told: engine.take_told(),
+        boot: "a".to_owned(),
+        ..Saved::default()
+    }
+}
+
+/// What a second boot begins with: GPUs 0 and 1 have rows that failed and fell off the bus twice.
+fn saved_with_two_ill() -> Saved {
+    let mut first = engine();
+    let mut remembered = Vec::new();
+    for (index, address) in ["0000:1b:00", "0000:1c:00"].into_iter().enumerate() {
+        let ill = gpu(u32::try_from(index).unwrap());
+        first.observe(at(0), &sample(ill, Signal::GpuRowsFailed, 1.0));
+        for second in [10, 900] {
+            let decision = first.observe(at(second), &xid(79, address, at(second), "a"));
+            remembered.extend(decision.remembered);
+        }
+    }
+    let findings: Vec<Finding> = first.findings().cloned().collect();
+    let repeated = findings.iter().filter(|it| it.code == "gpu.bus-loss-repeated").count();
+    assert_eq!(repeated, 2, "{findings:#?}");
+    Saved { findings, next_id: 9, remembered, boot: "a".to_owned(), ..Saved::default() }
+}
+
+/// A moment of a boot that began some hours after the first.
+fn of_second_boot(seconds: i64) -> Moment {
+    Moment { steady_ms: seconds * 1000, wall: at(20_000 + seconds).wall }
+}
+
+fn counted(inventory: Vec<GpuIdentity>, on_bus: f64) -> Batch {
+    let counts = [(Signal::NodeGpusPci, on_bus), (Signal::NodeGpusExpected, 8.0)];
+    let samples = counts
+        .map(|(signal, value)| Sample {
+            subject: Subject::Node,
+            signal,
+            reading: Reading::Value(value),
+            note: None,
+        })
+        .to_vec();
+    Batch { inventory: Some(inventory), samples, ..Batch::default() }
+}
+
+/// An engine that goes on in boot `a`.
+fn started(saved: Saved, now: Moment) -> Engine {
+    let mut engine = engine();
+    engine.restore(saved, "a", now);
+    engine
+}
+
+fn configured(changes: &[(&str, crate::health::rules::RuleOverride)]) -> Rules {
+    let changes = changes.iter().map(|(code, change)| ((*code).to_owned(), change.clone()));
+    Rules::configured(&changes.collect()).unwrap_or_else(|errors| panic!("{errors:?}"))
+}

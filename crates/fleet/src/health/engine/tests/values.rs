@@ -1,0 +1,330 @@
+//! Values of signals: thresholds, windows, peers, and what cannot be read.
+
+use super::*;
+
+#[test]
+fn a_threshold_opens_once_and_clears_after_its_time() {
+    let mut engine = engine();
+    let pending = |value| sample(gpu(0), Signal::GpuRowsPending, value);
+    assert!(engine.observe(at(0), &pending(0.0)).changes.is_empty());
+    let opened = engine.observe(at(10), &pending(1.0)).changes;
+    assert_eq!(codes(&opened), [("opened", "gpu.rows-pending".to_owned())]);
+    let finding = opened[0].finding();
+    assert_eq!((finding.severity, finding.action), (Severity::Critical, Action::ResetGpu));
+    assert_eq!(finding.clears, "after 20 s in which no row waits to be remapped");
+    assert!(engine.observe(at(20), &pending(1.0)).changes.is_empty(), "it does not happen again");
+    assert!(engine.observe(at(30), &pending(0.0)).changes.is_empty(), "it waits");
+    let cleared = engine.observe(at(50), &pending(0.0)).changes;
+    assert_eq!(codes(&cleared), [("cleared", "gpu.rows-pending".to_owned())]);
+    assert_eq!(engine.findings().count(), 0);
+}
+
+#[test]
+fn blindness_neither_opens_nor_clears() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    let reading = Reading::Unreadable("the driver hangs".to_owned());
+    let samples =
+        vec![Sample { subject: gpu(0), signal: Signal::GpuRowsFailed, reading, note: None }];
+    let blind = Batch { samples, ..Batch::default() };
+    for second in 1..600 {
+        assert!(engine.observe(at(second), &blind).changes.is_empty());
+    }
+    assert_eq!(engine.findings().count(), 1);
+    let coverage = engine.coverage();
+    assert!(
+        coverage
+            .blind
+            .iter()
+            .any(|(code, _, why)| code == "gpu.rows-failed" && why.contains("hangs"))
+    );
+}
+
+#[test]
+fn a_signal_that_the_part_lacks_is_told_and_never_fires() {
+    let mut engine = engine();
+    let samples = vec![Sample {
+        subject: gpu(0),
+        signal: Signal::GpuRowsFailed,
+        reading: Reading::Absent,
+        note: None,
+    }];
+    let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+    assert!(engine.observe(at(0), &batch).changes.is_empty());
+    let coverage = engine.coverage();
+    assert!(coverage.unsupported.iter().any(|(code, ..)| code == "gpu.rows-failed"));
+    assert!(!coverage.watched.contains_key("gpu.rows-failed"));
+}
+
+#[test]
+fn a_limit_that_comes_later_is_taken_and_one_that_never_comes_is_told() {
+    let (mut engine, mut other) = (engine(), engine());
+    for engine in [&mut engine, &mut other] {
+        engine.observe(at(0), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
+        assert!(engine.coverage().early.contains_key("gpu.pcie-narrow"));
+    }
+    engine.observe(at(1), &sample(gpu(0), Signal::GpuPcieWidthMax, 16.0));
+    assert!(engine.coverage().watched.contains_key("gpu.pcie-narrow"));
+    other.observe(at(300), &sample(gpu(0), Signal::GpuPcieWidth, 8.0));
+    let blind = other.coverage().blind;
+    assert!(
+        blind.iter().any(|(code, _, why)| code == "gpu.pcie-narrow" && why.contains("never read"))
+    );
+}
+
+#[test]
+fn the_slow_one_among_peers_is_found() {
+    let mut engine = engine();
+    let mut opened = Vec::new();
+    for second in 0..200 {
+        let mut samples = Vec::new();
+        for index in 0..8 {
+            let clock = if index == 5 { 1500.0 } else { 1980.0 };
+            let reading = |value| Reading::Value(value);
+            let reasons = Sample {
+                subject: gpu(index),
+                signal: Signal::GpuClockReasons,
+                reading: reading(4.0),
+                note: None,
+            };
+            samples.push(reasons);
+            samples.push(Sample {
+                subject: gpu(index),
+                signal: Signal::GpuClockSm,
+                reading: reading(clock),
+                note: None,
+            });
+            samples.push(Sample {
+                subject: gpu(index),
+                signal: Signal::GpuSmActive,
+                reading: reading(0.9),
+                note: None,
+            });
+        }
+        let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+        opened.extend(engine.observe(at(second), &batch).changes);
+    }
+    let opened: Vec<_> =
+        opened.iter().map(Change::finding).map(|it| (&it.code, &it.subject)).collect();
+    assert_eq!(opened, [(&"gpu.clock-below-peers".to_owned(), &gpu(5))]);
+}
+
+#[test]
+fn other_rules_keep_what_they_counted_when_one_changes() {
+    let mut engine = engine();
+    engine.observe(at(0), &xid(31, "0000:1c:00", at(0), "a"));
+    let change = crate::health::rules::RuleOverride { limit: Some(9.0), ..Default::default() };
+    let rules = Rules::configured(&BTreeMap::from([("gpu.temperature-margin".to_owned(), change)]))
+        .unwrap();
+    engine.reconfigure(rules, at(1));
+    let again = engine.observe(at(900), &xid(31, "0000:1c:00", at(900), "a"));
+    assert!(codes(&again.changes).contains(&("opened", "gpu.xid-app-repeated".to_owned())));
+}
+
+#[test]
+fn a_link_that_is_down_is_not_slow_as_well() {
+    let mut engine = engine();
+    let link = |number, signal, value| {
+        let subject = Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+        sample(subject, signal, value).samples
+    };
+    for turn in 0..30 {
+        let mut batch = Batch { inventory: Some(inventory()), ..Batch::default() };
+        for number in 0..6 {
+            let (is_up, speed) = [(0.0, 0.0), (1.0, 13_000.0), (1.0, 26_562.0)]
+                [usize::try_from(number).unwrap().min(2)];
+            batch.samples.extend(link(number, Signal::LinkActive, is_up));
+            batch.samples.extend(link(number, Signal::LinkSpeed, speed));
+        }
+        engine.observe(at(turn * 10), &batch);
+    }
+    let open: Vec<_> =
+        engine.findings().map(|it| (it.code.as_str(), it.subject.to_string())).collect();
+    assert_eq!(
+        open,
+        [("link.down", "GPU-0/link0".to_owned()), ("link.slow", "GPU-0/link1".to_owned())]
+    );
+}
+
+#[test]
+fn rules_can_be_changed_while_findings_are_open() {
+    let mut engine = engine();
+    engine.observe(at(0), &sample(gpu(0), Signal::GpuRowsFailed, 1.0));
+    let off = BTreeMap::from([(
+        "gpu.rows-failed".to_owned(),
+        crate::health::rules::RuleOverride { enabled: Some(false), ..Default::default() },
+    )]);
+    let changes = engine.reconfigure(Rules::configured(&off).unwrap(), at(1));
+    assert_eq!(codes(&changes), [("cleared", "gpu.rows-failed".to_owned())]);
+    let wrong = BTreeMap::from([
+        ("gpu.rows-faild".to_owned(), crate::health::rules::RuleOverride::default()),
+        (
+            "gpu.xid".to_owned(),
+            crate::health::rules::RuleOverride { limit: Some(3.0), ..Default::default() },
+        ),
+    ]);
+    let flag = crate::health::rules::RuleOverride { limit: Some(5.0), ..Default::default() };
+    let wrong: BTreeMap<_, _> = wrong.into_iter().chain([("gpu.lost".to_owned(), flag)]).collect();
+    let errors = Rules::configured(&wrong).unwrap_err();
+    assert_eq!(errors.len(), 3, "all are said");
+    assert!(errors.iter().any(|err| err.to_string().contains("did you mean `gpu.rows-failed`?")));
+}
+
+#[test]
+fn with_too_few_peers_a_comparison_is_not_watched() {
+    for (gpus, is_watched) in [(3, false), (4, true)] {
+        let mut engine = engine();
+        let width = |index| Sample {
+            subject: gpu(index),
+            signal: Signal::GpuPcieWidth,
+            reading: Reading::Value(if index == 0 { 8.0 } else { 16.0 }),
+            note: None,
+        };
+        let samples: Vec<Sample> = (0..gpus).map(width).collect();
+        let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+        let opened = (0..200).any(|second| !engine.observe(at(second), &batch).changes.is_empty());
+        assert_eq!(opened, is_watched, "{gpus}");
+        let coverage = engine.coverage();
+        assert_eq!(coverage.watched.contains_key("gpu.pcie-below-peers"), is_watched);
+        assert_eq!(coverage.alone.contains_key("gpu.pcie-below-peers"), !is_watched);
+    }
+}
+
+#[test]
+fn a_link_that_is_down_is_not_also_slow() {
+    let mut engine = engine();
+    let link = |link, signal, value| Sample {
+        subject: Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link },
+        signal,
+        reading: Reading::Value(value),
+        note: None,
+    };
+    let speeds = [0.0, 13_000.0, 26_562.0, 26_562.0, 26_562.0, 26_562.0];
+    let samples: Vec<Sample> = (0..)
+        .zip(speeds)
+        .flat_map(|(number, speed)| {
+            let active = f64::from(u8::from(speed > 0.0));
+            let speed = link(number, Signal::LinkSpeed, speed);
+            [link(number, Signal::LinkActive, active), speed]
+        })
+        .collect();
+    let batch = Batch { inventory: Some(inventory()), samples, ..Batch::default() };
+    for second in 0..120 {
+        engine.observe(at(second), &batch);
+    }
+    let found: Vec<_> = engine.findings().map(|it| (it.code.as_str(), &it.subject)).collect();
+    let of = |number| Subject::Link { gpu: GpuUuid("GPU-0".to_owned()), link: number };
+    assert_eq!(found, [("link.down", &of(0)), ("link.slow", &of(1))]);
+}
+
+#[test]
+fn every_signal_that_tells_of_trouble_is_watched() {
+    // Counters and flags that no rule looks at, and why.
+    let excused = [
+        (Signal::GpuEnergy, "work, not trouble"),
+        (
+            Signal::GpuHeldSyncBoost,
+            "a slower GPU of the group holds this one; that one is looked at",
+        ),
+        (Signal::GpuEccUncorrectedLifetime, "what is past; since the last load it is judged"),
+        (Signal::GpuRowsCorrected, "put right; only uncorrectable rows call for somebody"),
+        (Signal::GpuPagesSingle, "judged as a sum with the double ones"),
+        (Signal::GpuAerCorrectable, "put right; the card's own replay counter is judged"),
+        (Signal::GpuOnBus, "the count of GPUs on the bus is judged"),
+        (Signal::GpuMigEnabled, "a setting"),
+        (Signal::NicReceiveErrors, "grows with every unplugged peer; shown"),
+        (Signal::NicTransmitDiscards, "grows with congestion; shown"),
+    ];
+    let rules = Rules::embedded().unwrap_or_else(|err| panic!("{err}"));
+    let watched: Vec<Signal> =
+        rules.iter().flat_map(|rule| rule.when.iter().map(|it| it.signal)).collect();
+    for signal in Signal::ALL {
+        use crate::health::signal::Behaviour::{Counter, Flag};
+        let tells = matches!(signal.behaviour(), Counter | Flag);
+        let is_excused = excused.iter().any(|(it, _)| it == signal);
+        assert_eq!(tells && !watched.contains(signal), is_excused, "{signal}");
+    }
+}
+
+#[test]
+fn a_finding_is_over_when_its_time_is_and_not_with_the_next_value() {
+    let mut engine = engine();
+    let stuck = |value| sample(gpu(0), Signal::NodeCallsStuck, value);
+    engine.observe(at(0), &stuck(1.0));
+    engine.observe(at(5), &stuck(0.0));
+    assert!(engine.observe(at(14), &Batch::default()).changes.is_empty());
+    let over = engine.observe(at(15), &Batch::default()).changes;
+    assert_eq!(codes(&over), [("cleared", "driver.unresponsive".to_owned())]);
+    assert!(engine.findings().next().is_none());
+}
+
+#[test]
+fn a_gpu_of_which_no_call_reads_anything_is_found_unless_it_is_told_of_otherwise() {
+    let unreadable = |down: Option<(Signal, Reading<f64>)>| {
+        let why = || Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+        let mut readings = vec![
+            (Signal::GpuLost, Reading::Value(0.0)),
+            (Signal::GpuTemperature, why()),
+            (Signal::GpuPower, why()),
+        ];
+        readings.extend(down);
+        let sample = |(signal, reading)| Sample { subject: gpu(1), signal, reading, note: None };
+        let samples = readings.into_iter().map(sample).collect();
+        Batch { inventory: Some(inventory()), samples, ..Batch::default() }
+    };
+    let found = |down: Option<(Signal, Reading<f64>)>| {
+        let mut engine = engine();
+        engine.observe(at(0), &sample(gpu(1), Signal::GpuTemperature, 40.0));
+        for second in 1..31 {
+            engine.observe(at(second), &unreadable(down.clone()));
+            assert!(!engine.findings().any(|it| it.code == "gpu.unreadable"), "{second}");
+        }
+        engine.observe(at(31), &unreadable(down));
+        engine.findings().any(|it| it.code == "gpu.unreadable")
+    };
+    assert!(found(None));
+    assert!(!found(Some((Signal::GpuLost, Reading::Value(1.0)))));
+    assert!(!found(Some((Signal::GpuResetRequired, Reading::Value(1.0)))));
+    assert!(!found(Some((Signal::NodeCallsStuck, Reading::Value(1.0)))));
+    let silent = Reading::Unreadable("NVML does not answer".to_owned());
+    assert!(!found(Some((Signal::GpuLost, silent))));
+    assert!(!found(Some((Signal::GpuTemperature, Reading::Value(41.0)))), "one call is enough");
+}
+
+#[test]
+fn what_there_is_no_room_for_is_counted() {
+    let mut first = engine();
+    first.observe(at(0), &xid(79, "0000:1c:00", at(0), "a"));
+    let one = first.findings().next().unwrap().clone();
+    let findings = (0..4096).map(|id| Finding { id, detail: format!("Xid {id}"), ..one.clone() });
+    let mut engine = started(of_boot(findings.collect(), "a"), at(1));
+    engine.observe(at(2), &xid(79, "0000:1c:00", at(2), "a"));
+    assert_eq!(engine.dropped(), 0, "that one is open");
+    engine.observe(at(2), &xid(79, "0000:1d:00", at(2), "a"));
+    assert_eq!((engine.findings().count(), engine.dropped()), (4096, 1));
+    let dropped = |value| sample(Subject::Agent, Signal::AgentFindingsDropped, value);
+    engine.observe(at(2), &dropped(0.0));
+    engine.observe(at(3), &dropped(900.0));
+    assert!(engine.findings().any(|it| it.code == "agent.findings-dropped"));
+}
+
+#[test]
+fn values_that_were_copied_stay_as_they_were() {
+    let mut engine = engine();
+    let hot = |number, value| sample(gpu(number), Signal::GpuTemperature, value);
+    let read = |latest: &Latest| -> Vec<(Subject, f64)> {
+        let of = |(subject, values): (&Subject, &SignalValues)| {
+            let found = values.iter().find(|(signal, _)| *signal == Signal::GpuTemperature);
+            Some((subject.clone(), *found?.1.value()?))
+        };
+        latest.iter().filter_map(of).collect()
+    };
+    engine.observe(at(0), &hot(1, 40.0));
+    let copied = engine.latest().clone();
+    engine.observe(at(1), &hot(1, 50.0));
+    engine.observe(at(2), &hot(0, 60.0));
+    assert_eq!(read(&copied), [(gpu(1), 40.0)]);
+    assert!(copied.get(&gpu(0)).is_none());
+    assert_eq!(read(engine.latest()), [(gpu(0), 60.0), (gpu(1), 50.0)]);
+    assert_eq!(engine.latest().get(&gpu(0)).map(Vec::len), Some(2), "with gpu.unreadable");
+}
