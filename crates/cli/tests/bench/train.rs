@@ -24,6 +24,7 @@ of() { printf '%s' "$2" | sed "s/.*\"$1\":\"\{0,1\}\([^,\"}]*\).*/\1/"; }
 shard=$3
 variant=$(of variant "$shard")
 echo "$variant $(of repeat "$shard")$(of seed "$shard") $2" | sed 's/{.*} / /;s/{.*//' >> "$here/log"
+echo "$variant $TORCHINDUCTOR_CACHE_DIR" >> "$here/caches"
 rows=$(of rows "$shard"); length=$(of length "$shard")
 steps() {
     echo "a library says hello"
@@ -152,6 +153,22 @@ fn variants_take_turns_round_by_round() {
     let order: Vec<String> =
         world.log().iter().map(|line| line.replace(" farrier.bench.train", "")).collect();
     assert_eq!(order, ["eager 0", "compile 0", "ours 0", "compile 1", "ours 1", "eager 1"]);
+}
+
+#[test]
+fn no_variant_starts_from_what_another_has_compiled() {
+    let world = World::new(WELL);
+    world.run(&with(&["--repeats", "2", "--variants", "compile,ours"]));
+    let text = fs::read_to_string(world.path("caches")).unwrap();
+    let mut caches: Vec<(&str, &str)> =
+        text.lines().map(|line| line.split_once(' ').unwrap()).collect();
+    caches.sort_unstable();
+    caches.dedup();
+    let named: Vec<&str> = caches.iter().map(|(variant, _)| *variant).collect();
+    assert_eq!(named, ["compile", "ours"], "one each, for all repeats: {caches:?}");
+    assert!(
+        caches.iter().all(|(variant, cache)| cache.starts_with('/') && cache.ends_with(variant))
+    );
 }
 
 #[test]

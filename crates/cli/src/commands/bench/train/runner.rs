@@ -98,6 +98,7 @@ impl<'a> Runner<'a> {
     fn one(&self, spec: &Spec, place: usize, of: usize) -> anyhow::Result<Option<f64>> {
         let mut command = Command::new(&self.args.python);
         command.args(["-m", spec.module(), &spec.argument()?]);
+        command.env("TORCHINDUCTOR_CACHE_DIR", self.store.compiled(spec.variant())?);
         let deadline = Duration::from_secs(self.args.deadline);
         let began = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
         let ran = child::run(command, |stream| self.store.scratch(stream), deadline, self.stop)

@@ -67,6 +67,14 @@ impl Spec {
         }
     }
 
+    /// How the step is run, or which allocator it has.
+    pub(crate) fn variant(&self) -> &str {
+        match self {
+            Self::Steps(it) => &it.variant,
+            Self::Memory(it) => &it.variant,
+        }
+    }
+
     /// The Python module that measures it.
     pub(crate) fn module(&self) -> &'static str {
         match self {

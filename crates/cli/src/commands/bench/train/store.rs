@@ -54,6 +54,13 @@ impl Store {
         self.folder.join(format!("running.{stream}"))
     }
 
+    /// Where a variant keeps what it compiled: what another has compiled must not make it look quick to start.
+    pub(crate) fn compiled(&self, variant: &str) -> anyhow::Result<PathBuf> {
+        let folder = self.folder.join("compiled").join(variant);
+        std::path::absolute(&folder)
+            .with_context(|| format!("failed to find `{}`", folder.display()))
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join("shards").join(format!("{name}.json"))
     }
