@@ -18,6 +18,13 @@ pub struct Core {
     log: Box<dyn Log + Send>,
 }
 
+/// Whether a state was kept of this log: one of another, or of what a backup lacks, is folded anew.
+fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
+    let Some(before) = kept.state.seq.checked_sub(1) else { return Ok(false) };
+    let entries = log.read(before, 1)?;
+    Ok(entries.first().is_some_and(|it| it.seq == kept.state.seq && it.hash == kept.hash))
+}
+
 /// What a commit brought.
 #[derive(Debug, Default)]
 pub struct Committed {
@@ -31,7 +38,10 @@ impl Core {
     /// Takes the log over and folds it, from the newest state that was kept.
     pub fn open(mut log: Box<dyn Log + Send>) -> Result<Self, LogError> {
         let epoch = log.take_over()?;
-        let mut state = log.newest()?.map(|it| it.state).unwrap_or_default();
+        let mut state = match log.newest()? {
+            Some(kept) if belongs(&*log, &kept)? => kept.state,
+            _ => FleetState::default(),
+        };
         loop {
             let page = log.read(state.seq, PAGE)?;
             if page.is_empty() {

@@ -334,6 +334,11 @@ pub enum Ask {
     },
 }
 
+/// Why an entry cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the event cannot be written as bytes")]
+pub struct EncodeError(#[source] serde_json::Error);
+
 /// Why bytes are no event.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
@@ -366,9 +371,8 @@ struct In {
 
 impl Entry {
     /// The bytes that the log keeps. The same entry gives the same bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        // Maps with keys that are no text are the only thing that fails here, and there are none.
-        serde_json::to_vec(&Out { v: VERSION, entry: self }).unwrap_or_default()
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        serde_json::to_vec(&Out { v: VERSION, entry: self }).map_err(EncodeError)
     }
 
     /// Reads what any version up to this one wrote.

@@ -342,9 +342,9 @@ impl World {
             };
             let mut dirty = BTreeSet::new();
             for entry in entries.iter().filter(|it| !decided(it)) {
-                let bytes = entry.encode();
+                let bytes = entry.encode().unwrap();
                 let read = Entry::decode(&bytes).unwrap();
-                assert_eq!(read.encode(), bytes);
+                assert_eq!(read.encode().unwrap(), bytes);
                 dirty.extend(state.apply(&read));
             }
             let expected: Vec<Event> =

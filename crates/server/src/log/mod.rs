@@ -6,7 +6,7 @@ mod verify;
 
 use std::path::PathBuf;
 
-use farrier_fleet::fleet::event::DecodeError;
+use farrier_fleet::fleet::event::{DecodeError, EncodeError};
 use farrier_fleet::fleet::{Entry, FleetState};
 
 pub use chain::Hash;
@@ -106,6 +106,15 @@ pub enum LogError {
         /// Why.
         #[source]
         err: DecodeError,
+    },
+    /// An entry that cannot be written.
+    #[error("failed to write entry {seq} of the log")]
+    Unwritable {
+        /// Which.
+        seq: u64,
+        /// Why.
+        #[source]
+        err: EncodeError,
     },
     /// Of a later version, or not a log at all.
     #[error("`{}` is no log that this version reads: {what}", path.display())]

@@ -163,7 +163,8 @@ impl Log for SqliteLog {
                 if entry.seq != end.seq + 1 {
                     return Err(LogError::Gap { seq: entry.seq, after: end.seq });
                 }
-                let bytes = entry.encode();
+                let bytes =
+                    entry.encode().map_err(|err| LogError::Unwritable { seq: entry.seq, err })?;
                 end.hash = end.hash.then(entry.seq, &bytes);
                 end.seq = entry.seq;
                 insert.execute(params![entry.seq, bytes, end.hash.0]).map_err(failed("append"))?;

@@ -168,3 +168,20 @@ fn a_clock_that_is_set_back_does_not_take_the_log_back() {
     let done = core.commit(vec![(Actor::Server, Event::TimePassed)], at(5)).unwrap();
     assert_eq!(done.entries[0].at, at(100));
 }
+
+#[test]
+fn a_state_of_another_log_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, head) = written(&folder, 5);
+    for seq in [4, 9] {
+        log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
+            .unwrap();
+        let log = SqliteLog::open(&folder.path().join("log")).unwrap();
+        let core = Core::open(Box::new(log)).unwrap();
+        assert_eq!(
+            (core.state().seq, core.state().nodes.len()),
+            (5, 5),
+            "folded from the first entry"
+        );
+    }
+}

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::settings::{Rule, each};
+use super::settings::{Rule, Said, each};
 use crate::check::Verdict;
 use crate::decode::{self, Event, Kind};
 use crate::node::context::{Node, counted, gpus};
@@ -56,8 +56,6 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
     }
     findings.not_judged("rates and trends (the agent's: `farrier status`)");
 }
-
-type Said = super::settings::Said;
 
 fn now_of(device: &NvmlDevice) -> Option<&DeviceNow> {
     device.now.as_ref()

@@ -124,9 +124,8 @@ impl FleetState {
     }
 
     fn enrol(&mut self, id: &NodeId, place: &Place, at: Timestamp) {
-        let generation = self.retired.remove(id).unwrap_or_default();
         self.retire(id);
-        let generation = self.retired.remove(id).unwrap_or(generation);
+        let generation = self.retired.remove(id).unwrap_or_default();
         let node = Node::joining(place.clone(), at, generation);
         self.count(&node, 1);
         self.nodes.insert(id.clone(), node);
