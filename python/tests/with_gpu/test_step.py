@@ -46,6 +46,17 @@ def plain_step(model, optimizer):
     return train
 
 
+def squares_step(model, optimizer):
+    def train(batch):
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(batch["x"].cuda()).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return train
+
+
 def losses(run, stream):
     torch.manual_seed(7)
     return torch.stack([run(batch).detach().float() for batch in stream]).tolist()
@@ -530,23 +541,13 @@ def test_running_statistics_are_counted_once():
         def forward(self, x):
             return self.out(functional.relu(self.norm(self.into(x))))
 
-    def make(model, optimizer):
-        def train(batch):
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(batch["x"].cuda()).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return train
-
     torch.manual_seed(0)
     model = Normed().cuda()
     twin = copy.deepcopy(model)
     first, second = optimizer_of(model), optimizer_of(twin)
     stream = [{"x": torch.randn(8, 16, generator=torch.Generator().manual_seed(i))} for i in range(20)]
-    eager = losses(make(model, first), stream)
-    graphed = step(make(twin, second), model=twin, optimizer=second, policy=FAST)
+    eager = losses(squares_step(model, first), stream)
+    graphed = step(squares_step(twin, second), model=twin, optimizer=second, policy=FAST)
     same(eager, losses(graphed, stream))
     assert graphed.report.replays >= 10
     assert twin.norm.num_batches_tracked.item() == model.norm.num_batches_tracked.item() == 20
@@ -564,19 +565,9 @@ def test_a_buffer_that_forward_replaces_is_told_and_right():
             self.mean = 0.9 * self.mean + 0.1 * x.mean()
             return self.out(x) - self.mean
 
-    def make(model, optimizer):
-        def train(batch):
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(batch["x"].cuda()).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return train
-
     torch.manual_seed(0)
     stream = [{"x": torch.randn(8, 16, generator=torch.Generator().manual_seed(i)) + 1} for i in range(12)]
-    eager, found, graphed = both(make, stream, model=Replacing().cuda())
+    eager, found, graphed = both(squares_step, stream, model=Replacing().cuda())
     same(eager, found, 1e-4)
     assert "in the place of a buffer (mean)" in graphed.report.reason.what
 
