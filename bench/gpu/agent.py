@@ -9,6 +9,7 @@
 Needs root (it writes lines to /dev/kmsg, which the agent must find), torch and a GPU. It changes no setting of the card.
 """
 import argparse
+import fcntl
 import json
 import os
 import signal
@@ -162,22 +163,39 @@ def gpu_address():
     return text.splitlines()[0].strip()[4:].lower().split(".")[0]
 
 
+class Probe:
+    """The agent's child, asked directly: what it says of its processor time."""
+
+    def __init__(self, farrier, first):
+        # Where it names its calls, as under the agent (`crates/hardware/src/nvml/watch/note.rs`).
+        note = os.memfd_create("probe-call", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.truncate(note, 64 + 4096)
+        fcntl.fcntl(note, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        self.process = subprocess.Popen([farrier, "probe", "watch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=note, text=True)
+        self.costs, self.memory = {}, {}
+        self.ask(first, "first inventory")
+
+    def ask(self, request, kind=None):
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        self.costs.setdefault(kind or request, []).append(answer["cpu_us"])
+        with open(f"/proc/{self.process.pid}/maps") as file:
+            self.memory[kind or request] = {"rss_kib": rss_kib(self.process.pid), "libcuda": "libcuda" in file.read()}
+
+
 def tiers(args):
-    """Asks the probe itself, at the agent's own times, and takes what it says of its processor time."""
-    command = [args.farrier, "probe", "watch"]
-    probe = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    costs, memory = {}, {}
+    """Asks the probe itself, at the agent's own times. A second one is told to leave the GPU alone: what it costs to wake
+    up, to look for events and to answer, which happens once however many GPUs there are."""
+    probe, bare = Probe(args.farrier, "inventory"), Probe(args.farrier, 'inventory {"avoided": [0]}')
+    for tier in ("fast", "medium", "slow", "rare"):
+        probe.ask(tier, "first " + tier)
+        bare.ask(tier, "first " + tier)
 
     def ask(tier, kind=None):
-        probe.stdin.write(tier + "\n")
-        probe.stdin.flush()
-        answer = json.loads(probe.stdout.readline())
-        costs.setdefault(kind or tier, []).append(answer["cpu_us"])
-        with open(f"/proc/{probe.pid}/maps") as file:
-            memory[kind or tier] = {"rss_kib": rss_kib(probe.pid), "libcuda": "libcuda" in file.read()}
+        probe.ask(tier, kind)
+        bare.ask(tier, kind)
 
-    for tier in ("inventory", "fast", "medium", "slow", "rare"):
-        ask(tier, "first " + tier)
     start = time.monotonic()
     for second in range(1, 122):
         ask("fast")
@@ -187,14 +205,17 @@ def tiers(args):
             ask("slow")
         time.sleep(max(0, start + second - time.monotonic()))
     ask("rare")
-    for _ in range(4):
-        ask("slow", "slow, one in five with the energy")
-    probe.stdin.close()
-    result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu_us": costs, "memory": memory}
+    # The sixth is the one in five that asks for the energy.
+    for kind in ("slow at once", "slow at once", "slow, with the energy"):
+        ask("slow", kind)
+    result = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "cpu_us": probe.costs, "bare_cpu_us": bare.costs, "memory": probe.memory}
     with open(os.path.join(args.out, "tiers.json"), "w") as file:
         json.dump(result, file, indent=1)
-    for kind, values in costs.items():
-        print(f"{kind}: median {statistics.median(values)} us of {len(values)}, {memory[kind]}")
+    for kind, values in probe.costs.items():
+        one, once = statistics.median(values), statistics.median(bare.costs[kind])
+        print(f"{kind}: median {one} us of {len(values)}, {once} us of them once, {once + 8 * max(0, one - once)} us for eight; {probe.memory[kind]}")
+    for each in (probe, bare):
+        each.process.stdin.close()
 
 
 def eight(args):

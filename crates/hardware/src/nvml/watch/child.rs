@@ -1,8 +1,8 @@
 //! The child as a process: pipes, a deadline, and the file in which it names its calls.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,13 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::NOTICE;
+use super::note::{self, COMPLAINT_BYTES, NOTE_BYTES};
 use super::prober::{Asked, Children, Prober};
-
-/// The name of the call that is made, padded. The longest name with the longest GPU number has 54 characters.
-pub(super) const NOTE_BYTES: usize = 64;
-
-/// What may follow: a panic's message. The file cannot grow beyond it.
-const COMPLAINT_BYTES: usize = 4096;
 
 /// The answer of 64 GPUs with 36 links each has about 300 kB.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -41,7 +36,7 @@ impl Children for Processes {
 
     fn start(&mut self) -> Result<Process, String> {
         let failed = |err: io::Error| format!("it did not start: {err}");
-        let note = note_file().map_err(failed)?;
+        let note = note::file().map_err(failed)?;
         let stderr = Stdio::from(note.try_clone().map_err(failed)?);
         let mut command = (self.command)();
         // Nothing of ours is inherited: a child that never ends must not keep our reader's pipe open.
@@ -139,31 +134,6 @@ fn wait(pipe: &ChildStdout, events: libc::c_short, limit: Duration) -> bool {
     // SAFETY: one live structure is passed, and its number is one; the pipe is open while it is borrowed.
     let ready = unsafe { libc::poll(&raw mut poll, 1, limit_ms) };
     ready > 0 && poll.revents != 0
-}
-
-/// A file in memory that has room for a name and a complaint, and no more: whatever the library writes to stderr
-/// in the course of months does not fill the memory.
-fn note_file() -> io::Result<File> {
-    // SAFETY: the name is a literal with its NUL, and the flags are those of the call.
-    let descriptor = unsafe {
-        libc::memfd_create(
-            c"farrier-probe-call".as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-        )
-    };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just made and is nobody else's.
-    let mut file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-    file.set_len((NOTE_BYTES + COMPLAINT_BYTES) as u64)?;
-    file.write_all_at(&[b' '; NOTE_BYTES], 0)?;
-    file.seek(SeekFrom::Start(NOTE_BYTES as u64))?;
-    // SAFETY: the descriptor is open; the call takes a number.
-    let sealed = unsafe {
-        libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK)
-    };
-    if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub(super) mod fields;
 mod gpm;
 pub(super) mod links;
 mod memory;
+mod note;
 mod prober;
 mod processes;
 mod reader;
@@ -36,7 +37,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
-pub(super) use serve::OF_GPU;
+pub(super) use note::OF_GPU;
 pub use serve::serve;
 
 /// What a process holds a context for.

@@ -2,15 +2,12 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, BufRead, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 
 use crate::clock;
 use crate::nvml::caller::Caller;
 
-use super::child::NOTE_BYTES;
+use super::note::Note;
 use super::session::Session;
 use super::wire::{Answer, Inventory, Refusal, Request};
 
@@ -77,34 +74,6 @@ fn start<'a>(
         Request::Values(_) => Inventory::default(),
     };
     Session::start(caller, about, inventory)
-}
-
-/// Between the name of a call and the number of the GPU that it is about.
-pub(in crate::nvml) const OF_GPU: &str = " of GPU ";
-
-/// Where the call that comes next is named, for whoever wonders why no answer comes: the beginning of the file that
-/// stderr is. Where stderr is no file the names are written nowhere.
-struct Note {
-    file: Option<File>,
-}
-
-impl Note {
-    fn on_stderr() -> Self {
-        let file = io::stderr().as_fd().try_clone_to_owned().ok().map(File::from);
-        Self { file }
-    }
-
-    fn write(&self, call: &str, gpu: Option<u32>) {
-        let Some(file) = &self.file else { return };
-        let mut note = [b' '; NOTE_BYTES];
-        let mut room = note.as_mut_slice();
-        // What does not fit is cut off: the name is what matters.
-        let _ = match gpu {
-            Some(gpu) => write!(room, "{call}{OF_GPU}{gpu}"),
-            None => write!(room, "{call}"),
-        };
-        let _ = file.write_at(&note, 0);
-    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 
+use crate::nvml::watch::OF_GPU;
 use crate::nvml::watch::prober::{Children, Prober};
-use crate::nvml::watch::serve::OF_GPU;
 use crate::nvml::watch::wire::{Refusal, UNLISTED};
 use crate::nvml::watch::{ProbeReport, ProbeSaid};
 
