@@ -4,4 +4,5 @@
 
 mod histories;
 mod quarantine;
+mod recorded;
 mod world;

@@ -1,0 +1,219 @@
+//! Every form of event that was ever written still reads: `testdata/v1.jsonl` holds one of each, as it was written then.
+//!
+//! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-fleet --test fleet recorded`) and never changed or taken away.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use farrier_fleet::fleet::event::{Ask, Cordon, DecodeError, GpuMakeup, Makeup, Record, Why};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::order::Rung;
+use farrier_fleet::fleet::state::Symptom;
+use farrier_fleet::fleet::{
+    Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Standing,
+};
+use farrier_fleet::health::finding::Cleared;
+use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
+
+use crate::world::{finding, node, place, start};
+
+const RECORDED: &str = include_str!("testdata/v1.jsonl");
+
+fn why() -> Why {
+    Why::new("Xid 79 on GPU 3", "the finding clears").of(vec![7])
+}
+
+fn facts_of_nodes() -> Vec<Event> {
+    let id = node(1);
+    let mut place = place(1);
+    (place.tenant, place.site, place.nvlink) =
+        ("lab".parse().ok(), "north".parse().ok(), "nv1".parse().ok());
+    let gpu = GpuMakeup { uuid: GpuUuid("GPU-1".to_owned()), name: Some("NVIDIA H200".to_owned()) };
+    let makeup = Makeup {
+        boot: "b1".to_owned(),
+        agent: "0.1.0".to_owned(),
+        kernel: Some("6.8.0".to_owned()),
+        driver: Some("580.95.05".to_owned()),
+        cuda: Some("13.0".to_owned()),
+        gpus: Some(vec![gpu]),
+        frameworks: vec![("torch".to_owned(), "2.11.0".to_owned())],
+    };
+    vec![
+        Event::Enrolled { node: id.clone(), place },
+        Event::Placed { node: id.clone(), place: Place::in_pool("serve".parse().unwrap()) },
+        Event::Retired { node: id.clone(), why: "sold".to_owned() },
+        Event::Seen { node: id.clone(), makeup },
+        Event::Silent { node: id.clone(), since: start() },
+        Event::Heard { node: id },
+    ]
+}
+
+fn findings() -> Vec<Event> {
+    let open = finding(7, Severity::Fatal, Action::ResetGpu, "gpu.xid", start());
+    let mut closed = open.clone();
+    closed.cleared = Some(Cleared { at: start(), why: "a reset".to_owned() });
+    let record = Record { journal: "j1".to_owned(), number: 3 };
+    let changes =
+        vec![Change::Opened(open.clone()), Change::Updated(open.clone()), Change::Cleared(closed)];
+    vec![
+        Event::Found { node: node(1), record: record.clone(), changes },
+        Event::Resynced { node: node(1), record, open: vec![open] },
+    ]
+}
+
+fn cordons_and_answers() -> Vec<Event> {
+    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "cable".to_owned() };
+    let cordons = [Cordon::Unknown, Cordon::None, Cordon::Ours, theirs];
+    let answers = [
+        Answer::Accepted,
+        Answer::Done { evidence: "drained".to_owned() },
+        Answer::Failed { why: "job 5 runs on".to_owned() },
+        Answer::Refused { why: "the lease is over".to_owned() },
+    ];
+    let seen = cordons.map(|cordon| Event::CordonSeen { node: node(1), cordon });
+    let answered = answers.map(|answer| Event::Answered { node: node(1), generation: 4, answer });
+    seen.into_iter().chain(answered).collect()
+}
+
+fn asked() -> Vec<Event> {
+    let id = node(1);
+    let domain = Domain::Rack("r1".parse().unwrap());
+    let asks = [
+        Ask::Hold { node: id.clone(), reason: "a look".to_owned() },
+        Ask::Release { node: id.clone() },
+        Ask::Repaired { node: id.clone(), what: "a new board".to_owned() },
+        Ask::Approve { node: id.clone() },
+        Ask::Freeze { domain: domain.clone(), until: start(), reason: "a deadline".to_owned() },
+        Ask::Thaw { domain },
+        Ask::Verify { node: id, rung: Rung::V1 },
+    ];
+    asks.map(|what| Event::Asked { what }).into_iter().collect()
+}
+
+fn decided() -> Vec<Event> {
+    let id = node(1);
+    let kinds = [
+        OrderKind::Cordon,
+        OrderKind::Drain { wait_s: 60 },
+        OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) },
+        OrderKind::Reboot,
+        OrderKind::RestartService { unit: "nvidia-fabricmanager.service".to_owned() },
+        OrderKind::Verify { rung: Rung::V0 },
+        OrderKind::Uncordon,
+    ];
+    let ordered = kinds.map(|what| Event::Ordered {
+        order: Order {
+            node: node(1),
+            generation: 4,
+            what,
+            boot: Some("b1".to_owned()),
+            lease_until: start(),
+            reason: "Xid 79".to_owned(),
+        },
+    });
+    let standings = [
+        Standing::Joining,
+        Standing::InService,
+        Standing::Suspect,
+        Standing::Quarantined,
+        Standing::InRepair,
+        Standing::Verifying,
+        Standing::Held,
+    ];
+    let moved = standings.map(|to| Event::Moved { node: node(1), to, why: why() });
+    let symptoms = [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
+    let domain = Domain::Leaf("l1".parse().unwrap());
+    let blamed = symptoms.map(|symptom| Event::Blamed {
+        domain: domain.clone(),
+        symptom,
+        nodes: vec![node(1), node(2)],
+        why: why(),
+    });
+    let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(blamed).collect();
+    events.push(Event::Withdrawn { node: id.clone(), generation: 4, why: "no answer".to_owned() });
+    events.push(Event::HeldBack { node: id, why: why() });
+    events.push(Event::Absolved { domain, why: Why::new("all are well", "it comes back") });
+    events
+}
+
+/// One of each, with every field told.
+fn samples() -> Vec<Entry> {
+    let mut events = facts_of_nodes();
+    events.extend(findings());
+    events.extend(cordons_and_answers());
+    events.extend(asked());
+    events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
+    events.push(Event::TimePassed);
+    events.extend(decided());
+    let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
+    let entry = |(index, event): (usize, Event)| {
+        let seq = index as u64 + 1;
+        Entry { seq, batch: seq, at: start(), by: by[index % by.len()].clone(), event }
+    };
+    events.into_iter().enumerate().map(entry).collect()
+}
+
+/// A name for each, so that the compiler asks for a sample of what is new.
+fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::Enrolled { .. } => "enrolled",
+        Event::Placed { .. } => "placed",
+        Event::Retired { .. } => "retired",
+        Event::Seen { .. } => "seen",
+        Event::Silent { .. } => "silent",
+        Event::Heard { .. } => "heard",
+        Event::Found { .. } => "found",
+        Event::Resynced { .. } => "resynced",
+        Event::CordonSeen { .. } => "cordon-seen",
+        Event::Answered { .. } => "answered",
+        Event::Asked { .. } => "asked",
+        Event::PolicySet { .. } => "policy-set",
+        Event::TimePassed => "time-passed",
+        Event::Moved { .. } => "moved",
+        Event::Ordered { .. } => "ordered",
+        Event::Withdrawn { .. } => "withdrawn",
+        Event::HeldBack { .. } => "held-back",
+        Event::Blamed { .. } => "blamed",
+        Event::Absolved { .. } => "absolved",
+    }
+}
+const KINDS: usize = 19;
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
+fn what_is_written_today_is_recorded() {
+    let missing: Vec<String> = samples()
+        .iter()
+        .map(|entry| String::from_utf8(entry.encode().unwrap()).unwrap())
+        .filter(|line| !RECORDED.lines().any(|it| it == line))
+        .collect();
+    if std::env::var_os("FARRIER_BLESS").is_some() {
+        let mut recorded = RECORDED.to_owned();
+        for line in &missing {
+            writeln!(recorded, "{line}").unwrap();
+        }
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fleet/testdata/v1.jsonl");
+        std::fs::write(file, recorded).unwrap();
+        return;
+    }
+    assert_eq!(missing, [""; 0], "events have another form than what is recorded");
+}
+
+#[test]
+fn what_was_written_ever_still_reads() {
+    let mut kinds = BTreeSet::new();
+    let mut state = FleetState::default();
+    for line in RECORDED.lines() {
+        let entry = Entry::decode(line.as_bytes()).unwrap();
+        kinds.insert(kind(&entry.event));
+        state.apply(&entry);
+    }
+    assert_eq!(kinds.len(), KINDS, "recorded are only {kinds:?}");
+}
+
+#[test]
+fn what_a_later_version_wrote_is_refused_by_name() {
+    let mut line = String::from_utf8(samples()[0].encode().unwrap()).unwrap();
+    line = line.replacen("{\"v\":1", "{\"v\":2", 1);
+    assert!(matches!(Entry::decode(line.as_bytes()), Err(DecodeError::Newer { found: 2 })));
+}
