@@ -14,6 +14,7 @@
 //! The same seed gives the same node, byte for byte. Nothing here spawns tasks or threads.
 
 pub mod fault;
+pub mod fleet;
 pub mod gpu;
 pub mod host;
 pub mod make;

@@ -169,6 +169,19 @@ pub enum Event {
 }
 
 impl Event {
+    /// Whether it was decided, and not told or asked.
+    pub fn is_decision(&self) -> bool {
+        matches!(
+            self,
+            Self::Moved { .. }
+                | Self::Ordered { .. }
+                | Self::Withdrawn { .. }
+                | Self::HeldBack { .. }
+                | Self::Blamed { .. }
+                | Self::Absolved { .. }
+        )
+    }
+
     /// The node that it is about.
     pub fn node(&self) -> Option<&NodeId> {
         match self {

@@ -16,6 +16,7 @@ pub mod explain;
 pub mod identity;
 pub mod order;
 pub mod policy;
+pub mod replay;
 pub mod state;
 
 pub use decide::{Decision, Report, decide};

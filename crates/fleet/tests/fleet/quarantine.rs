@@ -3,6 +3,7 @@
 use farrier_fleet::fleet::event::{Ask, Cordon, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
+use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
 use farrier_fleet::health::{Action, Severity};
 
@@ -245,4 +246,27 @@ fn a_new_journal_tells_everything_anew() {
     assert!(world.state.nodes[&id].findings.is_empty());
     assert!(world.state.nodes[&id].has(&record));
     assert_eq!(standing(&world, &id), Standing::Verifying, "proven first");
+}
+
+#[test]
+fn a_decision_that_does_not_follow_is_found_in_replay() {
+    let mut world = fleet();
+    world.act(&Act::Fault(1, 1, Severity::Fatal, Action::ResetGpu, 0));
+    let mut replay = Replay::default();
+    let mut found = None;
+    for entry in &world.log {
+        let mut entry = entry.clone();
+        if let Event::Moved { to, .. } = &mut entry.event
+            && *to == Standing::Quarantined
+        {
+            *to = Standing::InRepair;
+        }
+        if let Err(divergence) = replay.take(entry) {
+            found = Some(divergence);
+            break;
+        }
+    }
+    let found = found.map_or_else(|| replay.finish().unwrap_err(), |it| it);
+    assert_eq!(found.batch, world.log.last().unwrap().batch);
+    assert_ne!(found.decided, found.recorded);
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
     Answer, Decision, Domain, Entry, Event, FleetState, NodeId, OrderKind, Place, Policy, Standing,
     decide,
@@ -320,41 +321,16 @@ impl World {
         }
     }
 
-    /// The log again, from the start: the same state, and at each batch the same decisions.
+    /// The log again, from the start and through its bytes: the same state, and at each batch the same decisions.
     pub(crate) fn replay(&self) {
-        let mut state = FleetState::default();
-        let mut at = 0;
-        while at < self.log.len() {
-            let batch = self.log[at].batch;
-            let entries: Vec<Entry> =
-                self.log[at..].iter().take_while(|it| it.batch == batch).cloned().collect();
-            at += entries.len();
-            let decided = |it: &&Entry| {
-                matches!(
-                    it.event,
-                    Event::Moved { .. }
-                        | Event::Ordered { .. }
-                        | Event::Withdrawn { .. }
-                        | Event::HeldBack { .. }
-                        | Event::Blamed { .. }
-                        | Event::Absolved { .. }
-                )
-            };
-            let mut dirty = BTreeSet::new();
-            for entry in entries.iter().filter(|it| !decided(it)) {
-                let bytes = entry.encode().unwrap();
-                let read = Entry::decode(&bytes).unwrap();
-                assert_eq!(read.encode().unwrap(), bytes);
-                dirty.extend(state.apply(&read));
-            }
-            let expected: Vec<Event> =
-                entries.iter().filter(decided).map(|it| it.event.clone()).collect();
-            assert_eq!(decide(&state, &dirty, entries[0].at).events, expected);
-            for entry in entries.iter().filter(decided) {
-                state.apply(entry);
-            }
+        let mut replay = Replay::default();
+        for entry in &self.log {
+            let bytes = entry.encode().unwrap();
+            let read = Entry::decode(&bytes).unwrap();
+            assert_eq!(read.encode().unwrap(), bytes);
+            replay.take(read).unwrap();
         }
         let bytes = |state: &FleetState| serde_json::to_vec(state).unwrap();
-        assert_eq!(bytes(&state), bytes(&self.state));
+        assert_eq!(bytes(&replay.finish().unwrap()), bytes(&self.state));
     }
 }

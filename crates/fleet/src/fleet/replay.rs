@@ -1,0 +1,67 @@
+//! The log again, from its beginning: the same inputs must lead to the same decisions and the same state.
+
+use std::collections::BTreeSet;
+
+use super::decide::decide;
+use super::event::{Entry, Event};
+use super::state::FleetState;
+
+/// A log that is read again.
+#[derive(Debug, Default)]
+pub struct Replay {
+    state: FleetState,
+    batch: Vec<Entry>,
+}
+
+/// Where the log says something else than would be decided.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the batch at entry {batch} holds other decisions than its inputs lead to")]
+pub struct Divergence {
+    /// The batch.
+    pub batch: u64,
+    /// What would be decided on its inputs.
+    pub decided: Vec<Event>,
+    /// What the log says was decided.
+    pub recorded: Vec<Event>,
+}
+
+impl Replay {
+    /// Takes the next entry. What was decided is judged when its batch is whole.
+    pub fn take(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
+        let begins = self.batch.first().is_some_and(|first| first.batch != entry.batch);
+        if begins {
+            self.judge()?;
+        }
+        self.batch.push(entry);
+        Ok(())
+    }
+
+    /// The state at the end of the log.
+    pub fn finish(mut self) -> Result<FleetState, Box<Divergence>> {
+        self.judge()?;
+        Ok(self.state)
+    }
+
+    fn judge(&mut self) -> Result<(), Box<Divergence>> {
+        let entries = std::mem::take(&mut self.batch);
+        let Some(first) = entries.first() else { return Ok(()) };
+        let (batch, at) = (first.batch, first.at);
+        let (recorded, inputs): (Vec<Entry>, Vec<Entry>) =
+            entries.into_iter().partition(|entry| entry.event.is_decision());
+        let mut dirty = BTreeSet::new();
+        for entry in &inputs {
+            dirty.extend(self.state.apply(entry));
+        }
+        let decided = decide(&self.state, &dirty, at).events;
+        let same = decided.len() == recorded.len()
+            && decided.iter().zip(&recorded).all(|(event, entry)| *event == entry.event);
+        if !same {
+            let recorded = recorded.into_iter().map(|entry| entry.event).collect();
+            return Err(Box::new(Divergence { batch, decided, recorded }));
+        }
+        for entry in &recorded {
+            self.state.apply(entry);
+        }
+        Ok(())
+    }
+}

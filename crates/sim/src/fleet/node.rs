@@ -1,0 +1,246 @@
+//! One simulated node: what is wrong with it, what it says, and how it carries orders out.
+
+use std::collections::BTreeMap;
+
+use farrier_fleet::fleet::event::{Cordon, Event, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::{Answer, NodeId, Order, OrderKind, Place};
+use farrier_fleet::health::finding::Cleared;
+use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
+use jiff::{SignedDuration, Timestamp};
+
+use super::trouble::{Mend, Trouble};
+use crate::random::Random;
+
+/// How long a node is gone in a reboot.
+const REBOOT_S: (u64, u64) = (120, 300);
+/// How long an order takes that is neither a drain nor a reboot.
+const ORDER_S: (u64, u64) = (1, 20);
+/// How long a job still runs when it is asked to end.
+const JOB_S: (u64, u64) = (0, 1200);
+
+/// A node in memory.
+#[derive(Debug)]
+pub struct SimNode {
+    pub(super) id: NodeId,
+    pub(super) place: Place,
+    gpus: Vec<GpuUuid>,
+    random: Random,
+    boot: u32,
+    /// Until when it is gone.
+    down_until: Option<Timestamp>,
+    /// What is wrong, by the number of its finding.
+    wrong: BTreeMap<u64, (Trouble, Finding)>,
+    findings: u64,
+    records: u64,
+    cordon: Cordon,
+    /// The last order, and when it will be done.
+    task: Option<(Order, Timestamp)>,
+    generation: u64,
+    /// What was answered last, for a server that did not hear it.
+    answered: Option<(u64, Answer)>,
+    /// What it says when it is next heard.
+    unsaid: Vec<Event>,
+}
+
+impl SimNode {
+    pub(super) fn new(id: NodeId, place: Place, gpus: u32, seed: u64) -> Self {
+        let mut random = Random::of(seed, id.as_str());
+        let gpus = (0..gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
+        let mut node = Self {
+            id,
+            place,
+            gpus,
+            random,
+            boot: 1,
+            down_until: None,
+            wrong: BTreeMap::new(),
+            findings: 0,
+            records: 0,
+            cordon: Cordon::None,
+            task: None,
+            generation: 0,
+            answered: None,
+            unsaid: Vec::new(),
+        };
+        node.introduce();
+        node
+    }
+
+    /// Whether it is there to speak.
+    pub fn is_up(&self) -> bool {
+        self.down_until.is_none()
+    }
+
+    /// Whether something is wrong with it that takes it out of service: what the server ought to find out.
+    pub fn is_ill(&self) -> bool {
+        self.wrong.values().any(|(trouble, _)| trouble.severity >= Severity::Critical)
+    }
+
+    /// Takes what it has to say, if it is there to say it.
+    pub(super) fn say(&mut self) -> Vec<Event> {
+        if self.is_up() { std::mem::take(&mut self.unsaid) } else { Vec::new() }
+    }
+
+    /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
+    pub fn introduce(&mut self) {
+        let gpu =
+            |uuid: &GpuUuid| GpuMakeup { uuid: uuid.clone(), name: Some("NVIDIA H200".to_owned()) };
+        let makeup = Makeup {
+            boot: self.boot_id(),
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: Some("6.8.0-90-generic".to_owned()),
+            driver: Some("580.95.05".to_owned()),
+            cuda: Some("13.0".to_owned()),
+            gpus: Some(self.gpus.iter().map(gpu).collect()),
+            frameworks: Vec::new(),
+        };
+        self.unsaid.push(Event::Seen { node: self.id.clone(), makeup });
+        let cordon = self.cordon.clone();
+        self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
+        if let Some((generation, answer)) = self.answered.clone() {
+            self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+        }
+    }
+
+    fn boot_id(&self) -> String {
+        format!("{}-boot-{}", self.id, self.boot)
+    }
+
+    /// Something goes wrong. When it will pass, if it does by itself.
+    pub fn befall(&mut self, trouble: Trouble, now: Timestamp) -> Option<Timestamp> {
+        let gpu = self.random.below(self.gpus.len().max(1) as u64);
+        let gpu = usize::try_from(gpu).ok().and_then(|it| self.gpus.get(it).cloned())?;
+        self.findings += 1;
+        let finding = trouble.finding(self.findings, &gpu, now);
+        self.wrong.insert(finding.id, (trouble, finding.clone()));
+        self.found(vec![Change::Opened(finding)]);
+        match trouble.mend {
+            Mend::Itself { after_s } => Some(after(now, u64::from(after_s))),
+            _ => None,
+        }
+    }
+
+    /// What passes by itself and whose time has come is over.
+    pub(super) fn pass(&mut self, now: Timestamp) {
+        self.mend(now, "it passed", |trouble, finding| match trouble.mend {
+            Mend::Itself { after_s } => after(finding.first_seen, u64::from(after_s)) <= now,
+            _ => false,
+        });
+    }
+
+    /// A person mends everything.
+    pub fn repair(&mut self, now: Timestamp) {
+        self.mend(now, "a part was replaced", |_, _| true);
+    }
+
+    fn mend(&mut self, now: Timestamp, why: &str, mends: impl Fn(&Trouble, &Finding) -> bool) {
+        let mut changes = Vec::new();
+        self.wrong.retain(|_, (trouble, finding)| {
+            if !mends(trouble, finding) {
+                return true;
+            }
+            let cleared = Cleared { at: now, why: why.to_owned() };
+            changes.push(Change::Cleared(Finding { cleared: Some(cleared), ..finding.clone() }));
+            false
+        });
+        if !changes.is_empty() {
+            self.found(changes);
+        }
+    }
+
+    fn found(&mut self, changes: Vec<Change>) {
+        self.records += 1;
+        let record = Record { journal: format!("{}-journal", self.id), number: self.records };
+        self.unsaid.push(Event::Found { node: self.id.clone(), record, changes });
+    }
+
+    /// Takes an order, as an agent does: what is not newer is answered as before. When it will be done.
+    pub(super) fn take(&mut self, order: &Order, now: Timestamp) -> Option<Timestamp> {
+        if !self.is_up() {
+            return None;
+        }
+        if order.generation <= self.generation {
+            let answered = self.answered.clone();
+            if let Some((generation, answer)) = answered.filter(|it| it.0 == order.generation) {
+                self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+            }
+            return None;
+        }
+        self.generation = order.generation;
+        let (at_least, at_most) = match order.what {
+            OrderKind::Drain { wait_s } => (JOB_S.0, JOB_S.1.min(u64::from(wait_s))),
+            OrderKind::Reboot => REBOOT_S,
+            _ => ORDER_S,
+        };
+        let until = after(now, at_least + self.random.below(at_most - at_least + 1));
+        if order.what == OrderKind::Reboot {
+            self.answer(order.generation, Answer::Accepted);
+            self.down_until = Some(until);
+        }
+        self.task = Some((order.clone(), until));
+        Some(until)
+    }
+
+    /// What was begun and whose time has come is done.
+    pub(super) fn work(&mut self, now: Timestamp) {
+        if self.down_until.is_some_and(|until| until <= now) {
+            self.down_until = None;
+            self.boot += 1;
+            self.mend(now, "a reboot", |trouble, _| {
+                matches!(trouble.mend, Mend::Reset | Mend::Reboot)
+            });
+            self.introduce();
+        }
+        let Some((order, _)) = self.task.take_if(|(_, until)| *until <= now) else { return };
+        let answer = self.carry_out(&order.what, now);
+        self.answer(order.generation, answer);
+    }
+
+    fn carry_out(&mut self, what: &OrderKind, now: Timestamp) -> Answer {
+        let done = |evidence: &str| Answer::Done { evidence: evidence.to_owned() };
+        match what {
+            OrderKind::Cordon | OrderKind::Uncordon
+                if matches!(self.cordon, Cordon::Theirs { .. }) =>
+            {
+                Answer::Refused { why: "somebody else's mark is on it".to_owned() }
+            }
+            OrderKind::Cordon => {
+                self.mark(Cordon::Ours);
+                done("no new work is given to it")
+            }
+            OrderKind::Uncordon => {
+                self.mark(Cordon::None);
+                done("new work may come")
+            }
+            OrderKind::Drain { .. } => done("no work runs on it"),
+            OrderKind::ResetGpu { gpu } => {
+                self.mend(now, "a reset", |trouble, finding| {
+                    trouble.mend == Mend::Reset && finding.subject.gpu() == Some(gpu)
+                });
+                done("the GPU was reset")
+            }
+            OrderKind::Reboot => done("it runs in a new boot"),
+            OrderKind::RestartService { .. } => done("the service runs"),
+            OrderKind::Verify { .. } if self.is_ill() => {
+                Answer::Failed { why: "findings that take it out of service are open".to_owned() }
+            }
+            OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
+        }
+    }
+
+    /// Puts somebody else's mark on it, or takes any mark away.
+    pub fn mark(&mut self, cordon: Cordon) {
+        self.cordon = cordon.clone();
+        self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
+    }
+
+    fn answer(&mut self, generation: u64, answer: Answer) {
+        self.answered = Some((generation, answer.clone()));
+        self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
+    }
+}
+
+pub(super) fn after(from: Timestamp, seconds: u64) -> Timestamp {
+    let seconds = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+    from.checked_add(seconds).unwrap_or(Timestamp::MAX)
+}
