@@ -63,6 +63,19 @@ def may_go(replays: int, idle_calls: int, policy: Policy) -> bool:
     return replays >= policy.pays or idle_calls >= policy.pays * policy.graphs
 
 
+def is_early(count: int, every: int) -> bool:
+    """Whether it is one of the first, which are compared at 1, 2, 4, 8 ... below `every`.
+
+    Early ones often, because what is baked in (a Python number that changes) shows within a few steps.
+    """
+    return count < every and count & (count - 1) == 0
+
+
+def verification_due(count: int, every: int) -> bool:
+    """Whether the one of that number (the first is 1) is compared: early ones, and each `every`-th."""
+    return is_early(count, every) or count % every == 0
+
+
 #: Comparisons take at most this share of the time of the replays between them ...
 VERIFY_SHARE = 0.003
 #: ... and need not be closer together than so many replays (after the early ones) ...
@@ -96,12 +109,10 @@ class Pace:
         self.interval = self.every or VERIFY_STEPS
 
     def due(self, replay: int) -> bool:
-        """Whether the replay of that number (the first is 1) is compared.
-
-        Early ones often, because what a graph bakes in (a Python number that changes) shows within a few steps.
-        """
-        early = replay < (self.every or VERIFY_STEPS) and replay & (replay - 1) == 0
-        return early or (replay % self.every == 0 if self.every else replay - self._last >= self.interval)
+        """Whether the replay of that number (the first is 1) is compared."""
+        if self.every is not None:
+            return verification_due(replay, self.every)
+        return is_early(replay, VERIFY_STEPS) or replay - self._last >= self.interval
 
     def compared(self, replay: int, comparison_s: float, step_s: float) -> None:
         """What the comparison of that replay took, and the replay itself. The quickest replay is what one takes."""
