@@ -12,6 +12,10 @@ pub(crate) fn print(report: &Report, printer: &mut Printer) -> anyhow::Result<()
         let warning = printer.toned(Tone::Caution, &format!("Not comparable: {mixed}."));
         printer.line(&warning)?;
     }
+    if let Some(hosts) = report.hosts_differ() {
+        let warning = printer.toned(Tone::Caution, &format!("Several hosts: {hosts}."));
+        printer.line(&warning)?;
+    }
     let changes = view::changes(report);
     if !changes.rows.is_empty() {
         block(&changes, printer)?;
