@@ -53,7 +53,8 @@ fn steps(variant: &str, step_s: f64, repeat: u32) -> Value {
     let graph = ours && repeat != 1;
     json!({
         "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "step_s": [step_s, step_s, 3.0 * step_s], "tokens": 512,
-        "farrier": "0.1.0+0123abcd", "comparisons": 2 * u32::from(ours), "comparisons_s": if ours { 0.16 } else { 0.0 },
+        "farrier": "0.1.0+0123abcd", "comparisons": 2 * u32::from(ours),
+        "comparisons_share": if ours { json!(0.003) } else { Value::Null }, "comparisons_s": if ours { 0.16 } else { 0.0 },
         "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if graph { 1 } else { 1450 },
         "launch_s": if graph { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
         "reserved_bytes": 3.5e9, "ready_s": 20.0, "loss": 10.4,
@@ -133,7 +134,8 @@ fn the_page_is_whole_and_needs_nothing_else() {
         "<dd>1.4b under 30 GiB: 2 of 3</dd>",
         "<dd>0.1.0, package 0.1.0+0123abcd</dd>",
         "<td>1 or 1,450</td>",
-        "1 or 1,450 launches",
+        "0.020 or 6.00 · 1 or 1,450",
+        "<td>2 of 80.0 ms<br/><small>(later 0.30 %)</small></td>",
     ] {
         assert!(html.contains(word), "{word}");
     }

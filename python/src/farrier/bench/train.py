@@ -108,6 +108,7 @@ def measure(shard: Shard) -> dict[str, Any]:
         "step_s": step_s,
         "comparisons": after[0] - before[0],
         "comparisons_s": after[1] - before[1],
+        "comparisons_share": None if report is None or report.pace is None else report.pace.share,
         "tokens": shard.rows * shard.length,
         "flops_causal": model.shape.flops_per_token(shard.length, causal=True),
         "flops_full": model.shape.flops_per_token(shard.length, causal=False),

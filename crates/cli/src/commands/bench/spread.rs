@@ -49,10 +49,13 @@ impl Spread {
         if least == most {
             return median;
         }
-        // The unit is said once.
-        let bare = |text: &str| text.trim_end_matches(" %").trim_end_matches(" points").to_owned();
         format!("{median} ({} to {})", bare(&least), bare(&most))
     }
+}
+
+/// Without its unit, which is said once.
+pub(crate) fn bare(text: &str) -> &str {
+    text.trim_end_matches(" %").trim_end_matches(" points")
 }
 
 /// A number with commas between the thousands.

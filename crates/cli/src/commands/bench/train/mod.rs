@@ -8,6 +8,7 @@
 //!
 //! A shard is one process and one file. Whatever stops a run, the next one goes on where it was.
 
+mod about;
 mod child;
 mod numbers;
 mod page;

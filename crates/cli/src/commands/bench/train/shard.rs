@@ -180,6 +180,9 @@ pub(crate) struct StepsResult {
     pub(crate) comparisons: Option<f64>,
     #[serde(default)]
     pub(crate) comparisons_s: Option<f64>,
+    /// The share of the time that comparisons take after the early ones.
+    #[serde(default)]
+    pub(crate) comparisons_share: Option<f64>,
     pub(crate) tokens: f64,
     pub(crate) flops_causal: f64,
     pub(crate) flops_full: f64,

@@ -48,6 +48,8 @@ pub(crate) struct VariantRow {
     /// Comparisons of graph and eager step in the timed steps of a repeat, and milliseconds of one.
     pub(crate) comparisons: Option<Spread>,
     pub(crate) comparison_ms: Option<Spread>,
+    /// The share of the time that they take later on.
+    pub(crate) comparisons_share: Option<Spread>,
     /// Each repeat's, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
     pub(crate) step_ms: Option<Spread>,
@@ -210,6 +212,9 @@ fn mfu_causal(result: &StepsResult, rates: Rates) -> Option<f64> {
     Some(speed(result)? * result.flops_causal / rates.peak_flops?)
 }
 
+/// A number of one repeat, if it is known.
+type Number<'a> = &'a dyn Fn(&StepsResult) -> Option<f64>;
+
 /// The figures of a variant to eager's, round by round.
 fn rounds(
     repeats: &Repeats<'_, StepsResult>,
@@ -220,7 +225,6 @@ fn rounds(
         .iter()
         .filter_map(|(repeat, result)| Some(((*result)?, (*eager.get(repeat)?)?)))
         .collect();
-    type Number<'a> = &'a dyn Fn(&StepsResult) -> Option<f64>;
     let each = |of: Number<'_>, compare: fn(f64, f64) -> f64| -> Vec<f64> {
         let all = pairs.iter().map(|(it, eager)| Some(compare(of(it)?, of(eager)?)));
         let all: Option<Vec<f64>> = all.collect();
@@ -283,6 +287,7 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
         tokens_per_s_mean: spread(&mean_speed),
         comparisons: spread(&|it| it.comparisons),
         comparison_ms: spread(&|it| Some(it.comparisons_s? / it.comparisons? * 1e3)),
+        comparisons_share: spread(&|it| it.comparisons_share),
         tokens_per_s_by_repeat: done.iter().filter_map(|it| speed(it)).collect(),
         step_ms: spread(&|it| Some(step_s(it)? * 1e3)),
         to_eager: None,

@@ -8,6 +8,7 @@ fn result(step_s: &[f64]) -> StepsResult {
         farrier: None,
         comparisons: Some(0.0),
         comparisons_s: Some(0.0),
+        comparisons_share: None,
         step_s: step_s.to_vec(),
         tokens: 512.0,
         flops_causal: 1e9,

@@ -3,6 +3,7 @@
 mod plot;
 
 use self::plot::{Bar, bars};
+use super::about;
 use super::numbers::{CapComparison, Comparison, Mode, VariantRow};
 use super::report::{Failed, Report};
 use super::view::{self, Block};
@@ -61,7 +62,7 @@ pub(crate) fn page(report: &Report) -> String {
 
 fn machine(report: &Report) -> String {
     let mut html = String::from("<dl>\n");
-    for (what, value) in view::machine(report) {
+    for (what, value) in about::machine(report) {
         html.push_str(&format!("<dt>{what}</dt><dd>{}</dd>\n", escape(&value)));
     }
     html.push_str("</dl>\n");
@@ -117,13 +118,15 @@ fn steps(report: &Report, found: &Comparison) -> String {
         bar.repeats.clone_from(&row.tokens_per_s_by_repeat);
         bar
     }));
-    html.push_str(&figure("Milliseconds in launching calls a step, under the profiler", &|row| {
-        let launches =
-            view::launches(row).map_or_else(String::new, |it| format!(" · {it} launches"));
-        let mut bar = modal(row, row.launch_ms, |it| it.launch_ms, figures);
-        bar.text.push_str(&launches);
-        bar
-    }));
+    html.push_str(&figure(
+        "Milliseconds in launching calls a step under the profiler · launches",
+        &|row| {
+            let launches = view::launches(row).map_or_else(String::new, |it| format!(" · {it}"));
+            let mut bar = modal(row, row.launch_ms, |it| it.launch_ms, figures);
+            bar.text.push_str(&launches);
+            bar
+        },
+    ));
     html.push_str(&figure("GPU idle, share of a step", &|row| {
         modal(row, row.idle, |it| it.idle, view::percent)
     }));
@@ -239,7 +242,7 @@ fn failures(failed: &[Failed]) -> String {
 
 fn method(report: &Report) -> String {
     let mut html = String::from("<h2>How it was measured</h2>\n<ul>\n");
-    for note in view::notes(report) {
+    for note in about::notes(report) {
         html.push_str(&format!("<li>{}</li>\n", escape(&note)));
     }
     html.push_str("</ul>\n");
