@@ -3,19 +3,66 @@ import pytest
 from farrier.torch.policy import (
     Boundness,
     Move,
+    Pace,
     Policy,
     Tolerance,
     coarsest,
     joint,
     may_go,
     tolerance_for,
-    verification_due,
+    verify_interval,
 )
 
 
-def test_comparisons_come_early_and_then_at_the_interval():
-    due = [replay for replay in range(1, 301) if verification_due(replay, 100)]
-    assert due == [1, 2, 4, 8, 16, 32, 64, 100, 200, 300]
+def compared_at(pace, replays, comparison_s=0.0, step_s=1.0):
+    """The replays that are compared, of so many."""
+    found = []
+    for replay in range(1, replays + 1):
+        if pace.due(replay):
+            found.append(replay)
+            pace.compared(replay, comparison_s, step_s)
+    return found
+
+
+def test_comparisons_come_early_and_then_at_the_users_number_whatever_they_cost():
+    found = compared_at(Pace(100), 300, comparison_s=3600.0, step_s=0.001)
+    assert found == [1, 2, 4, 8, 16, 32, 64, 100, 200, 300]
+
+
+EARLY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+def test_comparisons_of_short_steps_take_their_share_and_no_more():
+    # 191 M weights on an H200: 80 ms each, steps of 5.4 ms.
+    pace = Pace(None)
+    found = compared_at(pace, 100_000, 0.080, 0.0054)
+    assert found[:12] == [*EARLY, 512 + 4939, 512 + 2 * 4939]
+    late = len(found) - len(EARLY)
+    assert late * 0.080 / (100_000 * 0.0054) <= 0.003
+    assert pace.share == pytest.approx(0.003, rel=0.01)
+
+
+def test_slow_steps_are_compared_as_often_as_ever_and_all_within_two_minutes_or_a_thousand_steps():
+    for comparison_s, step_s in [(0.4, 0.131), (4.0, 0.131), (0.0, 0.005), (0.08, 2.0), (1e9, 1.0)]:
+        assert verify_interval(comparison_s, step_s) == 1000
+        assert compared_at(Pace(None), 3000, comparison_s, step_s) == [*EARLY, 1512, 2512]
+    for step_s in (0.0001, 0.001, 0.01, 0.1):
+        assert verify_interval(1e9, step_s) * step_s == pytest.approx(120.0)
+
+
+def test_a_clock_that_says_nonsense_keeps_no_graph_from_being_compared():
+    for comparison_s, step_s in [(1.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("nan")), (float("inf"), 1.0)]:
+        assert verify_interval(comparison_s, step_s) == 1000
+    assert Pace(None).share is None, "nothing was measured"
+
+
+def test_one_slow_replay_is_no_measure_of_the_others():
+    pace = Pace(None)
+    pace.compared(1, 0.080, 3.0)  # The graph is uploaded.
+    assert pace.interval == 1000
+    pace.compared(2, 0.080, 0.0054)
+    pace.compared(4, 0.080, 1.0)
+    assert pace.interval == 4939
 
 
 def test_what_a_graph_would_bring():

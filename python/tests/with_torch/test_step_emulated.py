@@ -9,8 +9,9 @@ import torch
 from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step, weights
 from torch import nn
 
-from farrier.torch import Lengths, Policy
+from farrier.torch import Lengths, Policy, verify, workshop
 from farrier.torch.baked import Baked
+from farrier.torch.policy import Boundness
 
 
 @pytest.fixture(autouse=True)
@@ -541,3 +542,33 @@ def test_what_is_read_at_every_call_is_quick():
         assert baked.read()[0] == baked.layout
         took.append(time.process_time() - began)
     assert min(took) < 1e-3
+
+
+def test_comparisons_are_as_often_as_they_cost_and_the_report_says_so(monkeypatch):
+    took_s = {"compared": 0.080, "replay": 0.0054}
+
+    def timed(run):
+        result = run()
+        # A comparison gives what it found, a replay the loss.
+        kind = "compared" if isinstance(result, verify.Comparison) else "replay"
+        return result, Boundness(wall_s=took_s[kind], enqueue_s=0.0)
+
+    monkeypatch.setattr(workshop, "timed", timed)
+    _, _, graphed = both(1060, policy=Policy(warmups=2, gain=0.0, profile=False))
+    report = graphed.report
+    assert report.verified == 10, "replays 1 to 512 by doubling; 1,000 comes too soon"
+    assert report.verified_s == pytest.approx(0.8)
+    assert report.pace.interval == 4939
+    assert report.verified_share > 0
+    assert "from here on one in 4,939 replays, 0.3 % of their time" in str(report)
+
+    took_s["compared"] = 0.0054
+    _, _, graphed = both(1600, policy=Policy(warmups=2, gain=0.0, profile=False))
+    assert graphed.report.verified == 11, "1,000 after the last early one"
+
+
+def test_a_number_given_is_taken_as_it_is():
+    _, _, graphed = both(60, policy=Policy(warmups=2, gain=0.0, profile=False, verify_every=7))
+    assert graphed.report.replays == 57
+    assert graphed.report.verified == 3 + 57 // 7, "1, 2, 4 and each seventh"
+    assert "one in 7 replays" in str(graphed.report)

@@ -25,7 +25,7 @@ fn measured() -> TempDir {
                     "  File \"<string>\", line 1 & more", "RuntimeError: a < b\u{1b}[31m"
                 ]}})
             } else {
-                json!({ "done": steps(variant, step_s) })
+                json!({ "done": steps(variant, step_s, repeat) })
             };
             write(&shards, &format!("191m_1x512_{variant}_{repeat}"), &spec, &outcome);
         }
@@ -38,7 +38,7 @@ fn measured() -> TempDir {
             let lost = vec![[16, 1024]; if lost > 0 { lost + seed as usize } else { 0 }];
             let outcome = json!({ "done": {
                 "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "model": "1.4b", "variant": variant,
-                "cap_gib": 30.0, "lost": lost, "steps_asked": 60, "tokens_per_s": 40_000.0 + f64::from(seed),
+                "farrier": "0.1.0+0123abcd", "cap_gib": 30.0, "lost": lost, "steps_asked": 60, "tokens_per_s": 40_000.0 + f64::from(seed),
                 "finite": true, "peak_gib": 28.0, "reserved_gib": 29.75, "report": null
             }});
             write(&shards, &format!("memory_1.4b_30gib_{variant}_{seed}"), &spec, &outcome);
@@ -47,12 +47,16 @@ fn measured() -> TempDir {
     folder
 }
 
-fn steps(variant: &str, step_s: f64) -> Value {
+/// Ours is a graph in all repeats but the second.
+fn steps(variant: &str, step_s: f64, repeat: u32) -> Value {
     let ours = variant == "ours";
+    let graph = ours && repeat != 1;
     json!({
-        "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "step_s": [step_s, step_s, 9.0], "tokens": 512,
-        "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if ours { 1 } else { 1450 },
-        "launch_s": if ours { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
+        "gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "step_s": [step_s, step_s, 3.0 * step_s], "tokens": 512,
+        "farrier": "0.1.0+0123abcd", "comparisons": 2 * u32::from(ours),
+        "comparisons_share": if ours { json!(0.003) } else { Value::Null }, "comparisons_s": if ours { 0.16 } else { 0.0 },
+        "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if graph { 1 } else { 1450 },
+        "launch_s": if graph { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
         "reserved_bytes": 3.5e9, "ready_s": 20.0, "loss": 10.4,
         "report": if ours { json!("verified 3 times, <no> difference") } else { Value::Null }
     })
@@ -61,7 +65,12 @@ fn steps(variant: &str, step_s: f64) -> Value {
 fn write(shards: &Path, name: &str, spec: &Value, outcome: &Value) {
     let file = json!({
         "farrier_shard": 1, "spec": spec, "began": "2026-11-15T09:00:00Z", "wall_s": 30.0,
-        "machine": { "driver": "580.159.04", "processor": "A Processor", "cores": 16 },
+        "machine": { "driver": "580.159.04", "processor": "A Processor", "cores": 16, "boot": "89abcdef" },
+        "farrier": "0.1.0", "plan": {
+            "shapes": [{ "model": "191m", "rows": 1, "length": 512 }], "variants": ["eager", "compile", "ours"],
+            "repeats": 3, "warmups": 12, "groups": 8, "steps": 10,
+            "memory": { "model": "1.4b", "caps_gib": [30.0], "variants": ["default", "ours"], "seeds": 3, "steps": 60 }
+        },
         "command": "farrier bench train --dir DIR --price-per-hour 3.50", "outcome": outcome
     });
     fs::write(shards.join(format!("{name}.json")), file.to_string()).unwrap();
@@ -115,6 +124,20 @@ fn the_page_is_whole_and_needs_nothing_else() {
     }
     for none in ["http", "url(", "@import", "\u{1b}", "NaN", "inf\""] {
         assert!(!html.contains(none), "{none}");
+    }
+    // Every table scrolls inside itself where the window is narrow.
+    let wide = "<div class=\"wide\" tabindex=\"0\"><table";
+    assert_eq!((count("table"), html.matches(wide).count()), (4, 4));
+    for word in [
+        "<dd>12 of 15 measured, 1 failed, 2 to go</dd>",
+        "<dd>191m at 1 x 512: 2 to 3 of 3</dd>",
+        "<dd>1.4b under 30 GiB: 2 of 3</dd>",
+        "<dd>0.1.0, package 0.1.0+0123abcd</dd>",
+        "<td>1 or 1,450</td>",
+        "0.020 or 6.00 · 1 or 1,450",
+        "<td>2 of 80.0 ms<br/><small>(later 0.30 %)</small></td>",
+    ] {
+        assert!(html.contains(word), "{word}");
     }
     for word in ["prefers-color-scheme:dark", "a &lt; b", "&lt;no&gt;", "compile (1 of 3 failed)"] {
         assert!(html.contains(word), "{word}");

@@ -17,7 +17,7 @@ const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 if [ "$1" = -c ]; then
     [ -e "$here/missing" ] || exit 0
-    echo "missing $(cat "$here/missing")" >&2
+    cat "$here/missing" >&2
     exit 1
 fi
 of() { printf '%s' "$2" | sed "s/.*\"$1\":\"\{0,1\}\([^,\"}]*\).*/\1/"; }
@@ -89,6 +89,16 @@ impl World {
         let ran = self.run(&all);
         let report = serde_json::from_str(&ran.stdout)
             .unwrap_or_else(|err| panic!("{err}: {} {}", ran.stdout, ran.stderr));
+        (ran, report)
+    }
+
+    /// Reads the report of what is there.
+    fn merged(&self) -> (Ran, Value) {
+        let out = self.path("out");
+        let words = ["bench", "train", "--merge-only", "--output", "json", "--dir"];
+        let words: Vec<&str> = words.iter().copied().chain([out.to_str().unwrap()]).collect();
+        let ran: Ran = farrier(&words).output().unwrap().into();
+        let report = serde_json::from_str(&ran.stdout).unwrap();
         (ran, report)
     }
 
@@ -241,6 +251,11 @@ steps 0.008 1000
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stderr.contains("stopped with 3 shards to go"), "{}", ran.stderr);
     assert_eq!((&report["shards_done"], &report["shards_left"]), (&1.into(), &3.into()));
+    assert_eq!(report["shards_planned"], 4);
+    assert!(ran.stderr.contains("3 shards to go"), "{}", ran.stderr);
+    let (_, merged) = world.merged();
+    assert_eq!((&merged["shards_planned"], &merged["shards_left"]), (&4.into(), &3.into()));
+    assert_eq!(merged["steps"][0]["repeats_planned"], 1);
     assert!(world.shard("191m_1x512_eager_0").exists());
     assert!(!world.shard("191m_1x512_compile_0").exists(), "it was dropped, not failed");
 
@@ -271,12 +286,18 @@ fn no_shard_is_begun_that_is_known_not_to_fit() {
 #[test]
 fn a_python_that_cannot_do_it_is_an_error_with_advice() {
     let world = World::new(WELL);
-    fs::write(world.path("missing"), "farrier.bench.train").unwrap();
+    fs::write(world.path("missing"), "module farrier.bench.train\n").unwrap();
     let ran = world.run(&with(&[]));
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
-    assert!(ran.stderr.contains("has no module `farrier.bench.train`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("there is no module `farrier.bench.train`"), "{}", ran.stderr);
     assert!(ran.stderr.contains("hint: install the package"), "{}", ran.stderr);
-    assert!(world.log().is_empty());
+    assert!(world.log().is_empty() && !world.path("out").exists());
+
+    for said in ["", "Segmentation fault\n"] {
+        fs::write(world.path("missing"), said).unwrap();
+        let ran = world.run(&with(&[]));
+        assert!(ran.stderr.contains("does not say what it has"), "{}", ran.stderr);
+    }
 
     fs::remove_file(world.path("python")).unwrap();
     let ran = world.run(&with(&[]));
@@ -292,7 +313,8 @@ fn the_question_is_one_that_python_understands() {
     fs::write(&python, "#!/bin/sh\nexec python3 -I -S \"$@\"\n").unwrap();
     let ran = world.run(&with(&[]));
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("has no module `farrier.bench.train`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("there is no module `farrier.bench.train`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("there is no module `torch`"), "all of it: {}", ran.stderr);
 }
 
 #[test]
@@ -305,6 +327,7 @@ fn without_a_gpu_no_shard_is_spent() {
     {
         fs::write(modules.join(name), "").unwrap();
     }
+    fs::write(modules.join("version.py"), "cuda = None\nhip = None\n").unwrap();
     let python = world.path("python");
     fs::write(&python, "#!/bin/sh\nexec python3 -S \"$@\"\n").unwrap();
     let driver = driver(&["-DCOUNT=0"]);
@@ -319,8 +342,51 @@ fn without_a_gpu_no_shard_is_spent() {
         .unwrap()
         .into();
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains("no GPU to measure: cuInit gives 100"), "{}", ran.stderr);
-    assert_eq!(fs::read_dir(world.path("out/shards")).unwrap().count(), 0);
+    let said = "its torch is built without CUDA; there is no GPU: cuInit gives 100";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: install a torch for CUDA"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("NVIDIA GPU and its driver"), "{}", ran.stderr);
+    assert!(!world.path("out").exists(), "nothing is left behind");
+}
+
+#[test]
+fn what_was_measured_before_is_printed_of_what_is_named() {
+    let world = World::new(WELL);
+    let words = ["--models", "191m@1x512,1.4b@4x2048", "--repeats", "2", "--seeds", "1"];
+    assert_eq!(world.run(&words).code, 0);
+    let merged = |words: &[&str]| {
+        let words: Vec<&str> = ["--merge-only"].iter().chain(words).copied().collect();
+        let words: Vec<&str> = words.iter().chain(&["--output", "json"]).copied().collect();
+        // No `--python`: nothing is run.
+        let dir = world.path("out");
+        let all = ["bench", "train", "--dir", dir.to_str().unwrap()];
+        let all: Vec<&str> = all.iter().chain(&words).copied().collect();
+        let ran: Ran = farrier(&all).output().unwrap().into();
+        (ran.code, serde_json::from_str::<Value>(&ran.stdout).unwrap_or_default(), ran.stderr)
+    };
+    let (_, all, _) = merged(&[]);
+    assert_eq!((&all["shards_done"], &all["shards_planned"]), (&24.into(), &24.into()));
+    let (code, one, _) = merged(&["--models", "1.4b@4x2048", "--parts", "steps"]);
+    assert_eq!((code, &one["shards_done"], &one["shards_planned"]), (0, &8.into(), &8.into()));
+    assert_eq!(one["steps"].as_array().unwrap().len(), 1);
+    assert_eq!(one["steps"][0]["model"], "1.4b");
+    let (_, few, _) = merged(&["--variants", "eager,ours", "--repeats", "1", "--caps", "26"]);
+    assert_eq!(few["steps"][0]["variants"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&few["steps"][0]["variants"][0]["done"], &few["shards_done"]),
+        (&1.into(), &8.into())
+    );
+    assert_eq!(few["memory"].as_array().unwrap().len(), 1);
+    for refused in
+        [&["--steps", "4"][..], &["--retry-failed"], &["--python", "x"], &["--stop-after", "1"]]
+    {
+        let (code, _, stderr) = merged(refused);
+        assert_eq!(code, 2);
+        assert!(stderr.contains("cannot be used with"), "{stderr}");
+    }
+    // A run, too, prints what it was asked for.
+    let (_, report) = world.report(&with(&["--repeats", "2", "--variants", "ours"]));
+    assert_eq!((&report["shards_done"], world.log().len()), (&2.into(), 24));
 }
 
 #[test]
@@ -341,7 +407,7 @@ fn a_file_that_does_not_read_is_not_passed_over() {
     let ran = world.run(&with(&["--repeats", "1"]));
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("hint: remove its file"), "{}", ran.stderr);
-    let (merged, report) = world.report(&["--merge-only"]);
+    let (merged, report) = world.merged();
     assert_eq!((merged.code, report["failed"].as_array().unwrap().len()), (1, 1));
     let why = report["failed"][0]["why"].as_str().unwrap();
     assert!(why.starts_with("its file does not read"), "{why}");
@@ -398,6 +464,33 @@ steps 0.008 1000 | sed "s/NVIDIA H200/NVIDIA H$([ "$variant" = ours ] && echo 20
 }
 
 #[test]
+fn figures_of_two_builds_and_hosts_are_called_what_they_are() {
+    let world = World::new(
+        r#"
+steps 0.008 1000 | sed "s/\"torch\"/\"farrier\":\"0.1.0+$([ "$variant" = ours ] && echo aaaa || echo bbbb)\",\"torch\"/"
+"#,
+    );
+    let words = with(&["--repeats", "2"]);
+    let (_, report) = world.report(&words);
+    let builds = report["builds"].as_array().unwrap();
+    assert_eq!(builds.iter().map(|it| &it["shards"]).collect::<Vec<_>>(), [2, 6]);
+    let table = world.run(&words).stdout.replace('\n', " ");
+    assert!(table.contains("Not comparable") && table.contains("0.1.0+aaaa (2 shards)"), "{table}");
+    assert!(!table.contains("Several hosts"), "{table}");
+
+    let path = world.shard("191m_1x512_eager_1");
+    let mut file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    file["machine"]["boot"] = "00000000".into();
+    fs::write(&path, file.to_string()).unwrap();
+    let (_, report) = world.report(&words);
+    assert_eq!(report["hosts"].as_array().unwrap().len(), 2);
+    let round = "191m at 1 x 512, repeat 1";
+    assert_eq!(report["rounds_on_several_hosts"], serde_json::json!([round]));
+    let table = world.run(&words).stdout;
+    assert!(table.contains("Several hosts") && table.contains(round), "{table}");
+}
+
+#[test]
 fn wrong_words_are_refused_at_once() {
     let world = World::new(WELL);
     for words in [
@@ -412,7 +505,9 @@ fn wrong_words_are_refused_at_once() {
         assert_eq!(world.run(words).code, 2, "{words:?}");
     }
     assert!(!Path::exists(&world.path("out")));
-    let none = world.run(&["--merge-only"]);
+    let out = world.path("out");
+    let merge = ["bench", "train", "--merge-only", "--dir", out.to_str().unwrap()];
+    let none: Ran = farrier(&merge).output().unwrap().into();
     assert_eq!(none.code, 2);
     assert!(none.stderr.contains("there is no folder"), "{}", none.stderr);
 }

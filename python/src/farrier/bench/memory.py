@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from farrier.bench import process
 from farrier.torch.allocator import NEW_NAME, NEW_NAME_SINCE, OLD_NAME
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def measure(shard: Shard) -> dict[str, Any]:
         "shard": dataclasses.asdict(shard),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
+        "farrier": process.build(),
         "model": shard.model,
         "variant": shard.variant,
         "cap_gib": shard.cap_gib,
@@ -192,4 +194,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    process.end(main(sys.argv[1:]))

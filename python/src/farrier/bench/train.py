@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 import farrier.torch
+from farrier.bench import process
 from farrier.bench.model import Decoder, build
 from farrier.torch.measure import profiled
-from farrier.torch.policy import Policy
+from farrier.torch.policy import Boundness, Policy
 
 #: The ways to run a step that are compared.
 VARIANTS = ("eager", "compile", "reduce-overhead", "ours")
@@ -76,7 +77,7 @@ def variant_step(shard: Shard, model: Decoder, optimizer: torch.optim.Optimizer)
 
 def measure(shard: Shard) -> dict[str, Any]:
     """Runs the shard on the present GPU."""
-    began = time.perf_counter()
+    imported_s = process.age_s()
     if shard.variant == "ours":
         farrier.torch.configure_allocator()
     model = build(shard.model, longest=shard.length)
@@ -90,18 +91,24 @@ def measure(shard: Shard) -> dict[str, Any]:
     for place in range(shard.warmups):
         loss = train(stream[place % len(stream)])
     first_loss = float(loss)  # Read now: the graphs of reduce-overhead write over it.
-    ready_s = time.perf_counter() - began
+    ready_s = process.age_s()
+    report = getattr(train, "report", None)
+    before = comparisons(report)
     torch.cuda.reset_peak_memory_stats()
     step_s = [timed_group(train, stream, shard.steps) for _ in range(shard.groups)]
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    median_s = statistics.median(step_s)
-    _, bound = profiled(lambda: train(stream[0]), median_s, median_s)
-    report = getattr(train, "report", None)
+    timed_s = process.age_s()
+    after = comparisons(report)
+    bound = profile_of_a_plain_step(train, stream[0], statistics.median(step_s))
     return {
         "shard": dataclasses.asdict(shard),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
+        "farrier": process.build(),
         "step_s": step_s,
+        "comparisons": after[0] - before[0],
+        "comparisons_s": after[1] - before[1],
+        "comparisons_share": None if report is None or report.pace is None else report.pace.share,
         "tokens": shard.rows * shard.length,
         "flops_causal": model.shape.flops_per_token(shard.length, causal=True),
         "flops_full": model.shape.flops_per_token(shard.length, causal=False),
@@ -111,9 +118,25 @@ def measure(shard: Shard) -> dict[str, Any]:
         "allocated_bytes": allocated,
         "reserved_bytes": reserved,
         "ready_s": ready_s,
+        "at_s": {"imported": imported_s, "ready": ready_s, "timed": timed_s, "profiled": process.age_s()},
         "loss": first_loss,
         "report": None if report is None else str(report),
     }
+
+
+def comparisons(report: Any) -> tuple[int, float]:
+    """How many comparisons of graph and eager step there were, and their seconds; none without a report."""
+    return (0, 0.0) if report is None else (report.verified, report.verified_s)
+
+
+def profile_of_a_plain_step(train: Train, batch: dict[str, Tensor], step_s: float) -> Boundness:
+    """One step under the profiler. A step that was compared with an eager one is not plain: the next one is."""
+    report = getattr(train, "report", None)
+    while True:
+        before = comparisons(report)[0]
+        _, bound = profiled(lambda: train(batch), step_s, step_s)
+        if comparisons(report)[0] == before:
+            return bound
 
 
 def timed_group(train: Train, stream: list[dict[str, Tensor]], steps: int) -> float:
@@ -133,4 +156,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    process.end(main(sys.argv[1:]))

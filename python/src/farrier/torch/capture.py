@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from farrier.torch.batch import rebuild, tensors
+from farrier.torch.policy import Pace
 
 #: What the CUDA array interface calls a type of that many bytes; the tensor is then viewed as what it is.
 _INTEGER_OF_BYTES = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}
@@ -120,6 +121,7 @@ class Captured:
         self.arena = arena
         self.replays = 0
         self.used = 0
+        self.pace = Pace(None)
         self.gradients: list[Address] = []
         self._graph = arena.graph()
         self._batch = on_device(batch, arena.device, copy=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,6 +22,7 @@ class Policy:
         shapes: so many shapes without one that comes back, and the step is said to change its shape every time.
         gain: the least speed-up for which a graph is made and kept (1.01: one per cent).
         verify_every: replays between two comparisons with an eager step; besides, replays 1, 2, 4, 8 ... are compared.
+            None: by what they cost (`verify_interval`).
         profile: whether one eager step is measured with the profiler, to say beforehand what a graph would bring.
     """
 
@@ -30,13 +32,14 @@ class Policy:
     pays: int = 32
     shapes: int = 32
     gain: float = 1.01
-    verify_every: int = 1000
+    verify_every: int | None = None
     profile: bool = True
 
     def __post_init__(self) -> None:
         for name in ("warmups", "sights", "graphs", "pays", "shapes", "verify_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, and must be 1 or more")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, and must be 1 or more")
 
 
 class Move(IntEnum):
@@ -60,13 +63,69 @@ def may_go(replays: int, idle_calls: int, policy: Policy) -> bool:
     return replays >= policy.pays or idle_calls >= policy.pays * policy.graphs
 
 
-def verification_due(replays: int, every: int) -> bool:
-    """Whether the replay of that number (the first is 1) is compared with an eager step.
+def is_early(count: int, every: int) -> bool:
+    """Whether it is one of the first, which are compared at 1, 2, 4, 8 ... below `every`.
 
-    Early ones often, because what a graph bakes in (a Python number that changes) shows within a few steps.
+    Early ones often, because what is baked in (a Python number that changes) shows within a few steps.
     """
-    early = replays < every and replays & (replays - 1) == 0
-    return early or replays % every == 0
+    return count < every and count & (count - 1) == 0
+
+
+def verification_due(count: int, every: int) -> bool:
+    """Whether the one of that number (the first is 1) is compared: early ones, and each `every`-th."""
+    return is_early(count, every) or count % every == 0
+
+
+#: Comparisons take at most this share of the time of the replays between them ...
+VERIFY_SHARE = 0.003
+#: ... and need not be closer together than so many replays (after the early ones) ...
+VERIFY_STEPS = 1000
+#: ... nor may be further apart than replays of so many seconds, unless `VERIFY_STEPS` of them take longer.
+VERIFY_WITHIN_S = 120.0
+
+
+def verify_interval(comparison_s: float, step_s: float) -> int:
+    """Replays from one comparison to the next: few enough to find a wrong graph soon, so many that it costs little.
+
+    Both bounds go before the share: slow steps are compared every `VERIFY_STEPS`, whatever that costs.
+    """
+    if not (step_s > 0 and 0 <= comparison_s < math.inf):
+        return VERIFY_STEPS  # No clock is to keep a graph from being compared.
+    by_cost = comparison_s / (VERIFY_SHARE * step_s)
+    return max(VERIFY_STEPS, math.ceil(min(by_cost, VERIFY_WITHIN_S / step_s)))
+
+
+@dataclass
+class Pace:
+    """When the replays of one graph are compared with eager steps. `every` is the user's number; None: by cost."""
+
+    every: int | None
+    interval: int = VERIFY_STEPS
+    _last: int = 0
+    _comparison_s: float | None = None
+    _step_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.interval = self.every or VERIFY_STEPS
+
+    def due(self, replay: int) -> bool:
+        """Whether the replay of that number (the first is 1) is compared."""
+        if self.every is not None:
+            return verification_due(replay, self.every)
+        return is_early(replay, VERIFY_STEPS) or replay - self._last >= self.interval
+
+    def compared(self, replay: int, comparison_s: float, step_s: float) -> None:
+        """What the comparison of that replay took, and the replay itself. The quickest replay is what one takes."""
+        self._last, self._comparison_s, self._step_s = replay, comparison_s, min(step_s, self._step_s)
+        if self.every is None:
+            self.interval = verify_interval(comparison_s, self._step_s)
+
+    @property
+    def share(self) -> float | None:
+        """What comparisons take at this pace, of the time with them; None: not measured."""
+        if not self._comparison_s:
+            return None
+        return self._comparison_s / (self._comparison_s + self.interval * self._step_s)
 
 
 @dataclass(frozen=True)

@@ -5,25 +5,48 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from farrier.torch.explain import Reason
-from farrier.torch.policy import Boundness
+from farrier.torch.policy import Boundness, Pace
 from farrier.torch.verify import Comparison
 
 
 @dataclass
 class StepReport:
-    """Read it at any time; `print(step.report)` is made for a log."""
+    """Read it at any time; `print(step.report)` is made for a log.
+
+    Of comparisons: `verified` counts them, `verified_s` is the time of all, `pace` how often there are any of the graph
+    compared last. `compared_since_s` and `called_s` are readings of one clock: when the first began, and the last call.
+    """
 
     steps: int = 0
     replays: int = 0
     captures: int = 0
     evicted: int = 0
     verified: int = 0
+    verified_s: float = 0.0
+    pace: Pace | None = None
+    compared_since_s: float | None = None
+    called_s: float | None = None
     eager: Boundness | None = None
     graph_s: float | None = None
     noise: float = 0.0
     last: Comparison | None = None
     reason: Reason | None = None
     refused: list[Reason] = field(default_factory=list)
+
+    def compared(self, found: Comparison, took_s: float, now_s: float) -> None:
+        """Another comparison is done, and took so long."""
+        self.last, self.called_s = found, now_s
+        self.verified += 1
+        self.verified_s += took_s
+        if self.compared_since_s is None:
+            self.compared_since_s = now_s - took_s
+
+    @property
+    def verified_share(self) -> float | None:
+        """The share of the time since the first comparison began that went into comparisons; None: there was none."""
+        if self.compared_since_s is None or self.called_s is None or self.called_s <= self.compared_since_s:
+            return None
+        return self.verified_s / (self.called_s - self.compared_since_s)
 
     @property
     def gain(self) -> float | None:
@@ -42,7 +65,16 @@ class StepReport:
             lines.append(f"{self.captures} captures, {self.evicted} given up for others")
         if self.last is not None:
             lines.append(f"verified {self.verified} times: {self.last}")
+            lines.append(self._cost())
         lines += [f"eager for some batches: {reason}" for reason in self.refused]
         if self.reason is not None:
             lines.append(f"eager from here on: {self.reason}")
         return "\n".join(lines)
+
+    def _cost(self) -> str:
+        share = "unknown" if self.verified_share is None else f"{100 * self.verified_share:.2g} %"
+        line = f"comparisons took {self.verified_s:.2f} s, {share} of the time since the first"
+        if self.pace is None or self.reason is not None:
+            return line
+        ahead = "unknown" if self.pace.share is None else f"{100 * self.pace.share:.2g} %"
+        return f"{line}; from here on one in {self.pace.interval:,} replays, {ahead} of their time"

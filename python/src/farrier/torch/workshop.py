@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from farrier.torch.explain import GiveUp, Reason, reason
 from farrier.torch.lengths import Lengths, Recent, TooLong
 from farrier.torch.measure import profiled, timed
 from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, leave, prepare
-from farrier.torch.policy import Move, Policy, may_go, verification_due
+from farrier.torch.policy import Move, Pace, Policy, may_go
 from farrier.torch.report import StepReport
 from farrier.torch.trial import Trial, names_of
 from farrier.torch.undo import Also, Undo
@@ -110,6 +111,7 @@ class Workshop:
     def run(self, batch: Any) -> Any:
         """Trains on the batch, once. Raises `GiveUp` where that is the end of graphs, on every rank at the same call."""
         self._calls += 1
+        self._report.called_s = time.perf_counter()
         key: Key | None
         try:
             move, key, ready = self._intend(batch)
@@ -144,8 +146,7 @@ class Workshop:
             raise GiveUp(Reason(f"the batch has no fixed form: {err}", "give tensors of known names")) from err
         graph = self._graphs.get(key)
         if graph is not None:
-            due = verification_due(graph.replays + 1, self._policy.verify_every)
-            return Move.VERIFY if due else Move.REPLAY, key, ready
+            return Move.VERIFY if graph.pace.due(graph.replays + 1) else Move.REPLAY, key, ready
         return Move.EAGER if key in self._refused else self._without_graph(key), key, ready
 
     def _look_at_what_is_baked(self) -> None:
@@ -275,7 +276,7 @@ class Workshop:
         self._report.captures += 1
         del self._seen[key]
         (graph,) = made
-        graph.used = self._calls
+        graph.used, graph.pace = self._calls, Pace(self._policy.verify_every)
         self._graphs.put(key, graph)
         return self._verified(graph, batch, ready)
 
@@ -290,14 +291,13 @@ class Workshop:
     def _verified(self, graph: Captured, batch: Any, ready: Any) -> Any:
         """The step on this batch, compared first: eagerly and as a graph, neither of which trains; then for good."""
         try:
-            found = self._trial.compared(graph, batch, ready, self._report.noise)
+            found, cost = timed(lambda: self._trial.compared(graph, batch, ready, self._report.noise))
         except Exception as err:
             survive(err)
             if not self._ranks.alone:
                 raise  # The others are at their comparison: the job ends, as it does when a rank fails in any step.
             raise GiveUp(err.why if isinstance(err, GiveUp) else reason(err)) from err
-        self._report.last = found
-        self._report.verified += 1
+        self._report.compared(found, cost.wall_s, time.perf_counter())
         if not self._ranks.all(found.same):
             what = f"graph and eager step differ after {graph.replays} replays: {found}"
             remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
@@ -305,6 +305,8 @@ class Workshop:
         result, took = timed(functools.partial(self._replay, graph, ready))
         if graph.replays >= 2:  # The first one uploads the graph.
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)
+        graph.pace.compared(graph.replays, cost.wall_s, took.wall_s)
+        self._report.pace = graph.pace
         return result
 
     def _refuse(self, key: Key, why: Reason | None, batch: Any, *, for_good: bool = False) -> Any:

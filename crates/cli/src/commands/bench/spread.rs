@@ -43,26 +43,19 @@ impl Spread {
         }
     }
 
-    /// `factor` over each: what was least is most.
-    pub(crate) fn under(self, factor: f64) -> Self {
-        Self {
-            median: factor / self.median,
-            least: factor / self.most,
-            most: factor / self.least,
-            ..self
-        }
-    }
-
     /// `median (least to most)`; the range only where it shows.
     pub(crate) fn text(self, write: impl Fn(f64) -> String) -> String {
         let (median, least, most) = (write(self.median), write(self.least), write(self.most));
         if least == most {
             return median;
         }
-        // The unit is said once.
-        let bare = |text: &str| text.strip_suffix(" %").unwrap_or(text).to_owned();
         format!("{median} ({} to {})", bare(&least), bare(&most))
     }
+}
+
+/// Without its unit, which is said once.
+pub(crate) fn bare(text: &str) -> &str {
+    text.trim_end_matches(" %").trim_end_matches(" points")
 }
 
 /// A number with commas between the thousands.
@@ -110,12 +103,6 @@ mod tests {
         assert_eq!(Spread::of([]), None);
         assert_eq!(Spread::of([1.0, f64::NAN]), None);
         assert_eq!(Spread::of([1.0, f64::INFINITY]), None);
-    }
-
-    #[test]
-    fn a_reciprocal_turns_the_range_round() {
-        let spread = Spread::of([2.0, 4.0, 8.0]).unwrap().under(8.0);
-        assert_eq!((spread.median, spread.least, spread.most), (2.0, 1.0, 4.0));
     }
 
     #[test]

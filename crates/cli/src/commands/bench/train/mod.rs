@@ -8,6 +8,7 @@
 //!
 //! A shard is one process and one file. Whatever stops a run, the next one goes on where it was.
 
+mod about;
 mod child;
 mod numbers;
 mod page;
@@ -25,8 +26,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use self::plan::{MemoryPlan, Plan, Shape};
-use self::report::Report;
+use self::plan::{Filter, MemoryPlan, Plan, Shape};
+use self::report::{Asked, Report};
 use self::runner::Runner;
 use self::store::Store;
 use crate::cli::Output;
@@ -37,7 +38,8 @@ use crate::sets;
 /// Training steps on the present GPU: eager, compiled, and as farrier runs them.
 ///
 /// Each measurement is a shard: a Python process of its own, whose result is one file below DIR. Shards that have run are
-/// not run again, so the same command goes on where an earlier one stopped. Exits with 1 if a shard failed.
+/// not run again, so the same command goes on where an earlier one stopped. Figures are of all shards in DIR, or of those
+/// that the flags name. Exits with 1 if a shard failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the shards are kept
@@ -46,20 +48,19 @@ pub(crate) struct Args {
     /// The Python that has torch and the package `farrier`
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
-    /// What is measured: training steps, the stream of shapes under a cap of memory
-    #[arg(long, value_enum, value_name = "PARTS", value_delimiter = ',', default_values_t = [Part::Steps, Part::Memory])]
-    parts: Vec<Part>,
+    /// What is measured: training steps, the stream of shapes under a cap of memory [default: both]
+    #[arg(long, value_enum, value_name = "PARTS", value_delimiter = ',')]
+    parts: Option<Vec<Part>>,
     /// Models and the shapes of their batches, as MODEL@ROWSxLENGTH
-    #[arg(long, value_name = "SHAPES", value_delimiter = ',', value_parser = plan::shape,
-        default_value = "191m@1x512,191m@16x1024,1.4b@4x2048,7b-lora@1x2048")]
-    models: Vec<Shape>,
-    /// Ways to run a step
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::word,
-        default_value = "eager,compile,reduce-overhead,ours")]
-    variants: Vec<String>,
-    /// How often each is measured, in turns
-    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeats: u32,
+    /// [default: 191m@1x512,191m@16x1024,1.4b@4x2048,7b-lora@1x2048]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',', value_parser = plan::shape)]
+    models: Option<Vec<Shape>>,
+    /// Ways to run a step [default: eager,compile,reduce-overhead,ours]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::word)]
+    variants: Option<Vec<String>>,
+    /// How often each is measured, in turns [default: 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeats: Option<u32>,
     /// Steps before the measured ones
     #[arg(long, value_name = "COUNT", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     warmups: u32,
@@ -69,19 +70,18 @@ pub(crate) struct Args {
     /// Steps of a group
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// The model under a cap of memory
-    #[arg(long, value_name = "MODEL", value_parser = plan::word, default_value = "1.4b")]
-    memory_model: String,
-    /// The caps of memory, in GiB
-    #[arg(long, value_name = "GIB", value_delimiter = ',', value_parser = cap, default_value = "30,26")]
-    caps: Vec<f64>,
-    /// Allocators under a cap
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::word,
-        default_value = "default,expandable,cudaMallocAsync,ours")]
-    memory_variants: Vec<String>,
-    /// Streams of shapes under a cap
-    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    seeds: u32,
+    /// The model under a cap of memory [default: 1.4b]
+    #[arg(long, value_name = "MODEL", value_parser = plan::word)]
+    memory_model: Option<String>,
+    /// The caps of memory, in GiB [default: 30,26]
+    #[arg(long, value_name = "GIB", value_delimiter = ',', value_parser = cap)]
+    caps: Option<Vec<f64>>,
+    /// Allocators under a cap [default: default,expandable,cudaMallocAsync,ours]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = plan::word)]
+    memory_variants: Option<Vec<String>>,
+    /// Streams of shapes under a cap [default: 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    seeds: Option<u32>,
     /// Steps of a stream
     #[arg(long, value_name = "COUNT", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     memory_steps: u32,
@@ -94,8 +94,8 @@ pub(crate) struct Args {
     /// Run shards again that failed
     #[arg(long)]
     retry_failed: bool,
-    /// Run nothing; print what DIR holds
-    #[arg(long)]
+    /// Run nothing; print what DIR holds, of the parts, models, variants, repeats, caps and seeds that are given
+    #[arg(long, conflicts_with_all = ["python", "warmups", "groups", "steps", "memory_steps", "deadline", "stop_after", "retry_failed"])]
     merge_only: bool,
     /// What a GPU hour costs, in US dollars; without it no cost is given
     #[arg(long, value_name = "USD", value_parser = price)]
@@ -129,17 +129,31 @@ fn price(text: &str) -> Result<f64, String> {
     positive(text).ok_or_else(|| "expected a price such as 3.50".to_owned())
 }
 
+/// The models that are measured where none are named.
+const MODELS: [(&str, u32, u32); 4] =
+    [("191m", 1, 512), ("191m", 16, 1024), ("1.4b", 4, 2048), ("7b-lora", 1, 2048)];
+
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let (store, left) = if args.merge_only {
-        (Store::open(&args.dir)?, None)
+    let (store, plan, left) = if args.merge_only {
+        (Store::open(&args.dir)?, None, None)
     } else {
+        let plan = plan(args);
+        let specs = plan.shards();
+        if !Store::is_there(&args.dir) {
+            // Before anything is made: who cannot measure is left nothing to tidy up.
+            runner::importable(&args.python, &specs.iter().collect::<Vec<_>>())?;
+        }
         let store = Store::create(&args.dir)?;
         let _lock = store.lock()?;
-        let left = Runner::new(args, &store).run(&plan(args).shards())?;
-        (store, Some(left))
+        let left = Runner::new(args, &store, &plan).run(&specs)?;
+        (store, Some(plan), Some(left))
     };
-    let shards = store.all()?;
-    let report = Report::of(&shards, &sets::active().gpus, args.price_per_hour, left);
+    let filter = filter(args);
+    let mut shards = store.all()?;
+    // A file that does not say what it is of is shown whatever is asked for.
+    shards.retain(|it| it.spec.as_ref().is_none_or(|spec| filter.keeps(spec)));
+    let asked = Asked { plan, filter, price_per_hour_usd: args.price_per_hour };
+    let report = Report::of(&shards, &sets::active().gpus, &asked);
     if let Some(path) = &args.html {
         fs::write(path, page::page(&report))
             .with_context(|| format!("failed to write `{}`", path.display()))?;
@@ -156,21 +170,45 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 fn plan(args: &Args) -> Plan {
-    let has = |part| args.parts.contains(&part);
+    let has = |part| args.parts.as_ref().is_none_or(|parts| parts.contains(&part));
+    let words = |given: &Option<Vec<String>>, usual: &[&str]| {
+        given.clone().unwrap_or_else(|| usual.iter().map(|&it| it.to_owned()).collect())
+    };
+    let shape =
+        |(model, rows, length): (&str, u32, u32)| Shape { model: model.to_owned(), rows, length };
+    let shapes = || args.models.clone().unwrap_or_else(|| MODELS.map(shape).into());
     Plan {
-        shapes: if has(Part::Steps) { args.models.clone() } else { Vec::new() },
-        variants: args.variants.clone(),
-        repeats: args.repeats,
+        shapes: if has(Part::Steps) { shapes() } else { Vec::new() },
+        variants: words(&args.variants, &["eager", "compile", "reduce-overhead", "ours"]),
+        repeats: args.repeats.unwrap_or(3),
         warmups: args.warmups,
         groups: args.groups,
         steps: args.steps,
         memory: has(Part::Memory).then(|| MemoryPlan {
-            model: args.memory_model.clone(),
-            caps_gib: args.caps.clone(),
-            variants: args.memory_variants.clone(),
-            seeds: args.seeds,
+            model: args.memory_model.clone().unwrap_or_else(|| "1.4b".to_owned()),
+            caps_gib: args.caps.clone().unwrap_or_else(|| vec![30.0, 26.0]),
+            variants: words(
+                &args.memory_variants,
+                &["default", "expandable", "cudaMallocAsync", "ours"],
+            ),
+            seeds: args.seeds.unwrap_or(3),
             steps: args.memory_steps,
         }),
+    }
+}
+
+fn filter(args: &Args) -> Filter {
+    let without = |part| args.parts.as_ref().is_some_and(|parts| !parts.contains(&part));
+    Filter {
+        no_steps: without(Part::Steps),
+        no_memory: without(Part::Memory),
+        shapes: args.models.clone(),
+        variants: args.variants.clone(),
+        repeats: args.repeats,
+        memory_model: args.memory_model.clone(),
+        caps_gib: args.caps.clone(),
+        memory_variants: args.memory_variants.clone(),
+        seeds: args.seeds,
     }
 }
 

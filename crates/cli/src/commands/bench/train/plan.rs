@@ -1,9 +1,12 @@
 //! Which shards there are, and in what order. Pure.
 
+use serde::{Deserialize, Serialize};
+
 use super::shard::{MemorySpec, Spec, StepsSpec};
 
 /// A model and the shape of its batch, as `191m@1x512`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
     pub(crate) model: String,
     pub(crate) rows: u32,
@@ -11,7 +14,8 @@ pub(crate) struct Shape {
 }
 
 /// What is asked for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
     pub(crate) shapes: Vec<Shape>,
     pub(crate) variants: Vec<String>,
@@ -23,13 +27,53 @@ pub(crate) struct Plan {
 }
 
 /// The part of the plan under a cap of memory.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct MemoryPlan {
     pub(crate) model: String,
     pub(crate) caps_gib: Vec<f64>,
     pub(crate) variants: Vec<String>,
     pub(crate) seeds: u32,
     pub(crate) steps: u32,
+}
+
+/// Of which shards figures are wanted; what is absent was not asked for, and all of it is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Filter {
+    pub(crate) no_steps: bool,
+    pub(crate) no_memory: bool,
+    pub(crate) shapes: Option<Vec<Shape>>,
+    pub(crate) variants: Option<Vec<String>>,
+    pub(crate) repeats: Option<u32>,
+    pub(crate) memory_model: Option<String>,
+    pub(crate) caps_gib: Option<Vec<f64>>,
+    pub(crate) memory_variants: Option<Vec<String>>,
+    pub(crate) seeds: Option<u32>,
+}
+
+impl Filter {
+    /// Whether the shard is wanted.
+    pub(crate) fn keeps(&self, spec: &Spec) -> bool {
+        match spec {
+            Spec::Steps(it) => {
+                let of = |shape: &Shape| {
+                    (&shape.model, shape.rows, shape.length) == (&it.model, it.rows, it.length)
+                };
+                !self.no_steps
+                    && self.shapes.as_ref().is_none_or(|all| all.iter().any(of))
+                    && self.variants.as_ref().is_none_or(|all| all.contains(&it.variant))
+                    && self.repeats.is_none_or(|repeats| it.repeat < repeats)
+            }
+            Spec::Memory(it) => {
+                let cap = |cap: &f64| (cap - it.cap_gib).abs() < 5e-4;
+                !self.no_memory
+                    && self.memory_model.as_ref().is_none_or(|model| *model == it.model)
+                    && self.caps_gib.as_ref().is_none_or(|all| all.iter().any(cap))
+                    && self.memory_variants.as_ref().is_none_or(|all| all.contains(&it.variant))
+                    && self.seeds.is_none_or(|seeds| it.seed < seeds)
+            }
+        }
+    }
 }
 
 /// Reads `191m@1x512`.
@@ -145,6 +189,37 @@ mod tests {
                 "1.4b_4x2048_eager_1",
             ]
         );
+    }
+
+    #[test]
+    fn a_filter_keeps_what_it_names() {
+        let names = |filter: &Filter| -> Vec<String> {
+            let shards = plan().shards();
+            shards.iter().filter(|it| filter.keeps(it)).map(Spec::name).collect()
+        };
+        assert_eq!(names(&Filter::default()).len(), 10, "nothing was asked for: all of it");
+        let filter = Filter {
+            no_memory: true,
+            shapes: Some(vec![shape("191m@1x512").unwrap()]),
+            repeats: Some(1),
+            ..Filter::default()
+        };
+        assert_eq!(names(&filter), ["191m_1x512_eager_0", "191m_1x512_ours_0"]);
+        let ours = Some(vec!["ours".to_owned()]);
+        let filter = Filter {
+            variants: ours.clone(),
+            memory_variants: ours,
+            caps_gib: Some(vec![30.0]),
+            seeds: Some(1),
+            ..Filter::default()
+        };
+        assert_eq!(names(&filter).len(), 5, "ours: two shapes of two repeats, one seed");
+        for none in [
+            Filter { no_steps: true, caps_gib: Some(vec![26.0]), ..Filter::default() },
+            Filter { no_steps: true, memory_model: Some("7b".to_owned()), ..Filter::default() },
+        ] {
+            assert!(names(&none).is_empty(), "{none:?}");
+        }
     }
 
     #[test]

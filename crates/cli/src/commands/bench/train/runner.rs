@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use super::plan::Plan;
 use super::shard::{Ending, Machine, Measured, ShardFile, Spec, VERSION, measured};
 use super::store::Store;
 use super::{Args, child, driver_version, progress};
@@ -17,13 +18,14 @@ use crate::failure::Hinted;
 pub(super) struct Runner<'a> {
     args: &'a Args,
     store: &'a Store,
+    plan: &'a Plan,
     machine: Machine,
     command: String,
     stop: Option<Instant>,
 }
 
 impl<'a> Runner<'a> {
-    pub(super) fn new(args: &'a Args, store: &'a Store) -> Self {
+    pub(super) fn new(args: &'a Args, store: &'a Store, plan: &'a Plan) -> Self {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let mut words: Vec<String> = words.collect();
         if let Some(first) = words.first_mut() {
@@ -32,6 +34,7 @@ impl<'a> Runner<'a> {
         Self {
             args,
             store,
+            plan,
             machine: machine(),
             command: words.join(" "),
             stop: args.stop_after.map(|after_s| Instant::now() + Duration::from_secs(after_s)),
@@ -113,6 +116,8 @@ impl<'a> Runner<'a> {
             began,
             wall_s: ran.wall_s,
             command: self.command.clone(),
+            farrier: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            plan: Some(self.plan.clone()),
             outcome,
         })?;
         Ok(Some(ran.wall_s))
@@ -135,52 +140,80 @@ fn said(spec: &Spec, outcome: &Ending) -> String {
     }
 }
 
-/// Says what the shards would miss. torch is not imported, which takes seconds: each shard does that itself.
+/// Says all that the shards would miss, a line each. torch is not imported, which takes seconds: each shard does that
+/// itself.
 const QUESTION: &str = "\
-import ctypes, importlib.util, sys
+import ctypes, importlib.util, pathlib, runpy, sys
+missing = []
 for name in sys.argv[1:]:
     try:
-        found = importlib.util.find_spec(name) is not None
+        found = importlib.util.find_spec(name)
     except ImportError:
-        found = False
-    if not found:
-        sys.exit(f'missing {name}')
+        found = None
+    if found is None:
+        missing.append(f'module {name}')
+    elif name == 'torch' and found.origin:
+        version = pathlib.Path(found.origin).with_name('version.py')
+        if version.is_file() and not any(map(runpy.run_path(str(version)).get, ('cuda', 'hip'))):
+            missing.append('cuda of torch')
 try:
     code = ctypes.CDLL('libcuda.so.1').cuInit(0)
+    if code:
+        missing.append(f'gpu cuInit gives {code}')
 except OSError as error:
-    sys.exit(f'blind {error}')
-if code:
-    sys.exit(f'blind cuInit gives {code}')
+    missing.append(f'gpu {error}')
+print(*missing, sep='\\n', file=sys.stderr)
+sys.exit(bool(missing))
 ";
 
 /// Asks Python whether it has what the shards need: better one answer now than every shard's failure.
-fn importable(python: &Path, shards: &[&Spec]) -> anyhow::Result<()> {
+pub(super) fn importable(python: &Path, shards: &[&Spec]) -> anyhow::Result<()> {
     let mut modules: Vec<&str> = shards.iter().map(|spec| spec.module()).collect();
     modules.sort_unstable();
     modules.dedup();
     modules.push("torch");
     let shown = python.display();
     let asked = Command::new(python).args(["-c", QUESTION]).args(&modules).output();
-    let install = "install the package with its torch extra into that Python (`pip install './python[torch]'` in a checkout of \
-                   farrier), set PYTHONPATH to `python/src` of one, or name another Python with --python";
     let asked = asked.map_err(|err| {
-        let hint = Hinted::plain(format!("failed to run `{shown}`"), install);
+        let hint = Hinted::plain(format!("failed to run `{shown}`"), INSTALL);
         anyhow::Error::new(err).context(hint)
     })?;
     if asked.status.success() {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&asked.stderr);
-    let last = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    if let Some(why) = last.strip_prefix("blind ") {
-        let message = format!("there is no GPU to measure: {why}");
-        return Err(Hinted::error(message, "`farrier check` says what is wrong with this node"));
-    }
-    let message = match last.strip_prefix("missing ") {
-        Some(name) => format!("`{shown}` has no module `{name}`"),
-        None => format!("`{shown}` does not say what it has ({}): {last}", asked.status),
+    let lines: Vec<&str> = words.lines().filter(|line| !line.trim().is_empty()).collect();
+    let missing = lines.iter().map(|line| lack(line)).collect::<Option<Vec<_>>>();
+    let Some(missing) = missing.filter(|all| !all.is_empty()) else {
+        let last = lines.last().copied().unwrap_or_default();
+        let message = format!("`{shown}` does not say what it has ({}): {last}", asked.status);
+        return Err(Hinted::error(message, INSTALL));
     };
-    Err(Hinted::error(message, install))
+    let messages: Vec<&str> = missing.iter().map(|(message, _)| message.as_str()).collect();
+    let mut hints: Vec<&str> = missing.iter().map(|&(_, hint)| hint).collect();
+    hints.dedup();
+    let message = format!("`{shown}` cannot measure here: {}", messages.join("; "));
+    Err(Hinted::error(message, hints.join("; ")))
+}
+
+const INSTALL: &str = "install the package with its torch extra into that Python (`pip install './python[torch]'` in a checkout of \
+                       farrier), set PYTHONPATH to `python/src` of one, or name another Python with --python";
+
+/// What is missing, and what helps, of a line of the answer; none where it is no such line.
+fn lack(line: &str) -> Option<(String, &'static str)> {
+    let (what, rest) = line.split_once(' ')?;
+    match what {
+        "module" => Some((format!("there is no module `{rest}`"), INSTALL)),
+        "cuda" => Some((
+            "its torch is built without CUDA".to_owned(),
+            "install a torch for CUDA, or name another Python with --python",
+        )),
+        "gpu" => Some((
+            format!("there is no GPU: {rest}"),
+            "this needs a machine with an NVIDIA GPU and its driver; `farrier check` says what is wrong with this node",
+        )),
+        _ => None,
+    }
 }
 
 fn machine() -> Machine {
@@ -192,5 +225,8 @@ fn machine() -> Machine {
         driver: driver_version(),
         processor,
         cores: std::thread::available_parallelism().ok().map(std::num::NonZero::get),
+        boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .ok()
+            .map(|id| id.chars().take(8).collect()),
     }
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::plan::Plan;
+
 /// The version of a shard's file.
 pub(crate) const VERSION: u32 = 1;
 
@@ -112,6 +114,9 @@ pub(crate) struct Machine {
     pub(crate) driver: Option<String>,
     pub(crate) processor: Option<String>,
     pub(crate) cores: Option<usize>,
+    /// The beginning of the kernel's boot id: one start of one host. Absent in files of before it was kept.
+    #[serde(default)]
+    pub(crate) boot: Option<String>,
 }
 
 /// The file of a shard that has run.
@@ -127,6 +132,11 @@ pub(crate) struct ShardFile {
     pub(crate) wall_s: f64,
     /// The command that ran it.
     pub(crate) command: String,
+    /// The version that ran it, and all that it was asked for; absent in files of before they were kept.
+    #[serde(default)]
+    pub(crate) farrier: Option<String>,
+    #[serde(default)]
+    pub(crate) plan: Option<Plan>,
     pub(crate) outcome: Ending,
 }
 
@@ -160,8 +170,19 @@ impl Failure {
 pub(crate) struct StepsResult {
     pub(crate) gpu: String,
     pub(crate) torch: String,
+    /// The build of the Python package that ran.
+    #[serde(default)]
+    pub(crate) farrier: Option<String>,
     /// Seconds of a step, one number a group of steps.
     pub(crate) step_s: Vec<f64>,
+    /// Comparisons of graph and eager step in the timed steps, and their seconds.
+    #[serde(default)]
+    pub(crate) comparisons: Option<f64>,
+    #[serde(default)]
+    pub(crate) comparisons_s: Option<f64>,
+    /// The share of the time that comparisons take after the early ones.
+    #[serde(default)]
+    pub(crate) comparisons_share: Option<f64>,
     pub(crate) tokens: f64,
     pub(crate) flops_causal: f64,
     pub(crate) flops_full: f64,
@@ -180,6 +201,8 @@ pub(crate) struct StepsResult {
 pub(crate) struct MemoryResult {
     pub(crate) gpu: String,
     pub(crate) torch: String,
+    #[serde(default)]
+    pub(crate) farrier: Option<String>,
     pub(crate) model: String,
     pub(crate) variant: String,
     pub(crate) cap_gib: f64,
@@ -243,6 +266,10 @@ pub(crate) struct Shard {
     pub(crate) began: Option<String>,
     pub(crate) wall_s: Option<f64>,
     pub(crate) command: Option<String>,
+    /// The version of the binary that ran it.
+    pub(crate) farrier: Option<String>,
+    /// All that its command was asked for.
+    pub(crate) plan: Option<Plan>,
     pub(crate) result: Result<Measured, Failure>,
 }
 
@@ -260,14 +287,25 @@ impl Shard {
             began: Some(file.began),
             wall_s: Some(file.wall_s),
             command: Some(file.command),
+            farrier: file.farrier,
+            plan: file.plan,
             result,
         }
     }
 
     /// A file that does not read: known to be there, and known to say nothing.
     pub(crate) fn unreadable(name: String, why: String) -> Self {
-        let result = Err(Failure::plain(why));
-        Self { name, spec: None, machine: None, began: None, wall_s: None, command: None, result }
+        Self {
+            name,
+            spec: None,
+            machine: None,
+            began: None,
+            wall_s: None,
+            command: None,
+            farrier: None,
+            plan: None,
+            result: Err(Failure::plain(why)),
+        }
     }
 }
 

@@ -15,6 +15,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// Whether something was measured there, or was to be.
+    pub(crate) fn is_there(path: &Path) -> bool {
+        path.join("shards").is_dir()
+    }
+
     /// The folder at `path`, made if need be.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let shards = path.join("shards");

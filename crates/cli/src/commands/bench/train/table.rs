@@ -1,15 +1,20 @@
 //! The report for people at a terminal.
 
+use super::about;
 use super::report::Report;
 use super::view::{self, Block};
 use crate::printer::{Printer, Tone};
 
 pub(crate) fn print(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
-    for (what, value) in view::machine(report) {
+    for (what, value) in about::machine(report) {
         printer.paragraph(what, 11, &value)?;
     }
     if let Some(mixed) = report.mixed() {
         let warning = printer.toned(Tone::Caution, &format!("Not comparable: {mixed}."));
+        printer.line(&warning)?;
+    }
+    if let Some(hosts) = report.hosts_differ() {
+        let warning = printer.toned(Tone::Caution, &format!("Several hosts: {hosts}."));
         printer.line(&warning)?;
     }
     let changes = view::changes(report);
@@ -30,7 +35,7 @@ pub(crate) fn print(report: &Report, printer: &mut Printer) -> anyhow::Result<()
         printer.line("Nothing is measured yet.")?;
     }
     printer.line("")?;
-    for note in view::notes(report) {
+    for note in about::notes(report) {
         printer.paragraph("", 0, &note)?;
     }
     failures(report, printer)

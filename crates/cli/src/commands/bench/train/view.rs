@@ -1,8 +1,8 @@
 //! The report as rows of text, for the terminal and for the page. Pure.
 
-use super::numbers::{CapComparison, Comparison, MemoryRow, VariantRow};
+use super::numbers::{CapComparison, Comparison, MemoryRow, Mode, Rounds, VariantRow};
 use super::report::Report;
-use crate::commands::bench::spread::{Spread, figures, thousands};
+use crate::commands::bench::spread::{Spread, bare, figures, thousands};
 
 /// Headings and rows.
 pub(crate) struct Block {
@@ -30,6 +30,15 @@ pub(crate) fn times(ratio: f64) -> String {
         format!("÷ {}", figures(1.0 / ratio))
     } else {
         format!("{ratio:.2}×")
+    }
+}
+
+/// A ratio and its range, all of it the same way round.
+pub(crate) fn ratio(found: Spread) -> String {
+    if found.median > 0.0 && found.median < 0.1 && found.least > 0.0 {
+        found.text(|ratio| format!("÷ {}", figures(1.0 / ratio)))
+    } else {
+        found.text(|ratio| format!("{ratio:.2}×"))
     }
 }
 
@@ -110,45 +119,113 @@ fn points(before: Option<f64>, after: Option<f64>) -> String {
     }
 }
 
+/// Numbers that are not of one thing: each by itself, never the middle.
+pub(crate) fn either(
+    numbers: impl IntoIterator<Item = f64>,
+    write: fn(f64) -> String,
+) -> Option<String> {
+    let mut numbers: Vec<f64> = numbers.into_iter().collect();
+    numbers.sort_by(f64::total_cmp);
+    let mut texts: Vec<String> = numbers.into_iter().map(write).collect();
+    texts.dedup();
+    // The unit is said once.
+    if let Some((_, before)) = texts.split_last_mut() {
+        for text in before {
+            *text = bare(text).to_owned();
+        }
+    }
+    match &texts[..] {
+        [] => None,
+        [_] | [_, _] | [_, _, _] => Some(texts.join(" or ")),
+        [least, .., most] => Some(format!("{least} to {most}, {} values", texts.len())),
+    }
+}
+
+/// Launches a step: `1`, or `1 or 1,134`.
+pub(crate) fn launches(row: &VariantRow) -> Option<String> {
+    either(row.modes.iter().map(|it| it.launches), thousands)
+}
+
+/// What goes with the launches: where those differ between repeats, a number for each kind of repeat.
+pub(crate) fn by_mode(
+    row: &VariantRow,
+    all: Option<Spread>,
+    of: fn(&Mode) -> Option<Spread>,
+    write: fn(f64) -> String,
+) -> String {
+    if row.modes.len() < 2 {
+        return cell(all, row.done, write);
+    }
+    let each: Option<Vec<f64>> = row.modes.iter().map(|it| Some(of(it)?.median)).collect();
+    each.and_then(|each| either(each, write)).unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn known(text: Option<String>, done: usize) -> String {
+    text.unwrap_or_else(|| if done == 0 { "failed" } else { "unknown" }.to_owned())
+}
+
+fn launching(row: &VariantRow) -> String {
+    by_mode(row, row.launch_ms, |it| it.launch_ms, figures)
+}
+
+fn idle(row: &VariantRow) -> String {
+    by_mode(row, row.idle, |it| it.idle, percent)
+}
+
+fn difference(points: f64) -> String {
+    format!("{:+.1} points", points * 100.0)
+}
+
 fn step_changes(
     report: &Report,
     shape: &str,
     before: &VariantRow,
     after: &VariantRow,
 ) -> Vec<Vec<String>> {
-    let quotient = |of: fn(&VariantRow) -> Option<Spread>| match (of(before), of(after)) {
-        (Some(before), Some(after)) if before.median > 0.0 => times(after.median / before.median),
-        _ => "unknown".to_owned(),
+    let unknown = || "unknown".to_owned();
+    let rounds =
+        |of: fn(&Rounds) -> &Vec<f64>| after.rounds.as_ref().map(of).into_iter().flatten().copied();
+    let change = |of| Spread::of(rounds(of)).map_or_else(unknown, ratio);
+    // Of what goes with the launches, each round by itself where they differ.
+    let differ = before.modes.len() > 1 || after.modes.len() > 1;
+    let modal = |of| {
+        if differ { either(rounds(of), times).unwrap_or_else(unknown) } else { change(of) }
     };
-    let row = |what: &str, write: fn(f64) -> String, of: fn(&VariantRow) -> Option<Spread>| {
-        let both = [before, after].map(|it| cell(of(it), it.done, write));
-        let [before, after] = both;
-        vec![shape.to_owned(), what.to_owned(), before, after, quotient(of)]
+    let idle_change = if differ {
+        either(rounds(|it| &it.idle), difference)
+    } else {
+        Spread::of(rounds(|it| &it.idle)).map(|it| it.text(difference))
     };
-    let mut rows = vec![
-        row("Tokens/s", thousands, |it| it.tokens_per_s),
-        row("Kernel launches a step", thousands, |it| it.launches),
-        row("ms in launching calls a step", figures, |it| it.launch_ms),
-        row("GPU idle", percent, |it| it.idle),
-        row("MFU, causal attention", percent, |it| it.mfu_causal),
-        row("Peak reserved, GiB", tenth, |it| it.reserved_gib),
-    ];
-    // What was compared round by round is the better figure.
-    if let Some(ratio) = after.to_eager {
-        rows[0][4] = ratio.text(times);
-    }
-    rows[3][4] = points(before.idle.map(|it| it.median), after.idle.map(|it| it.median));
-    rows.push(vec![
-        shape.to_owned(),
-        "USD per million tokens".to_owned(),
-        cost(before, report),
-        cost(after, report),
-        match report.price_per_hour_usd {
-            Some(_) => quotient(|it| it.usd_per_million_tokens),
-            None => NO_PRICE.to_owned(),
-        },
-    ]);
-    rows
+    let row = |what: &str, of: &dyn Fn(&VariantRow) -> String, change: String| {
+        vec![shape.to_owned(), what.to_owned(), of(before), of(after), change]
+    };
+    let tokens = after.to_eager.map_or_else(unknown, ratio);
+    let cost_change = match report.price_per_hour_usd {
+        Some(_) => change(|it| &it.usd_per_million_tokens),
+        None => NO_PRICE.to_owned(),
+    };
+    vec![
+        row("Tokens/s", &|it| cell(it.tokens_per_s, it.done, thousands), tokens),
+        row(
+            "Tokens/s, mean of all timed steps",
+            &|it| cell(it.tokens_per_s_mean, it.done, thousands),
+            change(|it| &it.tokens_per_s_mean),
+        ),
+        row("Kernel launches a step", &|it| known(launches(it), it.done), modal(|it| &it.launches)),
+        row("ms in launching calls a step", &launching, modal(|it| &it.launch_ms)),
+        row("GPU idle", &idle, idle_change.unwrap_or_else(unknown)),
+        row(
+            "MFU, causal attention",
+            &|it| cell(it.mfu_causal, it.done, percent),
+            change(|it| &it.mfu_causal),
+        ),
+        row(
+            "Peak reserved, GiB",
+            &|it| cell(it.reserved_gib, it.done, tenth),
+            change(|it| &it.reserved_gib),
+        ),
+        row("USD per million tokens", &|it| cost(it, report), cost_change),
+    ]
 }
 
 /// How fast.
@@ -157,8 +234,9 @@ pub(crate) fn speed(report: &Report, found: &Comparison) -> Block {
         vec![
             name(&it.variant, it.done, it.failed),
             cell(it.tokens_per_s, it.done, thousands),
-            cell(it.to_eager, it.done, times),
-            cell(it.to_best, it.done, times),
+            cell(it.tokens_per_s_mean, it.done, thousands),
+            known(it.to_eager.map(ratio), it.done),
+            known(it.to_best.map(ratio), it.done),
             cell(it.mfu_causal, it.done, percent),
             cell(it.mfu_full, it.done, percent),
             cost(it, report),
@@ -169,6 +247,7 @@ pub(crate) fn speed(report: &Report, found: &Comparison) -> Block {
         headings: vec![
             "Variant",
             "Tokens/s",
+            "Mean, all steps",
             "To eager",
             "To the best",
             "MFU causal",
@@ -179,23 +258,47 @@ pub(crate) fn speed(report: &Report, found: &Comparison) -> Block {
     }
 }
 
+/// Comparisons of graph and eager step that fell into the timed steps.
+fn comparisons(row: &VariantRow) -> String {
+    match (row.comparisons, row.comparison_ms) {
+        (Some(none), _) if none.most == 0.0 => "none".to_owned(),
+        (Some(count), each) => {
+            let count = if count.least < count.most {
+                format!("{} to {}", count.least, count.most)
+            } else {
+                count.most.to_string()
+            };
+            let each = each.map_or_else(String::new, |it| format!(" of {} ms", figures(it.median)));
+            let later =
+                row.comparisons_share.map(|it| format!(" (later {})", percent_fine(it.most)));
+            format!("{count}{each}{}", later.unwrap_or_default())
+        }
+        (None, _) => known(None, row.done),
+    }
+}
+
+/// A share that is small.
+fn percent_fine(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
 /// What it takes.
 pub(crate) fn burden(found: &Comparison) -> Block {
     let row = |it: &VariantRow| {
         vec![
             name(&it.variant, it.done, it.failed),
             cell(it.step_ms, it.done, figures),
-            cell(it.launches, it.done, thousands),
-            cell(it.launch_ms, it.done, figures),
-            cell(it.idle, it.done, percent),
+            comparisons(it),
+            known(launches(it), it.done),
+            launching(it),
+            idle(it),
             cell(it.allocated_gib, it.done, tenth),
             cell(it.reserved_gib, it.done, tenth),
             cell(it.ready_s, it.done, tenth),
             match it.loss_off_eager {
                 Some(0.0) => "none".to_owned(),
                 Some(off) => format!("{off:.0e}"),
-                None if it.done == 0 => "failed".to_owned(),
-                None => "unknown".to_owned(),
+                None => known(None, it.done),
             },
         ]
     };
@@ -204,6 +307,7 @@ pub(crate) fn burden(found: &Comparison) -> Block {
         headings: vec![
             "Variant",
             "Step, ms",
+            "Compared",
             "Launches",
             "Launching, ms",
             "GPU idle",
@@ -247,79 +351,4 @@ pub(crate) fn memory(found: &CapComparison) -> Block {
         ],
         rows: found.variants.iter().map(row).collect(),
     }
-}
-
-/// The machine, a line each.
-pub(crate) fn machine(report: &Report) -> Vec<(&'static str, String)> {
-    let or_unknown = |names: &[String]| {
-        if names.is_empty() { "unknown".to_owned() } else { names.join(", ") }
-    };
-    let drivers: Vec<String> = report.machines.iter().filter_map(|it| it.driver.clone()).collect();
-    let processors: Vec<String> = report
-        .machines
-        .iter()
-        .filter_map(|it| {
-            let cores = it.cores.map_or_else(String::new, |cores| format!(", {cores} cores"));
-            Some(format!("{}{cores}", it.processor.as_ref()?))
-        })
-        .collect();
-    let mut lines = vec![
-        ("GPU", or_unknown(&report.gpus)),
-        ("Driver", or_unknown(&drivers)),
-        ("torch", or_unknown(&report.torch)),
-        ("Processor", or_unknown(&processors)),
-    ];
-    if let Some([first, last]) = &report.began {
-        let both = if first == last { first.clone() } else { format!("{first} to {last}") };
-        lines.push(("Measured", both));
-    }
-    lines
-}
-
-/// What a reader has to know to judge the figures.
-pub(crate) fn notes(report: &Report) -> Vec<String> {
-    let mut notes = vec![
-        "Figures are medians over repeats, each in a process of its own and itself a median over groups of steps; in \
-         brackets the range of the repeats. The variants took turns, so that a slow spell of the machine met them all. \
-         A ratio is made round by round before its median is taken."
-            .to_owned(),
-    ];
-    notes.push(match &report.peak {
-        Some(peak) => format!(
-            "MFU is a share of {} TFLOP/s, the dense bfloat16 peak of {}{}; `causal` counts the half of attention that a \
-             causal mask leaves, `full` all of it (the convention of PaLM's authors). Operations are those of the model; \
-             what is computed again does not count. Source of the peak: {}.",
-            peak.tflops,
-            peak.gpu,
-            if peak.unverified { " (unverified)" } else { "" },
-            peak.sources.join("; ")
-        ),
-        None if report.gpus.len() == 1 => {
-            "MFU is unknown: the facts have no dense bfloat16 peak for this GPU.".to_owned()
-        }
-        None => "MFU is unknown: there is no one GPU of whose peak it would be a share.".to_owned(),
-    });
-    notes.push(match report.price_per_hour_usd {
-        Some(price) => {
-            format!("Cost is at {price} USD for a GPU hour, as stated with --price-per-hour.")
-        }
-        None => {
-            "No price was stated: --price-per-hour gives the cost of a million tokens.".to_owned()
-        }
-    });
-    notes.push(
-        "Launches and the time in launching calls are of one step under the profiler; the GPU is idle where neither a \
-         kernel nor a copy runs. A graph counts as one launch. Peaks of memory are of the measured steps. `Ready after` is \
-         the time from the start of the process until its first measured step, with all compiling."
-            .to_owned(),
-    );
-    if !report.memory.is_empty() {
-        notes.push(
-            "OOM rate: steps that ran out of memory and were lost, of a stream of random shapes (at most 16,384 tokens) \
-             under a cap on the process's memory; the same stream for every allocator. Tokens of lost steps do not count \
-             in tokens/s."
-                .to_owned(),
-        );
-    }
-    notes
 }

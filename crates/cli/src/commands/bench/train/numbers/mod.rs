@@ -2,7 +2,7 @@
 //!
 //! A number of a variant is a median over its repeats, and each repeat's is the median of its groups of steps. A ratio
 //! is made repeat by repeat, of shards that ran in the same round, before the median is taken: what slowed the whole
-//! machine down for a while is in both and falls out.
+//! machine down for a while is in both and falls out. Launches have no median: between one and a thousand there is none.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +28,8 @@ pub(crate) struct Comparison {
     pub(crate) model: String,
     pub(crate) rows: u32,
     pub(crate) length: u32,
+    /// Repeats that were planned; absent where no plan is known.
+    pub(crate) repeats_planned: Option<usize>,
     /// The variant with the most tokens a second.
     pub(crate) best: Option<String>,
     pub(crate) variants: Vec<VariantRow>,
@@ -39,17 +41,29 @@ pub(crate) struct VariantRow {
     pub(crate) variant: String,
     pub(crate) done: usize,
     pub(crate) failed: usize,
+    /// Over the median of the groups of steps.
     pub(crate) tokens_per_s: Option<Spread>,
+    /// Over the mean of all timed steps, with the comparisons that fell into them.
+    pub(crate) tokens_per_s_mean: Option<Spread>,
+    /// Comparisons of graph and eager step in the timed steps of a repeat, and milliseconds of one.
+    pub(crate) comparisons: Option<Spread>,
+    pub(crate) comparison_ms: Option<Spread>,
+    /// The share of the time that they take later on.
+    pub(crate) comparisons_share: Option<Spread>,
     /// Each repeat's, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
     pub(crate) step_ms: Option<Spread>,
     pub(crate) to_eager: Option<Spread>,
     pub(crate) to_best: Option<Spread>,
+    /// The other figures to eager's.
+    pub(crate) rounds: Option<Rounds>,
     pub(crate) mfu_causal: Option<Spread>,
     pub(crate) mfu_full: Option<Spread>,
-    pub(crate) launches: Option<Spread>,
+    /// By launches a step, fewest first; none where a repeat does not know them.
+    pub(crate) modes: Vec<Mode>,
     pub(crate) launch_ms: Option<Spread>,
-    /// The share of a step in which nothing ran on the GPU.
+    /// The share of a step in which nothing ran on the GPU: what ran in one step under the profiler, of the median step
+    /// without it.
     pub(crate) idle: Option<Spread>,
     pub(crate) allocated_gib: Option<Spread>,
     pub(crate) reserved_gib: Option<Spread>,
@@ -61,11 +75,35 @@ pub(crate) struct VariantRow {
     pub(crate) report: Option<String>,
 }
 
+/// Repeats of one number of launches: a step that is a graph in one repeat and eager in another is two things.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Mode {
+    pub(crate) launches: f64,
+    pub(crate) repeats: usize,
+    pub(crate) launch_ms: Option<Spread>,
+    pub(crate) idle: Option<Spread>,
+}
+
+/// What a variant's figures are to eager's of the same round, a number a round. Empty where one of them is not known.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Rounds {
+    pub(crate) tokens_per_s_mean: Vec<f64>,
+    pub(crate) mfu_causal: Vec<f64>,
+    pub(crate) usd_per_million_tokens: Vec<f64>,
+    pub(crate) launches: Vec<f64>,
+    pub(crate) launch_ms: Vec<f64>,
+    pub(crate) reserved_gib: Vec<f64>,
+    /// Differences.
+    pub(crate) idle: Vec<f64>,
+}
+
 /// The allocators under one cap.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CapComparison {
     pub(crate) model: String,
     pub(crate) cap_gib: f64,
+    /// Seeds that were planned; absent where no plan is known.
+    pub(crate) seeds_planned: Option<usize>,
     pub(crate) variants: Vec<MemoryRow>,
 }
 
@@ -133,20 +171,93 @@ fn comparison(
         let mut row = row(&variant.1, repeats, rates);
         row.to_eager = eager.and_then(|(eager, _)| ratio(&speeds[variant], &speeds[eager]));
         row.to_best = best.and_then(|best| ratio(&speeds[variant], &speeds[best]));
+        row.rounds = eager.map(|(_, eager)| rounds(repeats, eager, rates));
         row.loss_off_eager = eager.and_then(|(_, eager)| loss_off(repeats, eager));
         rows_of.push(row);
     }
-    Comparison { model, rows, length, best: best.map(|it| it.1.clone()), variants: rows_of }
+    let best = best.map(|it| it.1.clone());
+    Comparison { model, rows, length, repeats_planned: None, best, variants: rows_of }
 }
 
 /// Tokens a second of each repeat that was measured.
 fn speeds(repeats: &Repeats<'_, StepsResult>) -> BTreeMap<u32, f64> {
-    let speed = |result: &StepsResult| Some(result.tokens / step_s(result)?);
     repeats.iter().filter_map(|(&repeat, result)| Some((repeat, result.and_then(speed)?))).collect()
 }
 
 fn step_s(result: &StepsResult) -> Option<f64> {
     Some(Spread::of(result.step_s.iter().copied())?.median)
+}
+
+/// Tokens a second over the median of the groups of steps.
+fn speed(result: &StepsResult) -> Option<f64> {
+    Some(result.tokens / step_s(result)?)
+}
+
+/// Tokens a second over all timed steps: each group has as many.
+fn mean_speed(result: &StepsResult) -> Option<f64> {
+    let groups = f64::from(u32::try_from(result.step_s.len()).ok()?);
+    Some(result.tokens * groups / result.step_s.iter().sum::<f64>())
+}
+
+/// Under the profiler a step can be busy for a little longer than it lasts without.
+fn idle(result: &StepsResult) -> Option<f64> {
+    Some((1.0 - result.busy_s? / step_s(result)?).max(0.0))
+}
+
+fn usd(result: &StepsResult, rates: Rates) -> Option<f64> {
+    Some(rates.price_per_hour? / 3600.0 * 1e6 / speed(result)?)
+}
+
+fn mfu_causal(result: &StepsResult, rates: Rates) -> Option<f64> {
+    Some(speed(result)? * result.flops_causal / rates.peak_flops?)
+}
+
+/// A number of one repeat, if it is known.
+type Number<'a> = &'a dyn Fn(&StepsResult) -> Option<f64>;
+
+/// The figures of a variant to eager's, round by round.
+fn rounds(
+    repeats: &Repeats<'_, StepsResult>,
+    eager: &Repeats<'_, StepsResult>,
+    rates: Rates,
+) -> Rounds {
+    let pairs: Vec<(&StepsResult, &StepsResult)> = repeats
+        .iter()
+        .filter_map(|(repeat, result)| Some(((*result)?, (*eager.get(repeat)?)?)))
+        .collect();
+    let each = |of: Number<'_>, compare: fn(f64, f64) -> f64| -> Vec<f64> {
+        let all = pairs.iter().map(|(it, eager)| Some(compare(of(it)?, of(eager)?)));
+        let all: Option<Vec<f64>> = all.collect();
+        all.filter(|all| all.iter().all(|it| it.is_finite())).unwrap_or_default()
+    };
+    let ratios = |of: Number<'_>| each(of, |it, eager| it / eager);
+    Rounds {
+        tokens_per_s_mean: ratios(&mean_speed),
+        mfu_causal: ratios(&|it| mfu_causal(it, rates)),
+        usd_per_million_tokens: ratios(&|it| usd(it, rates)),
+        launches: ratios(&|it| it.launches),
+        launch_ms: ratios(&|it| it.launch_s),
+        reserved_gib: ratios(&|it| Some(it.reserved_bytes)),
+        idle: each(&idle, |it, eager| it - eager),
+    }
+}
+
+/// The repeats by their launches; none where one does not know them.
+fn modes(done: &[&StepsResult]) -> Vec<Mode> {
+    let known: Option<Vec<f64>> = done.iter().map(|it| it.launches).collect();
+    let mut kinds = known.unwrap_or_default();
+    kinds.sort_by(f64::total_cmp);
+    kinds.dedup();
+    let of = |launches: f64| {
+        let those: Vec<&StepsResult> =
+            done.iter().copied().filter(|it| it.launches == Some(launches)).collect();
+        let spread = |number: &dyn Fn(&StepsResult) -> Option<f64>| {
+            Spread::of(those.iter().map(|it| number(it)).collect::<Option<Vec<f64>>>()?)
+        };
+        let launch_ms = spread(&|it| Some(it.launch_s? * 1e3));
+        Mode { launches, repeats: those.len(), launch_ms, idle: spread(&idle) }
+    };
+    kinds.into_iter().map(of).collect()
 }
 
 /// Repeat by repeat, of those that both have.
@@ -168,33 +279,29 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
     let spread = |number: &dyn Fn(&StepsResult) -> Option<f64>| {
         Spread::of(done.iter().map(|result| number(result)).collect::<Option<Vec<f64>>>()?)
     };
-    let speed = |result: &StepsResult| Some(result.tokens / step_s(result)?);
-    let mfu = |flops: &dyn Fn(&StepsResult) -> f64| {
-        let peak_flops = rates.peak_flops?;
-        spread(&|it| Some(speed(it)? * flops(it) / peak_flops))
-    };
-    let tokens_per_s = spread(&speed);
     VariantRow {
         variant: variant.to_owned(),
         done: done.len(),
         failed: repeats.len() - done.len(),
-        tokens_per_s,
+        tokens_per_s: spread(&speed),
+        tokens_per_s_mean: spread(&mean_speed),
+        comparisons: spread(&|it| it.comparisons),
+        comparison_ms: spread(&|it| Some(it.comparisons_s? / it.comparisons? * 1e3)),
+        comparisons_share: spread(&|it| it.comparisons_share),
         tokens_per_s_by_repeat: done.iter().filter_map(|it| speed(it)).collect(),
         step_ms: spread(&|it| Some(step_s(it)? * 1e3)),
         to_eager: None,
         to_best: None,
-        mfu_causal: mfu(&|it| it.flops_causal),
-        mfu_full: mfu(&|it| it.flops_full),
-        launches: spread(&|it| it.launches),
+        rounds: None,
+        mfu_causal: spread(&|it| mfu_causal(it, rates)),
+        mfu_full: spread(&|it| Some(speed(it)? * it.flops_full / rates.peak_flops?)),
+        modes: modes(&done),
         launch_ms: spread(&|it| Some(it.launch_s? * 1e3)),
-        // Under the profiler a step can be busy for a little longer than it lasts without.
-        idle: spread(&|it| Some((1.0 - it.busy_s? / step_s(it)?).max(0.0))),
+        idle: spread(&idle),
         allocated_gib: spread(&|it| Some(it.allocated_bytes / GIB)),
         reserved_gib: spread(&|it| Some(it.reserved_bytes / GIB)),
         ready_s: spread(&|it| Some(it.ready_s)),
-        usd_per_million_tokens: rates
-            .price_per_hour
-            .and_then(|price| Some(tokens_per_s?.under(price / 3600.0 * 1e6))),
+        usd_per_million_tokens: spread(&|it| usd(it, rates)),
         loss_off_eager: None,
         report: done.last().and_then(|it| it.report.clone()),
     }
@@ -228,6 +335,7 @@ pub(crate) fn caps(shards: &[Shard]) -> Vec<CapComparison> {
         .map(|((model, _), (cap_gib, variants))| CapComparison {
             model: model.1,
             cap_gib,
+            seeds_planned: None,
             variants: variants
                 .iter()
                 .map(|(variant, seeds)| memory_row(&variant.1, seeds))

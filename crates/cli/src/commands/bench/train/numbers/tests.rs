@@ -5,6 +5,10 @@ fn result(step_s: &[f64]) -> StepsResult {
     StepsResult {
         gpu: "GPU".to_owned(),
         torch: "2.11".to_owned(),
+        farrier: None,
+        comparisons: Some(0.0),
+        comparisons_s: Some(0.0),
+        comparisons_share: None,
         step_s: step_s.to_vec(),
         tokens: 512.0,
         flops_causal: 1e9,
@@ -21,8 +25,12 @@ fn result(step_s: &[f64]) -> StepsResult {
 }
 
 fn shard(spec: Spec, result: Result<Measured, Failure>) -> Shard {
-    let (machine, began, wall_s, command) = (None, None, None, None);
-    Shard { name: spec.name(), spec: Some(spec), machine, began, wall_s, command, result }
+    Shard {
+        name: spec.name(),
+        spec: Some(spec),
+        result,
+        ..Shard::unreadable(String::new(), String::new())
+    }
 }
 
 fn steps(variant: &str, repeat: u32, found: Option<StepsResult>) -> Shard {
@@ -95,12 +103,80 @@ fn a_ratio_is_made_round_by_round() {
 }
 
 #[test]
+fn all_ratios_are_of_rounds_so_tokens_and_mfu_have_one() {
+    // Ratios of 10 and 4; the ratio of the medians would be another: (512/5 + 512/25) / (512/50 + 512/100) = 8.
+    let shards = [
+        steps("eager", 0, Some(result(&[0.050]))),
+        steps("ours", 0, Some(result(&[0.005]))),
+        steps("eager", 1, Some(result(&[0.100]))),
+        steps("ours", 1, Some(result(&[0.025]))),
+    ];
+    let rates = Rates { peak_flops: Some(1e15), price_per_hour: Some(3.6) };
+    let [found] = &comparisons(&shards, rates)[..] else { panic!() };
+    let ours = &found.variants[1];
+    let rounds = ours.rounds.as_ref().unwrap();
+    let tokens = ours.to_eager.unwrap();
+    close(tokens.median, 7.0);
+    for ratios in [&rounds.mfu_causal, &rounds.tokens_per_s_mean] {
+        let spread = Spread::of(ratios.iter().copied()).unwrap();
+        close(spread.median, tokens.median);
+        close(spread.least, 4.0);
+        close(spread.most, 10.0);
+    }
+    assert_eq!(rounds.usd_per_million_tokens.len(), 2);
+    close(rounds.usd_per_million_tokens[0], 0.1);
+    close(rounds.usd_per_million_tokens[1], 0.25);
+}
+
+#[test]
+fn the_mean_has_the_comparisons_that_the_median_leaves_out() {
+    let compared = StepsResult {
+        comparisons: Some(2.0),
+        comparisons_s: Some(0.16),
+        ..result(&[0.015, 0.005, 0.015, 0.005, 0.005, 0.005])
+    };
+    let [found] = &comparisons(&[steps("ours", 0, Some(compared))], Rates::default())[..] else {
+        panic!()
+    };
+    let ours = &found.variants[0];
+    close(ours.tokens_per_s.unwrap().median, 512.0 / 0.005);
+    close(ours.tokens_per_s_mean.unwrap().median, 512.0 * 6.0 / 0.050);
+    close(ours.comparisons.unwrap().median, 2.0);
+    close(ours.comparison_ms.unwrap().median, 80.0);
+}
+
+#[test]
+fn launches_that_differ_are_not_averaged() {
+    let of = |launches, launch_s| StepsResult {
+        launches: Some(launches),
+        launch_s: Some(launch_s),
+        ..result(&[0.01])
+    };
+    let shards = [
+        steps("eager", 0, Some(of(2000.0, 0.008))),
+        steps("ours", 0, Some(of(1134.0, 0.004))),
+        steps("eager", 1, Some(of(2000.0, 0.008))),
+        steps("ours", 1, Some(of(1.0, 0.001))),
+    ];
+    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let [eager, ours] = &found.variants[..] else { panic!() };
+    assert_eq!(eager.modes.iter().map(|it| it.repeats).collect::<Vec<_>>(), [2]);
+    let [graph, plain] = &ours.modes[..] else { panic!() };
+    assert_eq!((graph.launches, graph.repeats, plain.launches), (1.0, 1, 1134.0));
+    close(graph.launch_ms.unwrap().median, 1.0);
+    close(plain.launch_ms.unwrap().median, 4.0);
+    let rounds = ours.rounds.as_ref().unwrap();
+    close(rounds.launches[0], 0.567);
+    close(rounds.launches[1], 0.0005);
+}
+
+#[test]
 fn what_failed_is_no_zero() {
     let shards = [steps("eager", 0, Some(result(&[0.01]))), steps("ours", 0, None)];
     let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
     let ours = &found.variants[1];
     assert_eq!((ours.done, ours.failed), (0, 1));
-    assert!(ours.tokens_per_s.is_none() && ours.to_eager.is_none() && ours.launches.is_none());
+    assert!(ours.tokens_per_s.is_none() && ours.to_eager.is_none() && ours.modes.is_empty());
     assert_eq!(found.best.as_deref(), Some("eager"));
 }
 
@@ -109,7 +185,7 @@ fn what_one_repeat_does_not_know_is_not_known() {
     let blind = StepsResult { launches: None, ..result(&[0.01]) };
     let shards = [steps("eager", 0, Some(blind)), steps("eager", 1, Some(result(&[0.01])))];
     let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
-    assert!(found.variants[0].launches.is_none());
+    assert!(found.variants[0].modes.is_empty());
     assert!(found.variants[0].launch_ms.is_some());
 }
 
@@ -151,6 +227,7 @@ fn memory(variant: &str, cap_gib: f64, seed: u32, lost: Option<usize>) -> Shard 
         Measured::Memory(MemoryResult {
             gpu: "NVIDIA H200".to_owned(),
             torch: "2.11.0".to_owned(),
+            farrier: None,
             model: "1.4b".to_owned(),
             variant: variant.to_owned(),
             cap_gib,

@@ -3,7 +3,8 @@
 mod plot;
 
 use self::plot::{Bar, bars};
-use super::numbers::{CapComparison, Comparison, VariantRow};
+use super::about;
+use super::numbers::{CapComparison, Comparison, Mode, VariantRow};
 use super::report::{Failed, Report};
 use super::view::{self, Block};
 use crate::commands::bench::spread::{Spread, figures, thousands};
@@ -27,6 +28,12 @@ pub(crate) fn page(report: &Report) -> String {
         html.push_str(&format!(
             "<p class=\"warning\"><strong>Not comparable:</strong> {}.</p>\n",
             escape(&mixed)
+        ));
+    }
+    if let Some(hosts) = report.hosts_differ() {
+        html.push_str(&format!(
+            "<p class=\"warning\"><strong>Several hosts:</strong> {}.</p>\n",
+            escape(&hosts)
         ));
     }
     if let Some(left) = report.shards_left.filter(|&left| left > 0) {
@@ -55,14 +62,9 @@ pub(crate) fn page(report: &Report) -> String {
 
 fn machine(report: &Report) -> String {
     let mut html = String::from("<dl>\n");
-    for (what, value) in view::machine(report) {
+    for (what, value) in about::machine(report) {
         html.push_str(&format!("<dt>{what}</dt><dd>{}</dd>\n", escape(&value)));
     }
-    let failed = match report.failed.len() {
-        0 => String::new(),
-        failed => format!(", <span class=\"failed\">{failed} failed</span>"),
-    };
-    html.push_str(&format!("<dt>Shards</dt><dd>{} measured{failed}</dd>\n", report.shards_done));
     html.push_str("</dl>\n");
     html
 }
@@ -74,7 +76,7 @@ fn changes(report: &Report) -> String {
         return String::new();
     }
     let mut html = format!(
-        "<h2>{}</h2>\n<div class=\"wide\"><table class=\"changes\">\n<thead><tr>",
+        "<h2>{}</h2>\n<div class=\"wide\" tabindex=\"0\"><table class=\"changes\">\n<thead><tr>",
         escape(&changes.title)
     );
     for heading in &changes.headings {
@@ -116,15 +118,18 @@ fn steps(report: &Report, found: &Comparison) -> String {
         bar.repeats.clone_from(&row.tokens_per_s_by_repeat);
         bar
     }));
-    html.push_str(&figure("Milliseconds in launching calls a step", &|row| {
-        let launches = row
-            .launches
-            .map_or_else(String::new, |it| format!(" · {} launches", thousands(it.median)));
-        let mut bar = bar(row, row.launch_ms, figures);
-        bar.text.push_str(&launches);
-        bar
+    html.push_str(&figure(
+        "Milliseconds in launching calls a step under the profiler · launches",
+        &|row| {
+            let launches = view::launches(row).map_or_else(String::new, |it| format!(" · {it}"));
+            let mut bar = modal(row, row.launch_ms, |it| it.launch_ms, figures);
+            bar.text.push_str(&launches);
+            bar
+        },
+    ));
+    html.push_str(&figure("GPU idle, share of a step", &|row| {
+        modal(row, row.idle, |it| it.idle, view::percent)
     }));
-    html.push_str(&figure("GPU idle, share of a step", &|row| bar(row, row.idle, view::percent)));
     html.push_str(&figure("Peak reserved, GiB", &|row| bar(row, row.reserved_gib, figures)));
     html.push_str("</div>\n");
     html.push_str(&table(&view::speed(report, found)));
@@ -140,6 +145,22 @@ fn bar(row: &VariantRow, value: Option<Spread>, write: fn(f64) -> String) -> Bar
     };
     let ours = row.variant == "ours";
     Bar { label: row.variant.clone(), value, repeats: Vec::new(), text, ours }
+}
+
+/// A bar of what goes with the launches. Where those differ it is as long as the largest, and no middle is drawn.
+fn modal(
+    row: &VariantRow,
+    all: Option<Spread>,
+    of: fn(&Mode) -> Option<Spread>,
+    write: fn(f64) -> String,
+) -> Bar {
+    let mut bar = bar(row, all, write);
+    if row.modes.len() > 1 {
+        bar.value = all.map(|all| Spread { median: all.most, ..all });
+        bar.repeats = row.modes.iter().filter_map(|it| Some(of(it)?.median)).collect();
+        bar.text = view::by_mode(row, all, of, write);
+    }
+    bar
 }
 
 fn lost(found: &CapComparison) -> String {
@@ -170,7 +191,7 @@ fn lost(found: &CapComparison) -> String {
 }
 
 fn table(block: &Block) -> String {
-    let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
+    let mut html = String::from("<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>");
     for heading in &block.headings {
         html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
     }
@@ -221,7 +242,7 @@ fn failures(failed: &[Failed]) -> String {
 
 fn method(report: &Report) -> String {
     let mut html = String::from("<h2>How it was measured</h2>\n<ul>\n");
-    for note in view::notes(report) {
+    for note in about::notes(report) {
         html.push_str(&format!("<li>{}</li>\n", escape(&note)));
     }
     html.push_str("</ul>\n");

@@ -6,7 +6,7 @@ use crate::commands::bench::spread::Spread;
 const WIDTH: f64 = 560.0;
 const LABELS: f64 = 124.0;
 /// Room for the number at the end of the longest bar.
-const NUMBERS: f64 = 166.0;
+const NUMBERS: f64 = 186.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 16.0;
 
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn the_longest_range_fills_the_room_and_the_others_are_in_proportion() {
         let svg = bars("t", &[bar(&[50.0, 50.0]), bar(&[80.0, 100.0])]);
-        assert!(svg.contains("width=\"135.0\""), "half of 270: {svg}");
-        assert!(svg.contains("width=\"243.0\""), "0.9 of 270: {svg}");
+        assert!(svg.contains("width=\"125.0\""), "half of 250: {svg}");
+        assert!(svg.contains("width=\"225.0\""), "0.9 of 250: {svg}");
         assert!(svg.contains("a &lt;b&gt;") && !svg.contains("<b>"));
         assert_eq!(svg.matches("class=\"range\"").count(), 1, "one has no range to show");
     }

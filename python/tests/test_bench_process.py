@@ -1,0 +1,45 @@
+import subprocess
+import sys
+import time
+
+import farrier
+from farrier.bench import process
+
+
+def test_a_build_is_its_version_and_what_it_is_made_of():
+    version, mark = process.build().split("+")
+    assert version == farrier.__version__
+    assert len(mark) == 8
+    assert process.build() == process.build()
+
+
+def test_every_change_is_another_build():
+    files = [("a.py", b"one"), ("b.py", b"two")]
+    others = [
+        [("a.py", b"one"), ("b.py", b"twO")],
+        [("a.py", b"one"), ("c.py", b"two")],
+        [("a.py", b"one")],
+        [("a.py", b"oneb.py"), ("", b"two")],
+    ]
+    assert all(process.digest(files) != process.digest(other) for other in others)
+
+
+def test_a_process_knows_its_age():
+    said = subprocess.run(
+        [sys.executable, "-c", "import time; time.sleep(0.3); from farrier.bench.process import age_s; print(age_s())"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert 0.29 <= float(said.stdout) < 20
+    before = process.age_s()
+    time.sleep(0.05)
+    assert 0.02 <= process.age_s() - before < 10
+
+
+def test_what_was_printed_is_out_before_the_end():
+    code = (
+        "import atexit; from farrier.bench import process; atexit.register(print, 'late'); print('result'); process.end(3)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (3, "result\n")
