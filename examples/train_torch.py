@@ -280,7 +280,7 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
     if stopped:
         log.warning("%s: ended after step %d of %d", stopped[0], done, args.steps)
     log.info("graph: %s", run.step.report)
-    log.info("memory: %s", run.forward_backward.report())
+    log.info("memory: %s", run.forward_backward.report)
     return 0
 
 
