@@ -575,7 +575,7 @@ def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, 
         loss.backward(retain_graph=True)
         return loss if given == "the loss" else loss.detach()
 
-    with pytest.raises(ValueError, match="loss_fn ran backward: .*\n.*leave backward, optimizer and zero_grad out"):
+    with pytest.raises(ValueError, match=r"loss_fn ran backward: .*\n.*leave backward, optimizer and zero_grad out"):
         farrier.torch.guard(loss_fn, model=model, meter=memory)(batch())
     for parameter, gradient in zip(model.parameters(), earlier, strict=True):
         assert parameter.grad is gradient

@@ -114,7 +114,7 @@ def choose(
 def _conflict(in_the_way: Sequence[str], names: Sequence[str]) -> str:
     """Expandable segments were on before, and what they do not go with is asked for."""
     return (
-        f"expandable segments are on already (by {' and '.join(names)}, or by an earlier configure_allocator()) and stay on, "
+        f"expandable segments are on already (by {' and '.join(names)}, or an earlier configure_allocator()) and stay on, "
         f"though {', '.join(in_the_way)} was asked for: memory of such segments cannot be shared or registered without "
         "further ado, so those calls may fail\n"
         "hint: make these buffers within farrier.torch.classic_pool(), or start the process with expandable_segments:False "

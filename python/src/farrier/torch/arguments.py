@@ -25,6 +25,14 @@ def modules_of(model: Any) -> list[nn.Module]:
     return modules
 
 
+def module_of(model: Any) -> None:
+    """Refuses what is not one module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is {_kind(model)}: give the one nn.Module that is trained; what else changes goes into also="
+        )
+
+
 def optimizers_of(optimizer: Any) -> list[Optimizer]:
     """The optimizers that were given, one or several. An empty list is a reason to run eagerly, and no error."""
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else _members(optimizer)
