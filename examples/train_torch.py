@@ -26,7 +26,6 @@ import torch
 
 import farrier
 import farrier.torch
-from farrier import agent
 from farrier.bench.model import IGNORED, build
 from farrier.bench.sizes import SIZES
 from farrier.peak import peak_flops
@@ -189,8 +188,14 @@ class Run:
             count=lambda batch: (batch["labels"] != IGNORED).sum(),
             learned=self.found.get("learned") if self.found else None,
         )
-        compiled = device.type == "cuda" and not args.no_compile
-        self.step = farrier.torch.step(self.whole_step, model=self.model, optimizer=self.optimizer, compile=compiled)
+        self.step = farrier.torch.step(  # It tells the node's agent of steps, too.
+            self.whole_step,
+            model=self.model,
+            optimizer=self.optimizer,
+            compile=device.type == "cuda" and not args.no_compile,
+            tokens=args.rows * args.length,
+            first_step=self.found["step"] if self.found else 0,
+        )
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda at: cosine(at, args.warmup, args.steps))
         torch.manual_seed(args.seed)
 
@@ -249,9 +254,7 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
     first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
-    # The one that the guard speaks through, too.
-    job = agent.job(gpu=str(torch.cuda.get_device_properties(device).uuid) if gpu else None)
-    job.phase("train")
+    job = run.step.job  # The one that the guard speaks through, too.
     stopped: list[str] = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append("asked to stop"))
     tokens, began, since = args.rows * args.length, time.perf_counter(), first
@@ -259,7 +262,6 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
         loss = run.step(data.batch(at, args.rows, args.length))
         run.scheduler.step()
         done = at + 1
-        job.step_end(at, tokens=tokens)
         if done % args.log_every == 0 or done == args.steps:
             value = float(loss)  # Waits for the GPU: not at each step.
             rate = tokens * (done - since) / (time.perf_counter() - began)
@@ -275,12 +277,13 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
         if stopped:
             break
     progress.end()
+    run.step.close()
     if first >= args.steps:
         log.info("all of %d steps were done before", args.steps)
     if stopped:
         log.warning("%s: ended after step %d of %d", stopped[0], done, args.steps)
     log.info("graph: %s", run.step.report)
-    log.info("memory: %s", run.forward_backward.report())
+    log.info("memory: %s", run.forward_backward.report)
     return 0
 
 

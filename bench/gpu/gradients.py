@@ -82,7 +82,7 @@ def part(out, cap, steps, name):
     if cap:
         guard = farrier.torch.guard(lambda batch: model(*batch), model=model)
         found = {"steps": list(guarded(torch, model, steps, guard))}
-        report = guard.report()
+        report = guard.report
         found |= {"report": str(report), "split_calls": report.split_calls, "lost": report.lost}
     else:
         found = {"steps": list(whole(torch, model, steps))}

@@ -41,6 +41,15 @@ def test_the_users_word_is_the_last(settings, expandable):
     assert choice.variables == {NEW: settings}
     assert choice.expandable is expandable
     assert "the user's" in choice.why[-1]
+    assert (choice.warning is not None) is expandable, "only what cannot be had is warned of"
+
+
+def test_segments_that_are_on_and_memory_that_they_cannot_give():
+    choice = choose({OLD: "expandable_segments:True"}, (2, 11), "linux", ipc=True, rdma=True)
+    for word in (OLD, "stay on", "CUDA IPC, RDMA was asked for", "classic_pool()", "expandable_segments:False"):
+        assert word in choice.warning
+    assert f"warning: {choice.warning}" in str(choice)
+    assert choose({OLD: "expandable_segments:True"}, (2, 11), "linux").warning is None
 
 
 def test_two_names_are_made_to_say_the_same():

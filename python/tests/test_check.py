@@ -85,11 +85,24 @@ def test_only_who_asks_is_stopped(fake, no_frameworks, verdict):
     assert caught.value.answer == answer
 
 
+def test_a_machine_without_a_gpu_is_blocked_and_told_what_that_means(fake, no_frameworks):
+    item = {"code": "no-nvidia-gpu", "subject": "GPUs", "verdict": "blocked", "text": "no NVIDIA GPU", "source": "x"}
+    fake(printing({"verdict": "blocked", "items": [item]}, code=1))
+    answer = farrier.check()
+    assert not answer.runs
+    lines = str(answer).splitlines()
+    assert lines[:2] == ["BLOCKED: this node for no framework (none is imported)", "blocked: no NVIDIA GPU [no-nvidia-gpu]"]
+    assert "expected on a machine without a GPU" in lines[2]
+    with pytest.raises(farrier.CannotRun, match="what needs CUDA does not"):
+        farrier.check(must="run")
+
+
 def unanswered(code, *parts):
     answer = farrier.check()
     assert answer.verdict == "unknown"
     assert not answer.runs
     assert answer.findings[0].code == code
+    assert "neither that this node is good" in str(answer)
     for part in parts:
         assert part in answer.findings[0].text
     with pytest.raises(farrier.CannotRun):

@@ -18,7 +18,7 @@ def test_the_report_reads_well_in_a_log():
         "farrier guard: 60 calls, 4 out-of-memory, 4 steps saved (3 by split, 1 by recompute), 0 lost; 17 ran in pieces; "
         "2.3 s in failed attempts; highest peak 29.00 GiB"
     )
-    assert lines[1] == "  fits: 3 rows of int64[*,3] (plain)"
+    assert lines[1] == "  most at once so far: 3 rows of int64[*,3] (plain)"
     assert lines[-2:] == ["  and 2 shapes more", "  note: not split: because"]
 
 

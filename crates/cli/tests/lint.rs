@@ -96,7 +96,7 @@ fn four_claims_are_shown_with_what_to_use() {
         from: PyTorch documentation, Frequently Asked Questions: My out of memory exception handler can't allocate memory;
               PyTorch documentation, DistributedDataParallel: every rank must take part in every collective
 
-    4 findings
+    4 findings in 1 file
 
     data: farrier-2026.11.15 of 2026-11-15
     "#);
@@ -129,14 +129,14 @@ fn a_clean_file_is_clean_and_a_note_does_not_count() {
     let clean = "export NCCL_DEBUG=WARN\n";
     let output = farrier(folder.path(), &["lint", "-", "--language", "shell"], &[], clean);
     assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output.stdout).starts_with("no findings\n"));
+    assert!(text(&output.stdout).starts_with("no findings in 1 file\n"));
 
     let note = "export CUDA_MODULE_LOADING=LAZY\n";
     let output = farrier(folder.path(), &["lint", "-"], &[], note);
     assert_eq!(output.status.code(), Some(0));
     let stdout = text(&output.stdout);
     assert!(stdout.starts_with("-:1 env-redundant (redundant, note)\n"), "{stdout}");
-    assert!(stdout.contains("\n0 findings, 1 note\n"), "{stdout}");
+    assert!(stdout.contains("\n0 findings, 1 note in 1 file\n"), "{stdout}");
 }
 
 #[test]
@@ -151,6 +151,10 @@ fn the_environment_is_a_file_without_lines() {
     assert!(answer["findings"][0]["line"].is_null());
     let output = farrier(folder.path(), &["lint", "--env"], &[("NCCL_DEBUG", "WARN")], "");
     assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).starts_with("no findings in the environment\n"));
+    let output = farrier(folder.path(), &["lint", "--env", "-"], &[], "#!/bin/sh\n");
+    let stdout = text(&output.stdout);
+    assert!(stdout.starts_with("no findings in 1 file and the environment\n"), "{stdout}");
 }
 
 #[test]
@@ -179,6 +183,7 @@ fn a_folder_is_searched_in_order() {
     let findings = answer["findings"].as_array().unwrap();
     let places: Vec<_> = findings.iter().map(|finding| finding["file"].as_str().unwrap()).collect();
     assert_eq!(places, ["./a/deep/run.sh", "./b/run.sh", "./launch"]);
+    assert_eq!(answer["files_read"], 3, "folders are none, nor what is passed over");
 }
 
 #[test]
@@ -245,6 +250,7 @@ fn a_file_that_cannot_be_read_fails_after_what_was_found() {
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["findings"].as_array().unwrap().len(), 2);
     assert_eq!(answer["unread"], serde_json::json!(["./binary.sh", "gone.py"]));
+    assert_eq!(answer["files_read"], 2);
     let stderr = text(&output.stderr);
     assert!(stderr.starts_with("warning: failed to read `gone.py`"), "{stderr}");
     assert!(stderr.contains("error: `./binary.sh` is a binary file"), "{stderr}");

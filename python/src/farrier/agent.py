@@ -13,6 +13,7 @@ No thread, no waiting, no error: where there is no agent, or one that does not k
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import socket
@@ -43,6 +44,7 @@ class Job:
     Attributes:
         sent: messages that the kernel took.
         dropped: messages that nobody took; they are not sent again.
+        pauses: phases and checkpoints that were told: the time of a step in which one lies is not that of its work.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Job:
             world_size: WORLD_SIZE.
             local_world_size: LOCAL_WORLD_SIZE.
             gpu: the UUID of the rank's GPU (`torch.cuda.get_device_properties(i).uuid`); without it the agent finds
-                it in the driver's list of processes.
+                it in the driver's list of processes. What is no UUID (an index, `cuda:0`) is left out, with a warning.
             path: FARRIER_SOCKET, otherwise /run/farrier/agent.sock; empty: no agent.
         """
 
@@ -76,12 +78,14 @@ class Job:
             rank=given("RANK", rank),
             world_size=given("WORLD_SIZE", world_size),
             local_world_size=given("LOCAL_WORLD_SIZE", local_world_size),
-            gpu=None if gpu is None else str(gpu),
+            gpu=_uuid(gpu),
         )
         self._path = wire.socket_path(os.environ) if path is None else path or None
         self._memory = wire.Memory()
         self.sent = 0
         self.dropped = 0
+        self.pauses = 0
+        self._denied: set[str] = set()
         self._start()
         self.poll()
 
@@ -114,6 +118,39 @@ class Job:
         """The number of this process in the job."""
         return self._who.rank or 0
 
+    def __repr__(self) -> str:
+        of = "" if self._who.world_size is None else f" of {self._who.world_size}"
+        there = self._path or "no agent wanted"
+        agent = f"connected to {there}" if self.connected else f"not connected ({there})"
+        gpu = self._who.gpu or "GPU not named"
+        return f"<Job {self.name!r}, rank {self.rank}{of}, {gpu}, {agent}, {self.sent} sent, {self.dropped} dropped>"
+
+    def know(self, *, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> None:
+        """Adds what was not known when it was made; the agent hears it in a new hello.
+
+        What is known already stays: a process is one rank. Another value is not taken, with a warning.
+        """
+        given = {"rank": wire.whole(rank, 32), "world_size": wire.whole(world_size, 32), "gpu": _uuid(gpu)}
+        news: dict[str, object] = {}
+        for name, value in given.items():
+            known = getattr(self._who, name)
+            if value is None or known == value:
+                continue
+            if known is None:
+                news[name] = value
+            elif not (name == "gpu" and wire.same_gpu(str(known), str(value))):
+                self._deny(f"{name} of this job is {known} and stays; {value} is not taken: a process has one job")
+        if news:
+            self._who = dataclasses.replace(self._who, **news)  # type: ignore[arg-type]
+            self.close()
+            self._memory.pacing.tried_s = None
+            self.poll()
+
+    def _deny(self, why: str) -> None:
+        if why not in self._denied:
+            self._denied.add(why)
+            log.warning("%s\nhint: make another with farrier.agent.use(farrier.agent.Job(...))", why)
+
     @property
     def connected(self) -> bool:
         """Whether an agent has welcomed this process and the connection still stands, as far as is known."""
@@ -129,6 +166,7 @@ class Job:
 
     def phase(self, name: str) -> None:
         """What the job does from now on: `compile`, `train`, `evaluate`, `checkpoint`, ..."""
+        self.pauses += 1
         self._say(wire.line("phase", name=wire.text(name, wire.NAME_CHARS_MAX)))
 
     def step_begin(self, step: int) -> None:
@@ -158,6 +196,7 @@ class Job:
 
         Where ranks save together, one says it when all have; the others call this with `say=False`.
         """
+        self.pauses += 1
         said = self._memory.saved(wire.whole(step))
         if say:
             self._say(said)
@@ -300,17 +339,39 @@ class Job:
         self._begin(None)
 
 
+def _uuid(gpu: object) -> str | None:
+    """The UUID that the agent takes. What is none does not end a training: the agent finds the GPU by itself."""
+    if gpu is None or not str(gpu).strip():
+        return None
+    named = wire.gpu_uuid(gpu)
+    if named is None:
+        log.warning(
+            "gpu=%r is no UUID of a GPU and is left out: the agent then finds the GPU by the process\n"
+            "hint: give str(torch.cuda.get_device_properties(device).uuid), or `GPU-...` as `nvidia-smi -L` has it",
+            gpu,
+        )
+    return named
+
+
 _of_this_process: Job | None = None
 
 
 def job(*, rank: int | None = None, world_size: int | None = None, gpu: str | None = None) -> Job:
     """The job of this process, which all parts of it share.
 
-    It is made at the first call, from the environment and from what is given; afterwards that is as it is.
+    It is made at the first call, from the environment and from what is given. Later calls add what was not known. What is
+    known stays: another `gpu`, say, is not taken, with a warning, because a process is one rank.
+
+    Args:
+        rank: RANK, where the environment has none.
+        world_size: WORLD_SIZE likewise.
+        gpu: the UUID of the rank's GPU, as for `Job`.
     """
     global _of_this_process
     if _of_this_process is None:
         _of_this_process = Job(rank=rank, world_size=world_size, gpu=gpu)
+    else:
+        _of_this_process.know(rank=rank, world_size=world_size, gpu=gpu)
     return _of_this_process
 
 

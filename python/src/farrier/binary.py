@@ -25,6 +25,16 @@ log = logging.getLogger("farrier.check")
 #: From good to bad, as the binary orders them.
 VERDICTS = ("ok", "caveat", "unknown", "blocked")
 
+#: What a verdict that is not good means where it is not the node's fault.
+_MEANINGS = {
+    "no-nvidia-gpu": (
+        "expected on a machine without a GPU: what computes on the CPU runs here, what needs CUDA does not. Ask again on "
+        "the node that trains"
+    ),
+    "no-binary": "unknown says that nobody has looked: neither that this node is good nor that it is not",
+    "no-answer": "unknown says that there is no answer: neither that this node is good nor that it is not",
+}
+
 #: NVML alone is given ten seconds by the binary.
 TIMEOUT_S = 60.0
 
@@ -85,7 +95,10 @@ class Answer:
 
     def __str__(self) -> str:
         lines = [f"{self.verdict.upper()}: this node for {', '.join(self.running) or 'no framework (none is imported)'}"]
-        lines += [f"{it.verdict}: {it.text} [{it.code}]" for it in self.findings if it.verdict != "ok"]
+        for it in self.findings:
+            if it.verdict != "ok":
+                lines.append(f"{it.verdict}: {it.text} [{it.code}]")
+                lines += [f"  {_MEANINGS[it.code]}"] if it.code in _MEANINGS else []
         for remedy in self.remedies:
             lines.append(f"- {remedy.text}" + (f": $ {remedy.command}" if remedy.command else ""))
         if self.notices:

@@ -34,8 +34,8 @@ __all__ = ["Donation", "Leaf", "Settings", "Step", "configure", "donation", "rep
 
 log = logging.getLogger("farrier.jax")
 
-#: Less than this is not worth a word.
-_WORTH_BYTES = 1 << 20
+#: An argument of which less than this could be donated is not worth a word.
+WORTH_BYTES = 1 << 20
 
 
 def configure(*, memory_fraction: float | None = None, preallocate: bool | None = None) -> Settings:
@@ -61,7 +61,14 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Donation:
-    """Arguments whose memory could be that of the results: bytes of each that are held twice now."""
+    """Arguments whose memory could be that of the results. Only found and told: what is donated is the user's to say.
+
+    A donated argument gives its memory to results of the same shapes and types, so that a step holds its state once and
+    not twice. JAX deletes the array that was given: to use it afterwards is an error.
+
+    Attributes:
+        arguments: by place or name, the bytes that are held twice now; arguments with less than 1 MiB are left out.
+    """
 
     arguments: dict[int | str, int]
 
@@ -72,19 +79,26 @@ class Donation:
 
     def __str__(self) -> str:
         if not self.arguments:
-            return "nothing to donate: what comes back is written where it came from"
+            return (
+                f"nothing more to donate: no argument that is not donated has {WORTH_BYTES >> 20} MiB or more of the shapes "
+                "and types that come back"
+            )
         numbers = tuple(name for name in self.arguments if isinstance(name, int))
         names = tuple(name for name in self.arguments if isinstance(name, str))
         words = [f"donate_argnums={numbers}"] if numbers else []
         words += [f"donate_argnames={names}"] if names else []
         return (
-            f"{self.size_bytes / (1 << 20):.0f} MiB are held twice during the step: jax.jit(..., {', '.join(words)}) lets "
-            f"the results take the place of the arguments, which must not be used afterwards"
+            f"{self.size_bytes / (1 << 20):.0f} MiB are held twice during the step, as arguments and as results: "
+            f"jax.jit(..., {', '.join(words)}) lets results take the memory of these arguments. JAX then deletes what was "
+            "given: go on with what comes back"
         )
 
 
 def donatable(inputs: Sequence[Leaf], outputs: Sequence[Leaf]) -> Donation:
-    """Which arguments have the shapes and types of results, and are not donated. Pure."""
+    """Which arguments have the shapes and types of results, are not donated, and are worth it. Pure.
+
+    A result takes the memory of one argument: those that are donated already come first.
+    """
     free = Counter((leaf.shape, leaf.dtype) for leaf in outputs)
     free.subtract((leaf.shape, leaf.dtype) for leaf in inputs if leaf.donated)
     found: dict[int | str, int] = {}
@@ -93,11 +107,11 @@ def donatable(inputs: Sequence[Leaf], outputs: Sequence[Leaf]) -> Donation:
         if not leaf.donated and leaf.argument is not None and free[kind] > 0:
             free[kind] -= 1
             found[leaf.argument] = found.get(leaf.argument, 0) + leaf.size_bytes
-    return Donation({name: size for name, size in found.items() if size >= _WORTH_BYTES})
+    return Donation({name: size for name, size in found.items() if size >= WORTH_BYTES})
 
 
 def donation(fn: Any, *arguments: Any, **words: Any) -> Donation | None:
-    """What a jitted function should donate; None: it is not jitted, or cannot be looked at. Runs nothing."""
+    """What a jitted function could donate and does not; None: it is not jitted, or cannot be looked at. Runs nothing."""
     jax: Any = importlib.import_module("jax")
     try:
         lowered = fn.lower(*arguments, **words)
@@ -129,7 +143,7 @@ class Step:
     Attributes:
         count: steps that were launched, those before this process included.
         job: the connection to the agent; None before the first step.
-        donation: what the step should donate; None: not known.
+        donation: what the step could donate and does not; None: not known (not jitted, or before the first step).
     """
 
     def __init__(
@@ -221,7 +235,8 @@ def step(
     It waits for the results of the first step and then about once in `every_s` seconds, not at every step.
 
     Args:
-        fn: the step. What it should donate and does not is logged at the first call.
+        fn: the step. What it could donate and does not is logged at the first call, from 1 MiB an argument; it is not
+            donated by this.
         tokens: tokens of a step of this process.
         loss: finds the loss in what the step returns; read only when it is waited for.
         first_step: steps that were done before, by the process that this one goes on for.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -67,6 +68,22 @@ def real(value: object) -> float | None:
 def text(value: object, chars_max: int) -> str:
     """So many letters of a text, in UTF-8 for sure."""
     return str(value)[:chars_max].encode("utf-8", "replace").decode("utf-8")
+
+
+#: As the driver writes it, whole or a beginning of it; or without what stands before it, as PyTorch does.
+_GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,120}|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+def gpu_uuid(value: object) -> str | None:
+    """The UUID of a GPU or of a MIG instance, which the agent takes. None: it is none; a number, say, or `cuda:0`."""
+    named = str(value).strip()
+    return named if _GPU.fullmatch(named) else None
+
+
+def same_gpu(one: str, other: str) -> bool:
+    """Whether two UUIDs may be of one GPU: each may have `GPU-` before it, and may be a beginning."""
+    bare = [name.removeprefix("GPU-").lower() for name in (one, other)]
+    return bare[0].startswith(bare[1]) or bare[1].startswith(bare[0])
 
 
 #: One for all lines: `json.dumps` would make another for each.

@@ -86,12 +86,12 @@ def test_a_capped_step_is_split_and_exact(model, cap, rows, share):
     cap(base + int(share * need))
     run = guard(model)
     check(model, run(batch), expected)
-    report = run.report()
+    report = run.report
     assert report.ooms >= 1
     assert report.saved.get("split") == 1
     model.zero_grad(set_to_none=True)
     check(model, run(batch), expected)
-    assert run.report().saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
+    assert run.report.saved.get("split") == 1, "planned the second time: only fragments may have to be freed"
 
 
 def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
@@ -105,8 +105,8 @@ def test_a_loss_that_is_no_mean_over_rows_is_not_split(model, cap):
     )
     with contextlib.suppress(farrier.torch.DoesNotFit):  # Recomputed it may fit.
         run(batch)
-    assert any("give other gradients than the whole" in note for note in run.report().notes), run.report()
-    assert run.report().split_calls == 0
+    assert any("give other gradients than the whole" in note for note in run.report.notes), run.report
+    assert run.report.split_calls == 0
 
 
 def test_a_single_row_is_recomputed(model, cap):
@@ -123,7 +123,7 @@ def test_a_single_row_is_recomputed(model, cap):
             break
         check(model, loss, expected)
         model.zero_grad(set_to_none=True)
-        saved |= set(run.report().saved)
+        saved |= set(run.report.saved)
     assert "recompute" in saved
 
 
@@ -185,7 +185,7 @@ def test_ballast_saves_the_step_that_nothing_else_saves(model, cap):
     others = what_is_left()
     run = guard(model, ballast=ballast, ask_checkpoint=asked.append)
     check(model, run(batch), expected)
-    assert run.report().saved == {"ballast": 1}
+    assert run.report.saved == {"ballast": 1}
     assert len(asked) == 1
     assert not ballast.held
     del others
@@ -199,8 +199,8 @@ def test_half_precision_stays_close(cap):
     run = guard(model)
     loss = run(batch)
     torch.testing.assert_close(loss, expected[0], rtol=2e-3, atol=0)
-    assert run.report().split_calls == 1
-    assert not any("split" in note for note in run.report().notes), "proved, and by gradients"
+    assert run.report.split_calls == 1
+    assert not any("split" in note for note in run.report.notes), "proved, and by gradients"
     errors = [
         ((parameter.grad.cpu().float() - gradient.float()).norm() / gradient.float().norm()).item()
         for parameter, gradient in zip(model.parameters(), expected[1], strict=True)
@@ -234,8 +234,8 @@ def test_a_step_that_runs_in_pieces_gets_no_graph_and_goes_on():
     assert losses[-1] < losses[0], "one batch over and over is learned"
     assert step.report.captures == 0
     assert "the guard runs 8 rows" in str(step.report)
-    assert run.report().lost == 0
-    assert run.report().split_calls == 8
+    assert run.report.lost == 0
+    assert run.report.split_calls == 8
 
 
 ALLOCATOR = """

@@ -47,6 +47,18 @@ print(os.environ["PYTORCH_CUDA_ALLOC_CONF"], os.environ.get("PYTORCH_ALLOC_CONF"
     assert in_a_process(code, **set_before) == ["expandable_segments:False,max_split_size_mb:64", "None"]
 
 
+@pytest.mark.parametrize("earlier", ["farrier.torch.configure_allocator()", ""])
+def test_what_was_on_before_and_cannot_be_shared_is_warned_of(earlier):
+    code = f"""
+import logging, sys, farrier.torch
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s")
+{earlier}
+print(farrier.torch.configure_allocator(ipc=True).expandable)
+"""
+    before = {} if earlier else {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert in_a_process(code, **before) == ["WARNING", "True"]
+
+
 def test_too_late_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)

@@ -127,7 +127,7 @@ def test_the_guard_and_the_script_are_one_job_to_the_agent(example, fake, tmp_pa
     module.Run(module.arguments(), torch.device("cpu")).forward_backward.events.oom(7)
     said = [line["type"] for line in rank.everything()]
     assert said[0] == "hello"
-    assert said.count("step_end") == 3
+    assert said.count("step_end") == 2, "the first and the last: the step itself tells, about once a second"
     assert said[-1] == "oom", "on the same connection"
     assert agent.job().sent == len(said) - 1
 

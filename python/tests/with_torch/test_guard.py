@@ -67,7 +67,7 @@ def test_split_is_exact(net, batch, memory, reduction, rows, ignored, fits):
     memory.limit = fits * ROW
     run = guard(model, memory, reduction)
     check(model, run(given), expected)
-    report = run.report()
+    report = run.report
     assert (report.ooms > 0) == (rows > fits)
     assert report.saved == ({"split": 1} if rows > fits else {})
     assert report.lost == 0
@@ -81,8 +81,8 @@ def test_out_of_memory_in_the_middle_of_backward_leaves_no_trace(net, batch, mem
     memory.backward_limit = fits * 20
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report().ooms >= 1
-    assert run.report().saved == {"split": 1}
+    assert run.report.ooms >= 1
+    assert run.report.saved == {"split": 1}
 
 
 def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
@@ -91,7 +91,7 @@ def test_recompute_is_exact_and_gone_afterwards(net, batch, memory):
     memory.limit = ROW // 2
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report().saved == {"recompute": 1}
+    assert run.report.saved == {"recompute": 1}
     assert all("forward" not in block.__dict__ for block in model.blocks)
 
 
@@ -101,7 +101,7 @@ def test_offload_is_exact(net, batch, memory, offload_here):
     memory.limit = 45  # Two of a row's three.
     run = guard(model, memory, recompute_modules=[])
     check(model, run(given), expected)
-    assert run.report().saved == {"offload": 1}
+    assert run.report.saved == {"offload": 1}
 
 
 def test_recompute_and_offload_together_are_exact(net, batch, memory, offload_here):
@@ -151,7 +151,7 @@ def test_ballast_is_the_last_resort_and_asks_for_a_checkpoint(net, batch, memory
     memory.limit = 50
     run = guard(model, memory, ballast=ballast, ask_checkpoint=asked.append, events=told)
     check(model, run(given), expected)
-    assert run.report().saved == {"ballast": 1}
+    assert run.report.saved == {"ballast": 1}
     assert len(asked) == 1
     assert "ballast" in asked[0]
     assert told.phases == ["low-memory"]
@@ -168,7 +168,7 @@ def test_every_failure_is_told_and_a_deaf_agent_does_not_matter(net, batch, memo
     memory.limit = 3 * ROW
     run = guard(model, memory, events=told)
     run(given)
-    assert len(told.ooms) == run.report().ooms > 0
+    assert len(told.ooms) == run.report.ooms > 0
     assert told.ooms[0][0] == 8 * 20
     assert told.ooms[0][1]["rows"] == 8
 
@@ -188,7 +188,7 @@ def test_the_node_s_agent_is_told_unless_somebody_else_shall_be(net, batch, memo
     run = guard(net(), memory)
     run(batch())
     said = fake.accept().everything()
-    assert [line["type"] for line in said] == ["hello"] + ["oom"] * run.report().ooms
+    assert [line["type"] for line in said] == ["hello"] + ["oom"] * run.report.ooms
     assert said[1]["bytes_wanted"] == 8 * 20
 
 
@@ -230,7 +230,7 @@ def test_what_does_not_fit_leaves_everything_as_before(net, batch, memory, accum
     assert caught.value.wanted_bytes == 20
     assert caught.value.capacity_bytes == 19
     assert "pieces of 1 row, recompute, offload" in str(caught.value)
-    assert run.report().lost == 1
+    assert run.report.lost == 1
     assert memory.live == 0, "nothing holds the failed attempts"
 
 
@@ -246,7 +246,7 @@ def test_gradients_gathered_before_are_added_to_in_place(net, batch, memory):
     memory.limit = 3 * ROW
     run = guard(model, memory)
     run(second)
-    assert run.report().ooms >= 1
+    assert run.report.ooms >= 1
     for parameter, other, new, before in zip(model.parameters(), twice.parameters(), alone, held, strict=True):
         if before is None:
             torch.testing.assert_close(parameter.grad, new, **EXACT)
@@ -262,7 +262,7 @@ def test_pieces_without_terms_are_passed_over(net, batch, memory):
     memory.limit = ROW
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
 
 
 def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
@@ -295,12 +295,12 @@ def test_a_retry_draws_the_same_numbers_as_a_plan_that_fitted_at_once(net, batch
     first = run(given)
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     drawn = torch.rand(1)
-    failures = run.report().ooms
+    failures = run.report.ooms
     assert failures >= 1
     model.zero_grad()
     torch.manual_seed(11)
     second = run(given)
-    assert run.report().ooms == failures, "planned, not tried"
+    assert run.report.ooms == failures, "planned, not tried"
     assert torch.equal(first, second)
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
     assert torch.equal(torch.rand(1), drawn)
@@ -314,7 +314,7 @@ def test_recompute_with_dropout_uses_the_same_masks(net, batch, memory):
     torch.manual_seed(3)
     run = guard(model, memory)
     check(model, run(given), expected)
-    assert run.report().saved == {"recompute": 1}
+    assert run.report.saved == {"recompute": 1}
 
 
 def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, memory):
@@ -325,7 +325,7 @@ def test_batchnorm_is_not_split_and_its_statistics_are_updated_once(net, batch, 
     memory.limit = 4 * ROW
     run = guard(model, memory)
     check(model, run(given), (loss.detach(), [parameter.grad for parameter in reference.parameters()]))
-    report = run.report()
+    report = run.report
     assert report.saved == {"recompute": 1}
     assert any("BatchNorm" in note for note in report.notes)
     for (name, mine), theirs in zip(model.named_buffers(), reference.buffers(), strict=True):
@@ -337,7 +337,7 @@ def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, bat
     memory.limit = 4 * ROW
     run = guard(model, memory, split_batchnorm=True)
     run(batch())
-    assert run.report().saved == {"split": 1}
+    assert run.report.saved == {"split": 1}
     model.eval()
     given = batch()
     memory.limit = 10**9
@@ -346,7 +346,7 @@ def test_batchnorm_is_split_when_the_user_says_so_or_it_is_not_training(net, bat
     model.zero_grad()
     frozen = guard(model, memory)
     check(model, frozen(given), expected)
-    assert frozen.report().saved == {"split": 1}
+    assert frozen.report.saved == {"split": 1}
 
 
 def test_buffers_count_every_row_once_however_often_it_is_tried(net, batch, memory):
@@ -354,7 +354,7 @@ def test_buffers_count_every_row_once_however_often_it_is_tried(net, batch, memo
     memory.limit = 2 * ROW
     run = guard(model, memory)
     run(batch())
-    assert run.report().ooms >= 1
+    assert run.report.ooms >= 1
     assert model.seen.item() == 8
 
 
@@ -372,7 +372,7 @@ def test_a_scaler_scales_gradients_and_not_the_loss(net, batch, memory, make):
     torch.testing.assert_close(run(given), loss, **EXACT)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, 1024.0 * gradient, rtol=0, atol=1e-9)
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
 
 
 def test_other_errors_are_not_ours(net, batch, memory):
@@ -402,15 +402,15 @@ def test_sizes_are_learned_and_resumed(net, batch, memory):
     memory.limit = 4 * ROW
     run = guard(model, memory)
     run(batch())
-    failures = run.report().ooms
+    failures = run.report.ooms
     for seed in range(5):
         run(batch(seed=seed))
-    assert run.report().ooms == failures, "once, then it was known"
+    assert run.report.ooms == failures, "once, then it was known"
     resumed = guard(model, memory, learned=run.learned_sizes())
     resumed(batch())
     resumed(batch(length=10, rows=6))
-    assert resumed.report().ooms == 0, "a bigger shape is planned from the needs of the others"
-    assert resumed.report().split_calls == 2
+    assert resumed.report.ooms == 0, "a bigger shape is planned from the needs of the others"
+    assert resumed.report.split_calls == 2
 
 
 def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
@@ -419,7 +419,7 @@ def test_what_fitted_is_what_ran_and_not_what_was_planned(net, batch, memory):
     shape, _ = run._look_at(batch(rows=7))
     run.learned.failed(shape, Plan(11), memory.limit, fragmented=False)  # Half of that is planned: five.
     run(batch(rows=7))
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
     assert run.learned.shapes[shape.key, Mode.PLAIN].safe_rows == 4
     assert run.learned.lines[Mode.PLAIN].points == [(4 * shape.elements_per_row, 4 * ROW)]
 
@@ -430,8 +430,8 @@ def test_memory_that_says_nothing_is_retried_once_then_split(net, batch, memory)
     memory.limit, memory.says_bytes = 4 * ROW, False
     run = guard(model, memory, meter=NoMeter())
     check(model, run(given), expected)
-    assert run.report().ooms == 2
-    assert run.report().saved == {"split": 1}
+    assert run.report.ooms == 2
+    assert run.report.saved == {"split": 1}
 
 
 def test_fragmentation_is_cured_by_freeing(net, batch, memory):
@@ -446,7 +446,7 @@ def test_fragmentation_is_cured_by_freeing(net, batch, memory):
 
     run = farrier.torch.guard(fragmented, model=model, count=terms, meter=memory)
     check(model, run(given), expected)
-    assert run.report().saved == {"free": 1}
+    assert run.report.saved == {"free": 1}
 
 
 def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
@@ -457,7 +457,7 @@ def test_leaves_of_the_batch_gather_gradients_once(memory, net, batch):
     memory.limit = 3 * ROW
     run = guard(model, memory)
     run(given)
-    assert run.report().ooms >= 1
+    assert run.report.ooms >= 1
     torch.testing.assert_close(given["x"].grad, reference["x"].grad, **EXACT)
 
 
@@ -471,7 +471,7 @@ def test_modules_that_come_later_are_seen(net, batch, memory):
     expected = whole(model, given)
     memory.limit = 4 * 120
     check(model, run(given), expected)
-    assert run.report().saved == {"split": 1}
+    assert run.report.saved == {"split": 1}
 
 
 def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
@@ -490,7 +490,7 @@ def test_ambiguous_batches_are_not_split_and_say_so(net, memory, batch):
 
     helped = farrier.torch.guard(loss_fn, model=model, meter=memory, split=split, rows=lambda b: b[0].shape[0])
     helped(odd)
-    assert helped.report().saved == {"split": 1}
+    assert helped.report.saved == {"split": 1}
 
 
 @pytest.mark.parametrize(("fits", "how"), [(3, "pieces of 3 rows"), (0.5, "pieces of 6 rows, recompute")])
@@ -526,7 +526,7 @@ def test_what_runs_whole_is_captured_whole(net, batch, memory, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     check(model, run(given), expected)
-    assert run.report().calls == 1, "a capture is no step"
+    assert run.report.calls == 1, "a capture is no step"
 
 
 def test_settings_that_make_no_sense_are_refused(net):
@@ -540,3 +540,67 @@ def test_settings_that_make_no_sense_are_refused(net):
 
     with pytest.raises(TypeError, match="FSDP"):
         farrier.torch.guard(lambda b: b, model=FullyShardedDataParallel())
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (None, "model is None"),
+        ("model", "model is a `str`"),
+        ([], "model holds nothing"),
+        ([nn.Linear(1, 1), None], "model holds None"),
+        (nn.Linear(1, 1).parameters(), "model holds a `Parameter`"),
+    ],
+)
+def test_what_is_no_model_is_refused_by_its_name(model, found):
+    with pytest.raises(TypeError, match=found) as caught:
+        farrier.torch.guard(lambda batch: batch, model=model)
+    assert "give the nn.Module that is trained" in str(caught.value)
+
+
+def test_a_loss_in_the_place_of_its_function_is_refused():
+    with pytest.raises(TypeError, match="loss_fn is a `Tensor`: give a function, loss_fn\\(batch\\) -> loss"):
+        farrier.torch.guard(torch.zeros(()), model=nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("given", ["the loss", "detached"])
+def test_a_loss_fn_that_runs_backward_is_told_so_and_leaves_nothing(net, batch, memory, given):
+    model = net()
+    earlier = [torch.ones_like(parameter) for parameter in model.parameters()]
+    for parameter, gradient in zip(model.parameters(), earlier, strict=True):
+        parameter.grad = gradient
+
+    def loss_fn(b):
+        loss = squares(model, b)
+        loss.backward(retain_graph=True)
+        return loss if given == "the loss" else loss.detach()
+
+    with pytest.raises(ValueError, match=r"loss_fn ran backward: .*\n.*leave backward, optimizer and zero_grad out"):
+        farrier.torch.guard(loss_fn, model=model, meter=memory)(batch())
+    for parameter, gradient in zip(model.parameters(), earlier, strict=True):
+        assert parameter.grad is gradient
+        assert bool((gradient == 1).all())
+
+
+def test_a_loss_without_a_graph_is_told_so(net, batch, memory):
+    model = net()
+    run = farrier.torch.guard(lambda b: squares(model, b).detach(), model=model, meter=memory)
+    with pytest.raises(ValueError, match="a loss that has no gradients: it was detached"):
+        run(batch())
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(8, 3), (32, 5)])
+def test_what_did_not_fit_in_the_proof_is_not_tried_again(net, batch, memory, rows, fits):
+    model, given = net(), batch(rows=rows)
+    expected = whole(model, given)
+    memory.limit, tried = fits * ROW, []
+
+    def loss_fn(b):
+        tried.append(len(b["x"]))
+        return squares(model, b)
+
+    run = farrier.torch.guard(loss_fn, model=model, count=terms, meter=memory)
+    check(model, run(given), expected)
+    too_many = [size for size in tried if size > fits]
+    assert len(too_many) == len(set(too_many)), tried
+    assert run.report.ooms == 1

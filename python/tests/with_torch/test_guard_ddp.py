@@ -93,7 +93,7 @@ def run_way(rank, sync, place, accumulated):
                 run(make_batch(rank, 0))
         run(make_batch(rank, 1 if accumulated else 0))
         made.append([parameter.grad.tolist() for parameter in wrapped.parameters()])
-    return run.report().ooms, made
+    return run.report.ooms, made
 
 
 def run_ignored(rank):

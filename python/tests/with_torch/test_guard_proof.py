@@ -131,9 +131,9 @@ def test_a_loss_of_independent_rows_is_split(loss_fn, batch, more, fits):
     run = guard(loss_fn, model, fits, **more)
     run(batch)
     check(model, fresh)
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
     losses_alone = ["split with the losses checked alone: for gradients was no room"]
-    assert [note for note in run.report().notes if "split" in note] == (losses_alone if fits == 1 else [])
+    assert [note for note in run.report.notes if "split" in note] == (losses_alone if fits == 1 else [])
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -153,7 +153,7 @@ def test_rounding_of_half_precision_is_no_reason_and_hides_none(autocast, seed):
 
     run = guard(half(squares), model, 4)
     run(batch)
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
     with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
         guard(half(contrastive), model, 4)(batch)
 
@@ -185,7 +185,7 @@ def test_a_run_that_never_splits_proves_nothing():
     run = guard(counted, nn.Linear(6, 5), 8)
     run({"x": numbers(8, 6), "y": numbers(8, 5)})
     assert seen == [8]
-    assert not [note for note in run.report().notes if "split" in note]
+    assert not [note for note in run.report.notes if "split" in note]
 
 
 @pytest.mark.parametrize("loss_fn", [squares, contrastive])
@@ -199,8 +199,8 @@ def test_dropout_does_not_hide_what_is_wrong_nor_forbid_what_is_right(loss_fn):
             run(batch)
     else:
         run(batch)
-        assert run.report().split_calls == 1
-        assert not [note for note in run.report().notes if "split" in note]
+        assert run.report.split_calls == 1
+        assert not [note for note in run.report.notes if "split" in note]
     assert all(module.training for module in model.modules())
 
 
@@ -208,8 +208,8 @@ def test_a_loss_that_is_random_by_itself_is_split_and_said_not_to_be_checked():
     model = perceptron()
     run = guard(lambda m, b: (squares(m, b) * torch.rand(len(b["x"]), 1)).mean(), model, 4)
     run(rows())
-    assert run.report().split_calls == 1
-    assert any("without a check" in note for note in run.report().notes)
+    assert run.report.split_calls == 1
+    assert any("without a check" in note for note in run.report.notes)
 
 
 def test_without_room_for_two_rows_the_losses_alone_are_compared():
@@ -218,7 +218,7 @@ def test_without_room_for_two_rows_the_losses_alone_are_compared():
         guard(contrastive, nn.Linear(6, 5), 1)(batch)
     run = guard(squares, perceptron(), 1)
     run(rows())
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
 
 
 def test_rows_that_say_nothing_prove_nothing():
@@ -248,8 +248,8 @@ def test_no_room_to_check_and_no_way_to_tell_the_rows_is_not_split():
 def test_no_room_at_all_to_check_is_said():
     run = narrow(squares, perceptron())
     run(rows())
-    assert run.report().split_calls == 1
-    assert any("without a check" in note for note in run.report().notes)
+    assert run.report.split_calls == 1
+    assert any("without a check" in note for note in run.report.notes)
 
 
 @pytest.mark.parametrize("batchnorm", [nn.BatchNorm1d(6), nn.BatchNorm1d(6, track_running_stats=False)])
@@ -257,7 +257,7 @@ def test_batchnorm_that_shall_be_split_is_checked_for_all_else(batchnorm):
     model = nn.Sequential(nn.Linear(6, 6), copy.deepcopy(batchnorm), nn.Linear(6, 1))
     run = guard(squares, model, 4, split_batchnorm=True)
     run(rows())
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
 
 
 def test_tracked_statistics_of_instance_norm_are_not_split():
@@ -268,7 +268,7 @@ def test_tracked_statistics_of_instance_norm_are_not_split():
     model.eval()
     run = guard(lambda m, b: m(b["x"]).square().mean(), model, 2)
     run(batch)
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
 
 
 def test_hooks_on_parameters_see_the_gradient_of_the_whole_batch_or_none():
@@ -366,14 +366,14 @@ def test_rows_side_by_side_that_are_alike_do_not_hide_a_forgotten_count(lengths,
         farrier.torch.guard(loss, model=model)(given)
     run = farrier.torch.guard(loss, model=model, count=lambda part: part["mask"].sum())
     run(given)
-    assert run.report().split_calls == 1
+    assert run.report.split_calls == 1
 
 
 def test_what_one_batch_hides_a_later_one_shows():
     model, loss, given = uneven([8] * 16, fits=4)
     run = farrier.torch.guard(loss, model=model)
     run(given)
-    assert run.report().split_calls == 1, "all rows weigh the same"
+    assert run.report.split_calls == 1, "all rows weigh the same"
     given["mask"] = uneven([64, 64, *range(60, 4, -4)], fits=4)[2]["mask"]
     with pytest.raises(farrier.torch.DoesNotFit, match="give count="):
         run(given)

@@ -118,7 +118,7 @@ def test_a_failed_attempt_is_gone_before_the_next(net, batch):
 
     run = farrier.torch.guard(loss_fn, model=model)
     run(batch())
-    assert run.report().ooms >= 2
+    assert run.report.ooms >= 2
 
 
 def test_in_the_pool_of_a_step_nothing_is_collected_and_freeing_is_no_error(monkeypatch):

@@ -138,7 +138,7 @@ def test_a_compiled_model_runs_eagerly_while_it_recomputes(how):
     torch.testing.assert_close(loss, expected)
     for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
-    assert run.report().saved == {"recompute": 1}
+    assert run.report.saved == {"recompute": 1}
     assert not runs, "eager within"
     model.zero_grad()
     limit[0] = 5

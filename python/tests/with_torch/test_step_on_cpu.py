@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 import torch
 
@@ -7,7 +9,8 @@ from farrier.torch import step
 from farrier.torch.measure import covered
 
 
-def test_without_a_gpu_the_step_runs_eagerly_and_says_why():
+def test_without_a_gpu_the_step_runs_eagerly_and_says_why(caplog):
+    caplog.set_level(logging.INFO, "farrier.torch")
     model = build("tiny", device="cpu", dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -24,6 +27,11 @@ def test_without_a_gpu_the_step_runs_eagerly_and_says_why():
     assert not first.requires_grad
     assert last < first
     assert "cpu" in run.report.reason.what
+    assert "eager from here on: the model is on cpu. What helps: a graph needs it on one CUDA device" in str(run.report)
+    said = [record for record in caplog.records if record.name == "farrier.torch"]
+    assert [(record.levelname, record.getMessage()) for record in said] == [
+        ("INFO", f"the step runs eagerly: {run.report.reason}")
+    ], "once"
     assert run.report.steps == 6
 
 
@@ -49,3 +57,20 @@ def test_only_the_low_rank_weights_of_a_lora_are_trained():
 def test_overlapping_spans_count_once():
     assert covered([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
     assert covered([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"fn": None}, "fn is None: give a function"),
+        ({"model": None}, "model is None: give the one nn.Module"),
+        ({"model": []}, "model is a `list`: give the one nn.Module"),
+        ({"optimizer": None}, "optimizer is None: give an optimizer of torch.optim"),
+        ({"optimizer": torch.nn.Linear(1, 1).parameters()}, "optimizer holds a `Parameter`"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_their_names(wrong, said):
+    model = torch.nn.Linear(1, 1)
+    given = {"fn": len, "model": model, "optimizer": torch.optim.SGD(model.parameters()), **wrong}
+    with pytest.raises(TypeError, match=said):
+        step(given.pop("fn"), **given)

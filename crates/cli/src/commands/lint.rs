@@ -78,6 +78,8 @@ struct Placed {
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
     findings: &'a [Placed],
+    /// Files that were read, standard input among them.
+    files_read: usize,
     /// Files that could not be read: nothing is known of them.
     unread: &'a [String],
     data: DataId,
@@ -88,8 +90,8 @@ struct Answer<'a> {
 struct Found {
     findings: Vec<Placed>,
     unread: Vec<(String, anyhow::Error)>,
-    /// Files, standard input and environments that were read.
-    read: usize,
+    /// Files that were read, standard input among them.
+    files_read: usize,
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -103,19 +105,18 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     if args.env {
         found.findings.extend(placed("environment", environment(&set.settings)));
-        found.read += 1;
     }
-    let Found { findings, unread, read } = found;
+    let Found { findings, unread, files_read } = found;
     let (names, errors): (Vec<String>, Vec<anyhow::Error>) = unread.into_iter().unzip();
     // Where nothing could be read there is no answer, only errors.
-    if read > 0 || errors.is_empty() {
+    if args.env || files_read > 0 || errors.is_empty() {
         match args.output {
             Output::Json => {
                 let data = DataId::from(&set.set);
-                printer.json(&Answer { findings: &findings, unread: &names, data })?;
+                printer.json(&Answer { findings: &findings, files_read, unread: &names, data })?;
             }
             Output::Table => {
-                print(&findings, printer)?;
+                print(&findings, &looked_at(files_read, args.env), printer)?;
                 sets::print(&set.set, printer)?;
             }
         }
@@ -151,14 +152,15 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
         for file in files {
             lint_path(settings, &file, None, found);
         }
-        walked.map(|()| Vec::new())
+        found.unread.extend(walked.err().map(|err| (name, err)));
+        return;
     } else {
         read_file(path, &name).and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
     };
     match result {
         Ok(findings) => {
             found.findings.extend(placed(&name, findings));
-            found.read += 1;
+            found.files_read += 1;
         }
         Err(err) => found.unread.push((name, err)),
     }
@@ -286,7 +288,24 @@ fn placed(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = Placed> {
     })
 }
 
-fn print(found: &[Placed], printer: &mut Printer) -> std::io::Result<()> {
+fn counted(number: usize, word: &str) -> String {
+    match number {
+        1 => format!("1 {word}"),
+        _ => format!("{number} {word}s"),
+    }
+}
+
+/// What was read, for the last line: a folder of which one file was read is not a folder that is clean.
+fn looked_at(files_read: usize, env: bool) -> String {
+    let files = counted(files_read, "file");
+    match (files_read, env) {
+        (_, false) => files,
+        (0, true) => "the environment".to_owned(),
+        (_, true) => format!("{files} and the environment"),
+    }
+}
+
+fn print(found: &[Placed], looked_at: &str, printer: &mut Printer) -> std::io::Result<()> {
     let mut file = "";
     for finding in found {
         if !file.is_empty() && file != finding.file {
@@ -300,17 +319,14 @@ fn print(found: &[Placed], printer: &mut Printer) -> std::io::Result<()> {
     if !found.is_empty() {
         printer.line("")?;
     }
-    let count = |number: usize, word: &str| match number {
-        1 => format!("1 {word}"),
-        _ => format!("{number} {word}s"),
-    };
-    match (findings, notes) {
-        (0, 0) => printer.line("no findings"),
-        (findings, 0) => printer.line(&count(findings, "finding")),
+    let findings = match (findings, notes) {
+        (0, 0) => "no findings".to_owned(),
+        (findings, 0) => counted(findings, "finding"),
         (findings, notes) => {
-            printer.line(&format!("{}, {}", count(findings, "finding"), count(notes, "note")))
+            format!("{}, {}", counted(findings, "finding"), counted(notes, "note"))
         }
-    }
+    };
+    printer.line(&format!("{findings} in {looked_at}"))
 }
 
 fn print_finding(finding: &Placed, printer: &mut Printer) -> std::io::Result<()> {

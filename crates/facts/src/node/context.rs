@@ -47,6 +47,11 @@ impl<'a> Node<'a> {
         self.seen.nvml.answered().map_or(&[], |nvml| &nvml.devices)
     }
 
+    /// Those of them that NVML could open: the others answer nothing, which is an item of its own.
+    pub(super) fn opened_devices(&self) -> Vec<&'a NvmlDevice> {
+        self.devices().iter().filter(|device| device.handle.value().is_some()).collect()
+    }
+
     /// Whether there is a GPU; absent where that cannot be told.
     pub(super) fn has_gpu(&self) -> Option<bool> {
         if !self.devices().is_empty() {

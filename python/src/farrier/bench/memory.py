@@ -101,7 +101,7 @@ def measure(shard: Shard) -> dict[str, Any]:
     found = streamed(shard, model, step)
     peak = torch.cuda.max_memory_allocated()
     if guard is not None:
-        report = guard.report()
+        report = guard.report
         peak = max(peak, report.peak_bytes or 0)
         found["report"] = str(report)
     return found | {

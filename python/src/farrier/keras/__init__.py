@@ -85,3 +85,8 @@ def __getattr__(name: str) -> Any:
     if name != "Callback":
         raise AttributeError(f"farrier.keras has no `{name}`; it has {', '.join(__all__)}")
     return importlib.import_module("farrier.keras.callback").Callback
+
+
+def __dir__() -> list[str]:
+    """What is imported when it is used, too."""
+    return sorted({*globals(), *__all__})

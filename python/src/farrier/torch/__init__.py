@@ -55,3 +55,8 @@ def __getattr__(name: str) -> Any:
     if name not in _ROOMS:
         raise AttributeError(f"farrier.torch has no `{name}`; it has {', '.join(__all__)}")
     return getattr(importlib.import_module(f"farrier.torch.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What is imported when it is used, too."""
+    return sorted({*globals(), *__all__})

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+log = logging.getLogger("farrier.torch")
 
 OLD_NAME, NEW_NAME = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
 #: The first version that reads the new name (c10/core/AllocatorConfig.h: the old one is read too).
@@ -27,11 +30,12 @@ class AllocatorStarted(RuntimeError):
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen: the variables to set, and why."""
+    """What was chosen: the variables to set, and why; and what is wrong with it, where what was set before stays."""
 
     variables: Mapping[str, str]
     expandable: bool
     why: tuple[str, ...]
+    warning: str | None = None
 
     @property
     def value(self) -> str:
@@ -40,7 +44,8 @@ class Choice:
 
     def __str__(self) -> str:
         names = " and ".join(self.variables)
-        return f"{names}={self.value or '(empty)'}: {'; '.join(self.why)}"
+        warning = f"\nwarning: {self.warning}" if self.warning else ""
+        return f"{names}={self.value or '(empty)'}: {'; '.join(self.why)}{warning}"
 
 
 def parse(settings: str) -> dict[str, str]:
@@ -87,7 +92,7 @@ def choose(
     uses = {"CUDA IPC": ipc, "RDMA": rdma, "NCCL registration": nccl_registered}
     in_the_way = [name for name, used in uses.items() if used]
     if "expandable_segments" in settings:
-        why.append(f"expandable_segments:{settings['expandable_segments']} is the user's")
+        why.append(f"expandable_segments:{settings['expandable_segments']} is the user's, or of an earlier call")
     elif settings.get("backend", "native") != "native":
         why.append(f"backend {settings['backend']} is the user's and has no expandable segments")
     elif platform != "linux":
@@ -101,11 +106,27 @@ def choose(
         settings["expandable_segments"] = "True"
         why.append("expandable segments: less is lost to fragmentation")
     value = unparse(settings)
-    return Choice(dict.fromkeys(names, value), settings.get("expandable_segments", "False").lower() == "true", tuple(why))
+    expandable = settings.get("expandable_segments", "False").lower() == "true"
+    warning = _conflict(in_the_way, names) if expandable and in_the_way else None
+    return Choice(dict.fromkeys(names, value), expandable, tuple(why), warning)
+
+
+def _conflict(in_the_way: Sequence[str], names: Sequence[str]) -> str:
+    """Expandable segments were on before, and what they do not go with is asked for."""
+    return (
+        f"expandable segments are on already (by {' and '.join(names)}, or an earlier configure_allocator()) and stay on, "
+        f"though {', '.join(in_the_way)} was asked for: memory of such segments cannot be shared or registered without "
+        "further ado, so those calls may fail\n"
+        "hint: make these buffers within farrier.torch.classic_pool(), or start the process with expandable_segments:False "
+        f"in {names[-1]}, or call configure_allocator() once, with all flags"
+    )
 
 
 def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registered: bool = False) -> Choice:
-    """Chooses the allocator's settings for this process and its children. Call it before anything is on the GPU.
+    """Chooses the allocator's settings for this process and its children. Call it once, before anything is on the GPU.
+
+    What is set already stays. Where that is expandable segments and a flag asks for memory that they cannot give, it is
+    logged as a warning, and in the choice's `warning`.
 
     Args:
         ipc: CUDA tensors are sent to other processes (torch.multiprocessing) and not made within `classic_pool`.
@@ -128,6 +149,8 @@ def configure_allocator(*, ipc: bool = False, rdma: bool = False, nccl_registere
         rdma=rdma,
         nccl_registered=nccl_registered,
     )
+    if choice.warning is not None:
+        log.warning("%s", choice.warning)
     if not choice.value:
         return choice
     os.environ.update(choice.variables)

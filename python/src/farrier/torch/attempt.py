@@ -109,6 +109,7 @@ class Attempts:
                 what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
                 raise TypeError(f"loss_fn gave {what}: guard needs a tensor of one element, the loss of the piece")
             if not self._leaves_known:
+                entry.refuse_backward(loss)
                 entry.refuse_strangers(loss)
                 self._leaves_known = True
             if weight is not None:

@@ -51,6 +51,23 @@ class Entry:
                 "hint: give all modules that are trained, guard(..., model=[one, other])"
             )
 
+    def refuse_backward(self, loss: Tensor) -> None:
+        """Raises where loss_fn ran backward itself, before the guard's own, or gave a loss without a graph.
+
+        For the first piece of an attempt, which begins without gradients.
+        """
+        if any(leaf.grad is not None for leaf in self._leaves):
+            raise ValueError(
+                "loss_fn ran backward: gradients are there before the guard's own backward, and would count twice\n"
+                "hint: return the loss from loss_fn and leave backward, optimizer and zero_grad out of it"
+            )
+        if not loss.requires_grad:
+            raise ValueError(
+                "loss_fn gave a loss that has no gradients: it was detached or read (.detach(), .item()), made under "
+                "torch.no_grad(), or nothing that is trained is in it\n"
+                "hint: return the loss itself from loss_fn, as the model gives it"
+            )
+
     def begin_again(self) -> None:
         """No gradients, random states and buffers as on entry: the next attempt sees what the first one saw."""
         self.forget_gradients()

@@ -7,16 +7,20 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from farrier import agent
 from farrier.torch import agreement
+from farrier.torch.arguments import function_of, module_of, optimizers_of
 from farrier.torch.capture import detached, survive
 from farrier.torch.explain import GiveUp, Reason
 from farrier.torch.lengths import Lengths
 from farrier.torch.optimizer import UnsupportedOptimizer
 from farrier.torch.policy import Policy
 from farrier.torch.report import StepReport
+from farrier.torch.telling import Telling
 from farrier.torch.undo import Also
 from farrier.torch.workshop import Workshop
 
@@ -26,15 +30,21 @@ log = logging.getLogger("farrier.torch")
 class Step:
     """What `farrier.torch.step` returns: call it as the function it wraps."""
 
-    def __init__(self, fn: Callable[[Any], Any], report: StepReport, workshop: Workshop | None) -> None:
+    def __init__(self, fn: Callable[[Any], Any], report: StepReport, workshop: Workshop | None, telling: Telling) -> None:
         self.report = report
         self._fn = fn
         self._workshop = workshop
+        self._telling = telling
 
     @property
     def graphed(self) -> bool:
         """Whether there is a graph."""
         return self._workshop is not None and len(self._workshop) > 0
+
+    @property
+    def job(self) -> agent.Job:
+        """The job that the node's agent hears of these steps from: for checkpoints that are wanted, and phases."""
+        return self._telling.job
 
     def forget(self, why: str) -> None:
         """Gives up every graph; they are made anew. Needed after weights or state were put elsewhere in memory."""
@@ -42,7 +52,8 @@ class Step:
             self._workshop.forget(why)
 
     def close(self) -> None:
-        """Gives the graphs up, and their memory. The step goes on eagerly."""
+        """Gives the graphs up, and their memory; the agent hears of the last step. The step goes on eagerly."""
+        self._telling.flush()
         if self._workshop is not None:
             self._workshop.close()
             self._workshop = None
@@ -50,6 +61,12 @@ class Step:
     def __call__(self, batch: Any) -> Any:
         """Trains on one batch, once. What `fn` returns is detached, and is the caller's to keep."""
         self.report.steps += 1
+        self._telling.begin()
+        result = self._run(batch)
+        self._telling.ended(result)
+        return result
+
+    def _run(self, batch: Any) -> Any:
         if self._workshop is not None:
             try:
                 return self._workshop.run(batch)
@@ -74,12 +91,16 @@ def step(
     graph: bool = True,
     lengths: Lengths | None = None,
     policy: Policy | None = None,
+    tokens: int | None = None,
+    first_step: int = 0,
+    job: agent.Job | None = None,
 ) -> Step:
     """Wraps `fn(batch) -> loss`, a whole training step: forward, backward, clipping, optimizer, zero-grad.
 
     The first calls run eagerly and are measured. Where the GPU waits for launches the step becomes one CUDA graph for
     each shape of batch, compared with the eager step on the same batch before it counts and again later on. What cannot
-    be captured is explained in the log and in `.report`, and runs eagerly.
+    be captured is explained in the log and in `.report`, and runs eagerly. The node's agent hears of the steps, about
+    once a second, without a wait for it or for the GPU.
 
     Args:
         fn: the step. It must depend on nothing but the batch, the model, the optimizer and torch's random numbers, and
@@ -93,23 +114,31 @@ def step(
         graph: False runs everything eagerly.
         lengths: pads batches of varying length to buckets.
         policy: when to capture, verify and give up.
+        tokens: tokens of a step of this rank, for the agent.
+        first_step: steps that were done before, by the process that this one goes on for.
+        job: whom the agent hears; None: the job of this process, `farrier.agent.job()`.
 
     Needs torch 2.5 (`torch.cuda.MemPool`).
     """
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    function_of(fn, "fn", "fn(batch) -> loss")
+    module_of(model)
+    optimizers = optimizers_of(optimizer)
     policy = policy or Policy()
     if agreement.wrapper_of(model) is not None:
         policy = dataclasses.replace(policy, warmups=max(11, policy.warmups))
     if compile:
         model.compile(**(dict(compile) if isinstance(compile, Mapping) else {}))
     report = StepReport(reason=_hindrance(model, optimizers, graph))
+    workshop: Workshop | None = None
+    if report.reason is None:
+        try:
+            workshop = Workshop(fn, model, optimizers, scaler, lengths, policy, report, also)
+        except UnsupportedOptimizer as err:
+            report.reason = err.why
     if report.reason is not None:
-        return Step(fn, report, None)
-    try:
-        return Step(fn, report, Workshop(fn, model, optimizers, scaler, lengths, policy, report, also))
-    except UnsupportedOptimizer as err:
-        report.reason = err.why
-        return Step(fn, report, None)
+        log.info("the step runs eagerly: %s", report.reason)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return Step(fn, report, workshop, Telling(job, device=device, tokens=tokens, first_step=first_step))
 
 
 def _hindrance(model: nn.Module, optimizers: list[Optimizer], graph: bool) -> Reason | None:
@@ -129,5 +158,6 @@ def _hindrance(model: nn.Module, optimizers: list[Optimizer], graph: bool) -> Re
 def _on_a_gpu(model: nn.Module) -> Reason | None:
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
-        return Reason(f"the model is on {', '.join(sorted(map(str, devices)))}", "graphs need one CUDA device")
+        where = ", ".join(sorted(map(str, devices)))
+        return Reason(f"the model is on {where}", "a graph needs it on one CUDA device; on a CPU there is none to make")
     return None

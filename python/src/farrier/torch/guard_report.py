@@ -24,7 +24,7 @@ class GuardReport:
         lost: calls that did not fit at all.
         saved: calls that ran out of memory and ended well, by the rung that saved them.
         retry_s: time spent in failed attempts.
-        safe_rows: by shape and mode, the most rows that fitted.
+        safe_rows: by shape and mode, the most rows that ran at once and fitted; more were not needed, or did not fit.
         peak_bytes: the highest peak that was measured.
         notes: what the user should know, once each.
 
@@ -48,7 +48,7 @@ class GuardReport:
             f"highest peak {gib(self.peak_bytes)}"
         ]
         shown = list(self.safe_rows.items())[-5:]
-        lines += [f"  fits: {rows} rows of {shape}" for shape, rows in shown]
+        lines += [f"  most at once so far: {rows} rows of {shape}" for shape, rows in shown]
         if len(self.safe_rows) > len(shown):
             lines.append(f"  and {len(self.safe_rows) - len(shown)} shapes more")
         lines += [f"  note: {note}" for note in self.notes]

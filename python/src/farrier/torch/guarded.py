@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from farrier import agent
+from farrier.torch.arguments import function_of, modules_of
 from farrier.torch.attempt import Attempts, Count, Setting
 from farrier.torch.ballast import Ballast
 from farrier.torch.entry import Entry
@@ -102,7 +103,8 @@ def guard(
     that fits on every rank, in the data loader.
 
     """
-    modules = [model] if isinstance(model, nn.Module) else list(model)
+    function_of(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
+    modules = modules_of(model)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction is {reduction!r}: give 'mean' or 'sum', as the loss is made")
     if ddp_sync not in ("after", "last"):
@@ -168,8 +170,9 @@ class Guard:
             entry.put_gradients_back()
             raise
 
+    @property
     def report(self) -> GuardReport:
-        """What was done so far."""
+        """What was done so far, as of now; `print(guard.report)` is made for a log."""
         safe = {
             f"{key} ({mode.value})": seen.safe_rows for (key, mode), seen in self.learned.shapes.items() if seen.safe_rows
         }
@@ -216,9 +219,10 @@ class Guard:
             self._capacity_bytes = meter.capacity()
         room = self._room(base)
         plan = self.learned.plan(shape, means, room)
-        if plan.rows < shape.rows and not self._may_split(batch, shape, plan, entry, meter):
-            means = replace(means, split=False)
-            plan = self.learned.plan(shape, means, room)
+        if plan.rows < shape.rows:
+            pieces = self._proven(batch, shape, plan, entry, meter)
+            means = replace(means, split=means.split and pieces is not None)
+            plan = pieces or self.learned.plan(shape, means, room)
         tried: list[str] = []
         rung: Rung | None = None
         while True:
@@ -236,9 +240,10 @@ class Guard:
             meter.free()
             entry.begin_again()
             step = self._after_failure(outcome, shape, plan, means, base, meter, rung)
-            if step is not None and step.rung is Rung.SPLIT and not self._may_split(batch, shape, step.plan, entry, meter):
-                means = replace(means, split=False)
-                step = climb(plan, means)
+            if step is not None and step.rung is Rung.SPLIT:
+                pieces = self._proven(batch, shape, step.plan, entry, meter)
+                means = replace(means, split=pieces is not None)
+                step = replace(step, plan=pieces) if pieces is not None else climb(plan, means)
             if step is not None and step.rung is Rung.BALLAST and self.ballast is not None:
                 self.ballast.release()
                 self._released_at = self._counts["calls"]
@@ -275,8 +280,11 @@ class Guard:
             return None
         return climb(plan, means, retry_same=retry, fitting_rows=fitting)
 
-    def _may_split(self, batch: Any, shape: Shape, plan: Plan, entry: Entry, meter: Meter) -> bool:
-        """Whether pieces give the gradients of the whole, as far as can be known: proved when it matters, now and then."""
+    def _proven(self, batch: Any, shape: Shape, plan: Plan, entry: Entry, meter: Meter) -> Plan | None:
+        """The plan, where pieces give the gradients of the whole, as far as can be known; None: they do not.
+
+        Proved when it matters, now and then. Sizes that did not fit in the proof are not tried again.
+        """
         why = objection(self.setting, batch, self._walk.parameters())
         if why is None and not self._split_batchnorm and any(map(mixes_rows, self._walk.modules())):
             why = (
@@ -289,12 +297,11 @@ class Guard:
             self._proven_now = True
             trial = Trial(self.setting, self._attempts, self._walk.modules(), batch, shape.rows, plan, entry, meter.free)
             self._verdict = trial.verdict()
+            plan = replace(plan, rows=max(min(plan.rows, self._floor_rows), trial.fitting_rows))
         found = self._verdict if why is None else Verdict(False, why)
-        if found is None:
-            return True
-        if found.note is not None:
+        if found is not None and found.note is not None:
             self._notes[found.note] = None
-        return found.split
+        return plan if found is None or found.split else None
 
     def _ended_well(
         self, shape: Shape, plan: Plan, rung: Rung | None, base: int | None, meter: Meter | None, pieces: int

@@ -74,7 +74,8 @@ class Whole:
             optimizer.step()
             return torch.stack([loss.detach() for loss in losses]).sum(), norm
 
-        return step(update, model=model, optimizer=optimizer, **self._options)
+        done = int(self._trainer.state.global_step)
+        return step(update, model=model, optimizer=optimizer, first_step=done, **self._options)
 
     def _clipped(self, *_: Any, **__: Any) -> Tensor | None:
         return self._norm

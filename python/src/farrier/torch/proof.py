@@ -22,7 +22,7 @@ from farrier.torch.entry import Entry
 from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of
 from farrier.torch.parallel import synchronising
-from farrier.torch.recompute import uncompiled
+from farrier.torch.recompute import is_compiled, uncompiled
 from farrier.torch.split import leaves, pieces_of, rows_at
 
 #: What the losses of torch and Hugging Face leave out of the mean, unless they are told otherwise.
@@ -93,6 +93,8 @@ class Trial:
     plan: Plan
     entry: Entry
     free: Callable[[], None]
+    #: Rows of a piece that are expected to fit: the plan's, or fewer where so many ran out of memory here.
+    fitting_rows: int = 0
     _types: set[torch.dtype] = field(default_factory=set)
 
     def verdict(self) -> Verdict | None:
@@ -102,6 +104,7 @@ class Trial:
         their losses alone.
         Leaves gradients, random states and buffers as on entry.
         """
+        self.fitting_rows = self.plan.rows
         with resting(self.modules):
             if any(map(mixes_rows, self.modules)):
                 return Verdict(True, "split without a check: BatchNorm that tracks no statistics always mixes the rows")
@@ -112,6 +115,9 @@ class Trial:
             self.free()
             if not isinstance(found, Failure):
                 return found
+            # Compiled code needs less than it does here, where it runs eagerly.
+            if backward and not any(map(is_compiled, (self.setting.loss_fn, *self.modules))):
+                self.fitting_rows = min(self.plan.rows, max(1, count // 2))
         square = torch.Size([self.rows, self.rows])
         if self.setting.split is pieces_of and any(leaf.shape[:2] == square for leaf in tensors_of(self.batch)):
             return Verdict(

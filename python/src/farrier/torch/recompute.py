@@ -41,6 +41,11 @@ def uncompiled() -> contextlib.AbstractContextManager[Any]:
     return stance
 
 
+def is_compiled(what: Any) -> bool:
+    """Whether a module or a function is compiled, as far as it shows on it."""
+    return getattr(what, "_compiled_call_impl", None) is not None or hasattr(what, "_torchdynamo_orig_callable")
+
+
 @contextlib.contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """Within, each block keeps its inputs only and is computed again in backward, with the same randomness.

@@ -73,6 +73,13 @@ impl<'t> Module<'t> {
         self.imports.has(module) || self.quoted.contains(module)
     }
 
+    /// The tokens of a line.
+    pub(super) fn line(&self, line: usize) -> &[Token<'t>] {
+        effort::step();
+        let line = self.source.lines[line];
+        &self.source.tokens[line.start..line.end]
+    }
+
     pub(super) fn token(&self, at: usize) -> Option<&Token<'t>> {
         self.source.tokens.get(at)
     }

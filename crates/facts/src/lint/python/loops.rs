@@ -4,17 +4,11 @@ use std::collections::HashMap;
 
 use super::block::Blocks;
 use super::expression::Module;
+use super::memory;
 use super::token::{Kind, Token};
 use crate::lint::effort;
 use crate::lint::judge::Judge;
 use crate::setting::Shape;
-
-/// Errors that mean: no memory.
-const OUT_OF_MEMORY: [&str; 3] = [
-    "torch.cuda.OutOfMemoryError",
-    "torch.OutOfMemoryError",
-    "tensorflow.errors.ResourceExhaustedError",
-];
 
 /// What a handler may call without doing anything about the batch.
 const HARMLESS: [&str; 18] = [
@@ -54,13 +48,14 @@ struct Known {
 
 pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) {
     let mut known = Known::default();
+    let names = memory::Names::of(module);
     for line in 0..module.source.lines.len() {
         match head(module, line) {
             "try" => {
                 known.last_try.insert(blocks.parent[line], line);
             }
             "except" => {
-                if let Some(place) = dropped_batch(module, blocks, &mut known, line) {
+                if let Some(place) = dropped_batch(module, blocks, &names, &mut known, line) {
                     judge.shape(Shape::OomDropsBatch, place);
                 }
             }
@@ -73,15 +68,9 @@ pub(super) fn scan(judge: &mut Judge<'_>, module: &Module<'_>, blocks: &Blocks) 
     }
 }
 
-fn tokens<'m, 't>(module: &'m Module<'t>, line: usize) -> &'m [Token<'t>] {
-    effort::step();
-    let line = module.source.lines[line];
-    &module.source.tokens[line.start..line.end]
-}
-
 /// The first word of a line; `async for` is a `for`.
 fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
-    match tokens(module, line) {
+    match module.line(line) {
         [first, second, ..] if first.is_name("async") => second.text,
         [first, ..] if first.kind == Kind::Name => first.text,
         _ => "",
@@ -92,16 +81,11 @@ fn head<'t>(module: &Module<'t>, line: usize) -> &'t str {
 fn dropped_batch(
     module: &Module<'_>,
     blocks: &Blocks,
+    names: &memory::Names<'_>,
     known: &mut Known,
     except: usize,
 ) -> Option<u32> {
-    let body: Vec<usize> = match caught(module, except)? {
-        Caught::OutOfMemory => blocks.children(except).collect(),
-        Caught::Anything => {
-            let branch = blocks.children(except).find(|&line| asks_for_memory(module, line))?;
-            blocks.children(branch).collect()
-        }
-    };
+    let body = memory::handler(module, blocks, names, except)?;
     let tried = *known.last_try.get(&blocks.parent[except])?;
     let around = enclosing_loop(module, blocks, except)?;
     let drops = *known.drops.entry(tried).or_insert_with(|| {
@@ -111,35 +95,7 @@ fn dropped_batch(
         return None;
     }
     let place = goes_on(module, blocks, &body, HANDLER_DEEPEST)?.said.unwrap_or(except);
-    Some(tokens(module, place)[0].line)
-}
-
-enum Caught {
-    /// The error says by its type that memory ran out.
-    OutOfMemory,
-    /// The handler has to ask.
-    Anything,
-}
-
-fn caught(module: &Module<'_>, except: usize) -> Option<Caught> {
-    let line = module.source.lines[except];
-    let uses = module.uses(line.start + 1, line.end);
-    if uses.iter().any(|found| OUT_OF_MEMORY.contains(&found.path.as_str())) {
-        return Some(Caught::OutOfMemory);
-    }
-    let general = ["RuntimeError", "Exception"];
-    uses.iter().any(|found| general.contains(&found.path.as_str())).then_some(Caught::Anything)
-}
-
-/// `if "out of memory" in str(error)`
-fn asks_for_memory(module: &Module<'_>, line: usize) -> bool {
-    let tokens = tokens(module, line);
-    let text = |token: &Token<'_>| {
-        token.kind == Kind::Text && token.text.to_ascii_lowercase().contains("out of memory")
-    };
-    tokens[0].is_name("if")
-        && tokens.iter().any(text)
-        && !tokens.iter().any(|token| token.is_name("not"))
+    Some(module.line(place)[0].line)
 }
 
 /// The innermost loop around a line, in the same function.
@@ -158,7 +114,7 @@ fn takes_next_item(module: &Module<'_>, around: usize, tried: usize, blocks: &Bl
     // `for attempt in range(3)`, `for batch_size in [64, 32]`: the loop is the second try, and what
     // succeeds leaves it. The word counts in the name of the item only: a loader has a batch size too.
     let again = ["attempt", "retr", "trial", "tries", "_try", "size", "config", "cfg"];
-    let words = tokens(module, around);
+    let words = module.line(around);
     let split = words.iter().position(|token| token.is_name("in")).unwrap_or(words.len());
     let named = words[..split].iter().any(|token| {
         let word = token.text.to_ascii_lowercase();
@@ -191,7 +147,7 @@ fn trains(module: &Module<'_>, around: usize, tried: usize, blocks: &Blocks) -> 
         })
     };
     let step = inside(module, tried, blocks);
-    let over_batches = has(tokens(module, around), &["batch", "loader", "sample", "dataset"]);
+    let over_batches = has(module.line(around), &["batch", "loader", "sample", "dataset"]);
     has(step, &["backward"])
         || over_batches && has(step, &["loss", "train", "optim", "step", "criterion"])
 }
@@ -223,13 +179,13 @@ fn goes_on(module: &Module<'_>, blocks: &Blocks, body: &[usize], deepest: u32) -
     }
     // A changed flag or size may be what the code after the handler acts on, unless it is skipped.
     let skips = said.is_some_and(|line| head(module, line) == "continue");
-    (!body.is_empty() && (skips || !changes)).then_some(GoesOn { said })
+    (skips || !changes).then_some(GoesOn { said })
 }
 
 fn is_assignment(module: &Module<'_>, line: usize) -> bool {
     let assigns = ["=", "+=", "-=", "*=", "/=", "//=", ":="];
     let mut depth = 0_u32;
-    tokens(module, line).iter().any(|token| {
+    module.line(line).iter().any(|token| {
         if ["(", "[", "{"].iter().any(|open| token.is(open)) {
             depth += 1;
         } else if [")", "]", "}"].iter().any(|close| token.is(close)) {
@@ -241,7 +197,7 @@ fn is_assignment(module: &Module<'_>, line: usize) -> bool {
 
 /// `skipped += 1`, `p.grad = None`
 fn is_count_or_reset(module: &Module<'_>, line: usize) -> bool {
-    let tokens = tokens(module, line);
+    let tokens = module.line(line);
     let counts = tokens.iter().any(|token| token.is("+="));
     let resets = tokens.last().is_some_and(|last| last.is_name("None"));
     counts || resets
@@ -265,7 +221,7 @@ fn emptied_cache(
     known: &mut Known,
     line: usize,
 ) -> Option<u32> {
-    let first = &tokens(module, line)[0];
+    let first = &module.line(line)[0];
     if first.kind != Kind::Name {
         return None;
     }
@@ -290,7 +246,8 @@ fn emptied_cache(
 /// Whether a loop takes training steps itself, and not through a loop inside: an epoch is no step.
 fn takes_steps(module: &Module<'_>, blocks: &Blocks, around: usize) -> bool {
     (around + 1..blocks.end[around]).any(|inside| {
-        let backward = tokens(module, inside)
+        let backward = module
+            .line(inside)
             .windows(3)
             .any(|three| three[0].is(".") && three[1].is_name("backward") && three[2].is("("));
         backward && enclosing_loop(module, blocks, inside) == Some(around)

@@ -7,6 +7,7 @@ mod environment;
 mod expression;
 mod import;
 mod loops;
+mod memory;
 mod token;
 mod version;
 

@@ -32,8 +32,7 @@ const RULES: [Rule; 4] = [
 ];
 
 pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let devices: Vec<&NvmlDevice> =
-        node.devices().iter().filter(|device| device.handle.value().is_some()).collect();
+    let devices = node.opened_devices();
     if !devices.is_empty() && devices.iter().all(|device| device.now.is_none()) {
         findings.not_judged("faults that NVML shows now (its answers were saved without them)");
     }

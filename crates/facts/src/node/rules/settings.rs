@@ -25,8 +25,7 @@ const RULES: [Rule; 6] = [
 ];
 
 pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
-    let devices: Vec<&NvmlDevice> =
-        node.devices().iter().filter(|device| device.handle.value().is_some()).collect();
+    let devices = node.opened_devices();
     if devices.is_empty() && node.has_gpu() != Some(false) {
         let why = node.seen.nvml.why_silent().unwrap_or_else(|| "no GPU answers".to_owned());
         let text = format!("compute mode, power limit, ECC, MIG and memory cannot be read: {why}");

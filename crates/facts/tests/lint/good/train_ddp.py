@@ -184,3 +184,35 @@ def embed(start):
             torch.cuda.empty_cache()
             size = max(1, size // 2)
             continue
+
+
+NotMemory = getattr(torch, "AcceleratorError", RuntimeError)
+Words = ["torch.OutOfMemoryError"]
+
+
+def other_errors(loader):
+    for batch in loader:
+        try:
+            train_step(batch)
+        except NotMemory:
+            continue
+
+
+def asked_and_run_again(loader):
+    for batch in loader:
+        try:
+            train_step(batch)
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            run_in_micro_batches(batch)
+
+
+def other_errors_are_passed_over(loader):
+    for batch in loader:
+        try:
+            train_step(batch)
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                continue
+            raise

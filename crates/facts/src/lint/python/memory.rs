@@ -1,0 +1,126 @@
+//! Handlers of the error that memory ran out, under any of its names.
+
+use std::collections::HashSet;
+
+use super::block::Blocks;
+use super::expression::{Module, Use};
+use super::token::{Kind, Token};
+use crate::lint::effort;
+
+/// Errors that mean: no memory.
+const OUT_OF_MEMORY: [&str; 4] = [
+    "torch.cuda.OutOfMemoryError",
+    "torch.OutOfMemoryError",
+    "torch._C._OutOfMemoryError",
+    "tensorflow.errors.ResourceExhaustedError",
+];
+
+/// Errors of which that is one: the handler has to ask.
+const GENERAL: [&str; 5] = [
+    "RuntimeError",
+    "Exception",
+    "jax.errors.JaxRuntimeError",
+    "jaxlib.xla_extension.XlaRuntimeError",
+    "jax.lib.xla_extension.XlaRuntimeError",
+];
+
+/// What their messages say then, in PyTorch and in XLA.
+const MESSAGES: [&str; 2] = ["out of memory", "resource_exhausted"];
+
+/// A line that gives an error another name is short; a longer one is data.
+const NAMING_LONGEST: usize = 64;
+
+/// The names that a file gives to the error: `OOM = torch.cuda.OutOfMemoryError`, a tuple with it, or `getattr`.
+pub(super) struct Names<'t>(HashSet<&'t str>);
+
+impl<'t> Names<'t> {
+    pub(super) fn of(module: &Module<'t>) -> Self {
+        let mut names = HashSet::new();
+        for line in &module.source.lines {
+            effort::step();
+            if let [name, equals, given @ ..] = &module.source.tokens[line.start..line.end]
+                && name.kind == Kind::Name
+                && equals.is("=")
+                && given.len() <= NAMING_LONGEST
+                && is_the_error(module, given, line.start + 2)
+            {
+                names.insert(name.text);
+            }
+        }
+        Self(names)
+    }
+
+    fn mean_no_memory(&self, found: &Use) -> bool {
+        OUT_OF_MEMORY.contains(&found.path.as_str()) || self.0.contains(found.path.as_str())
+    }
+}
+
+/// Whether tokens that begin at `start` are the error itself, errors with it among them, or `getattr(torch, "...")`.
+fn is_the_error(module: &Module<'_>, given: &[Token<'_>], start: usize) -> bool {
+    let plain = given
+        .iter()
+        .all(|token| token.kind == Kind::Name || is_one_of(token, &[".", ",", "(", ")"]));
+    let uses = module.uses(start, start + given.len());
+    if plain {
+        return uses.iter().any(|found| OUT_OF_MEMORY.contains(&found.path.as_str()));
+    }
+    let [function, owner, ..] = uses.as_slice() else { return false };
+    let texts = || given.iter().filter(|token| token.kind == Kind::Text);
+    function.path == "getattr"
+        && texts()
+            .any(|text| OUT_OF_MEMORY.contains(&format!("{}.{}", owner.path, text.text).as_str()))
+}
+
+fn is_one_of(token: &Token<'_>, operators: &[&str]) -> bool {
+    operators.iter().any(|operator| token.is(operator))
+}
+
+/// The lines that run when memory ran out, of the handler that `except` heads; none where it is no such handler.
+pub(super) fn handler(
+    module: &Module<'_>,
+    blocks: &Blocks,
+    names: &Names<'_>,
+    except: usize,
+) -> Option<Vec<usize>> {
+    let line = module.source.lines[except];
+    let uses = module.uses(line.start + 1, line.end);
+    if uses.iter().any(|found| names.mean_no_memory(found)) {
+        return some(blocks.children(except).collect());
+    }
+    if !uses.iter().any(|found| GENERAL.contains(&found.path.as_str())) {
+        return None;
+    }
+    let body: Vec<usize> = blocks.children(except).collect();
+    let at = body.iter().position(|&line| asks(module, names, line))?;
+    let branch: Vec<usize> = blocks.children(body[at]).collect();
+    if !module.line(body[at]).iter().any(|token| token.is_name("not")) {
+        return some(branch);
+    }
+    // `if "out of memory" not in str(error): raise`: what follows is for memory that ran out, and nothing is a pass.
+    let raises = branch.last().is_some_and(|&line| module.line(line)[0].is_name("raise"));
+    raises.then(|| body[at + 1..].to_vec())
+}
+
+/// A block without lines is no code.
+fn some(body: Vec<usize>) -> Option<Vec<usize>> {
+    (!body.is_empty()).then_some(body)
+}
+
+/// `if "out of memory" in str(error)`, `if isinstance(error, torch.OutOfMemoryError)`
+fn asks(module: &Module<'_>, names: &Names<'_>, line: usize) -> bool {
+    let tokens = module.line(line);
+    let says = |token: &Token<'_>| {
+        let text = token.text.to_ascii_lowercase();
+        token.kind == Kind::Text && MESSAGES.iter().any(|message| text.contains(message))
+    };
+    if !tokens[0].is_name("if") && !tokens[0].is_name("elif") {
+        return false;
+    }
+    let range = module.source.lines[line];
+    let is_instance = || {
+        let uses = module.uses(range.start + 1, range.end);
+        uses.iter().any(|found| found.path == "isinstance")
+            && uses.iter().any(|found| names.mean_no_memory(found))
+    };
+    tokens.iter().any(says) || is_instance()
+}

@@ -1,0 +1,23 @@
+"""What a person sees who asks a module for its names."""
+
+import os
+import subprocess
+import sys
+
+SOURCE = os.path.join(os.path.dirname(__file__), "..", "src")
+
+
+def names_of(module):
+    code = f"import sys, {module}; print(*dir({module})); print(*sys.modules); print(*{module}.__all__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=True
+    )
+    return [set(line.split()) for line in ran.stdout.splitlines()]
+
+
+def test_names_are_listed_before_they_are_imported():
+    for module in ("farrier.torch", "farrier.keras", "farrier.jax", "farrier"):
+        listed, imported, public = names_of(module)
+        assert public
+        assert public <= listed, module
+        assert not {"torch", "keras", "jax", "numpy"} & imported, module
