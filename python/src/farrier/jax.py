@@ -80,8 +80,8 @@ class Donation:
     def __str__(self) -> str:
         if not self.arguments:
             return (
-                f"nothing more to donate: no argument that is not donated has {WORTH_BYTES >> 20} MiB or more of the shapes "
-                "and types that come back"
+                f"nothing more to donate: no argument that is not donated has {WORTH_BYTES >> 20} MiB or more of the "
+                "shapes and types that come back"
             )
         numbers = tuple(name for name in self.arguments if isinstance(name, int))
         names = tuple(name for name in self.arguments if isinstance(name, str))
