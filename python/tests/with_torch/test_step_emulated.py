@@ -1,6 +1,8 @@
 """What the step decides, with graphs that are emulated: the same training as eagerly, whatever changes on the way."""
 
 import copy
+import itertools
+import sys
 import time
 
 import emulation
@@ -91,6 +93,51 @@ def test_a_scheduler_inside_the_step_has_no_graph_and_is_stepped_once_a_batch():
     assert_trained_alike(*models)
     assert "sets the learning rate itself" in graphed.report.reason.what
     assert optimizers[1].param_groups[0]["lr"] == pytest.approx(3e-2 * 0.98**40)
+
+
+def noisy(amplitude, *, graph=None):
+    """Each run of the step has its gradients scaled up or down in turn; those of a graph by `graph` too."""
+
+    def make(model, optimizer):
+        runs = itertools.count()
+
+        def train(batch):
+            optimizer.zero_grad(set_to_none=True)
+            loss = (model(batch["x"]) - batch["y"]).square().mean()
+            loss.backward()
+            factor = 1 + amplitude["now"] * (-1) ** next(runs)
+            if graph is not None and sys._getframe(1).f_code.co_name == "replay":
+                factor *= graph["now"]
+            for p in model.parameters():
+                p.grad.mul_(factor)
+            optimizer.step()
+            return loss.detach()
+
+        return train
+
+    return make
+
+
+def later(values, value, at=20):
+    def change(i, *_):
+        if i == at:
+            values["now"] = value
+
+    return change
+
+
+def test_noise_that_grows_with_training_is_measured_again_and_is_no_difference():
+    amplitude = {"now": 1e-4}
+    _, _, graphed = both(60, make=noisy(amplitude), each=later(amplitude, 1e-3))
+    assert graphed.report.reason is None
+    assert graphed.report.noise == pytest.approx(2e-3, rel=0.1), "what two eager runs differ by now"
+    assert graphed.report.replays > 50
+
+
+def test_noise_does_not_hide_a_graph_that_is_wrong():
+    graph = {"now": 1.0}
+    _, _, graphed = both(60, make=noisy({"now": 1e-4}, graph=graph), each=later(graph, 1.01))
+    assert "differ after" in graphed.report.reason.what
 
 
 def dirty(model):

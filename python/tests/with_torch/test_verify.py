@@ -1,11 +1,10 @@
 import torch
 
-from farrier.torch.verify import AGAIN, PADDED, PIECE, Gradients, Rule
-from farrier.torch.verify import compare as compare_by
+from farrier.torch.verify import AGAIN, PADDED, PIECE, Gradients, Measured, Rule
 
 
 def compare(expected, found, expected_loss=1.0, loss=1.0, rule=AGAIN):
-    return compare_by(expected, found, expected_loss, loss, rule)
+    return Measured.of(expected, found, expected_loss, loss).judge(rule)
 
 
 def taken(**tensors):

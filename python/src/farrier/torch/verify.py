@@ -16,7 +16,10 @@ PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it. `worst` is the largest relative difference and the gradient that has it."""
+    """What came of it. `worst` is the largest relative difference and the gradient that has it.
+
+    `noise` is what two eager runs of a batch were seen to differ by.
+    """
 
     loss: float
     expected_loss: float
@@ -24,6 +27,7 @@ class Comparison:
     worst: float
     worst_name: str
     wrong: list[str] = field(default_factory=list)
+    noise: float = 0.0
 
     @property
     def same(self) -> bool:
@@ -78,37 +82,57 @@ AGAIN = Rule(OTHER_ORDER)
 PADDED = Rule(OTHER_ORDER, dtype="bfloat16")
 
 
-def compare(
-    expected: Gradients, found: Iterable[tuple[str, Tensor]], expected_loss: float, loss: float, rule: Rule
-) -> Comparison:
-    """Holds the gradients of a graph, or of another run, against those of the eager step."""
-    wrong: list[str] = []
-    named: list[tuple[str, str]] = []
-    measures: list[Tensor] = []
-    for name, gradient in found:
-        twin = expected.held.get(name)
-        if twin is None or twin.shape != gradient.shape:
-            wrong.append(f"{name} has a gradient in the graph and {'none' if twin is None else 'another shape'} eagerly")
-            continue
-        named.append((name, str(gradient.dtype).removeprefix("torch.")))
-        measures.append(_measure(gradient.reshape(-1), twin.reshape(-1)))
-    missing = sorted(expected.held.keys() - {name for name, _ in named})
-    wrong += [f"{name} has a gradient eagerly and none in the graph" for name in missing]
-    numbers = torch.stack(measures).tolist() if measures else []
-    whole = sum(norm for _, norm, _ in numbers) ** 0.5
-    worst, worst_name = 0.0, "-"
-    for (name, dtype), (difference, norm, odd) in zip(named, numbers, strict=True):
-        difference, norm = difference**0.5, norm**0.5
-        limit = rule.limit(dtype)
-        relative = difference / max(norm, limit.floor * whole, 1e-300)
-        if not relative <= worst:  # NaN is the worst of all.
-            worst, worst_name = relative, name
-        if odd:
-            wrong.append(f"{name} is infinite or no number in {odd:.0f} places where the other is not")
-        elif not limit.allows(difference, norm, whole):
-            wrong.append(f"{name} is {relative:.1e} away (allowed {limit.relative:.1e})")
-    wrong += _loss_wrong(loss, expected_loss, rule.limit(coarsest(dtype for _, dtype in named)))
-    return Comparison(loss, expected_loss, len(named), worst, worst_name, wrong)
+@dataclass(frozen=True)
+class Measured:
+    """How far two runs of one batch lie apart, before anybody says how far they may.
+
+    `numbers` are the squared norms of difference and expectation of each gradient in `named` (with its type), and in how
+    many places only one of them is finite; `wrong` is what no tolerance allows.
+    """
+
+    named: list[tuple[str, str]]
+    numbers: list[list[float]]
+    wrong: list[str]
+    expected_loss: float
+    loss: float
+
+    @classmethod
+    def of(cls, expected: Gradients, found: Iterable[tuple[str, Tensor]], expected_loss: float, loss: float) -> Measured:
+        """Measures what was found against what was expected."""
+        wrong: list[str] = []
+        named: list[tuple[str, str]] = []
+        measures: list[Tensor] = []
+        for name, gradient in found:
+            twin = expected.held.get(name)
+            if twin is None or twin.shape != gradient.shape:
+                wrong.append(
+                    f"{name} has a gradient in the graph and {'none' if twin is None else 'another shape'} eagerly"
+                )
+                continue
+            named.append((name, str(gradient.dtype).removeprefix("torch.")))
+            measures.append(_measure(gradient.reshape(-1), twin.reshape(-1)))
+        missing = sorted(expected.held.keys() - {name for name, _ in named})
+        wrong += [f"{name} has a gradient eagerly and none in the graph" for name in missing]
+        numbers = torch.stack(measures).tolist() if measures else []
+        return cls(named, numbers, wrong, expected_loss, loss)
+
+    def judge(self, rule: Rule) -> Comparison:
+        """What the rule says of it."""
+        wrong = list(self.wrong)
+        whole = sum(norm for _, norm, _ in self.numbers) ** 0.5
+        worst, worst_name = 0.0, "-"
+        for (name, dtype), (difference, norm, odd) in zip(self.named, self.numbers, strict=True):
+            difference, norm = difference**0.5, norm**0.5
+            limit = rule.limit(dtype)
+            relative = difference / max(norm, limit.floor * whole, 1e-300)
+            if not relative <= worst:  # NaN is the worst of all.
+                worst, worst_name = relative, name
+            if odd:
+                wrong.append(f"{name} is infinite or no number in {odd:.0f} places where the other is not")
+            elif not limit.allows(difference, norm, whole):
+                wrong.append(f"{name} is {relative:.1e} away (allowed {limit.relative:.1e})")
+        wrong += _loss_wrong(self.loss, self.expected_loss, rule.limit(coarsest(dtype for _, dtype in self.named)))
+        return Comparison(self.loss, self.expected_loss, len(self.named), worst, worst_name, wrong, rule.noise)
 
 
 def _measure(found: Tensor, expected: Tensor) -> Tensor:

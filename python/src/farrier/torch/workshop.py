@@ -298,6 +298,7 @@ class Workshop:
                 raise  # The others are at their comparison: the job ends, as it does when a rank fails in any step.
             raise GiveUp(err.why if isinstance(err, GiveUp) else reason(err)) from err
         self._report.compared(found, cost.wall_s, time.perf_counter())
+        self._report.noise = max(self._report.noise, found.noise)
         if not self._ranks.all(found.same):
             what = f"graph and eager step differ after {graph.replays} replays: {found}"
             remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"

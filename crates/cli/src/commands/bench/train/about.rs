@@ -115,7 +115,8 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
          counts as one launch. Where repeats differ in their launches, both are given (`1 or 1,134`), and the time and idle \
          share of each. GPU idle: the time in which a kernel or copy ran in that one step under the profiler is set against \
          the median step without it; the rest is idle. Peaks of memory are of the measured steps. `Ready after` is \
-         the time from the start of the process until its first measured step, with all compiling."
+         the time from the start of the process until its first measured step; what an \
+         earlier run of the variant compiled is found ready."
             .to_owned(),
     );
     if !report.memory.is_empty() {
