@@ -1,0 +1,205 @@
+//! The node's key and certificate, in one file that is replaced as a whole.
+//!
+//! ```text
+//! node.pem   not-before: 1763164800 / not-after: 1765756800 / the key / the certificate     mode 0600
+//! ca.pem     the authority
+//! ```
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use farrier_wire::identity::Identity;
+use farrier_wire::pem;
+use farrier_wire::proof::NodeKey;
+use farrier_wire::proto::Certificate;
+use jiff::Timestamp;
+use rustls::crypto::ring as provider;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+/// Why the node has no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// It was never given one.
+    #[error("`{}` is not there: this node has not enrolled", .0.display())]
+    NotEnrolled(PathBuf),
+    /// A file cannot be read or written.
+    #[error("failed to use `{}`", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// A file is something else.
+    #[error("`{}` is no {what}", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// Key and certificate do not fit.
+    #[error("the key and the certificate cannot be used")]
+    Rustls(#[from] rustls::Error),
+}
+
+/// Where the node's identity is kept.
+#[derive(Debug, Clone)]
+pub struct Keep {
+    dir: PathBuf,
+    ca: Option<PathBuf>,
+}
+
+/// An identity that can be used.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) identity: Identity,
+    pub(crate) tls: Arc<ClientConfig>,
+}
+
+impl Keep {
+    /// In a folder; the authority's certificate there too, unless `ca` names another.
+    pub fn new(dir: &Path, ca: Option<&Path>) -> Self {
+        Self { dir: dir.to_owned(), ca: ca.map(Path::to_owned) }
+    }
+
+    /// The file with key and certificate.
+    pub fn node_path(&self) -> PathBuf {
+        self.dir.join("node.pem")
+    }
+
+    fn ca_path(&self) -> PathBuf {
+        self.ca.clone().unwrap_or_else(|| self.dir.join("ca.pem"))
+    }
+
+    fn read(&self) -> Result<String, IdentityError> {
+        let path = self.node_path();
+        fs::read_to_string(&path).map_err(|err| match err.kind() {
+            io::ErrorKind::NotFound => IdentityError::NotEnrolled(path),
+            _ => IdentityError::File { path, err },
+        })
+    }
+
+    /// Reads key, certificate and authority.
+    pub(crate) fn open(&self) -> Result<Opened, IdentityError> {
+        let text = self.read()?;
+        let path = self.node_path();
+        let foreign = |what| IdentityError::Foreign { path: path.clone(), what };
+        let key = pem::read(pem::PRIVATE_KEY, &text).into_iter().next();
+        let key = PrivatePkcs8KeyDer::from(key.ok_or_else(|| foreign("private key"))?);
+        let chain: Vec<CertificateDer<'static>> =
+            pem::read(pem::CERTIFICATE, &text).into_iter().map(CertificateDer::from).collect();
+        let own = chain.first().ok_or_else(|| foreign("certificate"))?;
+        let identity =
+            Identity::of_certificate(own).map_err(|_| foreign("certificate of a node"))?;
+        let path = self.ca_path();
+        let authorities = fs::read_to_string(&path)
+            .map_err(|err| IdentityError::File { path: path.clone(), err })?;
+        let mut roots = RootCertStore::empty();
+        for authority in pem::read(pem::CERTIFICATE, &authorities) {
+            roots.add(authority.into())?;
+        }
+        if roots.is_empty() {
+            return Err(IdentityError::Foreign { path, what: "certificate" });
+        }
+        let mut tls = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key.into())?;
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        tls.resumption = rustls::client::Resumption::disabled();
+        Ok(Opened { identity, tls: Arc::new(tls) })
+    }
+
+    /// Whether there is an identity that can be used.
+    pub fn check(&self) -> Result<Identity, IdentityError> {
+        self.open().map(|opened| opened.identity)
+    }
+
+    /// Whether two thirds of the certificate's life are over.
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        let Ok(text) = self.read() else { return false };
+        let second = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse::<i64>().ok()
+        };
+        let (Some(from), Some(until)) = (second("not-before:"), second("not-after:")) else {
+            return false;
+        };
+        now.as_second() > from + (until - from) / 3 * 2
+    }
+
+    /// Keeps what the server signed. `ca.pem` only where it is not there: who is trusted does not change by the way.
+    pub(crate) fn store(&self, key: &NodeKey, signed: &Certificate) -> Result<(), IdentityError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |err| IdentityError::File { path, err }
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)
+            .map_err(failed(&self.dir))?;
+        let ca = self.ca_path();
+        if !ca.exists() {
+            write(&ca, 0o644, &pem::write(pem::CERTIFICATE, &signed.authority))
+                .map_err(failed(&ca))?;
+        }
+        let text = format!(
+            "not-before: {}\nnot-after: {}\n{}{}",
+            signed.not_before_s,
+            signed.not_after_s,
+            pem::write(pem::PRIVATE_KEY, key.pkcs8()),
+            pem::write(pem::CERTIFICATE, &signed.node),
+        );
+        let path = self.node_path();
+        write(&path, 0o600, &text).map_err(failed(&path))
+    }
+
+    /// The key of an enrolment that was begun: with it a lost answer can be asked for again.
+    pub(crate) fn key_to_enrol(&self) -> Result<NodeKey, IdentityError> {
+        let path = self.dir.join("enrol.key");
+        let failed = |err| IdentityError::File { path: path.clone(), err };
+        let kept = fs::read_to_string(&path).ok();
+        let kept = kept.and_then(|text| pem::read(pem::PRIVATE_KEY, &text).into_iter().next());
+        if let Some(key) = kept.and_then(|der| NodeKey::from_pkcs8(&der).ok()) {
+            return Ok(key);
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)?;
+        let key = NodeKey::generate().map_err(|err| failed(io::Error::other(err)))?;
+        write(&path, 0o600, &pem::write(pem::PRIVATE_KEY, key.pkcs8())).map_err(failed)?;
+        Ok(key)
+    }
+
+    /// The enrolment is finished, or was refused for good.
+    pub(crate) fn forget_key_to_enrol(&self) {
+        let _ = fs::remove_file(self.dir.join("enrol.key"));
+    }
+}
+
+/// For connections without TLS.
+pub(crate) fn nothing() -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
+    let builder = builder.expect("the provider has TLS 1.3");
+    Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+}
+
+/// Whole or not at all, and never readable by more than `mode` says.
+fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
+    let part = path.with_extension("part");
+    match fs::remove_file(&part) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+        _ => (),
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&part, path)?;
+    path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
+}
