@@ -116,6 +116,11 @@ impl Keep {
         Ok(Opened { identity, tls: Arc::new(tls) })
     }
 
+    /// TLS with the node's key and certificate, for whoever has a connection of their own.
+    pub fn tls(&self) -> Result<Arc<ClientConfig>, IdentityError> {
+        self.open().map(|opened| opened.tls)
+    }
+
     /// Whether there is an identity that can be used.
     pub fn check(&self) -> Result<Identity, IdentityError> {
         self.open().map(|opened| opened.identity)
@@ -183,7 +188,7 @@ impl Keep {
 }
 
 /// For connections without TLS.
-pub(crate) fn nothing() -> Arc<ClientConfig> {
+pub fn no_tls() -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
     let builder = builder.expect("the provider has TLS 1.3");

@@ -31,7 +31,7 @@ use tonic::{Code, Status};
 use crate::brain::Chain;
 use back_off::BackOff;
 pub use enrol::{EnrolError, Enrolment, enrol};
-pub use identity::{IdentityError, Keep};
+pub use identity::{IdentityError, Keep, no_tls};
 pub use makeup::of_published;
 use talk::Talk;
 
@@ -197,7 +197,7 @@ async fn once(talk: &mut Talk) -> TalkError {
     talk.was_welcome = false;
     // The certificate may be another one by now.
     let (name, tls) = if talk.parts.url.is_plain() {
-        (talk.parts.node.clone(), identity::nothing())
+        (talk.parts.node.clone(), no_tls())
     } else {
         match talk.parts.keep.open() {
             Ok(opened) => (opened.identity.node.clone(), opened.tls),

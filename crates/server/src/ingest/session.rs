@@ -11,7 +11,7 @@ use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::roster::{Cut, Pulse, Roster, Seated};
 use crate::brain::{Brain, TakeError};
@@ -57,7 +57,13 @@ impl End {
     fn status(&self) -> Option<Status> {
         let text = self.to_string();
         Some(match self {
-            Self::Left | Self::Lost(_) | Self::Unread => return None,
+            Self::Lost(status) => match status.code() {
+                // It was too large, or no message at all: so much tonic says of what it read.
+                Code::OutOfRange | Code::ResourceExhausted => status.clone(),
+                Code::Internal => Status::invalid_argument("a message does not read"),
+                _ => return None,
+            },
+            Self::Left | Self::Unread => return None,
             Self::Cut(Cut::Displaced) => Status::aborted("the node has opened another stream"),
             Self::Cut(Cut::Revoked) => Status::permission_denied("the certificate was revoked"),
             Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => {
