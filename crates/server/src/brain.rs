@@ -54,7 +54,7 @@ struct Input {
 }
 
 enum Job {
-    Take(Input),
+    Take(Box<Input>),
     Look(Box<dyn FnOnce(&FleetState) + Send>),
     Tick,
     Stop,
@@ -99,7 +99,7 @@ impl Brain {
     pub async fn take(&self, by: Actor, event: Event) -> Result<Taking, TakeError> {
         let (reply, taken) = oneshot::channel();
         let input = Input { by, event, reply };
-        self.jobs.send(Job::Take(input)).await.map_err(|_| TakeError::Ended)?;
+        self.jobs.send(Job::Take(Box::new(input))).await.map_err(|_| TakeError::Ended)?;
         taken.await.map_err(|_| TakeError::Ended)?
     }
 
@@ -161,8 +161,8 @@ impl Thread {
     }
 
     /// Commits an input with all that waits behind it. Gives back what has to wait for the commit.
-    fn take(&mut self, first: Input) -> Result<Option<Job>, LogError> {
-        let mut batch: Vec<Input> = Vec::new();
+    fn take(&mut self, first: Box<Input>) -> Result<Option<Job>, LogError> {
+        let mut batch: Vec<Box<Input>> = Vec::new();
         // Whether something is news is seen in the state: of one node and one kind there may be one in a commit.
         let mut kinds: HashSet<(Option<NodeId>, Discriminant<Event>)> = HashSet::new();
         let mut next = Some(Job::Take(first));

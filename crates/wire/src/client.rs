@@ -55,7 +55,7 @@ impl FromStr for ServerUrl {
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let uri: Uri = text.parse().map_err(|_| UrlError::Form)?;
-        let is_bare = matches!(uri.path_and_query().map(|it| it.as_str()), None | Some("/" | ""));
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(UrlError::Form)?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().ok_or(UrlError::Form)?;

@@ -18,7 +18,12 @@ pub mod pem;
 pub mod proof;
 
 /// The messages, as they travel.
-#[allow(missing_docs, clippy::pedantic, reason = "made from the proto file, which says it")]
+#[allow(
+    missing_docs,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    reason = "made from the proto file, which says it"
+)]
 pub mod proto {
     tonic::include_proto!("farrier.v1");
 }

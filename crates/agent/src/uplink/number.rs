@@ -41,7 +41,7 @@ impl JournalName {
         let mut bytes = [0_u8; 16];
         let random = SystemRandom::new().fill(&mut bytes);
         random.map_err(|_| io::Error::other("the system gives no random numbers"))?;
-        let journal: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let journal = format!("{:032x}", u128::from_ne_bytes(bytes));
         let form = Form { v: VERSION, journal: journal.clone() };
         let part = self.path.with_extension("part");
         fs::write(&part, serde_json::to_vec(&form)?)?;

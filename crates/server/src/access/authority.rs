@@ -17,7 +17,8 @@ use rcgen::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use sha2::{Digest, Sha256};
+
+use crate::log::Hash;
 
 /// Clocks of nodes may be behind by an hour and more: a certificate that begins now is none for them.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
@@ -135,8 +136,7 @@ impl Authority {
 
     /// What people compare: SHA-256 over its certificate.
     pub fn fingerprint(&self) -> String {
-        let digest: [u8; 32] = Sha256::digest(&self.certificate).into();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        Hash::of(&self.certificate).to_string()
     }
 
     /// A certificate for a node, on the public point of a key that it has proven to have.
@@ -188,8 +188,8 @@ fn key_of(pkcs8: &[u8]) -> Result<KeyPair, rcgen::Error> {
 
 /// What names the authority: the same for the same key.
 fn params(key: &KeyPair) -> CertificateParams {
-    let digest: [u8; 32] = Sha256::digest(key.public_key_raw()).into();
-    let short: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = Hash::of(key.public_key_raw()).to_string();
+    let short = &digest[..8];
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, format!("farrier fleet {short}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

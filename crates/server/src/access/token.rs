@@ -49,9 +49,8 @@ pub struct TokenDigest(pub(super) [u8; 32]);
 impl TokenDigest {
     /// Of a text that somebody says is a token.
     pub fn of(text: &str) -> Self {
-        let text = text.trim();
-        let end = text.floor_char_boundary(TEXT_BYTES_MAX);
-        Self(Sha256::digest(&text.as_bytes()[..end]).into())
+        let bytes = text.trim().as_bytes();
+        Self(Sha256::digest(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into())
     }
 }
 

@@ -17,19 +17,19 @@ pub(crate) enum Verdict {
 
 /// Judges an input. What people and the server itself say is always news.
 pub(crate) fn judge(state: &FleetState, event: &Event) -> Verdict {
-    let of_node = match event {
-        Event::Placed { node, .. }
-        | Event::Retired { node, .. }
-        | Event::Seen { node, .. }
-        | Event::Silent { node, .. }
-        | Event::Heard { node }
-        | Event::Found { node, .. }
-        | Event::Resynced { node, .. }
-        | Event::CordonSeen { node, .. }
-        | Event::Answered { node, .. } => node,
-        _ => return Verdict::News,
+    let (Event::Placed { node: id, .. }
+    | Event::Retired { node: id, .. }
+    | Event::Seen { node: id, .. }
+    | Event::Silent { node: id, .. }
+    | Event::Heard { node: id }
+    | Event::Found { node: id, .. }
+    | Event::Resynced { node: id, .. }
+    | Event::CordonSeen { node: id, .. }
+    | Event::Answered { node: id, .. }) = event
+    else {
+        return Verdict::News;
     };
-    let Some(node) = state.nodes.get(of_node) else { return Verdict::Stranger(of_node.clone()) };
+    let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
     let is_news = match event {
         Event::Placed { place, .. } => node.place != *place,
         Event::Seen { makeup, .. } => node.makeup.as_ref() != Some(makeup),

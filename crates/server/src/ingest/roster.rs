@@ -169,8 +169,8 @@ impl Roster {
                 pulse.is_silent.store(true, Ordering::Relaxed);
                 continue;
             }
-            let patience_s = state.policy.of(&node.place.pool).silent_s / DOUBT_PART;
-            let patience_ms = u64::from(patience_s.max(1)) * 1000;
+            let silent_s = state.policy.of(&node.place.pool).silent_s;
+            let patience_ms = u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
             let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
             if quiet_ms > patience_ms {
                 pulse.is_silent.store(true, Ordering::Relaxed);

@@ -50,8 +50,8 @@ async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
     assert_eq!(code(site.enrol("b", &dir("b"), &once).await), Code::PermissionDenied);
     let pool = site.token(None, 10);
     assert_eq!(code(site.enrol("a", &dir("c"), &pool).await), Code::AlreadyExists);
-    let expires = Timestamp::now() - SignedDuration::from_secs(1);
-    let wanted = Wanted { pool: "train".parse().unwrap(), node: None, expires, uses: 1 };
+    let past = Timestamp::now() - SignedDuration::from_secs(1);
+    let wanted = Wanted { pool: "train".parse().unwrap(), node: None, expires: past, uses: 1 };
     let expired = site.store().create(&wanted, Timestamp::now()).unwrap();
     assert_eq!(code(site.enrol("d", &dir("d"), expired.reveal()).await), Code::PermissionDenied);
     // Whoever answers with another authority hears no token.

@@ -53,12 +53,13 @@ fn bounded(finding: &Finding) -> Result<(), FormError> {
     }
     within("evidence", finding.evidence.len(), EVIDENCE_MAX)?;
     finding.evidence.iter().try_for_each(|evidence| match evidence {
-        Evidence::Signal { text: said, .. } => text("evidence", said),
+        Evidence::Signal { text: said, .. } | Evidence::Check { text: said, .. } => {
+            text("evidence", said)
+        }
         Evidence::Kernel { text: said, line, .. } => {
             text("evidence", said)?;
             text("evidence", line)
         }
-        Evidence::Check { text: said, .. } => text("evidence", said),
     })
 }
 

@@ -98,5 +98,9 @@ pub fn answer_message(generation: u64, answer: &Answer) -> proto::OrderAnswer {
 }
 
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
 }

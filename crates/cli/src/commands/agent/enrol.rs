@@ -19,7 +19,7 @@ use crate::printer::Printer;
 /// `farrier server token create` prints the command with everything that it needs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the server is, such as https://fleet.example:9443
+    /// Where the server is, such as `https://fleet.example:9443`
     #[arg(long, value_name = "URL")]
     server: ServerUrl,
     /// The token, or `-` to read it from stdin, where no list of processes shows it
