@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::{Authority, JoinError, Store, TokenDigest};
 use crate::brain::TakeError;
-use crate::ingest::{self, Desk};
+use crate::ingest::{self, Cut, Desk};
 use crate::serve::Peer;
 
 /// What may wait for a stream to be read.
@@ -130,6 +130,12 @@ impl Service {
             joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
         let (pool, identity) = joined.map_err(|err| refused(&node, &err))?;
         self.enrol_in(&node, &pool).await?;
+        // Whoever had the name before has it no more.
+        let newest = identity.generation;
+        self.desk.roster.cut(|it, generation| {
+            let is_older = *it == node && generation.is_some_and(|generation| generation < newest);
+            is_older.then_some(Cut::Revoked)
+        });
         tracing::info!(%node, %pool, generation = identity.generation, "a node has enrolled");
         Ok((identity, point))
     }

@@ -89,8 +89,11 @@ impl Brain {
         let mut thread =
             Thread { core, roster, inbox, looked, kept, started: Instant::now(), dies_after };
         std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
+            let ended = thread.run();
+            // The log is closed before anybody hears that it is.
+            drop(thread);
             // Nobody is left to tell when the receiver is gone.
-            let _ = end.send(thread.run());
+            let _ = end.send(ended);
         })?;
         Ok((Self { jobs }, ended))
     }

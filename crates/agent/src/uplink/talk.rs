@@ -287,9 +287,7 @@ impl Talk {
                 return stream.answer(err.generation, &Answer::Refused { why: err.to_string() });
             }
         };
-        // The lease is by the server's clock; whoever carries the order out has this one.
-        let lease_until = order.lease_until.checked_sub(stream.ahead).unwrap_or(order.lease_until);
-        let order = Order { lease_until, ..order };
+        let order = by_own_clock(order, stream.ahead);
         let desk = Arc::clone(&self.parts.desk);
         stream.offers.spawn_blocking(move || (order.generation, desk.offer(order)));
         Ok(())
@@ -335,5 +333,38 @@ impl Stream {
     fn answer(&mut self, generation: u64, answer: &Answer) -> Result<(), TalkError> {
         self.answers.insert(generation, answer.clone());
         self.say(up::What::Answer(form::answer_message(generation, answer)))
+    }
+}
+
+/// The lease is by the server's clock; whoever carries the order out has this one.
+fn by_own_clock(order: Order, ahead: SignedDuration) -> Order {
+    let lease_until = order.lease_until.checked_sub(ahead).unwrap_or(order.lease_until);
+    Order { lease_until, ..order }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::OrderKind;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_holds_as_long_as_the_server_meant_whatever_this_clock_says() {
+        let server: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let lease = SignedDuration::from_mins(10);
+        for ahead in
+            [SignedDuration::from_hours(-1), SignedDuration::ZERO, SignedDuration::from_hours(1)]
+        {
+            let order = Order {
+                node: "a".parse().unwrap(),
+                generation: 1,
+                what: OrderKind::Cordon,
+                boot: None,
+                lease_until: server + lease,
+                reason: String::new(),
+            };
+            let own = server - ahead;
+            assert_eq!(by_own_clock(order, ahead).lease_until.duration_since(own), lease);
+        }
     }
 }

@@ -184,6 +184,57 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
 }
 
 #[test]
+fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_is_there() {
+    let world = World::of(4);
+    let (dir, log) = (world.text("server"), world.path("full.log"));
+    // A file may have so many blocks of 512 bytes: the log's own reach that after some commits.
+    let run = format!(
+        "trap '' XFSZ; ulimit -f 160; exec {} server run --dir {dir} --plain train --listen 127.0.0.1:0",
+        env!("CARGO_BIN_EXE_farrier")
+    );
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &run]).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+    let mut server = Server { child: command.spawn().unwrap(), log };
+    until("the server serves", || server.said("fingerprint=").is_some());
+    let address = server.said("address=").unwrap();
+    let section = format!("[server]\nurl = \"http://{address}\"\n");
+    fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
+    let agent = world.agent().ready();
+    let start = Instant::now();
+    let mut turn = 0;
+    let status = loop {
+        if let Some(status) = server.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "it still runs");
+        let (xid, gpu) =
+            (["79", "48", "94", "63", "31", "13"][turn % 6], (turn / 6 % 4).to_string());
+        world.inject(&["xid", xid, "--gpu", &gpu]);
+        turn += 1;
+    };
+    let said = fs::read_to_string(&server.log).unwrap();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("error: the log failed: failed to "), "{said}");
+    assert!(verify(&open_log(&world)).unwrap().is_ok());
+    let before = entries(&world).len();
+    let mut command =
+        farrier(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", &address]);
+    command.stdout(Stdio::null()).stderr(fs::File::create(world.path("again.log")).unwrap());
+    let server = Server { child: command.spawn().unwrap(), log: world.path("again.log") };
+    until("it goes on", || entries(&world).len() > before && has(&world, |it| found(it, "Xid 79")));
+    let numbers: Vec<u64> = entries(&world)
+        .into_iter()
+        .filter_map(|entry| match entry.event {
+            Event::Found { record, .. } => Some(record.number),
+            _ => None,
+        })
+        .collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    agent.stop();
+    server.stop();
+}
+
+#[test]
 fn tokens_are_listed_and_taken_back_and_plain_text_is_for_loopback() {
     let world = tempfile::tempdir().unwrap();
     let dir = world.path().join("server").to_str().unwrap().to_owned();

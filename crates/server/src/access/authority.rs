@@ -242,6 +242,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_certificate_holds_for_a_node_whose_clock_is_an_hour_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let authority = Authority::open(folder.path(), now).unwrap();
+        let identity: Identity = "farrier:node:a?3".parse().unwrap();
+        let key = farrier_wire::proof::NodeKey::generate().unwrap();
+        let purpose = farrier_wire::proof::Purpose::Renew;
+        let point = key.prove(purpose).unwrap().point;
+        let issued = authority.certify(&identity, &point, now).unwrap();
+        assert_eq!(Identity::of_certificate(&issued.certificate), Ok(identity));
+        let certificate = webpki::EndEntityCert::try_from(&issued.certificate).unwrap();
+        let roots = [webpki::anchor_from_trusted_cert(authority.certificate()).unwrap()];
+        for (hours, is_good) in [(-7, false), (-1, true), (0, true), (1, true), (24 * 31, false)] {
+            let at = (now + SignedDuration::from_hours(hours)).as_second();
+            let at = Duration::from_secs(u64::try_from(at).unwrap());
+            let judged = certificate.verify_for_usage(
+                &[webpki::ring::ECDSA_P256_SHA256],
+                &roots,
+                &[],
+                rustls::pki_types::UnixTime::since_unix_epoch(at),
+                webpki::KeyUsage::client_auth(),
+                None,
+                None,
+            );
+            assert_eq!(judged.is_ok(), is_good, "{hours} h: {:?}", judged.err());
+        }
+    }
+
+    #[test]
     fn an_authority_stays_what_it_is_and_its_key_is_nobodys_business() {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::now();
