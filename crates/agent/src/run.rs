@@ -61,9 +61,6 @@ pub enum AgentError {
     /// The system gives no threads, signals or timers.
     #[error("failed to start")]
     Start(#[source] io::Error),
-    /// The node has no name that the fleet could know it by.
-    #[error("the node's own name cannot be used in a fleet")]
-    Name(#[source] farrier_fleet::fleet::identity::NameError),
     /// Its brain has ended and nobody asked it to.
     #[error("the agent's brain has ended: nothing is watched any more")]
     Brain,
@@ -229,7 +226,7 @@ fn uplink(
     let parts = uplink::Parts {
         url,
         keep: Keep::new(&config.server.identity, config.server.ca.as_deref()),
-        node: place.hostname.parse().map_err(AgentError::Name)?,
+        node: place.hostname.parse().ok(),
         state_dir: config.state_dir.clone(),
         durable: published.durable(),
         made_of: uplink::of_published(published.clone(), &config.root),

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use farrier_fleet::fleet::event::{Cordon, Makeup};
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::client::{self, ConnectError, ServerUrl};
+use farrier_wire::proof::KeyError;
 use tokio::sync::{Notify, watch};
 use tonic::{Code, Status};
 
@@ -73,8 +74,8 @@ pub struct Parts {
     pub url: ServerUrl,
     /// The node's key and certificate.
     pub keep: Keep,
-    /// The node's name where there is no certificate.
-    pub node: NodeId,
+    /// The node's name, for a server that asks for no certificate.
+    pub node: Option<NodeId>,
     /// Where the journal is.
     pub state_dir: PathBuf,
     /// The last record on disk.
@@ -142,8 +143,12 @@ pub(crate) enum TalkError {
     Connect(#[from] ConnectError),
     #[error("the server says: {}", .0.message())]
     Status(Box<Status>),
+    #[error(transparent)]
+    Key(#[from] KeyError),
     #[error("the server has ended the stream")]
     Ended,
+    #[error("the node has no name that a fleet could know it by")]
+    Nameless,
     #[error("the server does not answer")]
     Slow,
     #[error("the server speaks another language")]
@@ -196,13 +201,13 @@ fn refuses_what_is_said(err: &TalkError) -> bool {
 async fn once(talk: &mut Talk) -> TalkError {
     talk.was_welcome = false;
     // The certificate may be another one by now.
-    let (name, tls) = if talk.parts.url.is_plain() {
-        (talk.parts.node.clone(), no_tls())
-    } else {
-        match talk.parts.keep.open() {
+    let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
+        (Some(name), true) => (name.clone(), no_tls()),
+        (None, true) => return TalkError::Nameless,
+        (_, false) => match talk.parts.keep.open() {
             Ok(opened) => (opened.identity.node.clone(), opened.tls),
             Err(err) => return err.into(),
-        }
+        },
     };
     let agents = match client::connect(&talk.parts.url, tls).await {
         Ok(agents) => agents,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Makeup;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
@@ -21,6 +21,7 @@ use tonic::{Request, Streaming};
 use super::follow::{Follower, Read};
 use super::number::JournalName;
 use super::{Parts, TalkError};
+use crate::brain::Chain;
 
 /// Messages that may wait for the connection. Where they are not taken it is a dead one.
 const OUT_MAX: usize = 64;
@@ -32,7 +33,7 @@ const FLIGHT_BYTES_MAX: u64 = 1 << 20;
 const WELCOME_WAIT: Duration = Duration::from_secs(15);
 /// Before the brain has shown something there is nothing to say.
 const MADE_OF_EVERY: Duration = Duration::from_millis(100);
-/// A certificate is looked at this often.
+/// A certificate is looked at, and renewed, at most this often.
 const RENEW_EVERY: Duration = Duration::from_secs(600);
 
 /// What is kept between streams.
@@ -43,6 +44,7 @@ pub(super) struct Talk {
     acked: watch::Sender<Option<u64>>,
     follower: Follower,
     name: JournalName,
+    renewal_tried: Option<Instant>,
     /// What was said was refused: the next stream begins with all open findings.
     must_resync: bool,
 }
@@ -67,7 +69,15 @@ impl Talk {
     pub(super) fn new(parts: Parts, acked: watch::Sender<Option<u64>>) -> Self {
         let follower = Follower::new(&parts.state_dir);
         let name = JournalName::new(&parts.state_dir);
-        Self { parts, was_welcome: false, acked, follower, name, must_resync: false }
+        Self {
+            parts,
+            was_welcome: false,
+            acked,
+            follower,
+            name,
+            renewal_tried: None,
+            must_resync: false,
+        }
     }
 
     /// The server refuses what it was told.
@@ -303,17 +313,33 @@ impl Talk {
         Ok(())
     }
 
-    /// Gets the next certificate when two thirds of this one's life are over.
-    async fn renew(&self, agents: &mut Agents) -> Result<(), TalkError> {
-        if self.parts.url.is_plain() || !self.parts.keep.is_due(Timestamp::now()) {
+    /// Gets the next certificate when two thirds of this one's life are over. While that fails this one does.
+    async fn renew(&mut self, agents: &mut Agents) -> Result<(), TalkError> {
+        let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < RENEW_EVERY);
+        let has_none = self.parts.url.is_plain();
+        if has_none || is_early || !self.parts.keep.is_due(Timestamp::now()) {
             return Ok(());
         }
-        let Ok(key) = NodeKey::generate() else { return Ok(()) };
-        let Ok(public) = key.prove(Purpose::Renew) else { return Ok(()) };
-        let signed = agents.renew(proto::RenewRequest { key: Some(public) }).await?.into_inner();
-        self.parts.keep.store(&key, &signed)?;
-        tracing::info!("the certificate was renewed");
-        Err(TalkError::Renewed)
+        // A clock that is weeks ahead would have a new one with every stream.
+        self.renewal_tried = Some(Instant::now());
+        match self.next_certificate(agents).await {
+            Ok(()) => {
+                tracing::info!("the certificate was renewed");
+                Err(TalkError::Renewed)
+            }
+            Err(err) => {
+                tracing::warn!(why = %Chain(&err), "the certificate is not renewed");
+                Ok(())
+            }
+        }
+    }
+
+    async fn next_certificate(&self, agents: &mut Agents) -> Result<(), TalkError> {
+        let key = NodeKey::generate()?;
+        let request = proto::RenewRequest { key: Some(key.prove(Purpose::Renew)?) };
+        let signed = tokio::time::timeout(WELCOME_WAIT, agents.renew(request)).await;
+        let signed = signed.map_err(|_| TalkError::Slow)??.into_inner();
+        Ok(self.parts.keep.store(&key, &signed)?)
     }
 }
 

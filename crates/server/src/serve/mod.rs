@@ -29,6 +29,8 @@ const CONNECTIONS_MAX: usize = 20_000;
 const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take, and a client to send its first request's head.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// How long somebody without a certificate may stay: places are few.
+const ENROL_WAIT: Duration = Duration::from_secs(30);
 /// Streams of one connection: a node needs one, and one to renew its certificate.
 const STREAMS_MAX: u32 = 64;
 /// On loopback without TLS a simulation has many nodes on one connection.
@@ -118,7 +120,14 @@ async fn connection(
     let shaken = tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await;
     drop(turn);
     match shaken {
-        Ok(Ok((stream, peer))) => serve(stream, peer, agents, STREAMS_MAX, stop).await,
+        Ok(Ok((stream, Peer::Node(identity)))) => {
+            serve(stream, Peer::Node(identity), agents, STREAMS_MAX, stop).await;
+        }
+        // Whoever enrols is done soon; nobody else has anything to say.
+        Ok(Ok((stream, peer))) => {
+            let served = serve(stream, peer, agents, STREAMS_MAX, stop);
+            let _ = tokio::time::timeout(ENROL_WAIT, served).await;
+        }
         Ok(Err(err)) => tracing::info!(%from, %err, "a handshake has failed"),
         Err(_) => tracing::info!(%from, "a handshake took too long"),
     }

@@ -271,7 +271,7 @@ impl Member {
         let parts = uplink::Parts {
             url: site.url().parse().unwrap(),
             keep: Keep::new(&self.identity(), None),
-            node: node(&self.name),
+            node: Some(node(&self.name)),
             state_dir: self.state(),
             durable: self.durable.subscribe(),
             made_of: Box::new(move || {

@@ -125,7 +125,6 @@ fn explained(err: AgentError) -> anyhow::Error {
         }
         AgentError::Socket(_) => "--socket names another path".to_owned(),
         AgentError::Listen { .. } => "--listen names another address, or `off`".to_owned(),
-        AgentError::Name(_) => "the server knows a node by its name; rename the host".to_owned(),
         AgentError::Start(_) | AgentError::Brain => return err.into(),
     };
     Hinted::error(Chain(&err).to_string(), hint)
