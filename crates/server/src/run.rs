@@ -170,26 +170,20 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     tasks.spawn(serve::run(listener, tls.clone(), service, stopped.clone()));
     tasks.spawn(brain.clone().tick());
     tasks.spawn(watch_revocations(store, Arc::clone(&roster)));
-    tasks.extend_renewal(tls);
+    if let Some(tls) = tls {
+        tasks.spawn(renew(tls));
+    }
     tracing::info!(%address, %fingerprint, "agents are served");
     Ok(Running { address, fingerprint, brain, roster, ended, stop, tasks, _lock: lock })
 }
 
-trait Renewal {
-    fn extend_renewal(&mut self, tls: Option<Arc<Tls>>);
-}
-
-impl Renewal for JoinSet<()> {
-    fn extend_renewal(&mut self, tls: Option<Arc<Tls>>) {
-        let Some(tls) = tls else { return };
-        self.spawn(async move {
-            loop {
-                tokio::time::sleep(RENEW_EVERY).await;
-                if let Err(err) = tls.renew() {
-                    tracing::error!(%err, "the server's certificate is not renewed");
-                }
-            }
-        });
+/// Makes the server's own certificate anew from time to time.
+async fn renew(tls: Arc<Tls>) {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        if let Err(err) = tls.renew() {
+            tracing::error!(%err, "the server's certificate is not renewed");
+        }
     }
 }
 

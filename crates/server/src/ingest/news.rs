@@ -17,6 +17,11 @@ pub(crate) enum Verdict {
 
 /// Judges an input. What people and the server itself say is always news.
 pub(crate) fn judge(state: &FleetState, event: &Event) -> Verdict {
+    if let Event::Enrolled { node, .. } = event {
+        // Who is there does not begin anew by asking twice at once.
+        let is_there = state.nodes.contains_key(node);
+        return if is_there { Verdict::Known } else { Verdict::News };
+    }
     let (Event::Placed { node: id, .. }
     | Event::Retired { node: id, .. }
     | Event::Seen { node: id, .. }
@@ -58,4 +63,92 @@ pub(crate) fn judge(state: &FleetState, event: &Event) -> Verdict {
 fn is_older(node: &Node, record: &Record) -> bool {
     let last = node.record.as_ref().filter(|it| it.journal == record.journal);
     last.is_some_and(|last| record.number < last.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::event::{Cordon, Makeup};
+    use farrier_fleet::fleet::identity::Actor;
+    use farrier_fleet::fleet::{Entry, Place};
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn node() -> NodeId {
+        "a".parse().unwrap()
+    }
+
+    fn record(journal: &str, number: u64) -> Record {
+        Record { journal: journal.to_owned(), number }
+    }
+
+    fn found(journal: &str, number: u64) -> Event {
+        Event::Found { node: node(), record: record(journal, number), changes: Vec::new() }
+    }
+
+    fn resynced(journal: &str, number: u64) -> Event {
+        Event::Resynced { node: node(), record: record(journal, number), open: Vec::new() }
+    }
+
+    /// A fleet in which these have happened.
+    fn after(events: Vec<Event>) -> FleetState {
+        let mut state = FleetState::default();
+        for (seq, event) in (1..).zip(events) {
+            let at = Timestamp::UNIX_EPOCH;
+            state.apply(&Entry { seq, batch: seq, at, by: Actor::Server, event });
+        }
+        state
+    }
+
+    fn enrolled() -> Event {
+        Event::Enrolled { node: node(), place: Place::in_pool("train".parse().unwrap()) }
+    }
+
+    #[test]
+    fn a_stranger_has_no_news_but_that_it_joins() {
+        let empty = FleetState::default();
+        assert_eq!(judge(&empty, &found("j", 1)), Verdict::Stranger(node()));
+        assert_eq!(judge(&empty, &enrolled()), Verdict::News);
+        assert_eq!(judge(&after(vec![enrolled()]), &enrolled()), Verdict::Known);
+        assert_eq!(judge(&empty, &Event::TimePassed), Verdict::News);
+    }
+
+    #[test]
+    fn what_was_said_is_no_news() {
+        let seen = || Event::Seen { node: node(), makeup: Makeup::default() };
+        let heard = || Event::Heard { node: node() };
+        let silent = || Event::Silent { node: node(), since: Timestamp::UNIX_EPOCH };
+        let cordon = || Event::CordonSeen { node: node(), cordon: Cordon::Ours };
+        let before = after(vec![enrolled()]);
+        let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3)]);
+        for event in [seen(), silent(), cordon(), found("j", 3)] {
+            assert_eq!(judge(&before, &event), Verdict::News, "{event:?}");
+            assert_eq!(judge(&state, &event), Verdict::Known, "{event:?}");
+        }
+        assert_eq!(judge(&before, &heard()), Verdict::Known);
+        assert_eq!(judge(&state, &heard()), Verdict::News);
+    }
+
+    #[test]
+    fn records_count_up_in_each_journal() {
+        let state = after(vec![enrolled(), found("j", 3)]);
+        for (event, verdict) in [
+            (found("j", 2), Verdict::Known),
+            (found("j", 4), Verdict::News),
+            (found("k", 1), Verdict::News),
+            (resynced("j", 2), Verdict::Known),
+            (resynced("j", 3), Verdict::Known),
+            (resynced("j", 4), Verdict::News),
+            (resynced("k", 0), Verdict::News),
+        ] {
+            assert_eq!(judge(&state, &event), verdict, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_order_that_waits_is_answered() {
+        let state = after(vec![enrolled()]);
+        let answer = Event::Answered { node: node(), generation: 1, answer: Answer::Accepted };
+        assert_eq!(judge(&state, &answer), Verdict::Known);
+    }
 }

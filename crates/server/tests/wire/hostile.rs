@@ -20,11 +20,10 @@ struct Raw {
 
 impl Raw {
     async fn open(site: &Site, name: &str) -> Result<Self, Status> {
-        let tls = farrier_agent::uplink::no_tls();
-        let mut agents = client::connect(&site.url().parse().unwrap(), tls)
-            .await
-            .unwrap()
-            .max_encoding_message_size(usize::MAX);
+        Self::over(connection(site).await, name).await
+    }
+
+    async fn over(mut agents: client::Agents, name: &str) -> Result<Self, Status> {
         let (out, outbound) = mpsc::channel(64);
         let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", name.parse().unwrap());
@@ -82,6 +81,12 @@ impl Raw {
     async fn refused(&mut self) -> Code {
         self.hear().await.unwrap_err().code()
     }
+}
+
+async fn connection(site: &Site) -> client::Agents {
+    let tls = farrier_agent::uplink::no_tls();
+    let agents = client::connect(&site.url().parse().unwrap(), tls).await.unwrap();
+    agents.max_encoding_message_size(usize::MAX)
 }
 
 fn hello() -> proto::Hello {
@@ -184,6 +189,29 @@ async fn the_later_stream_of_a_node_is_the_one_that_counts() {
     assert_eq!(first.refused().await, Code::Aborted);
     second.resync(1).await;
     assert_eq!(second.acked().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
+    let site = Site::plain().await;
+    let agents = connection(&site).await;
+    let mut joining = tokio::task::JoinSet::new();
+    for at in 0..2000 {
+        let agents = agents.clone();
+        joining.spawn(async move {
+            let mut raw = Raw::over(agents, &format!("n{at}")).await.unwrap();
+            raw.say(up::What::Hello(hello())).await;
+            assert!(matches!(raw.hear().await.unwrap(), down::What::Welcome(_)));
+            raw.resync(0).await;
+            assert_eq!(raw.acked().await, 0);
+            raw.changes(1, 0, &[1]).await;
+            assert_eq!(raw.acked().await, 1);
+            raw
+        });
+    }
+    let all = joining.join_all().await;
+    assert_eq!(site.count(|event| matches!(event, Event::Found { .. })), 2000);
+    drop(all);
 }
 
 #[tokio::test(flavor = "multi_thread")]
