@@ -7,7 +7,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -75,6 +75,15 @@ impl Keep {
 
     fn ca_path(&self) -> PathBuf {
         self.ca.clone().unwrap_or_else(|| self.dir.join("ca.pem"))
+    }
+
+    fn make_dir(&self) -> io::Result<()> {
+        if self.dir.is_dir() {
+            return Ok(());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        give_to_owner_of(self.dir.parent(), &self.dir);
+        Ok(())
     }
 
     fn read(&self) -> Result<String, IdentityError> {
@@ -145,11 +154,7 @@ impl Keep {
             let path = path.to_owned();
             move |err| IdentityError::File { path, err }
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)
-            .map_err(failed(&self.dir))?;
+        self.make_dir().map_err(failed(&self.dir))?;
         let ca = self.ca_path();
         if !ca.exists() {
             write(&ca, 0o644, &pem::write(pem::CERTIFICATE, &signed.authority))
@@ -175,7 +180,7 @@ impl Keep {
         if let Some(key) = kept.and_then(|der| NodeKey::from_pkcs8(&der).ok()) {
             return Ok(key);
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)?;
+        self.make_dir().map_err(failed)?;
         let key = NodeKey::generate().map_err(|err| failed(io::Error::other(err)))?;
         write(&path, 0o600, &pem::write(pem::PRIVATE_KEY, key.pkcs8())).map_err(failed)?;
         Ok(key)
@@ -205,6 +210,44 @@ fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
+    give_to_owner_of(path.parent(), &part);
     fs::rename(&part, path)?;
     path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
+}
+
+/// Root enrols, and the agent may run as a user of its own: what stands in that user's folder is that user's. Whoever is
+/// not root has made it as themselves, and may not give it away.
+fn give_to_owner_of(folder: Option<&Path>, path: &Path) {
+    if let Some(Ok(meta)) = folder.map(fs::metadata) {
+        let _ = std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_root_keeps_is_for_the_agents_user_and_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        fs::create_dir(&state).unwrap();
+        let given = std::os::unix::fs::chown(&state, Some(4321), Some(4321)).is_ok();
+        let keep = Keep::new(&state.join("identity"), None);
+        assert!(matches!(keep.check(), Err(IdentityError::NotEnrolled(_))));
+        let key = keep.key_to_enrol().unwrap();
+        assert_eq!(keep.key_to_enrol().unwrap().pkcs8(), key.pkcs8(), "asked again with the same");
+        keep.store(&key, &Certificate::default()).unwrap();
+        keep.forget_key_to_enrol();
+        assert!(matches!(keep.check(), Err(IdentityError::Foreign { .. })));
+        let owner = fs::metadata(&state).unwrap().uid();
+        for (name, mode) in [("", 0o700), ("node.pem", 0o600), ("ca.pem", 0o644)] {
+            let meta = fs::metadata(state.join("identity").join(name)).unwrap();
+            assert_eq!(meta.permissions().mode() & 0o777, mode, "{name}");
+            assert_eq!(meta.uid(), owner, "{name}");
+        }
+        assert!(!given || owner == 4321);
+    }
 }

@@ -103,7 +103,7 @@ impl Uplink {
     pub fn spawn(parts: Parts) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(2)
+            .max_blocking_threads(4)
             .thread_keep_alive(Duration::from_secs(1))
             .build()?;
         let stop = Arc::new(Notify::new());
