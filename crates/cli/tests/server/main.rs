@@ -147,18 +147,14 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let start = Instant::now();
     world.inject(&["xid", "79", "--gpu", "0"]);
     until("the finding is in the server's log", || has(&world, |it| found(it, "Xid 79")));
-    let took = start.elapsed();
     until("the node is quarantined", || {
         has(&world, |it| matches!(it, Event::Moved { to: Standing::Quarantined, .. }))
     });
+    let took = start.elapsed();
     let all = entries(&world);
     let at = all.iter().find(|entry| found(&entry.event, "Xid 79")).unwrap();
-    let Event::Found { changes, .. } = &at.event else { panic!("{at:?}") };
-    let logged = at.at.duration_since(changes[0].finding().first_seen);
-    eprintln!(
-        "seen in the log {took:?} after the injection began, written {logged:?} after it was found"
-    );
-    assert!(logged < jiff::SignedDuration::from_secs(1), "{logged:?}");
+    eprintln!("seen in the log {took:?} after the injection began");
+    assert!(took < Duration::from_secs(1), "{took:?}");
     let moved = |it: &&Entry| matches!(it.event, Event::Moved { to: Standing::Quarantined, .. });
     assert_eq!(all.iter().find(moved).unwrap().batch, at.batch, "decided with what was found");
     // Killed and started anew, it goes on; nothing is there twice.
