@@ -5,6 +5,7 @@
 //! thread kernel   /dev/kmsg ──────────────────────────────┤ bounded channel
 //! thread host     /proc, /sys ────────────────────────────┼─> brain ─ Engine ─> Journal (fsync) ─> Published ─┐
 //! thread check    files of the whole node, judged ────────┘                                        sink file  │
+//! thread uplink   journal ─> server, orders <─ server ────────────────────────────────────────────────────────┤
 //! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <───────────────────────────────────────┘
 //! ```
 //!
@@ -23,3 +24,4 @@ pub mod run;
 mod sight;
 pub mod state;
 pub mod status;
+pub mod uplink;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
+use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::{Moment, Rules};
 use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
@@ -25,6 +26,7 @@ use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::state::{Published, State};
 use crate::status::Status;
+use crate::uplink::{self, Keep, NoOrders, Uplink};
 
 /// Messages that may wait for the brain. A record of the kernel log has some hundred bytes, at most eight thousand.
 const INBOX: usize = 1024;
@@ -178,6 +180,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         config: config.clone(),
         facts: options.facts,
     };
+    let uplink = uplink(&config, &published, &parts.place)?;
     let (alive, brain_ended) = tokio::sync::oneshot::channel::<()>();
     let brain = std::thread::Builder::new()
         .name("brain".to_owned())
@@ -204,8 +207,34 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     notify::say("STOPPING=1");
     surroundings.stop.now();
     end(&surroundings.inbox, &brain);
+    if let Some(uplink) = uplink {
+        uplink.stop();
+    }
     jobs::remove(&config.socket.path);
     ended
+}
+
+/// Tells the server, where there is one.
+fn uplink(
+    config: &Config,
+    published: &Published,
+    place: &Place,
+) -> Result<Option<Uplink>, AgentError> {
+    let Some(url) = config.server.parsed_url() else { return Ok(None) };
+    // Nobody changes it before there is somebody who looks at the scheduler.
+    let (_, cordon) = tokio::sync::watch::channel(Cordon::Unknown);
+    let parts = uplink::Parts {
+        url,
+        keep: Keep::new(&config.server.identity, config.server.ca.as_deref()),
+        node: place.hostname.parse().ok(),
+        state_dir: config.state_dir.clone(),
+        durable: published.durable(),
+        made_of: uplink::of_published(published.clone(), &config.root),
+        cordon,
+        desk: Arc::new(NoOrders),
+        bell: Arc::default(),
+    };
+    Uplink::spawn(parts).map(Some).map_err(AgentError::Start)
 }
 
 /// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing

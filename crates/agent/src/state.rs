@@ -9,6 +9,7 @@ use farrier_fleet::health::{
     Coverage, Finding, GpuIdentity, GpuUuid, KernelEvent, Latest, Moment, Signal, Subject,
 };
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use crate::brain::{Blindness, CollectorState, Held, Unseen};
 
@@ -149,6 +150,8 @@ impl State {
 #[derive(Debug, Clone, Default)]
 pub struct Published {
     current: Arc<RwLock<Option<Arc<State>>>>,
+    /// The last record on disk, for whoever follows the journal.
+    durable: Arc<watch::Sender<u64>>,
 }
 
 impl Published {
@@ -157,7 +160,14 @@ impl Published {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The last record on disk, and word whenever there is another.
+    pub fn durable(&self) -> watch::Receiver<u64> {
+        self.durable.subscribe()
+    }
+
     pub(crate) fn set(&self, state: State) {
+        let seq = state.journal.seq;
+        self.durable.send_if_modified(|last| std::mem::replace(last, seq) != seq);
         let state = Some(Arc::new(state));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = state;
     }

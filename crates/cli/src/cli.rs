@@ -29,6 +29,9 @@ pub(crate) enum Command {
     Facts(commands::facts::FactsCommand),
     /// Settings in scripts and environments that do nothing or harm, and what to use instead
     Lint(commands::lint::Args),
+    /// The fleet's server: what nodes report, what is decided, who may speak
+    #[command(subcommand)]
+    Server(commands::server::ServerCommand),
     /// Simulated nodes: real NVML clients run against them unchanged
     #[command(subcommand)]
     Simulate(commands::simulate::SimulateCommand),

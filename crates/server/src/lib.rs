@@ -1,11 +1,20 @@
 //! The fleet's server.
 //!
 //! ```text
-//! inputs (agents, people, schedulers, time) ─> core::Core::commit ─┬─ FleetState::apply, decide   (farrier-fleet, pure)
-//!                                                                  └─ log::Log::append ─> on disk ─> whoever listens
+//! agents ─ TLS ─> serve ─> agents (gRPC) ─> ingest::session ─ only news ─> brain ─> core::Core::commit ─┬─ apply, decide (farrier-fleet, pure)
+//!                            │ enrolment        ^ order, acknowledgement     │  bounded channel,          └─ log::Log::append ─> on disk
+//!                         access (tokens,       └──────── ingest::Roster <───┘  group commit
+//!                         certificates)
 //! ```
 //!
-//! One thread owns the [`core::Core`]. What it answers for is on disk before anybody hears of it.
+//! Entry point: [`run::run`]. One thread owns the [`core::Core`]. What it answers for is on disk before anybody hears of it.
+//! Everything else runs on tokio, and a node's stream is served where it is accepted, beside all others.
 
+pub mod access;
+mod agents;
+pub mod brain;
 pub mod core;
+mod ingest;
 pub mod log;
+pub mod run;
+mod serve;

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use farrier_fleet::health::{RuleOverride, Rules, Severity};
+use farrier_wire::client::ServerUrl;
 use toml::de::DeTable;
 
 use super::section::{Judged, Problem, Section, near};
@@ -199,6 +200,13 @@ fn tables(top: &mut Section<'_, '_>, config: &mut Config) {
     top.section("metrics", |it| {
         it.flag("dcgm", &mut config.metrics.dcgm);
         it.text("hostname", &mut config.metrics.hostname);
+    });
+    top.section("server", |it| {
+        let url = |text: &str| text.parse::<ServerUrl>().ok().map(|_| Some(text.to_owned()));
+        let expected = "`https://HOST:PORT` in quotes (`http://` on loopback only)";
+        it.parsed("url", expected, &mut config.server.url, url);
+        it.path("identity", &mut config.server.identity);
+        it.maybe_path("ca", &mut config.server.ca);
     });
 }
 

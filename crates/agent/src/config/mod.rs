@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farrier_fleet::health::RuleOverride;
+use farrier_wire::client::ServerUrl;
 use serde::Serialize;
 
 pub use file::{ConfigError, read, read_as_far_as_it_goes};
@@ -35,6 +36,9 @@ pub const DEFAULT_SOCKET: &str = "/run/farrier/agent.sock";
 
 /// Where the journal is unless the configuration says otherwise.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/farrier";
+
+/// Where the node's key and certificate are unless the configuration says otherwise.
+pub const DEFAULT_IDENTITY: &str = "/var/lib/farrier/identity";
 
 /// Everything that can be set. The defaults are those of a node that nobody has configured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,6 +66,8 @@ pub struct Config {
     pub sink: Sink,
     /// What `/metrics` shows.
     pub metrics: Metrics,
+    /// The fleet's server.
+    pub server: Server,
     /// Changes to the rules, by their code.
     pub rules: BTreeMap<String, RuleOverride>,
 }
@@ -172,6 +178,26 @@ pub struct Metrics {
     pub hostname: Option<String>,
 }
 
+/// The fleet's server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Server {
+    /// Where it is; none: the agent works alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The node's key and certificate.
+    pub identity: PathBuf,
+    /// The authority's certificate; none: the one that was kept when the node enrolled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+}
+
+impl Server {
+    /// Where it is, as it was checked when the file was read.
+    pub fn parsed_url(&self) -> Option<ServerUrl> {
+        self.url.as_deref()?.parse().ok()
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -187,6 +213,7 @@ impl Default for Config {
             retention: Retention { days: 90, bytes: 64 << 20 },
             sink: Sink::default(),
             metrics: Metrics { dcgm: true, hostname: None },
+            server: Server { url: None, identity: DEFAULT_IDENTITY.into(), ca: None },
             rules: BTreeMap::new(),
         }
     }
@@ -214,6 +241,7 @@ impl Config {
         note(self.probe != new.probe, "probe");
         note(self.tiers != new.tiers, "tiers");
         note(self.expect != new.expect, "expect");
+        note(self.server != new.server, "server");
         keys
     }
 
@@ -229,6 +257,7 @@ impl Config {
             probe: self.probe,
             tiers: self.tiers,
             expect: self.expect.clone(),
+            server: self.server.clone(),
             ..new.clone()
         }
     }

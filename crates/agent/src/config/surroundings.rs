@@ -15,6 +15,7 @@ use farrier_hardware::access::may_write;
 
 use super::section::near;
 use super::{Config, Lines, Listen, Problem};
+use crate::uplink::Keep;
 
 /// A path of a Unix socket has room for so many bytes and a nought (`sun_path`, unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -29,7 +30,7 @@ pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
     let socket = &config.socket;
     let shown = |path: &Path| format!("\"{}\"", path.display());
-    let looks: [(&str, String, Option<String>); 7] = [
+    let looks: [(&str, String, Option<String>); 8] = [
         ("state_dir", shown(&config.state_dir), folder(&config.state_dir)),
         ("listen", listen_text(config.listen), listen(config)),
         ("root", shown(&config.root), root(&config.root)),
@@ -41,6 +42,7 @@ pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<
             config.sink.file.as_deref().map(shown).unwrap_or_default(),
             config.sink.file.as_deref().and_then(|path| sink(path, &config.state_dir)),
         ),
+        ("server.identity", shown(&config.server.identity), identity(config)),
     ];
     let wrong = looks.into_iter().filter_map(|(key, value, wrong)| {
         let flag = flags.get(key).copied();
@@ -48,6 +50,17 @@ pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<
         Some(Problem { line, key: flag.unwrap_or(key).to_owned(), value, expected: wrong? })
     });
     wrong.collect()
+}
+
+/// What the node proves itself with, where there is somebody to prove it to.
+fn identity(config: &Config) -> Option<String> {
+    let url = config.server.parsed_url().filter(|url| !url.is_plain())?;
+    let keep = Keep::new(&config.server.identity, config.server.ca.as_deref());
+    let err = keep.check().err()?;
+    Some(format!(
+        "{}; expected what `farrier agent enrol --server {url}` leaves there",
+        crate::brain::Chain(&err)
+    ))
 }
 
 fn quoted(text: Option<&str>) -> String {

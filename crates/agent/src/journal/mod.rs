@@ -14,7 +14,7 @@ mod folder;
 mod lock;
 mod reading;
 mod record;
-mod segment;
+pub(crate) mod segment;
 mod sink;
 mod waiting;
 

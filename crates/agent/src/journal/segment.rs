@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::record::{Record, VERSION};
 
 /// No record comes near: a decision changes hundreds of findings of a few kilobytes at the very most.
-pub(super) const LINE_BYTES_MAX: usize = 16 << 20;
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Segment {
 
 /// What reading a segment came to.
 #[derive(Debug, Default)]
-pub(super) struct ReadSegment {
+pub(crate) struct ReadSegment {
     /// Bytes up to the end of the last whole line.
     pub(super) whole_bytes: u64,
     /// Bytes after it: a line that was being written when the process ended.
@@ -47,12 +47,12 @@ pub(super) struct ReadSegment {
     pub(super) snapshot_bytes: Option<u64>,
 }
 
-pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+pub(crate) fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("findings-{number:06}.jsonl"))
 }
 
 /// The numbers of the segments, in order.
-pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
@@ -66,7 +66,7 @@ pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
 }
 
 /// Reads a segment record by record.
-pub(super) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<ReadSegment> {
+pub(crate) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<ReadSegment> {
     #[derive(serde::Deserialize)]
     struct OnlyVersion {
         v: u32,
@@ -105,7 +105,7 @@ pub(super) fn read(path: &Path, mut take: impl FnMut(Record)) -> io::Result<Read
 }
 
 /// Reads a line, keeping no more of it than a record can have; gives its whole length.
-fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
+pub(crate) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     let mut length = 0_u64;
     loop {
         let bytes = reader.fill_buf()?;

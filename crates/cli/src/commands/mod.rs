@@ -7,6 +7,7 @@ pub(crate) mod decode;
 pub(crate) mod facts;
 pub(crate) mod lint;
 pub(crate) mod probe;
+pub(crate) mod server;
 pub(crate) mod simulate;
 pub(crate) mod status;
 
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
+        Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),
         Command::Status(args) => status::run(&args, printer),
     }

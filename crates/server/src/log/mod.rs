@@ -133,6 +133,9 @@ pub enum LogError {
         #[source]
         err: rusqlite::Error,
     },
+    /// A test ends the server between the log and whoever waits for it.
+    #[error("the server ends here because a test asked for it")]
+    Rehearsed,
     /// A state could not be written as bytes.
     #[error("failed to write the state as bytes")]
     State(#[source] serde_json::Error),

@@ -1,5 +1,7 @@
 //! `farrier agent`: the node daemon.
 
+mod enrol;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -18,7 +20,10 @@ use crate::sets;
 ///
 /// Runs in the foreground until SIGTERM; SIGHUP reads the configuration again. Logs go to stderr.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<AgentCommand>,
     /// The configuration [default: /etc/farrier/agent.toml, where there is one]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -42,12 +47,22 @@ pub(crate) struct Args {
     socket: Option<PathBuf>,
 }
 
+/// What else there is to do with an agent.
+#[derive(Debug, clap::Subcommand)]
+enum AgentCommand {
+    /// Make this node one of a fleet: it gets a certificate for a token
+    Enrol(enrol::Args),
+}
+
 /// A path that means the same wherever the agent stands later.
 pub(crate) fn absolute(text: &str) -> Result<PathBuf, String> {
     std::path::absolute(text).map_err(|err| err.to_string())
 }
 
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if let Some(AgentCommand::Enrol(args)) = &args.command {
+        return enrol::run(args, printer);
+    }
     let options = Options {
         config: args.config.clone().unwrap_or_else(|| config::DEFAULT_PATH.into()),
         config_named: args.config.is_some(),

@@ -1,0 +1,50 @@
+//! What the node is made of, as the brain last showed it.
+
+use std::path::Path;
+
+use farrier_facts::node::Reading;
+use farrier_fleet::fleet::event::{GpuMakeup, Makeup};
+use farrier_hardware::Root;
+
+use super::MadeOf;
+use crate::state::{Published, State};
+
+/// So long NVML is given to answer for the first time before the server is told that nobody knows the GPUs.
+const PATIENCE_MS: i64 = 30_000;
+
+/// What the brain last showed.
+pub fn of_published(published: Published, root: &Path) -> MadeOf {
+    let release = Root::unrecorded(root).word("/proc/sys/kernel/osrelease");
+    let kernel = match release {
+        Reading::Value(release) if !release.is_empty() => Some(release),
+        _ => None,
+    };
+    Box::new(move || {
+        let state = published.get()?;
+        let gpus = gpus(&state)?;
+        Some(Makeup {
+            boot: state.boot.clone(),
+            agent: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: kernel.clone(),
+            driver: state.values.driver.clone(),
+            cuda: None,
+            gpus,
+            frameworks: Vec::new(),
+        })
+    })
+}
+
+/// The GPUs; inside none: they could not be read; outside none: that is not known yet.
+#[expect(clippy::option_option, reason = "not yet known and not readable are different answers")]
+fn gpus(state: &State) -> Option<Option<Vec<GpuMakeup>>> {
+    let listed = &state.values.gpus;
+    let has_answered =
+        state.collectors.iter().any(|it| it.name.starts_with("nvml") && it.age_s.is_some());
+    if !listed.is_empty() || has_answered {
+        let each =
+            listed.iter().map(|it| GpuMakeup { uuid: it.uuid.clone(), name: it.name.clone() });
+        return Some(Some(each.collect()));
+    }
+    let is_blind = state.blind.iter().any(|it| it.what.contains("nvml"));
+    (is_blind || state.up_ms > PATIENCE_MS).then_some(None)
+}

@@ -1,0 +1,220 @@
+//! To the server: what the journal has, once and in order; and from it: orders.
+//!
+//! ```text
+//! Published ── record on disk ──> Follower (reads the journal's own files) ─ Changes ─> stream ─> server
+//!                                    ^ goes on after the acknowledged record      Order <─┘ └─> Ack
+//! OrderDesk <─ offer ─ Talk <──────────────────────────────────────────────────────┘
+//! ```
+//!
+//! It runs on a thread and a runtime of its own, reads files and never asks the brain: a server that is gone costs the
+//! agent nothing but the tries to reach it. What is on its way is bounded; what waits, waits in the journal.
+
+mod back_off;
+mod enrol;
+mod follow;
+mod identity;
+mod makeup;
+mod number;
+mod talk;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::event::{Cordon, Makeup};
+use farrier_fleet::fleet::{Answer, NodeId, Order};
+use farrier_wire::client::{self, ConnectError, ServerUrl};
+use farrier_wire::proof::KeyError;
+use tokio::sync::{Notify, watch};
+use tonic::{Code, Status};
+
+use crate::brain::Chain;
+use back_off::BackOff;
+pub use enrol::{EnrolError, Enrolment, enrol};
+pub use identity::{IdentityError, Keep, no_tls};
+pub use makeup::of_published;
+use talk::Talk;
+
+/// A stream that lasted so long was a good one: the next try comes soon.
+const GOOD: Duration = Duration::from_secs(30);
+
+/// Who carries orders out. Offered an order that it has, it answers how far that is.
+pub trait OrderDesk: Send + Sync {
+    /// Takes an order, or says why not. May wait for the disk.
+    fn offer(&self, order: Order) -> Answer;
+    /// The newest answer to each order that the server has not acknowledged.
+    fn outstanding(&self) -> Vec<(u64, Answer)>;
+    /// The server has what became of an order on disk.
+    fn acknowledged(&self, generation: u64);
+}
+
+/// A desk of an agent that carries nothing out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoOrders;
+
+impl OrderDesk for NoOrders {
+    fn offer(&self, _: Order) -> Answer {
+        Answer::Refused { why: "this agent carries out no orders".to_owned() }
+    }
+
+    fn outstanding(&self) -> Vec<(u64, Answer)> {
+        Vec::new()
+    }
+
+    fn acknowledged(&self, _: u64) {}
+}
+
+/// What a node is made of; none: that is not known yet.
+pub type MadeOf = Box<dyn Fn() -> Option<Makeup> + Send>;
+
+/// What an uplink is made of.
+pub struct Parts {
+    /// Where the server is.
+    pub url: ServerUrl,
+    /// The node's key and certificate.
+    pub keep: Keep,
+    /// The node's name, for a server that asks for no certificate.
+    pub node: Option<NodeId>,
+    /// Where the journal is.
+    pub state_dir: PathBuf,
+    /// The last record on disk.
+    pub durable: watch::Receiver<u64>,
+    /// What the node is.
+    pub made_of: MadeOf,
+    /// Whether it takes new work.
+    pub cordon: watch::Receiver<Cordon>,
+    /// Who carries orders out.
+    pub desk: Arc<dyn OrderDesk>,
+    /// Rung when there is a new answer.
+    pub bell: Arc<Notify>,
+}
+
+/// An uplink that runs.
+#[derive(Debug)]
+pub struct Uplink {
+    stop: Arc<Notify>,
+    acked: watch::Receiver<Option<u64>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Uplink {
+    /// Starts it on a thread of its own.
+    pub fn spawn(parts: Parts) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(4)
+            .thread_keep_alive(Duration::from_secs(1))
+            .build()?;
+        let stop = Arc::new(Notify::new());
+        let (tell, acked) = watch::channel(None);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("uplink".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = run(parts, tell) => (),
+                    () = stopped.notified() => (),
+                }
+            });
+            // A name that is being looked up, or a desk that waits for a disk, is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { stop, acked, thread })
+    }
+
+    /// The last record that the server has; none: nothing is known of that yet.
+    pub fn acked(&self) -> watch::Receiver<Option<u64>> {
+        self.acked.clone()
+    }
+
+    /// Ends it. What was not acknowledged is sent by the next one.
+    pub fn stop(self) {
+        self.stop.notify_one();
+        let _ = self.thread.join();
+    }
+}
+
+/// Why a talk with the server came to an end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TalkError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the server says: {}", .0.message())]
+    Status(Box<Status>),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("the server has ended the stream")]
+    Ended,
+    #[error("the node has no name that a fleet could know it by")]
+    Nameless,
+    #[error("the server does not answer")]
+    Slow,
+    #[error("the server speaks another language")]
+    Language,
+    #[error("failed to read the journal")]
+    Journal(#[source] io::Error),
+    #[error("the journal is another one than the server knows: it has a new name")]
+    NewJournal,
+    #[error("the certificate was renewed: the next stream has it")]
+    Renewed,
+}
+
+impl From<Status> for TalkError {
+    fn from(status: Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+async fn run(parts: Parts, acked: watch::Sender<Option<u64>>) {
+    let mut back_off = BackOff::default();
+    let mut talk = Talk::new(parts, acked);
+    let mut said = String::new();
+    loop {
+        let start = Instant::now();
+        let err = once(&mut talk).await;
+        let again_now = matches!(err, TalkError::Renewed | TalkError::NewJournal);
+        if again_now || talk.was_welcome && start.elapsed() > GOOD {
+            back_off.reset();
+        }
+        let text = Chain(&err).to_string();
+        if text != said {
+            tracing::warn!(why = %text, "the server is not told");
+            said = text;
+        }
+        if talk.was_welcome {
+            said.clear();
+        }
+        if refuses_what_is_said(&err) {
+            talk.refused();
+        }
+        tokio::time::sleep(back_off.next_wait()).await;
+    }
+}
+
+/// Whether the same again would be refused again.
+fn refuses_what_is_said(err: &TalkError) -> bool {
+    matches!(err, TalkError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
+}
+
+async fn once(talk: &mut Talk) -> TalkError {
+    talk.was_welcome = false;
+    // The certificate may be another one by now.
+    let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
+        (Some(name), true) => (name.clone(), no_tls()),
+        (None, true) => return TalkError::Nameless,
+        (_, false) => match talk.parts.keep.open() {
+            Ok(opened) => (opened.identity.node.clone(), opened.tls),
+            Err(err) => return err.into(),
+        },
+    };
+    let agents = match client::connect(&talk.parts.url, tls).await {
+        Ok(agents) => agents,
+        Err(err) => return err.into(),
+    };
+    match talk.run(agents, name).await {
+        Ok(never) => match never {},
+        Err(err) => err,
+    }
+}

@@ -1,0 +1,396 @@
+//! One talk with the server over one stream, from hello to whatever ends it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::{Answer, NodeId, Order};
+use farrier_wire::client::Agents;
+use farrier_wire::form;
+use farrier_wire::proof::{NodeKey, Purpose};
+use farrier_wire::proto::{self, Down, Up, down, report, up};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Streaming};
+
+use super::follow::{Follower, Read};
+use super::number::JournalName;
+use super::{Parts, TalkError};
+use crate::brain::Chain;
+
+/// Messages that may wait for the connection. Where they are not taken it is a dead one.
+const OUT_MAX: usize = 64;
+/// Records that may be on their way without an acknowledgement.
+const FLIGHT_MAX: usize = 32;
+/// And their bytes: what the agent may cost is little.
+const FLIGHT_BYTES_MAX: u64 = 1 << 20;
+/// How long the server may take to say anything at first.
+const WELCOME_WAIT: Duration = Duration::from_secs(15);
+/// Before the brain has shown something there is nothing to say.
+const MADE_OF_EVERY: Duration = Duration::from_millis(100);
+/// A certificate is looked at, and renewed, at most this often.
+const RENEW_EVERY: Duration = Duration::from_secs(600);
+
+/// What is kept between streams.
+pub(super) struct Talk {
+    pub(super) parts: Parts,
+    /// Whether the last stream came as far as a welcome.
+    pub(super) was_welcome: bool,
+    acked: watch::Sender<Option<u64>>,
+    follower: Follower,
+    name: JournalName,
+    renewal_tried: Option<Instant>,
+    /// What was said was refused: the next stream begins with all open findings.
+    must_resync: bool,
+}
+
+/// What belongs to one stream.
+struct Stream {
+    node: NodeId,
+    out: mpsc::Sender<Up>,
+    makeup: Makeup,
+    /// The last record that was sent.
+    sent: u64,
+    /// Records on their way, with their bytes.
+    flight: VecDeque<(u64, u64)>,
+    /// The newest answer to each order that was sent on this stream.
+    answers: BTreeMap<u64, Answer>,
+    /// How far the server's clock is ahead of this one.
+    ahead: SignedDuration,
+    offers: JoinSet<(u64, Answer)>,
+}
+
+impl Talk {
+    pub(super) fn new(parts: Parts, acked: watch::Sender<Option<u64>>) -> Self {
+        let follower = Follower::new(&parts.state_dir);
+        let name = JournalName::new(&parts.state_dir);
+        Self {
+            parts,
+            was_welcome: false,
+            acked,
+            follower,
+            name,
+            renewal_tried: None,
+            must_resync: false,
+        }
+    }
+
+    /// The server refuses what it was told.
+    pub(super) fn refused(&mut self) {
+        self.must_resync = true;
+    }
+
+    pub(super) async fn run(
+        &mut self,
+        mut agents: Agents,
+        node: NodeId,
+    ) -> Result<Infallible, TalkError> {
+        self.renew(&mut agents).await?;
+        let makeup = self.made_of().await;
+        let journal = self.name.get().map_err(TalkError::Journal)?;
+        let (out, outbound) = mpsc::channel(OUT_MAX);
+        let mut stream = Stream {
+            makeup,
+            out,
+            sent: 0,
+            flight: VecDeque::new(),
+            answers: BTreeMap::new(),
+            ahead: SignedDuration::ZERO,
+            offers: JoinSet::new(),
+            node,
+        };
+        let hello = self.hello(&mut stream.answers, journal, &stream.makeup);
+        stream.say(up::What::Hello(hello))?;
+        let mut request = Request::new(ReceiverStream::new(outbound));
+        if self.parts.url.is_plain() {
+            let name: MetadataValue<_> =
+                stream.node.as_str().parse().map_err(|_| TalkError::Language)?;
+            request.metadata_mut().insert("farrier-node", name);
+        }
+        let opening = async {
+            let mut inbound = agents.session(request).await?.into_inner();
+            match inbound.message().await?.ok_or(TalkError::Ended)?.what {
+                Some(down::What::Welcome(welcome)) => Ok((inbound, welcome)),
+                _ => Err(TalkError::Language),
+            }
+        };
+        let opened = tokio::time::timeout(WELCOME_WAIT, opening).await;
+        let (inbound, welcome) = opened.map_err(|_| TalkError::Slow)??;
+        self.was_welcome = true;
+        tracing::info!(server = %self.parts.url, acked = ?welcome.acked_record, "the server is told");
+        self.begin(&mut stream, &welcome)?;
+        let interval = Duration::from_secs(u64::from(welcome.report_interval_s.clamp(1, 3600)));
+        self.go_on(agents, stream, inbound, interval).await
+    }
+
+    async fn made_of(&self) -> Makeup {
+        loop {
+            if let Some(makeup) = (self.parts.made_of)() {
+                return makeup;
+            }
+            tokio::time::sleep(MADE_OF_EVERY).await;
+        }
+    }
+
+    fn hello(
+        &self,
+        answers: &mut BTreeMap<u64, Answer>,
+        journal: String,
+        makeup: &Makeup,
+    ) -> proto::Hello {
+        answers.extend(self.parts.desk.outstanding());
+        let outstanding =
+            answers.iter().map(|(generation, it)| form::answer_message(*generation, it));
+        proto::Hello {
+            makeup: Some(form::makeup_message(makeup)),
+            journal,
+            last_record: *self.parts.durable.borrow(),
+            outstanding: outstanding.collect(),
+            cordon: Some(form::cordon_message(&self.parts.cordon.borrow())),
+        }
+    }
+
+    /// Goes on after what the server has, or tells it everything anew.
+    fn begin(&mut self, stream: &mut Stream, welcome: &proto::Welcome) -> Result<(), TalkError> {
+        if let Ok(server) = Timestamp::from_millisecond(welcome.server_time_ms) {
+            stream.ahead = server.duration_since(Timestamp::now());
+        }
+        let durable = *self.parts.durable.borrow();
+        if welcome.acked_record.is_some_and(|acked| acked > durable) {
+            self.name.renew().map_err(TalkError::Journal)?;
+            return Err(TalkError::NewJournal);
+        }
+        self.acked.send_replace(welcome.acked_record);
+        if let Some(acked) = welcome.acked_record.filter(|_| !self.must_resync)
+            && self.follower.resume(acked).map_err(TalkError::Journal)?
+        {
+            stream.sent = acked;
+            return self.pump(stream);
+        }
+        self.resync(stream)
+    }
+
+    /// Tells every open finding.
+    fn resync(&mut self, stream: &mut Stream) -> Result<(), TalkError> {
+        let durable = *self.parts.durable.borrow();
+        let (record, open) = self.follower.resync(durable).map_err(TalkError::Journal)?;
+        let json = form::findings_json(open);
+        stream.flight.clear();
+        stream.sent = record;
+        stream.flight.push_back((record, json.len() as u64));
+        let open = proto::Findings { record, json: json.into() };
+        self.must_resync = false;
+        stream.report(report::What::Open(open))
+    }
+
+    /// Sends what is on disk and has room on its way.
+    fn pump(&mut self, stream: &mut Stream) -> Result<(), TalkError> {
+        let durable = *self.parts.durable.borrow_and_update();
+        loop {
+            let flying: u64 = stream.flight.iter().map(|(_, bytes)| bytes).sum();
+            if stream.flight.len() >= FLIGHT_MAX || flying >= FLIGHT_BYTES_MAX {
+                return Ok(());
+            }
+            // One by one: a line is small next to what opening the file costs, and records come one by one.
+            let records = match self.follower.read(durable, 1).map_err(TalkError::Journal)? {
+                Read::Records(records) if records.is_empty() => return Ok(()),
+                Read::Records(records) => records,
+                Read::Gap => return self.resync(stream),
+            };
+            for record in records {
+                let Some(json) = form::changes_json(&record.changes) else {
+                    return self.resync(stream);
+                };
+                let after = std::mem::replace(&mut stream.sent, record.seq);
+                stream.flight.push_back((record.seq, json.len() as u64));
+                let changes = proto::Changes { record: record.seq, after, json: json.into() };
+                stream.report(report::What::Changes(changes))?;
+            }
+        }
+    }
+
+    async fn go_on(
+        &mut self,
+        mut agents: Agents,
+        mut stream: Stream,
+        mut inbound: Streaming<Down>,
+        interval: Duration,
+    ) -> Result<Infallible, TalkError> {
+        let mut beats = tokio::time::interval(interval);
+        let mut renewals = tokio::time::interval(RENEW_EVERY);
+        renewals.reset();
+        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let bell = Arc::clone(&self.parts.bell);
+        let mut durable = self.parts.durable.clone();
+        let mut cordon = self.parts.cordon.clone();
+        cordon.mark_unchanged();
+        loop {
+            tokio::select! {
+                said = inbound.message() => {
+                    let said = said?.ok_or(TalkError::Ended)?;
+                    self.take(&mut stream, said)?;
+                }
+                Ok(()) = durable.changed() => {
+                    durable.mark_unchanged();
+                    self.pump(&mut stream)?;
+                }
+                () = bell.notified() => self.answer(&mut stream)?,
+                Ok(()) = cordon.changed() => {
+                    let cordon = form::cordon_message(&cordon.borrow_and_update());
+                    stream.report(report::What::Cordon(cordon))?;
+                }
+                Some(Ok((generation, answer))) = stream.offers.join_next() => {
+                    stream.answer(generation, &answer)?;
+                }
+                _ = beats.tick() => self.beat(&mut stream)?,
+                _ = renewals.tick() => self.renew(&mut agents).await?,
+            }
+        }
+    }
+
+    fn beat(&mut self, stream: &mut Stream) -> Result<(), TalkError> {
+        self.answer(stream)?;
+        match (self.parts.made_of)().filter(|makeup| *makeup != stream.makeup) {
+            Some(makeup) => {
+                stream.makeup = makeup;
+                let message = form::makeup_message(&stream.makeup);
+                stream.report(report::What::Makeup(message))
+            }
+            None => stream.report(report::What::Heartbeat(proto::Heartbeat {})),
+        }
+    }
+
+    fn take(&mut self, stream: &mut Stream, said: Down) -> Result<(), TalkError> {
+        match said.what {
+            Some(down::What::Ack(proto::Ack { record })) => {
+                while stream.flight.front().is_some_and(|(number, _)| *number <= record) {
+                    stream.flight.pop_front();
+                }
+                self.acked.send_replace(Some(record));
+                self.pump(stream)
+            }
+            Some(down::What::Resync(_)) => self.resync(stream),
+            Some(down::What::Order(order)) => self.offer(stream, order),
+            Some(down::What::AnswerAck(proto::AnswerAck { generation, accepted })) => {
+                // That it was accepted is no news any more when it was done meanwhile.
+                if !accepted {
+                    stream.answers.remove(&generation);
+                    self.parts.desk.acknowledged(generation);
+                }
+                Ok(())
+            }
+            Some(down::What::Welcome(_)) => Err(TalkError::Language),
+            // Of a server that is newer.
+            None => Ok(()),
+        }
+    }
+
+    fn offer(&self, stream: &mut Stream, message: proto::Order) -> Result<(), TalkError> {
+        let order = match form::order(stream.node.clone(), message) {
+            Ok(order) => order,
+            Err(err) => {
+                return stream.answer(err.generation, &Answer::Refused { why: err.to_string() });
+            }
+        };
+        let order = by_own_clock(order, stream.ahead);
+        let desk = Arc::clone(&self.parts.desk);
+        stream.offers.spawn_blocking(move || (order.generation, desk.offer(order)));
+        Ok(())
+    }
+
+    /// Says what became of orders since it was last said.
+    fn answer(&self, stream: &mut Stream) -> Result<(), TalkError> {
+        for (generation, answer) in self.parts.desk.outstanding() {
+            if stream.answers.get(&generation) != Some(&answer) {
+                stream.answer(generation, &answer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets the next certificate when two thirds of this one's life are over. While that fails this one does.
+    async fn renew(&mut self, agents: &mut Agents) -> Result<(), TalkError> {
+        let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < RENEW_EVERY);
+        let has_none = self.parts.url.is_plain();
+        if has_none || is_early || !self.parts.keep.is_due(Timestamp::now()) {
+            return Ok(());
+        }
+        // A clock that is weeks ahead would have a new one with every stream.
+        self.renewal_tried = Some(Instant::now());
+        match self.next_certificate(agents).await {
+            Ok(()) => {
+                tracing::info!("the certificate was renewed");
+                Err(TalkError::Renewed)
+            }
+            Err(err) => {
+                tracing::warn!(why = %Chain(&err), "the certificate is not renewed");
+                Ok(())
+            }
+        }
+    }
+
+    async fn next_certificate(&self, agents: &mut Agents) -> Result<(), TalkError> {
+        let key = NodeKey::generate()?;
+        let request = proto::RenewRequest { key: Some(key.prove(Purpose::Renew)?) };
+        let signed = tokio::time::timeout(WELCOME_WAIT, agents.renew(request)).await;
+        let signed = signed.map_err(|_| TalkError::Slow)??.into_inner();
+        Ok(self.parts.keep.store(&key, &signed)?)
+    }
+}
+
+impl Stream {
+    fn say(&self, what: up::What) -> Result<(), TalkError> {
+        match self.out.try_send(Up { what: Some(what) }) {
+            Err(mpsc::error::TrySendError::Full(_)) => Err(TalkError::Slow),
+            // Why it has ended is about to be read.
+            Err(mpsc::error::TrySendError::Closed(_)) | Ok(()) => Ok(()),
+        }
+    }
+
+    fn report(&self, what: report::What) -> Result<(), TalkError> {
+        self.say(up::What::Report(proto::Report { what: Some(what) }))
+    }
+
+    fn answer(&mut self, generation: u64, answer: &Answer) -> Result<(), TalkError> {
+        self.answers.insert(generation, answer.clone());
+        self.say(up::What::Answer(form::answer_message(generation, answer)))
+    }
+}
+
+/// The lease is by the server's clock; whoever carries the order out has this one.
+fn by_own_clock(order: Order, ahead: SignedDuration) -> Order {
+    let lease_until = order.lease_until.checked_sub(ahead).unwrap_or(order.lease_until);
+    Order { lease_until, ..order }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::OrderKind;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_holds_as_long_as_the_server_meant_whatever_this_clock_says() {
+        let server: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
+        let lease = SignedDuration::from_mins(10);
+        for ahead in
+            [SignedDuration::from_hours(-1), SignedDuration::ZERO, SignedDuration::from_hours(1)]
+        {
+            let order = Order {
+                node: "a".parse().unwrap(),
+                generation: 1,
+                what: OrderKind::Cordon,
+                boot: None,
+                lease_until: server + lease,
+                reason: String::new(),
+            };
+            let own = server - ahead;
+            assert_eq!(by_own_clock(order, ahead).lease_until.duration_since(own), lease);
+        }
+    }
+}

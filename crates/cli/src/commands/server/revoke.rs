@@ -1,0 +1,26 @@
+//! `farrier server revoke`.
+
+use farrier_fleet::fleet::NodeId;
+use jiff::Timestamp;
+
+use super::Folder;
+use crate::commands::Outcome;
+use crate::printer::Printer;
+
+/// Revokes a node's certificates.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The node
+    node: NodeId,
+    #[command(flatten)]
+    folder: Folder,
+}
+
+pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    args.folder.store()?.revoke(&args.node, Timestamp::now())?;
+    printer.line(&format!(
+        "no certificate of {} counts any more; it can enrol anew with a token",
+        args.node
+    ))?;
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,57 @@
+//! `farrier server run`.
+
+use std::net::SocketAddr;
+
+use farrier_agent::brain::Chain;
+use farrier_fleet::fleet::Pool;
+use farrier_server::run::{self, Options, ServerError};
+
+use super::Folder;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::log;
+
+/// Runs the server.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    folder: Folder,
+    /// Where agents find it
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    listen: SocketAddr,
+    /// A name or address under which agents know it, beside this host's; may be given several times
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+    /// Without TLS and certificates, on loopback only: whoever says a name is believed and joins this pool
+    #[arg(long, value_name = "POOL")]
+    plain: Option<Pool>,
+    /// How often agents say that they live
+    #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=600))]
+    report_interval: u32,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    log::start();
+    let options = Options {
+        names: args.names.clone(),
+        plain_pool: args.plain.clone(),
+        report_interval_s: args.report_interval,
+        ..Options::new(args.folder.dir.clone(), args.listen)
+    };
+    run::run(options).map_err(explained)?;
+    Ok(Outcome::Fine)
+}
+
+fn explained(err: ServerError) -> anyhow::Error {
+    let hint = match &err {
+        ServerError::Folder { .. } => "--dir names another folder",
+        ServerError::InUse(_) => "one server a folder; --dir names another",
+        ServerError::Log(_) => {
+            "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
+        }
+        ServerError::Listen { .. } => "--listen names another address",
+        ServerError::Plain(_) => "--listen 127.0.0.1:PORT, or leave --plain out",
+        _ => return err.into(),
+    };
+    Hinted::error(Chain(&err).to_string(), hint)
+}

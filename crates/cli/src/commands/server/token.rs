@@ -1,0 +1,174 @@
+//! `farrier server token`: what nodes join with.
+
+use farrier_fleet::fleet::{NodeId, Pool};
+use farrier_server::access::{Authority, Wanted};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::Folder;
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::printer::Printer;
+
+/// Tokens that nodes join with.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make one, and show it this once
+    Create(CreateArgs),
+    /// All of them, without what only their owner knows
+    List(ListArgs),
+    /// Take one back
+    Revoke(RevokeArgs),
+}
+
+/// Makes a token.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateArgs {
+    /// The pool that nodes join with it
+    #[arg(long)]
+    pool: Pool,
+    /// For how long it holds, such as 90m, 1h or 7d
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
+    expires: SignedDuration,
+    /// How many nodes may use it
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    uses: u32,
+    /// Only for this node, also where it has enrolled before
+    #[arg(long, value_name = "NAME")]
+    node: Option<NodeId>,
+    #[command(flatten)]
+    folder: Folder,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// Lists tokens.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    folder: Folder,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// Takes a token back.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RevokeArgs {
+    /// Its number in the list
+    id: i64,
+    #[command(flatten)]
+    folder: Folder,
+}
+
+/// A time such as `90m`.
+fn span(text: &str) -> Result<SignedDuration, String> {
+    const DAYS_MAX: i64 = 365;
+    let wrong = || format!("expected a time such as 90m, 1h or 7d, up to {DAYS_MAX}d");
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let number: i64 = text.strip_suffix(unit).and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.checked_mul(seconds).ok_or_else(wrong)?;
+    if !(1..=DAYS_MAX * 86_400).contains(&seconds) {
+        return Err(wrong());
+    }
+    Ok(SignedDuration::from_secs(seconds))
+}
+
+pub(super) fn run(command: &TokenCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    match command {
+        TokenCommand::Create(args) => create(args, printer)?,
+        TokenCommand::List(args) => list(args, printer)?,
+        TokenCommand::Revoke(args) => {
+            args.folder.store()?.revoke_token(args.id, Timestamp::now())?;
+            printer.line(&format!("token {} was taken back", args.id))?;
+        }
+    }
+    Ok(Outcome::Fine)
+}
+
+fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    let store = args.folder.store()?;
+    let fingerprint = Authority::open(&args.folder.dir, now)?.fingerprint();
+    let expires = now.checked_add(args.expires)?;
+    let wanted =
+        Wanted { pool: args.pool.clone(), node: args.node.clone(), expires, uses: args.uses };
+    let token = store.create(&wanted, now)?;
+    if args.output == Output::Json {
+        let value = json!({
+            "token": token.reveal(), "pool": args.pool.as_str(), "expires": expires.to_string(),
+            "uses": args.uses, "ca_fingerprint": fingerprint,
+        });
+        return Ok(printer.line(&value.to_string())?);
+    }
+    printer.line(token.reveal())?;
+    printer.line("")?;
+    printer.line(&format!(
+        "It is shown this once, holds until {expires:.0}, and is for {} in pool {}. On the node:",
+        nodes(args),
+        args.pool
+    ))?;
+    let node = args.node.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
+    printer.line(&format!(
+        "farrier agent enrol --server https://HOST:9443 --ca-fingerprint {fingerprint}{node} --token {}",
+        token.reveal()
+    ))?;
+    Ok(())
+}
+
+fn nodes(args: &CreateArgs) -> String {
+    match (&args.node, args.uses) {
+        (Some(node), _) => node.to_string(),
+        (None, 1) => "one node".to_owned(),
+        (None, uses) => format!("{uses} nodes"),
+    }
+}
+
+fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    for token in args.folder.store()?.list()? {
+        let state = match (token.is_revoked, token.expires <= now, token.uses_left) {
+            (true, _, _) => "revoked",
+            (_, true, _) => "expired",
+            (_, _, 0) => "used",
+            _ => "open",
+        };
+        let pool = token.pool.unwrap_or_default();
+        if args.output == Output::Json {
+            let value = json!({
+                "id": token.id, "pool": pool, "node": token.node, "expires": token.expires.to_string(),
+                "uses_left": token.uses_left, "state": state,
+            });
+            printer.line(&value.to_string())?;
+        } else {
+            let node = token.node.map(|node| format!("  node {node}")).unwrap_or_default();
+            let (id, expires, uses) = (token.id, token.expires, token.uses_left);
+            printer.line(&format!(
+                "{id:>4}  {state:<8}  pool {pool}{node}  {uses} left  until {expires:.0}"
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_unit_and_a_bound() {
+        assert_eq!(span("90m"), Ok(SignedDuration::from_mins(90)));
+        assert_eq!(span("7d"), Ok(SignedDuration::from_hours(168)));
+        for wrong in ["", "1", "h", "-1h", "0s", "366d", "9223372036854775807d", "1é"] {
+            assert!(span(wrong).is_err(), "{wrong}");
+        }
+    }
+}

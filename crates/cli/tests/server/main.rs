@@ -1,0 +1,271 @@
+//! `farrier server` with `farrier agent` on a simulated node: the real binaries, over TLS.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "a measured time is shown")]
+
+#[path = "../support/kill.rs"]
+mod kill;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../agent/world.rs"]
+#[allow(dead_code, reason = "the agent's own tests use the rest")]
+mod world;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::{Entry, Event, Standing};
+use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::log::{Log, verify};
+use serde_json::Value;
+
+use support::{farrier, run};
+use world::{PATIENCE, World};
+
+/// A server that does not outlive its test.
+struct Server {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(world: &World, listen: &str, name: &str) -> Self {
+        let log = world.path(name);
+        let dir = world.text("server");
+        let mut command = farrier(&["server", "run", "--dir", &dir, "--listen", listen]);
+        command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+        let server = Self { child: command.spawn().unwrap(), log };
+        until("the server serves", || server.said("fingerprint=").is_some());
+        server
+    }
+
+    /// A field of what it logged.
+    fn said(&self, field: &str) -> Option<String> {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let value = text.split(field).nth(1)?;
+        value.split_whitespace().next().map(str::to_owned)
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn stop(mut self) {
+        kill::kill("-TERM", &self.child.id().to_string());
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it still runs");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert!(status.success(), "{}", fs::read_to_string(&self.log).unwrap());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn open_log(world: &World) -> SqliteLog {
+    SqliteLog::open_to_read(&world.path("server/log")).unwrap()
+}
+
+fn entries(world: &World) -> Vec<Entry> {
+    let log = open_log(world);
+    log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
+}
+
+fn has(world: &World, is: impl Fn(&Event) -> bool) -> bool {
+    entries(world).iter().any(|entry| is(&entry.event))
+}
+
+/// Whether a record with a finding of this code is in the log.
+fn found(event: &Event, detail: &str) -> bool {
+    match event {
+        Event::Found { changes, .. } => {
+            changes.iter().any(|change| change.finding().detail.contains(detail))
+        }
+        _ => false,
+    }
+}
+
+fn enrol(world: &World, server: &Server, node: &str, token: &str) -> support::Ran {
+    let (address, fingerprint) =
+        (server.said("address=").unwrap(), server.said("fingerprint=").unwrap());
+    let (url, identity) = (format!("https://{address}"), world.text("identity"));
+    let words = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
+    run(&[&words[..], &["--ca-fingerprint", &fingerprint, "--identity", &identity]].concat())
+}
+
+fn token(world: &World) -> String {
+    let dir = world.text("server");
+    let made =
+        run(&["server", "token", "create", "--dir", &dir, "--pool", "train", "--output", "json"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    made["token"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
+    let world = World::of(2);
+    let server = Server::start(&world, "127.0.0.1:0", "server-1.log");
+    let refused = enrol(&world, &server, "gpu-1", "fjoin_wrong");
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("hint: `farrier server token create`"), "{}", refused.stderr);
+    let secret = token(&world);
+    let enrolled = enrol(&world, &server, "gpu-1", &secret);
+    assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
+    let address = server.said("address=").unwrap();
+    let section =
+        format!("[server]\nurl = \"https://{address}\"\nidentity = {:?}\n", world.text("identity"));
+    fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
+    let checked = run(&["agent", "--check-config", "--config", &world.text("agent.toml")]);
+    assert_eq!(checked.code, 0, "{}", checked.stderr);
+    let agent = world.agent().ready();
+    until("the node says what it is", || {
+        has(
+            &world,
+            |it| matches!(it, Event::Seen { makeup, .. } if makeup.gpus.as_ref().is_some_and(|it| it.len() == 2)),
+        )
+    });
+    let start = Instant::now();
+    world.inject(&["xid", "79", "--gpu", "0"]);
+    until("the finding is in the server's log", || has(&world, |it| found(it, "Xid 79")));
+    until("the node is quarantined", || {
+        has(&world, |it| matches!(it, Event::Moved { to: Standing::Quarantined, .. }))
+    });
+    let took = start.elapsed();
+    let all = entries(&world);
+    let at = all.iter().find(|entry| found(&entry.event, "Xid 79")).unwrap();
+    eprintln!("seen in the log {took:?} after the injection began");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let moved = |it: &&Entry| matches!(it.event, Event::Moved { to: Standing::Quarantined, .. });
+    assert_eq!(all.iter().find(moved).unwrap().batch, at.batch, "decided with what was found");
+    // Killed and started anew, it goes on; nothing is there twice.
+    server.kill();
+    world.inject(&["xid", "79", "--gpu", "1"]);
+    let server = Server::start(&world, &address, "server-2.log");
+    until("what was found meanwhile is there", || {
+        entries(&world).iter().filter(|entry| found(&entry.event, "Xid 79")).count() >= 2
+    });
+    let mut records: Vec<u64> = Vec::new();
+    for entry in entries(&world) {
+        if let Event::Found { record, .. } = entry.event {
+            records.push(record.number);
+        }
+    }
+    assert!(records.windows(2).all(|pair| pair[0] < pair[1]), "{records:?}");
+    assert!(verify(&open_log(&world)).unwrap().is_ok());
+    // Nowhere is the token itself.
+    for name in ["server/access", "server/log", "server-1.log", "server-2.log", "log"] {
+        let bytes = fs::read(world.path(name)).unwrap();
+        assert!(!bytes.windows(secret.len()).any(|it| it == secret.as_bytes()), "{name}");
+    }
+    let revoked = run(&["server", "revoke", "gpu-1", "--dir", &world.text("server")]);
+    assert_eq!(revoked.code, 0, "{}", revoked.stderr);
+    until("the agent is told", || agent.log().contains("the certificate was revoked"));
+    agent.stop();
+    server.stop();
+}
+
+#[test]
+fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_is_there() {
+    let world = World::of(4);
+    let (dir, log) = (world.text("server"), world.path("full.log"));
+    // A file may have so many blocks of 512 bytes: the log's own reach that after some commits.
+    let run = format!(
+        "trap '' XFSZ; ulimit -f 160; exec {} server run --dir {dir} --plain train --listen 127.0.0.1:0",
+        env!("CARGO_BIN_EXE_farrier")
+    );
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &run]).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+    let mut server = Server { child: command.spawn().unwrap(), log };
+    until("the server serves", || server.said("fingerprint=").is_some());
+    let address = server.said("address=").unwrap();
+    let section = format!("[server]\nurl = \"http://{address}\"\n");
+    fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
+    let agent = world.agent().ready();
+    let start = Instant::now();
+    let mut turn = 0;
+    let status = loop {
+        if let Some(status) = server.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "it still runs");
+        let (xid, gpu) =
+            (["79", "48", "94", "63", "31", "13"][turn % 6], (turn / 6 % 4).to_string());
+        world.inject(&["xid", xid, "--gpu", &gpu]);
+        turn += 1;
+    };
+    let said = fs::read_to_string(&server.log).unwrap();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("error: the log failed: failed to "), "{said}");
+    assert!(verify(&open_log(&world)).unwrap().is_ok());
+    let before = entries(&world).len();
+    let mut command =
+        farrier(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", &address]);
+    command.stdout(Stdio::null()).stderr(fs::File::create(world.path("again.log")).unwrap());
+    let server = Server { child: command.spawn().unwrap(), log: world.path("again.log") };
+    until("it goes on", || entries(&world).len() > before && has(&world, |it| found(it, "Xid 79")));
+    let numbers: Vec<u64> = entries(&world)
+        .into_iter()
+        .filter_map(|entry| match entry.event {
+            Event::Found { record, .. } => Some(record.number),
+            _ => None,
+        })
+        .collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    agent.stop();
+    server.stop();
+}
+
+#[test]
+fn tokens_are_listed_and_taken_back_and_plain_text_is_for_loopback() {
+    let world = tempfile::tempdir().unwrap();
+    let dir = world.path().join("server").to_str().unwrap().to_owned();
+    let create = ["server", "token", "create", "--dir", &dir, "--pool", "train", "--expires", "2h"];
+    let made = run(&create);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let secret = made.stdout.lines().next().unwrap();
+    assert!(
+        made.stdout.contains("farrier agent enrol --server https://HOST:9443 --ca-fingerprint "),
+        "{}",
+        made.stdout
+    );
+    run(&[&create[..], &["--node", "gpu-7"]].concat());
+    let listed = run(&["server", "token", "list", "--dir", &dir]);
+    assert!(
+        listed.stdout.contains("   1  open      pool train  1 left  until "),
+        "{}",
+        listed.stdout
+    );
+    assert!(
+        listed.stdout.contains("node gpu-7") && !listed.stdout.contains(secret),
+        "{}",
+        listed.stdout
+    );
+    assert_eq!(run(&["server", "token", "revoke", "1", "--dir", &dir]).code, 0);
+    let listed = run(&["server", "token", "list", "--dir", &dir, "--output", "json"]);
+    assert!(listed.stdout.contains("\"state\":\"revoked\""), "{}", listed.stdout);
+    assert_eq!(run(&["server", "token", "revoke", "9", "--dir", &dir]).code, 2);
+    assert_eq!(run(&["server", "revoke", "nobody", "--dir", &dir]).code, 2);
+    let wide = run(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", "0.0.0.0:0"]);
+    assert_eq!(wide.code, 2);
+    assert!(wide.stderr.contains("without TLS the server listens there only"), "{}", wide.stderr);
+}

@@ -1,0 +1,292 @@
+//! The fleet's own authority: signs the server's certificate and those of nodes.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use farrier_wire::identity::Identity;
+use farrier_wire::pem;
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
+    SignatureAlgorithm,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+
+use crate::log::Hash;
+
+/// Clocks of nodes may be behind by an hour and more: a certificate that begins now is none for them.
+const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
+/// A node renews at two thirds of it; one that was off for longer enrols anew.
+const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// The server makes a new one whenever it starts, and each week.
+const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(60 * 24);
+/// To replace it means to enrol every node anew.
+const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// Its files cannot be read or written.
+    #[error("failed to use `{}`", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// Its files are something else.
+    #[error("`{}` is no {what}", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// A certificate could not be made.
+    #[error("failed to make a certificate")]
+    Make(#[from] rcgen::Error),
+    /// A name of the server cannot stand in a certificate.
+    #[error("`{0}` is no name or address that a certificate can have")]
+    Name(String),
+    /// The system gives no random numbers.
+    #[error("the system gives no random numbers")]
+    Random,
+}
+
+/// The authority.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Authority")
+    }
+}
+
+/// A certificate, and for how long.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// It.
+    pub certificate: CertificateDer<'static>,
+    /// From when.
+    pub not_before: Timestamp,
+    /// Until when.
+    pub not_after: Timestamp,
+}
+
+struct Point<'p>(&'p [u8]);
+
+impl PublicKeyData for Point<'_> {
+    fn der_bytes(&self) -> &[u8] {
+        self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl Authority {
+    /// The authority in the server's folder; made if there is none.
+    pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+        let (key_path, path) = (dir.join("ca.key"), dir.join("ca.pem"));
+        match (fs::read_to_string(&key_path), fs::read_to_string(&path)) {
+            (Ok(key), Ok(certificate)) => {
+                let foreign =
+                    |path: &Path, what| AuthorityError::Foreign { path: path.to_owned(), what };
+                let key = pem::read(pem::PRIVATE_KEY, &key).into_iter().next();
+                let key = key.ok_or_else(|| foreign(&key_path, "private key"))?;
+                let certificate = pem::read(pem::CERTIFICATE, &certificate).into_iter().next();
+                let certificate = certificate.ok_or_else(|| foreign(&path, "certificate"))?;
+                let key = key_of(&key).map_err(|_| foreign(&key_path, "private key"))?;
+                Ok(Self { issuer: Issuer::new(params(&key), key), certificate: certificate.into() })
+            }
+            (Err(err), _) | (_, Err(err)) if err.kind() != io::ErrorKind::NotFound => {
+                Err(AuthorityError::File { path: key_path, err })
+            }
+            // A key without its certificate is what a server that died here has left: nobody has seen it yet.
+            (_, Err(_)) => Self::make(&key_path, &path, now),
+            (Err(err), Ok(_)) => Err(AuthorityError::File { path: key_path, err }),
+        }
+    }
+
+    fn make(key_path: &Path, path: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = params(&key);
+        limit(&mut params, now, AUTHORITY_LIFE)?;
+        let certificate = params.self_signed(&key)?.der().clone();
+        write(key_path, 0o600, &pem::write(pem::PRIVATE_KEY, &key.serialize_der()))?;
+        write(path, 0o644, &pem::write(pem::CERTIFICATE, &certificate))?;
+        Ok(Self { issuer: Issuer::new(params, key), certificate })
+    }
+
+    /// Its certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// What people compare: SHA-256 over its certificate.
+    pub fn fingerprint(&self) -> String {
+        Hash::of(&self.certificate).to_string()
+    }
+
+    /// A certificate for a node, on the public point of a key that it has proven to have.
+    pub fn certify(
+        &self,
+        identity: &Identity,
+        point: &[u8],
+        now: Timestamp,
+    ) -> Result<Issued, AuthorityError> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("node:{}", identity.node));
+        let uri = identity.to_string();
+        params.subject_alt_names =
+            vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let (not_before, not_after) = limit(&mut params, now, NODE_LIFE)?;
+        let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
+        Ok(Issued { certificate, not_before, not_after })
+    }
+
+    /// A certificate for the server, with a key that is nowhere else.
+    pub fn certify_server(
+        &self,
+        names: &[String],
+        now: Timestamp,
+    ) -> Result<(CertificateDer<'static>, PrivatePkcs8KeyDer<'static>), AuthorityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "farrier server");
+        for name in names {
+            let wrong = |_| AuthorityError::Name(name.clone());
+            params.subject_alt_names.push(match name.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.clone().try_into().map_err(wrong)?),
+            });
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        limit(&mut params, now, SERVER_LIFE)?;
+        let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
+        Ok((certificate, PrivatePkcs8KeyDer::from(key.serialize_der())))
+    }
+}
+
+fn key_of(pkcs8: &[u8]) -> Result<KeyPair, rcgen::Error> {
+    KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(pkcs8), &PKCS_ECDSA_P256_SHA256)
+}
+
+/// What names the authority: the same for the same key.
+fn params(key: &KeyPair) -> CertificateParams {
+    let digest = Hash::of(key.public_key_raw()).to_string();
+    let short = &digest[..8];
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, format!("farrier fleet {short}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+}
+
+/// From a while ago until then, with a serial number that nobody guesses.
+fn limit(
+    params: &mut CertificateParams,
+    now: Timestamp,
+    life: SignedDuration,
+) -> Result<(Timestamp, Timestamp), AuthorityError> {
+    let (from, until) = (now - BACKDATED, now + life);
+    let at = |time: Timestamp| {
+        let seconds = u64::try_from(time.as_second()).unwrap_or_default();
+        rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
+    };
+    params.not_before = at(from);
+    params.not_after = at(until);
+    let mut serial = [0; 16];
+    SystemRandom::new().fill(&mut serial).map_err(|_| AuthorityError::Random)?;
+    // A positive number of 16 bytes.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    Ok((from, until))
+}
+
+/// Whole or not at all, and never readable by more than `mode` says.
+fn write(path: &Path, mode: u32, text: &str) -> Result<(), AuthorityError> {
+    let part = path.with_extension("part");
+    let written = || {
+        match fs::remove_file(&part) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+            _ => (),
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&part, path)?;
+        path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
+    };
+    written().map_err(|err| AuthorityError::File { path: path.to_owned(), err })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_holds_for_a_node_whose_clock_is_an_hour_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let authority = Authority::open(folder.path(), now).unwrap();
+        let identity: Identity = "farrier:node:a?3".parse().unwrap();
+        let key = farrier_wire::proof::NodeKey::generate().unwrap();
+        let purpose = farrier_wire::proof::Purpose::Renew;
+        let point = key.prove(purpose).unwrap().point;
+        let issued = authority.certify(&identity, &point, now).unwrap();
+        assert_eq!(Identity::of_certificate(&issued.certificate), Ok(identity));
+        let certificate = webpki::EndEntityCert::try_from(&issued.certificate).unwrap();
+        let roots = [webpki::anchor_from_trusted_cert(authority.certificate()).unwrap()];
+        for (hours, is_good) in [(-7, false), (-1, true), (0, true), (1, true), (24 * 31, false)] {
+            let at = (now + SignedDuration::from_hours(hours)).as_second();
+            let at = Duration::from_secs(u64::try_from(at).unwrap());
+            let judged = certificate.verify_for_usage(
+                &[webpki::ring::ECDSA_P256_SHA256],
+                &roots,
+                &[],
+                rustls::pki_types::UnixTime::since_unix_epoch(at),
+                webpki::KeyUsage::client_auth(),
+                None,
+                None,
+            );
+            assert_eq!(judged.is_ok(), is_good, "{hours} h: {:?}", judged.err());
+        }
+    }
+
+    #[test]
+    fn an_authority_stays_what_it_is_and_its_key_is_nobodys_business() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let first = Authority::open(folder.path(), now).unwrap();
+        let again = Authority::open(folder.path(), now).unwrap();
+        assert_eq!(first.fingerprint(), again.fingerprint());
+        assert_eq!(first.fingerprint().len(), 64);
+        let mode = fs::metadata(folder.path().join("ca.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(folder.path().join("ca.key"), "nothing").unwrap();
+        assert!(matches!(
+            Authority::open(folder.path(), now),
+            Err(AuthorityError::Foreign { what: "private key", .. })
+        ));
+        fs::remove_file(folder.path().join("ca.key")).unwrap();
+        // A certificate whose key is lost is not replaced in silence: every node would have to enrol anew.
+        assert!(matches!(Authority::open(folder.path(), now), Err(AuthorityError::File { .. })));
+    }
+}

@@ -1,0 +1,429 @@
+//! Tokens and identities in one SQLite file. Each call is one transaction with full sync: a token is used once, whatever dies.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farrier_fleet::fleet::{NodeId, Pool};
+use farrier_wire::identity::Identity;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::token::{Secret, TokenDigest};
+
+/// The version of the tables.
+const FORMAT: i64 = 1;
+/// `fsta`: so that another program's database is not taken for this.
+const APPLICATION_ID: i64 = 0x6673_7461;
+
+/// `kind` tells join tokens from those of people, which have a role and a scope.
+const TABLES: &str = "
+CREATE TABLE tokens (
+    id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT,
+    pool TEXT, node TEXT, role TEXT, scope TEXT,
+    made_s INTEGER NOT NULL, expires_s INTEGER NOT NULL, uses_left INTEGER, revoked_s INTEGER);
+CREATE TABLE joins (token INTEGER NOT NULL, node TEXT NOT NULL, key BLOB NOT NULL, at_s INTEGER NOT NULL,
+    generation INTEGER NOT NULL, PRIMARY KEY (token, node, key));
+CREATE TABLE identities (node TEXT PRIMARY KEY, generation INTEGER NOT NULL, revoked_s INTEGER);
+";
+
+/// Why something could not be looked up or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// SQLite failed.
+    #[error("failed to {what}")]
+    Sqlite {
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        #[source]
+        err: rusqlite::Error,
+    },
+    /// Something else is there.
+    #[error("the file `access` is of something else, or of a later version")]
+    Foreign,
+    /// The system gives no random numbers.
+    #[error("the system gives no random numbers")]
+    Random,
+    /// There is no such node.
+    #[error("`{0}` has never enrolled")]
+    NoSuchNode(NodeId),
+    /// There is no such token.
+    #[error("there is no token {0}")]
+    NoSuchToken(i64),
+}
+
+/// Why a node may not join. What is wrong with a token is told alike, so that nobody learns which exist.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// There is no such token, or it was used, has expired, was revoked, or is for another node.
+    #[error("the token is not valid: it is wrong, used up, expired, revoked or for another node")]
+    Token,
+    /// Somebody has that name.
+    #[error("`{0}` has enrolled already")]
+    Taken(NodeId),
+    /// It could not be looked up.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+/// A token that somebody asks for.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The pool that nodes join with it.
+    pub pool: Pool,
+    /// The only node that may, even where it has enrolled before.
+    pub node: Option<NodeId>,
+    /// Until when.
+    pub expires: Timestamp,
+    /// How often.
+    pub uses: u32,
+}
+
+/// A token in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number.
+    pub id: i64,
+    /// The pool.
+    pub pool: Option<String>,
+    /// The only node.
+    pub node: Option<String>,
+    /// Until when.
+    pub expires: Timestamp,
+    /// How often it can still be used.
+    pub uses_left: u32,
+    /// Whether it was revoked.
+    pub is_revoked: bool,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct Store {
+    connection: Mutex<Connection>,
+}
+
+fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessError {
+    move |err| AccessError::Sqlite { what, err }
+}
+
+impl Store {
+    /// The store in the server's folder; made if there is none.
+    pub fn open(dir: &Path) -> Result<Self, AccessError> {
+        let path = dir.join("access");
+        let what = failed("open the list of who may speak");
+        let mut connection = Connection::open(&path).map_err(&what)?;
+        let found = prepare(&mut connection).map_err(&what)?;
+        if found != (APPLICATION_ID, FORMAT) {
+            return Err(AccessError::Foreign);
+        }
+        Ok(Self { connection: Mutex::new(connection) })
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a token to join with.
+    pub fn create(&self, wanted: &Wanted, now: Timestamp) -> Result<Secret, AccessError> {
+        let secret = Secret::generate().ok_or(AccessError::Random)?;
+        let insert = "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left)
+            VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6)";
+        let node = wanted.node.as_ref().map(NodeId::as_str);
+        let row = params![
+            secret.digest().0,
+            wanted.pool.as_str(),
+            node,
+            now.as_second(),
+            wanted.expires.as_second(),
+            wanted.uses
+        ];
+        self.connection().execute(insert, row).map_err(failed("keep the token"))?;
+        Ok(secret)
+    }
+
+    /// All join tokens, the newest last.
+    pub fn list(&self) -> Result<Vec<Listed>, AccessError> {
+        let query = "SELECT id, pool, node, expires_s, uses_left, revoked_s FROM tokens
+            WHERE kind = 'join' ORDER BY id";
+        let read = |connection: &Connection| {
+            let mut select = connection.prepare(query)?;
+            let rows = select.query_map([], |row| {
+                Ok(Listed {
+                    id: row.get(0)?,
+                    pool: row.get(1)?,
+                    node: row.get(2)?,
+                    expires: Timestamp::from_second(row.get(3)?).unwrap_or(Timestamp::MIN),
+                    uses_left: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
+                    is_revoked: row.get::<_, Option<i64>>(5)?.is_some(),
+                })
+            })?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        read(&self.connection()).map_err(failed("read the tokens"))
+    }
+
+    /// Takes a token back.
+    pub fn revoke_token(&self, id: i64, now: Timestamp) -> Result<(), AccessError> {
+        let update = "UPDATE tokens SET revoked_s = coalesce(revoked_s, ?2) WHERE id = ?1";
+        let changed = self
+            .connection()
+            .execute(update, params![id, now.as_second()])
+            .map_err(failed("revoke the token"))?;
+        if changed == 1 { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
+    }
+
+    /// Uses a token for a node and its key; the pool, and the identity that its certificates have from here on.
+    ///
+    /// Whoever asks again with the same key is answered the same: the answer may have been lost on the way. A name that the
+    /// fleet knows (`is_member`) is given again only to a token for that very node, or after it was revoked.
+    pub fn join(
+        &self,
+        token: &TokenDigest,
+        node: &NodeId,
+        key: &[u8],
+        is_member: bool,
+        now: Timestamp,
+    ) -> Result<(Pool, Identity), JoinError> {
+        let mut connection = self.connection();
+        let what = failed("use the token");
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
+        let joined = use_up(&transaction, token, node, key, is_member, now)
+            .map_err(|err| JoinError::Access(what(err)))??;
+        transaction.commit().map_err(&what)?;
+        Ok(joined)
+    }
+
+    /// Whether a certificate counts: it is not of an enrolment before the node's last, and was not revoked.
+    pub fn admits(&self, identity: &Identity) -> Result<bool, AccessError> {
+        let current = self.current(&identity.node)?;
+        // A certificate that the list does not know of was signed by us: the list is from an older backup.
+        Ok(current.is_none_or(|generation| identity.generation >= generation))
+    }
+
+    /// The oldest generation that counts.
+    fn current(&self, node: &NodeId) -> Result<Option<u64>, AccessError> {
+        let query = "SELECT generation FROM identities WHERE node = ?1";
+        let connection = self.connection();
+        let read = || {
+            connection
+                .prepare_cached(query)?
+                .query_row([node.as_str()], |row| row.get(0))
+                .optional()
+        };
+        read().map_err(failed("look a node up"))
+    }
+
+    /// From here on no certificate counts that the node has.
+    pub fn revoke(&self, node: &NodeId, now: Timestamp) -> Result<(), AccessError> {
+        let update =
+            "UPDATE identities SET generation = generation + 1, revoked_s = ?2 WHERE node = ?1";
+        let changed = self
+            .connection()
+            .execute(update, params![node.as_str(), now.as_second()])
+            .map_err(failed("revoke the node's certificate"))?;
+        if changed == 1 { Ok(()) } else { Err(AccessError::NoSuchNode(node.clone())) }
+    }
+
+    /// Changes whenever another process has changed something.
+    pub fn version(&self) -> Result<i64, AccessError> {
+        let connection = self.connection();
+        connection
+            .pragma_query_value(None, "data_version", |row| row.get(0))
+            .map_err(failed("look whether something was revoked"))
+    }
+}
+
+fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
+    connection.busy_timeout(Duration::from_secs(10))?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if tables == 0 {
+        transaction.execute_batch(TABLES)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", FORMAT)?;
+    }
+    transaction.commit()?;
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get(0));
+    Ok((pragma("application_id")?, pragma("user_version")?))
+}
+
+struct Token {
+    id: i64,
+    pool: Pool,
+    is_for_node: bool,
+    uses_left: u32,
+}
+
+/// A token that is valid for the node, used up or not.
+fn valid(
+    transaction: &Transaction<'_>,
+    digest: &TokenDigest,
+    node: &NodeId,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Token>> {
+    let query = "SELECT id, pool, node, uses_left FROM tokens
+        WHERE digest = ?1 AND kind = 'join' AND expires_s > ?2 AND revoked_s IS NULL";
+    let found = transaction.query_row(query, params![digest.0, now.as_second()], |row| {
+        let for_node: Option<String> = row.get(2)?;
+        let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
+        let pool = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
+        let uses_left = row.get::<_, Option<u32>>(3)?.unwrap_or_default();
+        let id = row.get(0)?;
+        Ok(pool.map(|pool| Token { id, pool, is_for_node: for_node.is_some(), uses_left }))
+    });
+    found.optional().map(Option::flatten)
+}
+
+fn use_up(
+    transaction: &Transaction<'_>,
+    digest: &TokenDigest,
+    node: &NodeId,
+    key: &[u8],
+    is_member: bool,
+    now: Timestamp,
+) -> rusqlite::Result<Result<(Pool, Identity), JoinError>> {
+    let Some(token) = valid(transaction, digest, node, now)? else {
+        return Ok(Err(JoinError::Token));
+    };
+    let identity = |generation| Identity { node: node.clone(), generation };
+    let current: Option<(u64, bool)> = transaction
+        .query_row(
+            "SELECT generation, revoked_s IS NOT NULL FROM identities WHERE node = ?1",
+            [node.as_str()],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    let before: Option<u64> = transaction
+        .query_row(
+            "SELECT generation FROM joins WHERE token = ?1 AND node = ?2 AND key = ?3",
+            params![token.id, node.as_str(), key],
+            |row| row.get(0),
+        )
+        .optional()?;
+    if let Some(generation) = before.filter(|it| current.is_some_and(|(now, _)| now == *it)) {
+        return Ok(Ok((token.pool, identity(generation))));
+    }
+    if token.uses_left == 0 {
+        return Ok(Err(JoinError::Token));
+    }
+    let holds = is_member && current.is_some_and(|(_, revoked)| !revoked);
+    if holds && !token.is_for_node {
+        return Ok(Err(JoinError::Taken(node.clone())));
+    }
+    let generation = current.map_or(1, |(generation, _)| generation + 1);
+    transaction.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?1", [token.id])?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![token.id, node.as_str(), key, now.as_second(), generation],
+    )?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)",
+        params![node.as_str(), generation],
+    )?;
+    Ok(Ok((token.pool, identity(generation))))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-11-15T00:00:00Z".parse().unwrap()
+    }
+
+    fn node(name: &str) -> NodeId {
+        name.parse().unwrap()
+    }
+
+    fn wanted(uses: u32) -> Wanted {
+        let expires = now() + SignedDuration::from_hours(1);
+        Wanted { pool: "train".parse().unwrap(), node: None, expires, uses }
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        (folder, store)
+    }
+
+    #[test]
+    fn a_token_is_used_as_often_as_it_may_and_a_lost_answer_is_given_again() {
+        let (folder, store) = store();
+        let token = store.create(&wanted(2), now()).unwrap().digest();
+        let (pool, first) = store.join(&token, &node("a"), b"key a", false, now()).unwrap();
+        assert_eq!((pool.as_str(), first.generation), ("train", 1));
+        // The very same again, also after a restart, costs no use.
+        drop(store);
+        let store = Store::open(folder.path()).unwrap();
+        let (_, again) = store.join(&token, &node("a"), b"key a", true, now()).unwrap();
+        assert_eq!(again, first);
+        store.join(&token, &node("b"), b"key b", false, now()).unwrap();
+        let used = store.join(&token, &node("c"), b"key c", false, now());
+        assert!(matches!(used, Err(JoinError::Token)), "{used:?}");
+        assert_eq!(store.list().unwrap()[0].uses_left, 0);
+    }
+
+    #[test]
+    fn wrong_expired_and_revoked_tokens_and_those_of_others_are_refused_alike() {
+        let (_folder, store) = store();
+        let join = |token: &TokenDigest, at| store.join(token, &node("a"), b"key", false, at);
+        let wrong = join(&TokenDigest::of("fjoin_wrong"), now());
+        let good = store.create(&wanted(1), now()).unwrap().digest();
+        let expired = join(&good, now() + SignedDuration::from_hours(1));
+        let bound = Wanted { node: Some(node("b")), ..wanted(1) };
+        let of_other = join(&store.create(&bound, now()).unwrap().digest(), now());
+        store.revoke_token(1, now()).unwrap();
+        let revoked = join(&good, now());
+        for refused in [wrong, expired, of_other, revoked] {
+            assert!(matches!(refused, Err(JoinError::Token)), "{refused:?}");
+        }
+        assert!(matches!(store.revoke_token(7, now()), Err(AccessError::NoSuchToken(7))));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_given_again_only_on_purpose() {
+        let (_folder, store) = store();
+        let pool = store.create(&wanted(9), now()).unwrap().digest();
+        let (_, old) = store.join(&pool, &node("a"), b"one", false, now()).unwrap();
+        let stolen = store.join(&pool, &node("a"), b"two", true, now());
+        assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
+        assert!(store.admits(&old).unwrap());
+        // A token for this very node: it was installed anew.
+        let own = Wanted { node: Some(node("a")), ..wanted(1) };
+        let own = store.create(&own, now()).unwrap().digest();
+        let (_, new) = store.join(&own, &node("a"), b"two", true, now()).unwrap();
+        assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
+        // Revoked, and then any token of the pool does; the key that was revoked is not admitted by asking again.
+        store.revoke(&node("a"), now()).unwrap();
+        assert!(!store.admits(&new).unwrap());
+        let again = store.join(&own, &node("a"), b"two", true, now());
+        assert!(matches!(again, Err(JoinError::Token)), "{again:?}");
+        let (_, third) = store.join(&pool, &node("a"), b"three", true, now()).unwrap();
+        assert!(store.admits(&third).unwrap() && third.generation > new.generation);
+        // Retired: the fleet knows it no more.
+        store.join(&pool, &node("a"), b"four", false, now()).unwrap();
+        assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
+    }
+
+    #[test]
+    fn what_another_process_changes_is_noticed_and_another_file_refused() {
+        let (folder, store) = store();
+        let token = store.create(&wanted(1), now()).unwrap().digest();
+        let (_, identity) = store.join(&token, &node("a"), b"key", false, now()).unwrap();
+        let version = store.version().unwrap();
+        Store::open(folder.path()).unwrap().revoke(&node("a"), now()).unwrap();
+        assert_ne!(store.version().unwrap(), version);
+        assert!(!store.admits(&identity).unwrap());
+        let other = tempfile::tempdir().unwrap();
+        let file = Connection::open(other.path().join("access")).unwrap();
+        file.execute_batch("CREATE TABLE mine (a)").unwrap();
+        assert!(matches!(Store::open(other.path()), Err(AccessError::Foreign)));
+    }
+}

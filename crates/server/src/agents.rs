@@ -1,0 +1,197 @@
+//! What agents may ask for: to enrol, to renew, to talk.
+
+use std::sync::Arc;
+
+use farrier_fleet::fleet::event::Event;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{NodeId, Place, Pool};
+use farrier_wire::identity::Identity;
+use farrier_wire::proof::{self, Purpose};
+use farrier_wire::proto::agents_server::Agents;
+use farrier_wire::proto::{Certificate, Down, EnrolRequest, RenewRequest, Up};
+use jiff::Timestamp;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::access::{Authority, JoinError, Store, TokenDigest};
+use crate::brain::TakeError;
+use crate::ingest::{self, Cut, Desk};
+use crate::serve::Peer;
+
+/// What may wait for a stream to be read.
+const OUT_MAX: usize = 16;
+/// Enrolments at a time: each costs a write to disk.
+const ENROLMENTS_MAX: usize = 16;
+
+/// Where a node says its name that has no certificate, on a server that allows that.
+pub(crate) const NODE_HEADER: &str = "farrier-node";
+
+/// Answers agents.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) authority: Arc<Authority>,
+    /// The pool of nodes that come without a certificate; none: they are not let in.
+    pub(crate) plain_pool: Option<Pool>,
+    pub(crate) enrolments: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        desk: Arc<Desk>,
+        store: Arc<Store>,
+        authority: Arc<Authority>,
+        plain_pool: Option<Pool>,
+    ) -> Self {
+        let enrolments = Arc::new(Semaphore::new(ENROLMENTS_MAX));
+        Self { desk, store, authority, plain_pool, enrolments }
+    }
+
+    /// The identity of whoever asks, where it counts.
+    fn admitted<T>(&self, request: &Request<T>) -> Result<Identity, Status> {
+        let Some(Peer::Node(identity)) = request.extensions().get::<Peer>() else {
+            return Err(Status::unauthenticated("a certificate of a node is asked for"));
+        };
+        let admits = self.store.admits(identity).map_err(|err| unwell(&err))?;
+        if !admits {
+            return Err(Status::permission_denied("the certificate was revoked"));
+        }
+        Ok(identity.clone())
+    }
+
+    /// The node that talks, and the generation of its certificate.
+    async fn speaker<T>(&self, request: &Request<T>) -> Result<(NodeId, Option<u64>), Status> {
+        let named = request.metadata().get(NODE_HEADER).map(|name| {
+            let name = name.to_str().unwrap_or_default().parse::<NodeId>();
+            name.map_err(|err| Status::invalid_argument(err.to_string()))
+        });
+        let named = named.transpose()?;
+        if let (Some(Peer::Local), Some(pool)) =
+            (request.extensions().get::<Peer>(), &self.plain_pool)
+        {
+            let node = named.ok_or_else(|| Status::unauthenticated("`farrier-node` is missing"))?;
+            self.enrol_in(&node, pool).await?;
+            return Ok((node, None));
+        }
+        let Identity { node, generation } = self.admitted(request)?;
+        if named.is_some_and(|named| named != node) {
+            tracing::warn!(%node, "a node spoke for another");
+            return Err(Status::permission_denied("a node speaks only for itself"));
+        }
+        Ok((node, Some(generation)))
+    }
+
+    /// Brings a node into the fleet, where it is not there in this pool.
+    async fn enrol_in(&self, node: &NodeId, pool: &Pool) -> Result<(), Status> {
+        let id = node.clone();
+        let place =
+            self.desk.brain.look(move |state| state.nodes.get(&id).map(|it| it.place.clone()));
+        let event = match place.await.map_err(|err| ending(&err))? {
+            None => Event::Enrolled { node: node.clone(), place: Place::in_pool(pool.clone()) },
+            Some(place) if place.pool == *pool => return Ok(()),
+            Some(place) => {
+                Event::Placed { node: node.clone(), place: Place { pool: pool.clone(), ..place } }
+            }
+        };
+        self.desk.brain.take(Actor::Node(node.clone()), event).await.map_err(|err| ending(&err))?;
+        Ok(())
+    }
+
+    fn certify(&self, identity: &Identity, point: &[u8]) -> Result<Response<Certificate>, Status> {
+        let now = Timestamp::now();
+        let issued = self.authority.certify(identity, point, now).map_err(|err| unwell(&err))?;
+        Ok(Response::new(Certificate {
+            node: issued.certificate.to_vec().into(),
+            authority: self.authority.certificate().to_vec().into(),
+            not_before_s: issued.not_before.as_second(),
+            not_after_s: issued.not_after.as_second(),
+            server_time_ms: now.as_millisecond(),
+        }))
+    }
+
+    async fn join(&self, asked: &EnrolRequest) -> Result<(Identity, Vec<u8>), Status> {
+        let wrong = |err: String| Status::invalid_argument(err);
+        let node: NodeId = asked.node.parse().map_err(|err| wrong(format!("{err}")))?;
+        let key = asked.key.clone().unwrap_or_default();
+        let purpose = Purpose::Enrol { node: &asked.node, token: &asked.token };
+        let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
+        let digest = TokenDigest::of(&asked.token);
+        let id = node.clone();
+        let is_member = self.desk.brain.look(move |state| state.nodes.contains_key(&id));
+        let is_member = is_member.await.map_err(|err| ending(&err))?;
+        let store = Arc::clone(&self.store);
+        let (name, public) = (node.clone(), point.clone());
+        let joined = tokio::task::spawn_blocking(move || {
+            store.join(&digest, &name, &public, is_member, Timestamp::now())
+        });
+        let joined =
+            joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
+        let (pool, identity) = joined.map_err(|err| refused(&node, &err))?;
+        self.enrol_in(&node, &pool).await?;
+        // Whoever had the name before has it no more.
+        let newest = identity.generation;
+        self.desk.roster.cut(|it, generation| {
+            let is_older = *it == node && generation.is_some_and(|generation| generation < newest);
+            is_older.then_some(Cut::Revoked)
+        });
+        tracing::info!(%node, %pool, generation = identity.generation, "a node has enrolled");
+        Ok((identity, point))
+    }
+}
+
+fn refused(node: &NodeId, err: &JoinError) -> Status {
+    tracing::warn!(%node, why = %err, "a node was not let in");
+    match err {
+        JoinError::Token => Status::permission_denied(err.to_string()),
+        JoinError::Taken(_) => Status::already_exists(err.to_string()),
+        JoinError::Access(err) => unwell(err),
+    }
+}
+
+/// What a node need not know more of.
+fn unwell(err: &dyn std::error::Error) -> Status {
+    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
+    Status::internal("the server cannot do that now")
+}
+
+fn ending(err: &TakeError) -> Status {
+    match err {
+        TakeError::Stranger(_) => Status::failed_precondition(err.to_string()),
+        TakeError::Ended => Status::unavailable(err.to_string()),
+    }
+}
+
+#[tonic::async_trait]
+impl Agents for Service {
+    type SessionStream = ReceiverStream<Result<Down, Status>>;
+
+    async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<Certificate>, Status> {
+        let Ok(_turn) = self.enrolments.try_acquire() else {
+            return Err(Status::resource_exhausted("too many enrol at once; try again"));
+        };
+        let (identity, point) = self.join(request.get_ref()).await?;
+        self.certify(&identity, &point)
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        let identity = self.admitted(&request)?;
+        let key = request.into_inner().key.unwrap_or_default();
+        let point = proof::proven(&key, Purpose::Renew)
+            .map_err(|err| Status::invalid_argument(err.to_string()))?;
+        tracing::info!(node = %identity.node, "a certificate is renewed");
+        self.certify(&identity, &point)
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<Up>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (node, generation) = self.speaker(&request).await?;
+        let (out, outbound) = mpsc::channel(OUT_MAX);
+        let desk = Arc::clone(&self.desk);
+        tokio::spawn(ingest::serve(desk, node, generation, request.into_inner(), out));
+        Ok(Response::new(ReceiverStream::new(outbound)))
+    }
+}

@@ -1,0 +1,14 @@
+//! From what nodes say to what the log needs to hear.
+//!
+//! ```text
+//! Up ─ bounded, decoded ─> session ─ compared with what the node said last ─> brain ─ news::judge ─> log
+//!                             │ heartbeats, repetitions: no further             └─> Ack
+//!                             └─ Roster: who is connected, when each was last heard
+//! ```
+
+pub(crate) mod news;
+mod roster;
+mod session;
+
+pub(crate) use roster::{Cut, Roster};
+pub(crate) use session::{Desk, serve};

@@ -1,0 +1,184 @@
+//! Who is connected, and when each node was last heard. A heartbeat is one store to an atomic, and goes no further.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::event::Event;
+use farrier_fleet::fleet::{Entry, FleetState, NodeId, Order};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+
+/// Orders that may wait for a stream: there is one at a time.
+const ORDERS_MAX: usize = 4;
+
+/// A node is said to be silent after this part of the time after which it is taken out: so there is a doubt first, and time to
+/// see whether a switch is to blame.
+const DOUBT_PART: u32 = 3;
+
+/// Why a stream is ended by the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The node has opened another one.
+    Displaced,
+    /// Its certificate counts no more.
+    Revoked,
+    /// It is not of the fleet any more.
+    Retired,
+    /// It does not read what it is told.
+    Slow,
+    /// The server ends.
+    Stopping,
+}
+
+/// When a node was last heard.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    /// Milliseconds since the server started.
+    heard_ms: AtomicU64,
+    /// Whether the log says that it is silent.
+    is_silent: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    number: u64,
+    /// Of the certificate; none on a connection without one.
+    generation: Option<u64>,
+    orders: mpsc::Sender<Order>,
+    cut: oneshot::Sender<Cut>,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    pulse: Arc<Pulse>,
+    stream: Option<Stream>,
+}
+
+/// What a stream gets when it takes its node's seat.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    pub(crate) number: u64,
+    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) orders: mpsc::Receiver<Order>,
+    pub(crate) cut: oneshot::Receiver<Cut>,
+}
+
+/// Everybody who is connected, or was.
+#[derive(Debug)]
+pub(crate) struct Roster {
+    started: Instant,
+    numbers: AtomicU64,
+    seats: Mutex<HashMap<NodeId, Seat>>,
+}
+
+impl Roster {
+    pub(crate) fn new() -> Self {
+        Self { started: Instant::now(), numbers: AtomicU64::new(1), seats: Mutex::default() }
+    }
+
+    fn seats(&self) -> MutexGuard<'_, HashMap<NodeId, Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node's stream. One that it had before is ended: it is half open, or somebody copied its key.
+    pub(crate) fn sit(&self, node: &NodeId, generation: Option<u64>) -> Seated {
+        let (order, orders) = mpsc::channel(ORDERS_MAX);
+        let (cut, is_cut) = oneshot::channel();
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let mut seats = self.seats();
+        let seat = seats.entry(node.clone()).or_default();
+        let stream = Stream { number, generation, orders: order, cut };
+        if let Some(before) = seat.stream.replace(stream) {
+            let _ = before.cut.send(Cut::Displaced);
+        }
+        let pulse = Arc::clone(&seat.pulse);
+        drop(seats);
+        self.heard(&pulse);
+        Seated { number, pulse, orders, cut: is_cut }
+    }
+
+    /// The stream has ended; the pulse stays.
+    pub(crate) fn leave(&self, node: &NodeId, number: u64) {
+        if let Some(seat) = self.seats().get_mut(node) {
+            seat.stream.take_if(|stream| stream.number == number);
+        }
+    }
+
+    /// A node was heard. Whether the log says that it is silent, once.
+    pub(crate) fn heard(&self, pulse: &Pulse) -> bool {
+        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        pulse.heard_ms.store(ms, Ordering::Relaxed);
+        pulse.is_silent.load(Ordering::Relaxed) && pulse.is_silent.swap(false, Ordering::Relaxed)
+    }
+
+    /// Sends what was decided to whom it concerns. What a stream does not take it gets when it is opened anew.
+    pub(crate) fn dispatch(&self, entries: &[Entry]) {
+        for entry in entries {
+            match &entry.event {
+                Event::Ordered { order } => {
+                    let mut seats = self.seats();
+                    let Some(seat) = seats.get_mut(&order.node) else { continue };
+                    let full = seat.stream.as_ref().is_some_and(|stream| {
+                        matches!(
+                            stream.orders.try_send(order.clone()),
+                            Err(mpsc::error::TrySendError::Full(_))
+                        )
+                    });
+                    if full && let Some(stream) = seat.stream.take() {
+                        let _ = stream.cut.send(Cut::Slow);
+                    }
+                }
+                Event::Retired { node, .. } => {
+                    let gone = self.seats().remove(node).and_then(|seat| seat.stream);
+                    if let Some(stream) = gone {
+                        let _ = stream.cut.send(Cut::Retired);
+                    }
+                }
+                _ => (),
+            }
+        }
+    }
+
+    /// Ends every stream for which there is a reason.
+    pub(crate) fn cut(&self, reason: impl Fn(&NodeId, Option<u64>) -> Option<Cut>) -> usize {
+        let mut ended = 0;
+        for (node, seat) in self.seats().iter_mut() {
+            let cut = seat.stream.as_ref().and_then(|stream| reason(node, stream.generation));
+            if let (Some(cut), Some(stream)) = (cut, seat.stream.take_if(|_| cut.is_some())) {
+                let _ = stream.cut.send(cut);
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    /// Nodes that were not heard for too long and of which the log does not say so.
+    pub(crate) fn silent(&self, state: &FleetState, up: Duration, now: Timestamp) -> Vec<Event> {
+        let mut seats = self.seats();
+        let mut silent = Vec::new();
+        let up_ms = u64::try_from(up.as_millis()).unwrap_or(u64::MAX);
+        for (id, node) in &state.nodes {
+            // Before this server nobody was heard: it begins to wait when it starts.
+            let pulse = match seats.get(id) {
+                Some(seat) => &seat.pulse,
+                None => &seats.entry(id.clone()).or_default().pulse,
+            };
+            if node.silent_since.is_some() {
+                pulse.is_silent.store(true, Ordering::Relaxed);
+                continue;
+            }
+            let silent_s = state.policy.of(&node.place.pool).silent_s;
+            let patience_ms = u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
+            let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
+            if quiet_ms > patience_ms {
+                pulse.is_silent.store(true, Ordering::Relaxed);
+                let ago = SignedDuration::from_millis(quiet_ms.cast_signed());
+                let since = now.checked_sub(ago).unwrap_or(now);
+                silent.push(Event::Silent { node: id.clone(), since });
+            }
+        }
+        silent
+    }
+}

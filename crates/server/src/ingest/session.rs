@@ -1,0 +1,334 @@
+//! One node's stream: what it says is bounded, compared with what it said last, and acknowledged when it is on disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Answer, NodeId, Order};
+use farrier_wire::form::{self, FormError};
+use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX};
+use farrier_wire::proto::{self, Down, Up, down, report, up};
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tonic::{Code, Status, Streaming};
+
+use super::roster::{Cut, Pulse, Roster, Seated};
+use crate::brain::{Brain, TakeError};
+
+/// How long a stream may take to say who it is.
+const HELLO_WAIT: Duration = Duration::from_secs(10);
+/// How long a node may take to read what it is told.
+const SEND_WAIT: Duration = Duration::from_secs(10);
+/// A stream that says nothing for so many intervals is dead.
+const INTERVALS_MAX: u32 = 6;
+
+/// What every stream needs.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) brain: Brain,
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) report_interval_s: u32,
+}
+
+/// Why a stream ends.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the node has ended it")]
+    Left,
+    #[error("the node is gone: {0}")]
+    Lost(Status),
+    #[error("it was cut: {0:?}")]
+    Cut(Cut),
+    #[error("nothing was heard for too long")]
+    Idle,
+    #[error("the node does not read what it is told")]
+    Unread,
+    #[error("the first message must be a hello, and only the first")]
+    Hello,
+    #[error(transparent)]
+    Form(#[from] FormError),
+    #[error(transparent)]
+    Take(#[from] TakeError),
+}
+
+impl End {
+    /// What the node is told, where it still listens.
+    fn status(&self) -> Option<Status> {
+        let text = self.to_string();
+        Some(match self {
+            Self::Lost(status) => match status.code() {
+                // It was too large, or no message at all: so much tonic says of what it read.
+                Code::OutOfRange | Code::ResourceExhausted => status.clone(),
+                Code::Internal => Status::invalid_argument("a message does not read"),
+                _ => return None,
+            },
+            Self::Left | Self::Unread => return None,
+            Self::Cut(Cut::Displaced) => Status::aborted("the node has opened another stream"),
+            Self::Cut(Cut::Revoked) => Status::permission_denied("the certificate was revoked"),
+            Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => {
+                Status::failed_precondition(
+                    "the node is not of the fleet: it was retired, or never enrolled",
+                )
+            }
+            Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
+                Status::unavailable("the server ends or has no time")
+            }
+            Self::Idle => Status::deadline_exceeded(text),
+            Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
+        })
+    }
+}
+
+fn chain(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        text.push_str(&format!(": {err}"));
+        cause = err.source();
+    }
+    text
+}
+
+/// Where what the node is told goes.
+pub(crate) type Out = mpsc::Sender<Result<Down, Status>>;
+
+/// Serves a stream until it ends.
+pub(crate) async fn serve(
+    desk: Arc<Desk>,
+    node: NodeId,
+    generation: Option<u64>,
+    mut inbound: Streaming<Up>,
+    out: Out,
+) {
+    let end = match hello(&mut inbound).await {
+        Ok(hello) => {
+            let Seated { number, pulse, orders, mut cut } = desk.roster.sit(&node, generation);
+            let mut session = Session {
+                desk: &desk,
+                node: node.clone(),
+                pulse,
+                out: &out,
+                journal: String::new(),
+                last: None,
+                makeup: None,
+                told: 0,
+            };
+            let talk = session.talk(hello, &mut inbound, orders);
+            let end = tokio::select! {
+                end = talk => end,
+                Ok(cut) = &mut cut => Err(End::Cut(cut)),
+            };
+            desk.roster.leave(&node, number);
+            end.err()
+        }
+        Err(end) => Some(end),
+    };
+    let Some(end) = end else { return };
+    match &end {
+        End::Left | End::Lost(_) => tracing::debug!(%node, why = %end, "a stream has ended"),
+        _ => tracing::info!(%node, why = %chain(&end), "a stream has ended"),
+    }
+    if let Some(status) = end.status() {
+        let _ = tokio::time::timeout(SEND_WAIT, out.send(Err(status))).await;
+    }
+}
+
+async fn hello(inbound: &mut Streaming<Up>) -> Result<proto::Hello, End> {
+    let first = tokio::time::timeout(HELLO_WAIT, inbound.message()).await.map_err(|_| End::Idle)?;
+    match first.map_err(End::Lost)?.ok_or(End::Left)?.what {
+        Some(up::What::Hello(hello)) => Ok(hello),
+        _ => Err(End::Hello),
+    }
+}
+
+struct Session<'d> {
+    desk: &'d Desk,
+    node: NodeId,
+    pulse: Arc<Pulse>,
+    out: &'d Out,
+    /// The node's journal, and the last record of it that is on disk here.
+    journal: String,
+    last: Option<u64>,
+    makeup: Option<Makeup>,
+    /// The last order that was told on this stream.
+    told: u64,
+}
+
+/// What is known of a node that opens a stream.
+struct Known {
+    record: Option<Record>,
+    makeup: Option<Makeup>,
+    silent: bool,
+}
+
+impl Session<'_> {
+    async fn talk(
+        &mut self,
+        hello: proto::Hello,
+        inbound: &mut Streaming<Up>,
+        mut orders: mpsc::Receiver<Order>,
+    ) -> Result<(), End> {
+        self.welcome(hello).await?;
+        let idle =
+            Duration::from_secs(u64::from(self.desk.report_interval_s * INTERVALS_MAX).max(5));
+        loop {
+            tokio::select! {
+                said = tokio::time::timeout(idle, inbound.message()) => {
+                    let said = said.map_err(|_| End::Idle)?;
+                    self.take(said.map_err(End::Lost)?.ok_or(End::Left)?).await?;
+                }
+                Some(order) = orders.recv() => self.order(&order).await?,
+            }
+        }
+    }
+
+    /// Takes in what the node says of itself, and tells it where to go on.
+    async fn welcome(&mut self, hello: proto::Hello) -> Result<(), End> {
+        let proto::Hello { makeup, journal, last_record: _, outstanding, cordon } = hello;
+        bounded("journal", journal.len(), NAME_BYTES_MAX)?;
+        bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
+        let makeup = form::makeup(makeup.ok_or(FormError::Missing("makeup"))?)?;
+        let cordon = form::cordon(cordon.unwrap_or_default())?;
+        let known = self.known().await?;
+        self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
+        self.journal = journal;
+        self.makeup = known.makeup;
+        self.say(down::What::Welcome(proto::Welcome {
+            acked_record: self.last,
+            server_time_ms: Timestamp::now().as_millisecond(),
+            report_interval_s: self.desk.report_interval_s,
+        }))
+        .await?;
+        if known.silent {
+            self.give(Event::Heard { node: self.node.clone() }).await?;
+        }
+        self.made_of(makeup).await?;
+        // What nobody said is no news of a cordon that was seen.
+        if cordon != Cordon::Unknown {
+            self.cordoned(cordon).await?;
+        }
+        for answer in outstanding {
+            self.answered(answer).await?;
+        }
+        let node = self.node.clone();
+        let pending = move |state: &farrier_fleet::fleet::FleetState| {
+            state.nodes.get(&node).and_then(|it| it.order.as_ref()).map(|it| it.order.clone())
+        };
+        if let Some(order) = self.desk.brain.look(pending).await? {
+            self.order(&order).await?;
+        }
+        Ok(())
+    }
+
+    async fn known(&self) -> Result<Known, End> {
+        let node = self.node.clone();
+        let known = self.desk.brain.look(move |state| {
+            state.nodes.get(&node).map(|it| Known {
+                record: it.record.clone(),
+                makeup: it.makeup.clone(),
+                silent: it.silent_since.is_some(),
+            })
+        });
+        Ok(known.await?.ok_or_else(|| TakeError::Stranger(self.node.clone()))?)
+    }
+
+    async fn take(&mut self, said: Up) -> Result<(), End> {
+        if self.desk.roster.heard(&self.pulse) {
+            self.give(Event::Heard { node: self.node.clone() }).await?;
+        }
+        match said.what {
+            Some(up::What::Report(proto::Report { what })) => match what {
+                Some(report::What::Changes(changes)) => self.changes(changes).await,
+                Some(report::What::Open(open)) => self.resynced(open).await,
+                Some(report::What::Makeup(makeup)) => self.made_of(form::makeup(makeup)?).await,
+                Some(report::What::Cordon(cordon)) => self.cordoned(form::cordon(cordon)?).await,
+                // What an agent says that is newer than this server is passed over; it was heard.
+                Some(report::What::Heartbeat(_)) | None => Ok(()),
+            },
+            Some(up::What::Answer(answer)) => self.answered(answer).await,
+            Some(up::What::Hello(_)) => Err(End::Hello),
+            None => Ok(()),
+        }
+    }
+
+    async fn changes(&mut self, said: proto::Changes) -> Result<(), End> {
+        if self.last.is_some_and(|last| said.record <= last) {
+            return self.acknowledge().await;
+        }
+        if self.last != Some(said.after) || said.record <= said.after {
+            return self.say(down::What::Resync(proto::Resync {})).await;
+        }
+        let changes = form::changes(&said.json)?;
+        let record = self.record(said.record);
+        self.give(Event::Found { node: self.node.clone(), record, changes }).await?;
+        self.last = Some(said.record);
+        self.acknowledge().await
+    }
+
+    async fn resynced(&mut self, said: proto::Findings) -> Result<(), End> {
+        if self.last.is_some_and(|last| said.record < last) {
+            return self.acknowledge().await;
+        }
+        let open = form::open_findings(&said.json)?;
+        let record = self.record(said.record);
+        self.give(Event::Resynced { node: self.node.clone(), record, open }).await?;
+        self.last = Some(said.record);
+        self.acknowledge().await
+    }
+
+    fn record(&self, number: u64) -> Record {
+        Record { journal: self.journal.clone(), number }
+    }
+
+    async fn made_of(&mut self, makeup: Makeup) -> Result<(), End> {
+        if self.makeup.as_ref() != Some(&makeup) {
+            self.give(Event::Seen { node: self.node.clone(), makeup: makeup.clone() }).await?;
+            self.makeup = Some(makeup);
+        }
+        Ok(())
+    }
+
+    /// What the scheduler says changes with orders too: whether it is news the brain knows better.
+    async fn cordoned(&mut self, cordon: Cordon) -> Result<(), End> {
+        self.give(Event::CordonSeen { node: self.node.clone(), cordon }).await
+    }
+
+    async fn answered(&mut self, said: proto::OrderAnswer) -> Result<(), End> {
+        let (generation, answer) = form::answer(said)?;
+        let accepted = answer == Answer::Accepted;
+        self.give(Event::Answered { node: self.node.clone(), generation, answer }).await?;
+        self.say(down::What::AnswerAck(proto::AnswerAck { generation, accepted })).await
+    }
+
+    async fn order(&mut self, order: &Order) -> Result<(), End> {
+        if order.generation <= self.told {
+            return Ok(());
+        }
+        self.told = order.generation;
+        self.say(down::What::Order(form::order_message(order))).await
+    }
+
+    async fn acknowledge(&self) -> Result<(), End> {
+        let record = self.last.unwrap_or_default();
+        self.say(down::What::Ack(proto::Ack { record })).await
+    }
+
+    async fn give(&self, event: Event) -> Result<(), End> {
+        self.desk.brain.take(Actor::Node(self.node.clone()), event).await?;
+        Ok(())
+    }
+
+    async fn say(&self, what: down::What) -> Result<(), End> {
+        let said = self.out.send(Ok(Down { what: Some(what) }));
+        match tokio::time::timeout(SEND_WAIT, said).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Left),
+            Err(_) => Err(End::Unread),
+        }
+    }
+}
+
+fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), FormError> {
+    if found <= most { Ok(()) } else { Err(FormError::TooMuch { what, found, most }) }
+}

@@ -1,0 +1,297 @@
+//! Starts the server, keeps it running, and ends it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrier_fleet::fleet::Pool;
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::access::{AccessError, Authority, AuthorityError, Store};
+use crate::agents::Service;
+use crate::brain::{Brain, Ended};
+use crate::core::Core;
+use crate::ingest::{Cut, Desk, Roster};
+use crate::log::LogError;
+use crate::log::sqlite::SqliteLog;
+use crate::serve::{self, Tls, TlsError};
+
+/// Another process may revoke a certificate: so often it is looked whether one did.
+const REVOKED_EVERY: Duration = Duration::from_millis(200);
+/// The server's own certificate is made anew this often.
+const RENEW_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Why the server does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The folder cannot be used.
+    #[error("failed to use the folder `{}`", dir.display())]
+    Folder {
+        /// Which.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// Somebody else has it.
+    #[error("another server uses the folder `{}`", .0.display())]
+    InUse(PathBuf),
+    /// The log fails: nothing that was not acknowledged is claimed.
+    #[error("the log failed")]
+    Log(#[from] LogError),
+    /// Who may speak cannot be looked up.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// There is no authority.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// There is no TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The address is taken, or not ours.
+    #[error("failed to listen on {address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// Without TLS only this machine is served.
+    #[error("{0} is not an address of loopback: without TLS the server listens there only")]
+    Plain(SocketAddr),
+    /// The system gives no threads or signals.
+    #[error("failed to start")]
+    Start(#[source] io::Error),
+    /// The brain has ended and nobody asked it to.
+    #[error("the server's brain has ended")]
+    Brain,
+}
+
+/// How the server is started.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where everything is kept.
+    pub dir: PathBuf,
+    /// Where agents find it.
+    pub listen: SocketAddr,
+    /// Names and addresses under which agents know it, beside that of `listen` and of this machine.
+    pub names: Vec<String>,
+    /// Without TLS, on loopback: whoever says a name is believed, and joins this pool.
+    pub plain_pool: Option<Pool>,
+    /// How often agents say that they live.
+    pub report_interval_s: u32,
+    /// For a test: the server ends after so many commits, before anybody hears of the last.
+    pub dies_after: Option<u64>,
+}
+
+impl Options {
+    /// With what is usual.
+    pub fn new(dir: PathBuf, listen: SocketAddr) -> Self {
+        Self {
+            dir,
+            listen,
+            names: Vec::new(),
+            plain_pool: None,
+            report_interval_s: 10,
+            dies_after: None,
+        }
+    }
+}
+
+/// The log's file in the server's folder.
+pub fn log_path(dir: &Path) -> PathBuf {
+    dir.join("log")
+}
+
+/// The server's folder, for this user only.
+pub fn folder(dir: &Path) -> Result<(), ServerError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Running {
+    address: SocketAddr,
+    fingerprint: String,
+    brain: Brain,
+    roster: Arc<Roster>,
+    ended: Ended,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    _lock: File,
+}
+
+/// Starts the server on the runtime that this is called on.
+pub async fn start(options: Options) -> Result<Running, ServerError> {
+    if options.plain_pool.is_some() && !options.listen.ip().is_loopback() {
+        return Err(ServerError::Plain(options.listen));
+    }
+    folder(&options.dir)?;
+    let lock = take(&options.dir)?;
+    let authority = Arc::new(Authority::open(&options.dir, Timestamp::now())?);
+    let store = Arc::new(Store::open(&options.dir)?);
+    let failed = |err| ServerError::Listen { address: options.listen, err };
+    let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let tls = match &options.plain_pool {
+        Some(_) => None,
+        None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
+    };
+    let path = log_path(&options.dir);
+    let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&path)?)));
+    let core = core.await.map_err(|_| ServerError::Brain)??;
+    tracing::info!(
+        entries = core.state().seq,
+        nodes = core.state().nodes.len(),
+        "the log was read"
+    );
+    let roster = Arc::new(Roster::new());
+    let (brain, ended) =
+        Brain::spawn(core, Arc::clone(&roster), options.dies_after).map_err(ServerError::Start)?;
+    let desk = Arc::new(Desk {
+        brain: brain.clone(),
+        roster: Arc::clone(&roster),
+        report_interval_s: options.report_interval_s,
+    });
+    let fingerprint = authority.fingerprint();
+    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool);
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(serve::run(listener, tls.clone(), service, stopped.clone()));
+    tasks.spawn(brain.clone().tick());
+    tasks.spawn(watch_revocations(store, Arc::clone(&roster)));
+    if let Some(tls) = tls {
+        tasks.spawn(renew(tls));
+    }
+    tracing::info!(%address, %fingerprint, "agents are served");
+    Ok(Running { address, fingerprint, brain, roster, ended, stop, tasks, _lock: lock })
+}
+
+/// Makes the server's own certificate anew from time to time.
+async fn renew(tls: Arc<Tls>) {
+    loop {
+        tokio::time::sleep(RENEW_EVERY).await;
+        if let Err(err) = tls.renew() {
+            tracing::error!(%err, "the server's certificate is not renewed");
+        }
+    }
+}
+
+/// Cuts the streams of nodes whose certificate was revoked, by this process or by another.
+async fn watch_revocations(store: Arc<Store>, roster: Arc<Roster>) {
+    let mut version = None;
+    loop {
+        tokio::time::sleep(REVOKED_EVERY).await;
+        let now = store.version().ok();
+        if now.is_some() && now == version {
+            continue;
+        }
+        version = now;
+        let ended = roster.cut(|node, generation| {
+            let identity =
+                farrier_wire::identity::Identity { node: node.clone(), generation: generation? };
+            // Where the list cannot be read nobody is cut: a disk that fails must not look like a fleet that was revoked.
+            store.admits(&identity).is_ok_and(|admits| !admits).then_some(Cut::Revoked)
+        });
+        if ended > 0 {
+            tracing::info!(ended, "streams of revoked certificates were cut");
+        }
+    }
+}
+
+impl Running {
+    /// Where it listens: with port 0 the system chose one.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What agents compare when they enrol.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The way to the brain.
+    pub fn brain(&self) -> &Brain {
+        &self.brain
+    }
+
+    /// Waits until the brain ends by itself, which is an error.
+    pub async fn failed(&mut self) -> ServerError {
+        match (&mut self.ended).await {
+            Ok(Err(err)) => ServerError::Log(err),
+            Ok(Ok(())) | Err(_) => ServerError::Brain,
+        }
+    }
+
+    /// Ends it in order: streams are told, what waits is written, the state is kept.
+    pub async fn stop(mut self) -> Result<(), ServerError> {
+        let _ = self.stop.send(true);
+        self.roster.cut(|_, _| Some(Cut::Stopping));
+        let _ = self.tasks.join_next().await;
+        self.tasks.shutdown().await;
+        self.brain.stop().await;
+        match self.ended.await {
+            Ok(ended) => Ok(ended?),
+            Err(_) => Err(ServerError::Brain),
+        }
+    }
+}
+
+/// Runs until SIGTERM or SIGINT, or until the log fails.
+pub fn run(options: Options) -> Result<(), ServerError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(ServerError::Start)?;
+    runtime.block_on(async {
+        let on = |kind| signal(kind).map_err(ServerError::Start);
+        let mut terminate = on(SignalKind::terminate())?;
+        let mut interrupt = on(SignalKind::interrupt())?;
+        let mut running = start(options).await?;
+        tokio::select! {
+            _ = terminate.recv() => (),
+            _ = interrupt.recv() => (),
+            err = running.failed() => return Err(err),
+        }
+        running.stop().await?;
+        tracing::info!("stopped");
+        Ok(())
+    })
+}
+
+/// One server a folder: a second one would fence the first.
+fn take(dir: &Path) -> Result<File, ServerError> {
+    let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
+    let mut open = OpenOptions::new();
+    let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));
+    let lock = lock.map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServerError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(err)) => Err(failed(err)),
+    }
+}
+
+/// Under what names agents may know this server.
+fn names(options: &Options) -> Vec<String> {
+    let mut names = options.names.clone();
+    names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    if !options.listen.ip().is_unspecified() {
+        names.push(options.listen.ip().to_string());
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    names.extend(Some(host.trim().to_owned()).filter(|host| !host.is_empty()));
+    names.sort();
+    names.dedup();
+    names
+}

@@ -1,0 +1,103 @@
+//! TLS 1.3 with the fleet's own authority. A certificate is asked for and not demanded: a node that enrols has none yet.
+
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use farrier_wire::identity::Identity;
+use jiff::Timestamp;
+use rustls::crypto::ring as provider;
+use rustls::pki_types::CertificateDer;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::Peer;
+use crate::access::{Authority, AuthorityError};
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The server has no certificate.
+    #[error("failed to make the server's certificate")]
+    Certificate(#[from] AuthorityError),
+    /// The parts do not fit.
+    #[error("failed to set TLS up")]
+    Rustls(#[from] rustls::Error),
+    /// The authority's certificate cannot be trusted.
+    #[error("the authority's certificate cannot be used")]
+    Authority(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// What accepts.
+pub(crate) struct Tls {
+    acceptor: TlsAcceptor,
+    own: Arc<Own>,
+    authority: Arc<Authority>,
+    names: Vec<String>,
+}
+
+/// The server's own certificate; replaced while it runs.
+#[derive(Debug)]
+struct Own(RwLock<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl Tls {
+    pub(crate) fn new(authority: Arc<Authority>, names: Vec<String>) -> Result<Self, TlsError> {
+        let provider = Arc::new(provider::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.certificate().clone())?;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .allow_unauthenticated()
+                .build()?;
+        let own = Arc::new(Own(RwLock::new(certificate(&authority, &names)?)));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(clients)
+            .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // A session that is taken up again would not ask whether the certificate has expired since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), own, authority, names })
+    }
+
+    /// A new certificate of the server's own.
+    pub(crate) fn renew(&self) -> Result<(), TlsError> {
+        let new = certificate(&self.authority, &self.names)?;
+        *self.own.0.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    pub(super) async fn accept(
+        &self,
+        socket: TcpStream,
+    ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
+        let stream = self.acceptor.accept(socket).await?;
+        let certificates = stream.get_ref().1.peer_certificates();
+        let peer = certificates.and_then(|all| all.first()).map_or(Peer::Nobody, named);
+        Ok((stream, peer))
+    }
+}
+
+/// The chain has the authority's certificate too: a node that enrols knows only its fingerprint.
+fn certificate(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedKey>, TlsError> {
+    let (own, key) = authority.certify_server(names, Timestamp::now())?;
+    let key = provider::sign::any_ecdsa_type(&key.into())?;
+    Ok(Arc::new(CertifiedKey::new(vec![own, authority.certificate().clone()], key)))
+}
+
+/// The node that a certificate names; its signature and dates were checked in the handshake.
+fn named(certificate: &CertificateDer<'_>) -> Peer {
+    Identity::of_certificate(certificate).map_or(Peer::Unknown, Peer::Node)
+}

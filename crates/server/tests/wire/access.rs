@@ -1,0 +1,215 @@
+//! Who is let in, and who is not any more.
+
+use std::time::{Duration, Instant};
+
+use farrier_agent::uplink::{EnrolError, Enrolment, Keep};
+use farrier_fleet::fleet::Event;
+use farrier_server::access::Wanted;
+use farrier_wire::proto::{self, Up, up};
+use farrier_wire::{client, form};
+use jiff::{SignedDuration, Timestamp};
+use tonic::{Code, Request};
+
+use crate::world::{Member, Site, enrol, node, until};
+
+fn code(refused: Result<u64, EnrolError>) -> Code {
+    match refused {
+        Err(EnrolError::Refused(status)) => status.code(),
+        other => panic!("it was not refused: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_enrolled_talks_over_tls() {
+    let site = Site::with_tls().await;
+    let mut member = Member::new("a");
+    let token = site.token(None, 1);
+    assert_eq!(site.enrol("a", &member.identity(), &token).await.unwrap(), 1);
+    let mode = std::fs::metadata(member.identity().join("node.pem")).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    member.find(1);
+    member.connect(&site);
+    member.acked(1).await;
+    member.find(2);
+    member.acked(2).await;
+    assert_eq!(site.found("a"), [2]);
+    let text = std::fs::read(site.dir().join("access")).unwrap();
+    let secret = token.as_bytes();
+    assert!(!text.windows(secret.len()).any(|it| it == secret), "the token itself is not kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
+    let site = Site::with_tls().await;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = |name: &str| folder.path().join(name);
+    let wrong = site.enrol("a", &dir("a"), "fjoin_wrong").await;
+    assert_eq!(code(wrong), Code::PermissionDenied);
+    let once = site.token(None, 1);
+    site.enrol("a", &dir("a"), &once).await.unwrap();
+    assert_eq!(code(site.enrol("b", &dir("b"), &once).await), Code::PermissionDenied);
+    let pool = site.token(None, 10);
+    assert_eq!(code(site.enrol("a", &dir("c"), &pool).await), Code::AlreadyExists);
+    let past = Timestamp::now() - SignedDuration::from_secs(1);
+    let wanted = Wanted { pool: "train".parse().unwrap(), node: None, expires: past, uses: 1 };
+    let expired = site.store().create(&wanted, Timestamp::now()).unwrap();
+    assert_eq!(code(site.enrol("d", &dir("d"), expired.reveal()).await), Code::PermissionDenied);
+    // Whoever answers with another authority hears no token.
+    let other = Enrolment { fingerprint: "00".repeat(32), ..site.enrolment("e", &dir("e")) };
+    assert!(matches!(enrol(other, &pool).await, Err(EnrolError::Connect(_))));
+    assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
+    let left = site.store().list().unwrap().into_iter().map(|it| it.uses_left);
+    assert_eq!(left.collect::<Vec<_>>(), [0, 10, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_enrolment_whose_answer_was_lost_is_finished_by_asking_again() {
+    let mut site = Site::with_tls().await;
+    let folder = tempfile::tempdir().unwrap();
+    let token = site.token(None, 1);
+    // The server dies when the token is used up and the node is in the log, before it answers.
+    drop(site.running.take());
+    site.start(Some(1)).await;
+    let lost = site.enrol("a", folder.path(), &token).await;
+    assert!(lost.is_err(), "{lost:?}");
+    drop(site.running.take());
+    site.start(None).await;
+    assert_eq!(site.enrol("a", folder.path(), &token).await.unwrap(), 1);
+    assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
+    let site = Site::with_tls().await;
+    let mut member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    member.connect(&site);
+    member.acked(0).await;
+    let start = Instant::now();
+    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    let mut agents = raw(&site, &member).await;
+    let renewed = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(renewed.code(), Code::PermissionDenied);
+    let refused = hello(&mut agents, None).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    tokio::time::sleep(Duration::from_millis(600).saturating_sub(start.elapsed())).await;
+    member.find(1);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(site.found("a"), Vec::<u64>::new(), "the stream was cut");
+    site.enrol("a", &member.identity(), &site.token(Some("a"), 1)).await.unwrap();
+    member.acked(1).await;
+    assert_eq!(site.found("a"), [1], "it goes on where it was");
+    assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_speaks_only_for_itself_and_nobody_without_a_certificate() {
+    let site = Site::with_tls().await;
+    let member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let other = Member::new("b");
+    site.enrol("b", &other.identity(), &site.token(None, 1)).await.unwrap();
+    let mut agents = raw(&site, &member).await;
+    let refused = hello(&mut agents, Some("b")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(hello(&mut agents, Some("a")).await.is_ok());
+    assert!(hello(&mut agents, None).await.is_ok());
+    // No certificate at all.
+    let mut nobody =
+        client::connect(&site.url().parse().unwrap(), trusting(&member)).await.unwrap();
+    assert_eq!(hello(&mut nobody, Some("a")).await.unwrap_err().code(), Code::Unauthenticated);
+    let renewed = nobody.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(renewed.code(), Code::Unauthenticated);
+    // A certificate of another fleet's authority is no certificate.
+    let elsewhere = Site::with_tls().await;
+    let stranger = Member::new("a");
+    elsewhere.enrol("a", &stranger.identity(), &elsewhere.token(None, 1)).await.unwrap();
+    std::fs::copy(member.identity().join("ca.pem"), stranger.identity().join("ca.pem")).unwrap();
+    let tls = Keep::new(&stranger.identity(), None).tls().unwrap();
+    let refused = match client::connect(&site.url().parse().unwrap(), tls).await {
+        // In TLS 1.3 the client is done before the server has judged.
+        Ok(mut agents) => hello(&mut agents, None).await.is_err(),
+        Err(_) => true,
+    };
+    assert!(refused);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_renewed_before_it_ends() {
+    let site = Site::with_tls().await;
+    let mut member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let path = member.identity().join("node.pem");
+    let old = std::fs::read_to_string(&path).unwrap();
+    // As if it were made long ago and ended tomorrow.
+    let soon = Timestamp::now().as_second() + 86_400;
+    let lines = old.lines().map(|line| match line.split_once(": ") {
+        Some(("not-before", _)) => format!("not-before: {}", soon - 30 * 86_400),
+        Some(("not-after", _)) => format!("not-after: {soon}"),
+        _ => line.to_owned(),
+    });
+    let aged = lines.collect::<Vec<_>>().join("\n");
+    std::fs::write(&path, &aged).unwrap();
+    member.find(1);
+    member.connect(&site);
+    member.acked(1).await;
+    let new = std::fs::read_to_string(&path).unwrap();
+    let block = |text: &str| text.split("BEGIN CERTIFICATE").nth(1).unwrap().to_owned();
+    let key = |text: &str| text.split("BEGIN PRIVATE KEY").nth(1).unwrap()[..100].to_owned();
+    assert_ne!(block(&new), block(&old));
+    assert_ne!(key(&new), key(&old), "with a new key");
+    // The one before counts on until it ends or is revoked, which ends both.
+    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    for text in [&old, &new] {
+        std::fs::write(&path, text).unwrap();
+        let mut agents = raw(&site, &member).await;
+        assert_eq!(hello(&mut agents, None).await.unwrap_err().code(), Code::PermissionDenied);
+    }
+    until("the uplink has its say", || member.acked_now() == Some(1)).await;
+}
+
+async fn raw(site: &Site, member: &Member) -> client::Agents {
+    let tls = Keep::new(&member.identity(), None).tls().unwrap();
+    client::connect(&site.url().parse().unwrap(), tls).await.unwrap()
+}
+
+/// TLS that trusts the server and has nothing to show.
+fn trusting(member: &Member) -> std::sync::Arc<rustls::ClientConfig> {
+    let text = std::fs::read_to_string(member.identity().join("ca.pem")).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    for der in farrier_wire::pem::read(farrier_wire::pem::CERTIFICATE, &text) {
+        roots.add(der.into()).unwrap();
+    }
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    std::sync::Arc::new(tls)
+}
+
+/// Opens a stream, under a name that is said aside.
+async fn hello(
+    agents: &mut client::Agents,
+    name: Option<&str>,
+) -> Result<proto::Welcome, tonic::Status> {
+    let hello = proto::Hello {
+        makeup: Some(form::makeup_message(&farrier_fleet::fleet::event::Makeup::default())),
+        journal: "j".to_owned(),
+        ..proto::Hello::default()
+    };
+    let first = Up { what: Some(up::What::Hello(hello)) };
+    let (out, inbound) = tokio::sync::mpsc::channel(4);
+    out.send(first).await.unwrap();
+    let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
+    if let Some(name) = name {
+        request.metadata_mut().insert("farrier-node", name.parse().unwrap());
+    }
+    let mut down = agents.session(request).await?.into_inner();
+    match down.message().await?.and_then(|it| it.what) {
+        Some(proto::down::What::Welcome(welcome)) => Ok(welcome),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,263 @@
+//! What nobody should say: replayed, reordered, oversized and malformed messages. None of it is in the log.
+
+use std::time::Duration;
+
+use farrier_fleet::fleet::Event;
+use farrier_fleet::fleet::event::Makeup;
+use farrier_wire::limits::MESSAGE_BYTES_MAX;
+use farrier_wire::proto::{self, Down, Up, down, report, up};
+use farrier_wire::{client, form};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tonic::{Code, Request, Status, Streaming};
+
+use crate::world::{Member, Site, finding, until};
+
+struct Raw {
+    out: mpsc::Sender<Up>,
+    inbound: Streaming<Down>,
+}
+
+impl Raw {
+    async fn open(site: &Site, name: &str) -> Result<Self, Status> {
+        Self::over(connection(site).await, name).await
+    }
+
+    async fn over(mut agents: client::Agents, name: &str) -> Result<Self, Status> {
+        let (out, outbound) = mpsc::channel(64);
+        let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(outbound));
+        request.metadata_mut().insert("farrier-node", name.parse().unwrap());
+        let inbound = agents.session(request).await?.into_inner();
+        Ok(Self { out, inbound })
+    }
+
+    async fn welcomed(site: &Site, name: &str) -> Self {
+        let mut raw = Self::open(site, name).await.unwrap();
+        raw.say(up::What::Hello(hello())).await;
+        let first = raw.hear().await.unwrap();
+        assert!(matches!(first, down::What::Welcome(_)), "{first:?}");
+        raw
+    }
+
+    async fn say(&self, what: up::What) {
+        self.out.send(Up { what: Some(what) }).await.unwrap();
+    }
+
+    async fn report(&self, what: report::What) {
+        self.say(up::What::Report(proto::Report { what: Some(what) })).await;
+    }
+
+    async fn changes(&self, record: u64, after: u64, ids: &[u64]) {
+        let changes: Vec<_> =
+            ids.iter().map(|id| farrier_fleet::health::Change::Opened(finding(*id))).collect();
+        let json = form::changes_json(&changes).unwrap().into();
+        self.report(report::What::Changes(proto::Changes { record, after, json })).await;
+    }
+
+    async fn resync(&self, record: u64) {
+        let json = form::findings_json(Vec::new()).into();
+        self.report(report::What::Open(proto::Findings { record, json })).await;
+    }
+
+    /// What comes next, but for orders.
+    async fn hear(&mut self) -> Result<down::What, Status> {
+        loop {
+            let next = tokio::time::timeout(Duration::from_secs(10), self.inbound.message());
+            match next.await.expect("the server answers")? {
+                Some(Down { what: Some(down::What::Order(_)) }) => (),
+                Some(Down { what: Some(what) }) => return Ok(what),
+                other => return Err(Status::cancelled(format!("{other:?}"))),
+            }
+        }
+    }
+
+    async fn acked(&mut self) -> u64 {
+        match self.hear().await.unwrap() {
+            down::What::Ack(ack) => ack.record,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn refused(&mut self) -> Code {
+        self.hear().await.unwrap_err().code()
+    }
+}
+
+async fn connection(site: &Site) -> client::Agents {
+    let tls = farrier_agent::uplink::no_tls();
+    let agents = client::connect(&site.url().parse().unwrap(), tls).await.unwrap();
+    agents.max_encoding_message_size(usize::MAX)
+}
+
+fn hello() -> proto::Hello {
+    let makeup = Makeup { boot: "b".to_owned(), gpus: Some(Vec::new()), ..Makeup::default() };
+    proto::Hello {
+        makeup: Some(form::makeup_message(&makeup)),
+        journal: "j".to_owned(),
+        ..proto::Hello::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replays_are_acknowledged_again_and_gaps_asked_for() {
+    let site = Site::plain().await;
+    let mut raw = Raw::welcomed(&site, "a").await;
+    // Before anything is known of the journal a record hangs in the air.
+    raw.changes(3, 2, &[1]).await;
+    assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)));
+    raw.resync(3).await;
+    assert_eq!(raw.acked().await, 3);
+    raw.changes(4, 3, &[4]).await;
+    assert_eq!(raw.acked().await, 4);
+    for (record, after) in [(4, 3), (1, 0), (4, 9)] {
+        raw.changes(record, after, &[7]).await;
+        assert_eq!(raw.acked().await, 4, "it is there already");
+    }
+    for (record, after) in [(9, 8), (6, 5), (9, 3), (9, 9)] {
+        raw.changes(record, after, &[8]).await;
+        assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)), "{record} {after}");
+    }
+    raw.resync(2).await;
+    assert_eq!(raw.acked().await, 4, "older than what is here");
+    assert_eq!(site.found("a"), [4]);
+    assert_eq!(site.count(|event| matches!(event, Event::Resynced { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
+    let site = Site::plain().await;
+    let changes = |json: &[u8]| {
+        let json = json.to_vec().into();
+        report::What::Changes(proto::Changes { record: 1, after: 0, json })
+    };
+    let cases = [
+        changes(b"nothing"),
+        changes(b"[{\"opened\":{}}]"),
+        changes(&serde_json::to_vec(&serde_json::json!([{ "cleared": finding(1) }])).unwrap()),
+        changes(
+            &serde_json::to_string(&serde_json::json!([{ "opened": finding(1) }]))
+                .unwrap()
+                .replace("\"count\":1", "\"count\":1e999")
+                .into_bytes(),
+        ),
+        report::What::Open(proto::Findings { record: 1, json: b"{}".to_vec().into() }),
+        report::What::Makeup(proto::Makeup { boot: "x".repeat(1000), ..proto::Makeup::default() }),
+    ];
+    for (at, case) in cases.into_iter().enumerate() {
+        let mut raw = Raw::welcomed(&site, "a").await;
+        raw.resync(0).await;
+        assert_eq!(raw.acked().await, 0);
+        raw.report(case).await;
+        assert_eq!(raw.refused().await, Code::InvalidArgument, "case {at}");
+    }
+    let mut raw = Raw::welcomed(&site, "a").await;
+    raw.say(up::What::Hello(hello())).await;
+    assert_eq!(raw.refused().await, Code::InvalidArgument, "a second hello");
+    let mut raw = Raw::open(&site, "a").await.unwrap();
+    raw.resync(1).await;
+    assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
+    let refused = Raw::open(&site, "a b").await.err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(site.found("a"), Vec::<u64>::new());
+    // What a newer agent says is passed over.
+    let mut raw = Raw::welcomed(&site, "a").await;
+    raw.out.send(Up { what: None }).await.unwrap();
+    raw.say(up::What::Report(proto::Report { what: None })).await;
+    raw.resync(1).await;
+    assert_eq!(raw.acked().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_is_not_taken() {
+    let site = Site::plain().await;
+    let mut raw = Raw::welcomed(&site, "a").await;
+    let json = vec![b' '; MESSAGE_BYTES_MAX + 1].into();
+    raw.report(report::What::Open(proto::Findings { record: 1, json })).await;
+    assert_eq!(raw.refused().await, Code::OutOfRange);
+    // Others are not disturbed.
+    let mut member = Member::new("b");
+    member.find(1);
+    member.connect(&site);
+    member.acked(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_later_stream_of_a_node_is_the_one_that_counts() {
+    let site = Site::plain().await;
+    let mut first = Raw::welcomed(&site, "a").await;
+    let mut second = Raw::welcomed(&site, "a").await;
+    assert_eq!(first.refused().await, Code::Aborted);
+    second.resync(1).await;
+    assert_eq!(second.acked().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_nodes_share_one_connection_and_all_join_at_once() {
+    let site = Site::plain().await;
+    let agents = connection(&site).await;
+    let mut joining = tokio::task::JoinSet::new();
+    for at in 0..2000 {
+        let agents = agents.clone();
+        joining.spawn(async move {
+            let mut raw = Raw::over(agents, &format!("n{at}")).await.unwrap();
+            raw.say(up::What::Hello(hello())).await;
+            assert!(matches!(raw.hear().await.unwrap(), down::What::Welcome(_)));
+            raw.resync(0).await;
+            assert_eq!(raw.acked().await, 0);
+            raw.changes(1, 0, &[1]).await;
+            assert_eq!(raw.acked().await, 1);
+            raw
+        });
+    }
+    let all = joining.join_all().await;
+    assert_eq!(site.count(|event| matches!(event, Event::Found { .. })), 2000);
+    drop(all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn noise_on_the_port_is_only_noise() {
+    for site in [Site::plain().await, Site::with_tls().await] {
+        for noise in
+            [&b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..], b"\x16\x03\x01\xff\xff", &[0xff; 4096]]
+        {
+            let mut socket = tokio::net::TcpStream::connect(site.address).await.unwrap();
+            let _ = socket.write_all(noise).await;
+            let mut answer = Vec::new();
+            let read = socket.read_to_end(&mut answer);
+            let _ = tokio::time::timeout(Duration::from_millis(300), read).await;
+        }
+        let mut member = Member::new("a");
+        if !site.is_plain {
+            site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+        }
+        member.find(1);
+        member.connect(&site);
+        member.acked(1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_one_node_waits_and_others_are_heard() {
+    let site = Site::plain().await;
+    let flooding = Raw::welcomed(&site, "a").await;
+    flooding.resync(0).await;
+    let flood = tokio::spawn(async move {
+        // Nothing that comes back is read.
+        for record in 1..=3000 {
+            let changes = [farrier_fleet::health::Change::Opened(finding(1))];
+            let json = form::changes_json(&changes).unwrap().into();
+            let what = report::What::Changes(proto::Changes { record, after: record - 1, json });
+            let report = up::What::Report(proto::Report { what: Some(what) });
+            if flooding.out.send(Up { what: Some(report) }).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut member = Member::new("b");
+    member.connect(&site);
+    for id in 1..=20 {
+        member.find(id);
+        member.acked(id).await;
+    }
+    until("the flood is over or was cut", || flood.is_finished()).await;
+}

@@ -1,0 +1,8 @@
+//! Agents and the server over the real wire, in one process.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod hostile;
+mod orders;
+mod resume;
+mod world;

@@ -1,0 +1,102 @@
+//! Orders go down once, answers up once; silence is noticed, and its end.
+
+use std::time::Duration;
+
+use farrier_fleet::fleet::event::Cordon;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::policy::PoolPolicy;
+use farrier_fleet::fleet::{Answer, Event, OrderKind, Policy, Standing};
+
+use crate::world::{Member, Site, node, until};
+
+fn answers(site: &Site) -> Vec<(u64, Answer)> {
+    let entries = site.entries().into_iter();
+    let of = entries.filter_map(|entry| match entry.event {
+        Event::Answered { generation, answer, .. } => Some((generation, answer)),
+        _ => None,
+    });
+    of.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    let desk = std::sync::Arc::clone(&member.desk);
+    let offered = |count| {
+        let desk = std::sync::Arc::clone(&desk);
+        move || desk.offered.lock().unwrap().len() == count
+    };
+    until("the first order is offered", offered(1)).await;
+    until("that it was accepted is in the log", || answers(&site) == [(1, Answer::Accepted)]).await;
+    // Neither side's death orders anything twice, or answers twice.
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    site.start(None).await;
+    member.connect(&site);
+    for generation in 1..=2 {
+        until("the order is offered", offered(usize::try_from(generation).unwrap())).await;
+        let done = Answer::Done { evidence: "all is well".to_owned() };
+        *member.desk.answers.lock().unwrap() = vec![(generation, done)];
+        member.bell.notify_one();
+        let desk = std::sync::Arc::clone(&member.desk);
+        until("the answer is acknowledged", || {
+            desk.acknowledged.lock().unwrap().contains(&generation)
+        })
+        .await;
+    }
+    let kinds: Vec<OrderKind> =
+        member.desk.offered.lock().unwrap().iter().map(|it| it.what.clone()).collect();
+    assert!(matches!(kinds[..], [OrderKind::Verify { .. }, OrderKind::Verify { .. }]), "{kinds:?}");
+    let done = |it: &&(u64, Answer)| matches!(it.1, Answer::Done { .. });
+    assert_eq!(answers(&site).iter().filter(done).count(), 2);
+    assert_eq!(member.desk.acknowledged.lock().unwrap().len(), 2);
+    let standing = site.running().brain().look(|state| state.nodes[&node("a")].standing);
+    assert_eq!(standing.await.unwrap(), Standing::InService);
+    member.cordon.send_replace(Cordon::Theirs { owner: "ops".into(), reason: "moving".into() });
+    site.wait_for("it is held for another's cordon", |entries| {
+        let held = |it: &Event| matches!(it, Event::Moved { to: Standing::Held, .. });
+        entries.iter().any(|entry| held(&entry.event))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_noticed_and_its_end() {
+    let site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    let pools_default = PoolPolicy { silent_s: 6, ..PoolPolicy::default() };
+    let policy = Box::new(Policy { pools_default, ..Policy::default() });
+    let brain = site.running().brain().clone();
+    brain.take(Actor::Person("ops".into()), Event::PolicySet { policy }).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let silent = |it: &Event| matches!(it, Event::Silent { .. });
+    assert_eq!(site.count(silent), 0, "it says that it lives");
+    member.disconnect();
+    until("the silence is in the log", || site.count(silent) == 1).await;
+    member.connect(&site);
+    until("its end too", || site.count(|it| matches!(it, Event::Heard { .. })) == 1).await;
+    assert_eq!(site.count(silent), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retired_node_is_cut_and_not_let_in() {
+    let site = Site::with_tls().await;
+    let mut member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    member.connect(&site);
+    member.acked(0).await;
+    let retired = Event::Retired { node: node("a"), why: "sold".to_owned() };
+    site.running().brain().take(Actor::Person("ops".into()), retired).await.unwrap();
+    member.find(1);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(site.found("a"), Vec::<u64>::new());
+    // It comes back with a token like any other, under the name that nobody has now.
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    member.acked(1).await;
+    let generation = site.running().brain().look(|state| state.nodes[&node("a")].generation);
+    assert!(generation.await.unwrap() >= 1, "orders go on counting");
+}

@@ -1,0 +1,301 @@
+//! A server in a folder, and nodes with real journals and real uplinks.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farrier_agent::config::Retention;
+use farrier_agent::crash::Crash;
+use farrier_agent::journal::Journal;
+use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, OrderDesk, Uplink};
+use farrier_fleet::fleet::event::{Cordon, Makeup};
+use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, Order};
+use farrier_fleet::health::{Change, Finding};
+use farrier_server::access::{Store, Wanted};
+use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::log::{Log, verify};
+use farrier_server::run::{self, Options, Running, log_path};
+use jiff::{SignedDuration, Timestamp};
+use tempfile::TempDir;
+use tokio::sync::{Notify, watch};
+
+pub(crate) fn node(name: &str) -> NodeId {
+    name.parse().unwrap()
+}
+
+pub(crate) fn finding(id: u64) -> Finding {
+    serde_json::from_value(serde_json::json!({
+        "id": id, "code": "gpu.lost", "subject": { "gpu": "GPU-1" }, "kind": "fault", "severity": "warning",
+        "text": "gone", "action": "ignore", "rule_action": "ignore", "action_by": "rule",
+        "evidence": [{ "check": { "text": "seen", "at": "2026-11-15T00:00:00Z" } }],
+        "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z", "count": 1,
+        "clears": "it is back",
+    }))
+    .unwrap()
+}
+
+/// A server's folder, and the server while it runs.
+pub(crate) struct Site {
+    pub(crate) folder: TempDir,
+    pub(crate) running: Option<Running>,
+    pub(crate) address: SocketAddr,
+    pub(crate) is_plain: bool,
+}
+
+impl Site {
+    pub(crate) async fn plain() -> Self {
+        Self::new(true).await
+    }
+
+    pub(crate) async fn with_tls() -> Self {
+        Self::new(false).await
+    }
+
+    async fn new(is_plain: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut site = Self { folder, running: None, address, is_plain };
+        site.start(None).await;
+        site
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
+            report_interval_s: 1,
+            ..Options::new(self.folder.path().join("server"), self.address)
+        }
+    }
+
+    /// Starts the server, at the address that it had before.
+    pub(crate) async fn start(&mut self, dies_after: Option<u64>) {
+        let until = Instant::now() + Duration::from_secs(10);
+        let running = loop {
+            match run::start(Options { dies_after, ..self.options() }).await {
+                Ok(running) => break running,
+                // What was killed holds its port and lock for a moment.
+                Err(err) => assert!(Instant::now() < until, "{err:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        self.address = running.address();
+        self.running = Some(running);
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.is_plain { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    pub(crate) fn dir(&self) -> std::path::PathBuf {
+        self.folder.path().join("server")
+    }
+
+    /// As another process would.
+    pub(crate) fn store(&self) -> Store {
+        Store::open(&self.dir()).unwrap()
+    }
+
+    pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {
+        let expires = Timestamp::now() + SignedDuration::from_hours(1);
+        let of_node = of_node.map(node);
+        let wanted = Wanted { pool: "train".parse().unwrap(), node: of_node, expires, uses };
+        self.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+    }
+
+    pub(crate) fn enrolment(&self, name: &str, dir: &Path) -> Enrolment {
+        Enrolment {
+            url: self.url().parse().unwrap(),
+            node: node(name),
+            fingerprint: self.running().fingerprint().to_owned(),
+            keep: Keep::new(dir, None),
+        }
+    }
+
+    /// Enrols a node, in a thread as it has a runtime of its own.
+    pub(crate) async fn enrol(
+        &self,
+        name: &str,
+        dir: &Path,
+        token: &str,
+    ) -> Result<u64, EnrolError> {
+        enrol(self.enrolment(name, dir), token).await
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let log = SqliteLog::open_to_read(&log_path(&self.dir())).unwrap();
+        log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
+    }
+
+    /// Numbers of the records that are in the log as found, in order.
+    pub(crate) fn found(&self, name: &str) -> Vec<u64> {
+        let of = node(name);
+        let number = |entry: &Entry| match &entry.event {
+            Event::Found { node, record, .. } if *node == of => Some(record.number),
+            _ => None,
+        };
+        self.entries().iter().filter_map(number).collect()
+    }
+
+    pub(crate) fn count(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.entries().iter().filter(|entry| is(&entry.event)).count()
+    }
+
+    pub(crate) async fn wait_for(&self, what: &str, is: impl Fn(&[Entry]) -> bool) {
+        until(what, || is(&self.entries())).await;
+    }
+
+    pub(crate) fn assert_whole(&self) {
+        let log = SqliteLog::open_to_read(&log_path(&self.dir())).unwrap();
+        assert!(verify(&log).unwrap().is_ok());
+    }
+}
+
+pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, EnrolError> {
+    let token = token.to_owned();
+    let enrolled = tokio::task::spawn_blocking(move || uplink::enrol(&enrolment, &token));
+    enrolled.await.unwrap().map(|identity| identity.generation)
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < end, "it did not come about: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A desk that writes down what it is offered.
+#[derive(Debug, Default)]
+pub(crate) struct FakeDesk {
+    pub(crate) offered: Mutex<Vec<Order>>,
+    pub(crate) answers: Mutex<Vec<(u64, Answer)>>,
+    pub(crate) acknowledged: Mutex<Vec<u64>>,
+}
+
+impl OrderDesk for FakeDesk {
+    fn offer(&self, order: Order) -> Answer {
+        let mut answers = self.answers.lock().unwrap();
+        if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
+            return answer.clone();
+        }
+        answers.push((order.generation, Answer::Accepted));
+        self.offered.lock().unwrap().push(order);
+        Answer::Accepted
+    }
+
+    fn outstanding(&self) -> Vec<(u64, Answer)> {
+        self.answers.lock().unwrap().clone()
+    }
+
+    fn acknowledged(&self, generation: u64) {
+        self.acknowledged.lock().unwrap().push(generation);
+        self.answers.lock().unwrap().retain(|(it, _)| *it != generation);
+    }
+}
+
+/// A node with a journal and an uplink.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) folder: TempDir,
+    journal: Option<Journal>,
+    durable: watch::Sender<u64>,
+    pub(crate) desk: Arc<FakeDesk>,
+    pub(crate) bell: Arc<Notify>,
+    pub(crate) cordon: watch::Sender<Cordon>,
+    pub(crate) uplink: Option<Uplink>,
+    pub(crate) boot: String,
+}
+
+impl Member {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut member = Self {
+            name: name.to_owned(),
+            folder: tempfile::tempdir().unwrap(),
+            journal: None,
+            durable: watch::channel(0).0,
+            desk: Arc::default(),
+            bell: Arc::default(),
+            cordon: watch::channel(Cordon::Unknown).0,
+            uplink: None,
+            boot: "boot-1".to_owned(),
+        };
+        member.open_journal();
+        member
+    }
+
+    pub(crate) fn identity(&self) -> std::path::PathBuf {
+        self.folder.path().join("identity")
+    }
+
+    pub(crate) fn state(&self) -> std::path::PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub(crate) fn open_journal(&mut self) {
+        self.journal = None;
+        let retention = Retention { days: 90, bytes: 1 << 20 };
+        let journal = Journal::open(&self.state(), retention).unwrap();
+        self.durable.send_replace(journal.durable().seq);
+        self.journal = Some(journal);
+    }
+
+    pub(crate) fn lose_journal(&mut self) {
+        self.journal = None;
+        for entry in std::fs::read_dir(self.state()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|it| it == "jsonl") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+        self.open_journal();
+    }
+
+    /// Finds something, durably.
+    pub(crate) fn find(&mut self, id: u64) {
+        let journal = self.journal.as_mut().unwrap();
+        let changes = vec![Change::Opened(finding(id))];
+        journal.note(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
+        journal.flush(Timestamp::now(), &Crash::default()).unwrap();
+        self.durable.send_replace(journal.durable().seq);
+    }
+
+    pub(crate) fn connect(&mut self, site: &Site) {
+        let boot = self.boot.clone();
+        let parts = uplink::Parts {
+            url: site.url().parse().unwrap(),
+            keep: Keep::new(&self.identity(), None),
+            node: Some(node(&self.name)),
+            state_dir: self.state(),
+            durable: self.durable.subscribe(),
+            made_of: Box::new(move || {
+                Some(Makeup { boot: boot.clone(), gpus: Some(Vec::new()), ..Makeup::default() })
+            }),
+            cordon: self.cordon.subscribe(),
+            desk: Arc::clone(&self.desk) as Arc<dyn OrderDesk>,
+            bell: Arc::clone(&self.bell),
+        };
+        self.uplink = Some(Uplink::spawn(parts).unwrap());
+    }
+
+    pub(crate) fn disconnect(&mut self) {
+        if let Some(uplink) = self.uplink.take() {
+            uplink.stop();
+        }
+    }
+
+    pub(crate) async fn acked(&self, record: u64) {
+        let acked = self.uplink.as_ref().unwrap().acked();
+        until("the record is acknowledged", || acked.borrow().is_some_and(|it| it >= record)).await;
+    }
+
+    pub(crate) fn acked_now(&self) -> Option<u64> {
+        *self.uplink.as_ref().unwrap().acked().borrow()
+    }
+}

@@ -1,0 +1,226 @@
+//! A connection to a server: HTTP/2, over TLS or, on loopback, plain. Streams of many nodes go over one.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::body::Body;
+
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::proto::agents_client::AgentsClient;
+
+/// How long a connection may take to come about.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// A peer that is gone without a word is noticed after this and [`PING_WAIT`].
+const PING_EVERY: Duration = Duration::from_secs(20);
+/// How long an answer to a ping may take.
+const PING_WAIT: Duration = Duration::from_secs(20);
+/// Room for what the server says: orders are small.
+const WINDOW_BYTES: u32 = 64 << 10;
+
+/// Where a server is: `https://HOST:PORT`, or `http://` and an address of loopback.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerUrl {
+    host: String,
+    port: u16,
+    is_plain: bool,
+}
+
+/// Why a text is no address of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It has another form.
+    #[error("expected `https://HOST:PORT`")]
+    Form,
+    /// Without TLS nobody knows who listens on the way.
+    #[error("`http://` is taken on loopback only; expected `https://HOST:PORT`")]
+    Plain,
+}
+
+impl FromStr for ServerUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let uri: Uri = text.parse().map_err(|_| UrlError::Form)?;
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(UrlError::Form)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = uri.port_u16().ok_or(UrlError::Form)?;
+        let is_plain = match uri.scheme_str() {
+            Some("https") => false,
+            Some("http") => true,
+            _ => return Err(UrlError::Form),
+        };
+        let has_user = uri.authority().is_some_and(|it| it.as_str().contains('@'));
+        if !is_bare || has_user {
+            return Err(UrlError::Form);
+        }
+        let is_loopback =
+            host == "localhost" || host.parse().is_ok_and(|it: std::net::IpAddr| it.is_loopback());
+        if is_plain && !is_loopback {
+            return Err(UrlError::Plain);
+        }
+        Ok(Self { host, port, is_plain })
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_plain { "http" } else { "https" };
+        if self.host.contains(':') {
+            write!(formatter, "{scheme}://[{}]:{}", self.host, self.port)
+        } else {
+            write!(formatter, "{scheme}://{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl ServerUrl {
+    /// Whether there is no TLS.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody answers there, or not as they should.
+    #[error("failed to connect to `{url}`")]
+    Connect {
+        /// Where.
+        url: ServerUrl,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// It took too long.
+    #[error("`{url}` did not answer in {} s", CONNECT_WAIT.as_secs())]
+    Slow {
+        /// Where.
+        url: ServerUrl,
+    },
+    /// They do not speak HTTP/2.
+    #[error("`{url}` does not speak HTTP/2")]
+    Http2 {
+        /// Where.
+        url: ServerUrl,
+        /// Why.
+        #[source]
+        err: hyper::Error,
+    },
+}
+
+/// A connection. Clones share it; it ends with the last of them.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    send: SendRequest<Body>,
+}
+
+impl tower_service::Service<hyper::Request<Body>> for Connection {
+    type Response = hyper::Response<hyper::body::Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.send.poll_ready(context)
+    }
+
+    fn call(&mut self, request: hyper::Request<Body>) -> Self::Future {
+        Box::pin(self.send.send_request(request))
+    }
+}
+
+/// What one says to a server.
+pub type Agents = AgentsClient<Connection>;
+
+/// Connects. `tls` is not used where the address is a plain one.
+pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
+    let slow = |_| ConnectError::Slow { url: url.clone() };
+    tokio::time::timeout(CONNECT_WAIT, connect_now(url, tls)).await.map_err(slow)?
+}
+
+async fn connect_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
+    let failed = |err| ConnectError::Connect { url: url.clone(), err };
+    let tcp = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(failed)?;
+    // An order or an acknowledgement is small, and somebody waits for it.
+    tcp.set_nodelay(true).map_err(failed)?;
+    let connection = if url.is_plain {
+        over(url, tcp).await?
+    } else {
+        let name =
+            ServerName::try_from(url.host.clone()).map_err(|err| failed(io::Error::other(err)))?;
+        let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(failed)?;
+        over(url, tls).await?
+    };
+    let scheme = if url.is_plain { "http" } else { "https" };
+    let origin = format!("{scheme}://{}", url.to_string().rsplit('/').next().unwrap_or_default());
+    let origin = origin.parse::<Uri>().map_err(|err| failed(io::Error::other(err)))?;
+    let agents = AgentsClient::with_origin(connection, origin);
+    Ok(agents
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX))
+}
+
+async fn over(
+    url: &ServerUrl,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Connection, ConnectError> {
+    let (send, driver) = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WAIT)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES * 16)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|err| ConnectError::Http2 { url: url.clone(), err })?;
+    // Ends when the last sender is gone or the peer is; whoever has a stream open hears of it there.
+    tokio::spawn(async move {
+        let _ = driver.await;
+    });
+    Ok(Connection { send })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_whole_and_plain_on_loopback_only() {
+        for good in [
+            "https://fleet.example:9443",
+            "https://[::1]:1",
+            "http://127.0.0.1:80",
+            "http://localhost:1",
+        ] {
+            let url: ServerUrl = good.parse().unwrap();
+            assert_eq!(url.to_string(), good);
+        }
+        let wrong = [
+            ("fleet:1", UrlError::Form),
+            ("https://fleet", UrlError::Form),
+            ("https://a@fleet:1", UrlError::Form),
+            ("https://fleet:1/x", UrlError::Form),
+            ("ftp://fleet:1", UrlError::Form),
+            ("http://fleet:1", UrlError::Plain),
+            ("http://10.0.0.1:1", UrlError::Plain),
+        ];
+        for (text, err) in wrong {
+            assert_eq!(text.parse::<ServerUrl>(), Err(err), "{text}");
+        }
+    }
+}

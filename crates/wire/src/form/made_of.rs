@@ -1,0 +1,76 @@
+//! What a node is made of, and whether it takes work.
+
+use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup};
+use farrier_fleet::health::GpuUuid;
+
+use super::{FormError, within};
+use crate::limits::{FRAMEWORKS_MAX, GPUS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::proto;
+use crate::proto::cordon::What;
+
+/// Makes a makeup of a message.
+pub fn makeup(message: proto::Makeup) -> Result<Makeup, FormError> {
+    let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
+    name("boot", &message.boot)?;
+    name("agent", &message.agent)?;
+    for (what, text) in
+        [("kernel", &message.kernel), ("driver", &message.driver), ("cuda", &message.cuda)]
+    {
+        name(what, text.as_deref().unwrap_or_default())?;
+    }
+    within("frameworks", message.frameworks.len(), FRAMEWORKS_MAX)?;
+    let mut frameworks = Vec::new();
+    for it in message.frameworks {
+        name("framework", &it.name)?;
+        name("framework", &it.version)?;
+        frameworks.push((it.name, it.version));
+    }
+    let gpus = message.gpus.map(|it| gpus(it.gpus)).transpose()?;
+    let proto::Makeup { boot, agent, kernel, driver, cuda, .. } = message;
+    Ok(Makeup { boot, agent, kernel, driver, cuda, gpus, frameworks })
+}
+
+fn gpus(listed: Vec<proto::Gpu>) -> Result<Vec<GpuMakeup>, FormError> {
+    within("gpus", listed.len(), GPUS_MAX)?;
+    let each = listed.into_iter().map(|it| {
+        within("gpu", it.uuid.len(), NAME_BYTES_MAX)?;
+        within("gpu", it.name.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
+        Ok(GpuMakeup { uuid: GpuUuid(it.uuid), name: it.name })
+    });
+    each.collect()
+}
+
+/// Makes a message of a makeup.
+pub fn makeup_message(makeup: &Makeup) -> proto::Makeup {
+    let Makeup { boot, agent, kernel, driver, cuda, gpus, frameworks } = makeup.clone();
+    let gpu = |it: GpuMakeup| proto::Gpu { uuid: it.uuid.0, name: it.name };
+    let gpus = gpus.map(|all| proto::Gpus { gpus: all.into_iter().map(gpu).collect() });
+    let framework = |(name, version)| proto::Framework { name, version };
+    let frameworks = frameworks.into_iter().map(framework).collect();
+    proto::Makeup { boot, agent, kernel, driver, cuda, gpus, frameworks }
+}
+
+/// Makes a cordon of a message; one of a kind that is not known here is not known.
+pub fn cordon(message: proto::Cordon) -> Result<Cordon, FormError> {
+    Ok(match message.what {
+        None => Cordon::Unknown,
+        Some(What::None(_)) => Cordon::None,
+        Some(What::Ours(_)) => Cordon::Ours,
+        Some(What::Theirs(proto::Theirs { owner, reason })) => {
+            within("owner", owner.len(), NAME_BYTES_MAX)?;
+            within("reason", reason.len(), TEXT_BYTES_MAX)?;
+            Cordon::Theirs { owner, reason }
+        }
+    })
+}
+
+/// Makes a message of a cordon.
+pub fn cordon_message(cordon: &Cordon) -> proto::Cordon {
+    let what = match cordon.clone() {
+        Cordon::Unknown => None,
+        Cordon::None => Some(What::None(proto::Nothing {})),
+        Cordon::Ours => Some(What::Ours(proto::Nothing {})),
+        Cordon::Theirs { owner, reason } => Some(What::Theirs(proto::Theirs { owner, reason })),
+    };
+    proto::Cordon { what }
+}

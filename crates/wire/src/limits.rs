@@ -1,0 +1,28 @@
+//! How much anybody may say at once. What is larger is refused before it is read further.
+
+/// A message: a record of the journal has a megabyte at the very most, all open findings of a node some more.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// The findings or changes in a message. The rest is room for the envelope.
+pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
+
+/// Changes of one record, and open findings of one node. The agent merges what waits into no more.
+pub const FINDINGS_MAX: usize = 20_000;
+
+/// Observations behind one finding; the engine keeps far fewer.
+pub const EVIDENCE_MAX: usize = 256;
+
+/// A rule's code, a version, a GPU's or a device's name.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// A sentence.
+pub const TEXT_BYTES_MAX: usize = 16 << 10;
+
+/// GPUs of a node.
+pub const GPUS_MAX: usize = 1024;
+
+/// Frameworks of a node.
+pub const FRAMEWORKS_MAX: usize = 256;
+
+/// Answers that wait on a node: there is one order at a time, and what was not acknowledged.
+pub const ANSWERS_MAX: usize = 1024;

@@ -1,0 +1,58 @@
+//! Keys and certificates as text, so that other tools read them.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// What stands around a certificate.
+pub const CERTIFICATE: &str = "CERTIFICATE";
+/// What stands around a private key in PKCS #8.
+pub const PRIVATE_KEY: &str = "PRIVATE KEY";
+
+const LINE: usize = 64;
+
+/// One block.
+pub fn write(label: &str, der: &[u8]) -> String {
+    let mut text = format!("-----BEGIN {label}-----\n");
+    let encoded = STANDARD.encode(der);
+    let mut rest = encoded.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at(rest.len().min(LINE));
+        text.push_str(line);
+        text.push('\n');
+        rest = after;
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
+/// Every block with this label, in order; what is no block is passed over.
+pub fn read(label: &str, text: &str) -> Vec<Vec<u8>> {
+    let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
+    let mut blocks = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(&begin) {
+        let Some((body, after)) = after.split_once(&end) else { break };
+        let body: String = body.split_whitespace().collect();
+        blocks.extend(STANDARD.decode(body).ok());
+        rest = after;
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = format!(
+            "a comment\n{}{}{}",
+            write(CERTIFICATE, &[7; 100]),
+            write(PRIVATE_KEY, b"key"),
+            write(CERTIFICATE, b"")
+        );
+        assert_eq!(read(CERTIFICATE, &text), [vec![7; 100], Vec::new()]);
+        assert_eq!(read(PRIVATE_KEY, &text), [b"key"]);
+        assert_eq!(read(PRIVATE_KEY, "-----BEGIN PRIVATE KEY-----\nAA"), Vec::<Vec<u8>>::new());
+    }
+}

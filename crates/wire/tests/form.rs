@@ -1,0 +1,204 @@
+//! Everything that is sent arrives as it was meant, and nothing that arrives makes anybody panic.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup};
+use farrier_fleet::fleet::{Answer, NodeId, Order, OrderKind, Rung};
+use farrier_fleet::health::{Finding, GpuUuid, Severity};
+use farrier_wire::form::{self, FormError, UnknownOrder};
+use farrier_wire::limits::{FINDINGS_BYTES_MAX, GPUS_MAX, TEXT_BYTES_MAX};
+use farrier_wire::proto;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use prost::Message;
+
+fn finding(id: u64) -> serde_json::Value {
+    serde_json::json!({
+        "id": id, "code": "gpu.lost", "subject": { "gpu": "GPU-1" }, "kind": "fault", "severity": "fatal",
+        "text": "gone", "action": "reboot-node", "rule_action": "reboot-node", "action_by": "rule",
+        "evidence": [{ "signal": { "signal": "gpu.temperature_c", "value": { "value": 1.5 }, "limit": 1.0,
+            "at": "2026-11-15T00:00:00Z" } }],
+        "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z", "count": 1,
+        "clears": "it is back",
+    })
+}
+
+fn real_finding(id: u64) -> Finding {
+    let mut json = finding(id);
+    json["evidence"] =
+        serde_json::json!([{ "check": { "text": "seen", "at": "2026-11-15T00:00:00Z" } }]);
+    serde_json::from_value(json).unwrap()
+}
+
+fn node() -> NodeId {
+    "n1".parse().unwrap()
+}
+
+#[test]
+fn orders_and_answers_arrive_as_they_were_sent() {
+    let kinds = [
+        OrderKind::Cordon,
+        OrderKind::Drain { wait_s: 7 },
+        OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) },
+        OrderKind::Reboot,
+        OrderKind::RestartService { unit: "nvidia-fabricmanager".to_owned() },
+        OrderKind::Verify { rung: Rung::V0 },
+        OrderKind::Verify { rung: Rung::V1 },
+        OrderKind::Verify { rung: Rung::V2 },
+        OrderKind::Verify { rung: Rung::V3 },
+        OrderKind::Uncordon,
+    ];
+    for (at, what) in kinds.into_iter().enumerate() {
+        let order = Order {
+            node: node(),
+            generation: at as u64,
+            what,
+            boot: (at % 2 == 0).then(|| "boot".to_owned()),
+            lease_until: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
+            reason: "so".to_owned(),
+        };
+        assert_eq!(form::order(node(), form::order_message(&order)).unwrap(), order);
+    }
+    let text = || "seen".to_owned();
+    for answer in [
+        Answer::Accepted,
+        Answer::Done { evidence: text() },
+        Answer::Failed { why: text() },
+        Answer::Refused { why: text() },
+    ] {
+        assert_eq!(form::answer(form::answer_message(3, &answer)).unwrap(), (3, answer));
+    }
+}
+
+#[test]
+fn an_order_that_is_not_known_is_refused_by_its_name() {
+    let unknown = proto::Order { generation: 9, ..proto::Order::default() };
+    assert_eq!(form::order(node(), unknown), Err(UnknownOrder { generation: 9 }));
+    let what = Some(proto::order::What::Verify(proto::Verify { rung: 4 }));
+    let unknown = proto::Order { generation: 9, what, ..proto::Order::default() };
+    assert_eq!(form::order(node(), unknown), Err(UnknownOrder { generation: 9 }));
+}
+
+#[test]
+fn makeups_and_cordons_arrive_as_they_were_sent() {
+    let gpu = |name: Option<&str>| GpuMakeup {
+        uuid: GpuUuid("GPU-1".to_owned()),
+        name: name.map(str::to_owned),
+    };
+    let known = Makeup {
+        boot: "b".to_owned(),
+        agent: "0.1.0".to_owned(),
+        kernel: Some("6.8".to_owned()),
+        driver: Some("580.1".to_owned()),
+        cuda: Some("13.0".to_owned()),
+        gpus: Some(vec![gpu(None), gpu(Some("H200"))]),
+        frameworks: vec![("torch".to_owned(), "2.9".to_owned())],
+    };
+    let empty = Makeup { gpus: Some(Vec::new()), ..Makeup::default() };
+    for makeup in [known, empty, Makeup::default()] {
+        assert_eq!(form::makeup(form::makeup_message(&makeup)).unwrap(), makeup);
+    }
+    let theirs = Cordon::Theirs { owner: "ops".to_owned(), reason: "moving".to_owned() };
+    for cordon in [Cordon::Unknown, Cordon::None, Cordon::Ours, theirs] {
+        assert_eq!(form::cordon(form::cordon_message(&cordon)).unwrap(), cordon);
+    }
+}
+
+#[test]
+fn what_is_too_much_is_refused() {
+    let gpus = Some(proto::Gpus { gpus: vec![proto::Gpu::default(); GPUS_MAX + 1] });
+    let makeup = proto::Makeup { gpus, ..proto::Makeup::default() };
+    assert!(matches!(form::makeup(makeup), Err(FormError::TooMuch { what: "gpus", .. })));
+    let long = form::answer_message(1, &Answer::Done { evidence: "é".repeat(TEXT_BYTES_MAX) });
+    assert!(form::answer(long).is_ok(), "it was cut");
+    let mut json = finding(1);
+    json["text"] = "x".repeat(TEXT_BYTES_MAX + 1).into();
+    let bytes = serde_json::to_vec(&[json]).unwrap();
+    assert!(matches!(form::open_findings(&bytes), Err(FormError::TooMuch { what: "text", .. })));
+    let spaces = vec![b' '; FINDINGS_BYTES_MAX + 1];
+    assert!(matches!(form::changes(&spaces), Err(FormError::TooMuch { .. })));
+}
+
+#[test]
+fn a_number_that_is_none_is_refused() {
+    let good = serde_json::to_string(&[serde_json::json!({ "opened": finding(1) })]).unwrap();
+    assert_eq!(form::changes(good.as_bytes()).unwrap().len(), 1, "{good}");
+    for wrong in ["null", "1e999", "NaN", "\"1\""] {
+        let bad = good.replace("\"limit\":1.0", &format!("\"limit\":{wrong}"));
+        assert_ne!(bad, good);
+        assert!(matches!(form::changes(bad.as_bytes()), Err(FormError::Findings(_))), "{wrong}");
+    }
+}
+
+#[test]
+fn a_change_that_contradicts_itself_is_refused() {
+    let cleared = serde_json::to_vec(&[serde_json::json!({ "cleared": finding(5) })]).unwrap();
+    assert!(matches!(form::changes(&cleared), Err(FormError::Contradiction(5))));
+}
+
+#[test]
+fn of_too_many_findings_the_worst_are_said() {
+    let mut all: Vec<Finding> = (1..=2000).map(real_finding).collect();
+    for finding in &mut all {
+        finding.text = "x".repeat(8000);
+        finding.severity = if finding.id == 1500 { Severity::Fatal } else { Severity::Info };
+    }
+    let said = form::open_findings(&form::findings_json(all)).unwrap();
+    assert!((100..2000).contains(&said.len()));
+    assert_eq!(said[0].id, 1500);
+    let few: Vec<Finding> = (1..=3).map(real_finding).collect();
+    assert_eq!(form::open_findings(&form::findings_json(few.clone())).unwrap(), few);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        if let Ok(up) = proto::Up::decode(bytes.as_slice()) {
+            take_up(up);
+        }
+        if let Ok(down) = proto::Down::decode(bytes.as_slice())
+            && let Some(proto::down::What::Order(order)) = down.what
+        {
+            let _ = form::order(node(), order);
+        }
+        let _ = proto::EnrolRequest::decode(bytes.as_slice());
+        let _ = form::changes(&bytes);
+        let _ = form::open_findings(&bytes);
+    }
+
+    #[test]
+    fn nor_does_a_message_with_a_byte_changed(at in any::<prop::sample::Index>(), to in any::<u8>()) {
+        let report = proto::report::What::Makeup(form::makeup_message(&Makeup {
+            boot: "boot".to_owned(),
+            gpus: Some(vec![GpuMakeup { uuid: GpuUuid("GPU".to_owned()), name: None }]),
+            ..Makeup::default()
+        }));
+        let up = proto::Up {
+            what: Some(proto::up::What::Report(proto::Report { what: Some(report) })),
+        };
+        let mut bytes = up.encode_to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        if let Ok(up) = proto::Up::decode(bytes.as_slice()) {
+            take_up(up);
+        }
+    }
+}
+
+fn take_up(up: proto::Up) {
+    match up.what {
+        Some(proto::up::What::Hello(hello)) => {
+            let _ = hello.makeup.map(form::makeup);
+            let _ = hello.cordon.map(form::cordon);
+            let _: Vec<_> = hello.outstanding.into_iter().map(form::answer).collect();
+        }
+        Some(proto::up::What::Report(report)) => match report.what {
+            Some(proto::report::What::Changes(it)) => drop(form::changes(&it.json)),
+            Some(proto::report::What::Open(it)) => drop(form::open_findings(&it.json)),
+            Some(proto::report::What::Makeup(it)) => drop(form::makeup(it)),
+            Some(proto::report::What::Cordon(it)) => drop(form::cordon(it)),
+            Some(proto::report::What::Heartbeat(_)) | None => (),
+        },
+        Some(proto::up::What::Answer(it)) => drop(form::answer(it)),
+        None => (),
+    }
+}

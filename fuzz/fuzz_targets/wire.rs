@@ -1,0 +1,43 @@
+//! No bytes of an agent make the server panic, and none of a server the agent.
+#![no_main]
+
+use farrier_wire::proto::{self, down, report, up};
+use farrier_wire::{form, pem, proof};
+use libfuzzer_sys::fuzz_target;
+use prost::Message;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = form::changes(bytes);
+    let _ = form::open_findings(bytes);
+    let _ = farrier_wire::identity::Identity::of_certificate(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = pem::read(pem::CERTIFICATE, text);
+    }
+    if let Ok(asked) = proto::EnrolRequest::decode(bytes) {
+        let purpose = proof::Purpose::Enrol { node: &asked.node, token: &asked.token };
+        let _ = proof::proven(&asked.key.clone().unwrap_or_default(), purpose);
+    }
+    if let Ok(proto::Down { what: Some(down::What::Order(order)) }) = proto::Down::decode(bytes)
+        && let Ok(node) = "n".parse()
+    {
+        let _ = form::order(node, order);
+    }
+    match proto::Up::decode(bytes).ok().and_then(|up| up.what) {
+        Some(up::What::Hello(hello)) => {
+            let _ = hello.makeup.map(form::makeup);
+            let _ = hello.cordon.map(form::cordon);
+            for answer in hello.outstanding {
+                let _ = form::answer(answer);
+            }
+        }
+        Some(up::What::Report(proto::Report { what: Some(what) })) => match what {
+            report::What::Changes(it) => drop(form::changes(&it.json)),
+            report::What::Open(it) => drop(form::open_findings(&it.json)),
+            report::What::Makeup(it) => drop(form::makeup(it)),
+            report::What::Cordon(it) => drop(form::cordon(it)),
+            report::What::Heartbeat(_) => (),
+        },
+        Some(up::What::Answer(it)) => drop(form::answer(it)),
+        Some(up::What::Report(_)) | None => (),
+    }
+});
