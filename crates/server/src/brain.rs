@@ -9,7 +9,7 @@ use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::core::Core;
 use crate::ingest::Roster;
@@ -80,14 +80,15 @@ impl Brain {
     pub(crate) fn spawn(
         core: Core,
         roster: Arc<Roster>,
+        log_end: watch::Sender<u64>,
         dies_after: Option<u64>,
     ) -> std::io::Result<(Self, Ended)> {
         let (jobs, inbox) = mpsc::channel(WAITING_MAX);
         let (end, ended) = oneshot::channel();
         let looked = Timestamp::MIN;
         let kept = core.state().seq;
-        let mut thread =
-            Thread { core, roster, inbox, looked, kept, started: Instant::now(), dies_after };
+        let started = Instant::now();
+        let mut thread = Thread { core, roster, inbox, log_end, looked, kept, started, dies_after };
         std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
             let ended = thread.run();
             // The log is closed before anybody hears that it is.
@@ -141,6 +142,8 @@ struct Thread {
     core: Core,
     roster: Arc<Roster>,
     inbox: mpsc::Receiver<Job>,
+    /// Who waits for entries hears here that there are some.
+    log_end: watch::Sender<u64>,
     /// The last time at which nodes whose time has come were looked at.
     looked: Timestamp,
     /// The entry at which the state was kept.
@@ -220,6 +223,7 @@ impl Thread {
             }
         }
         self.roster.dispatch(&done.entries);
+        self.log_end.send_replace(self.core.state().seq);
         if self.core.state().seq >= self.kept + KEEP_EVERY {
             self.core.keep()?;
             self.kept = self.core.state().seq;

@@ -19,6 +19,7 @@ use crate::access::{AccessError, Authority, AuthorityError, Store};
 use crate::agents::Service;
 use crate::brain::{Brain, Ended};
 use crate::core::Core;
+use crate::follow::Tail;
 use crate::ingest::{Cut, Desk, Roster};
 use crate::log::LogError;
 use crate::log::sqlite::SqliteLog;
@@ -124,6 +125,7 @@ pub struct Running {
     address: SocketAddr,
     fingerprint: String,
     brain: Brain,
+    tail: Tail,
     roster: Arc<Roster>,
     ended: Ended,
     stop: watch::Sender<bool>,
@@ -148,16 +150,19 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
     };
     let path = log_path(&options.dir);
-    let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&path)?)));
+    let opened = path.clone();
+    let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&opened)?)));
     let core = core.await.map_err(|_| ServerError::Brain)??;
+    let (log_end, end) = watch::channel(core.state().seq);
+    let tail = Tail::new(path, end);
     tracing::info!(
         entries = core.state().seq,
         nodes = core.state().nodes.len(),
         "the log was read"
     );
     let roster = Arc::new(Roster::new());
-    let (brain, ended) =
-        Brain::spawn(core, Arc::clone(&roster), options.dies_after).map_err(ServerError::Start)?;
+    let (brain, ended) = Brain::spawn(core, Arc::clone(&roster), log_end, options.dies_after)
+        .map_err(ServerError::Start)?;
     let desk = Arc::new(Desk {
         brain: brain.clone(),
         roster: Arc::clone(&roster),
@@ -174,7 +179,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tasks.spawn(renew(tls));
     }
     tracing::info!(%address, %fingerprint, "agents are served");
-    Ok(Running { address, fingerprint, brain, roster, ended, stop, tasks, _lock: lock })
+    Ok(Running { address, fingerprint, brain, tail, roster, ended, stop, tasks, _lock: lock })
 }
 
 /// Makes the server's own certificate anew from time to time.
@@ -223,6 +228,11 @@ impl Running {
     /// The way to the brain.
     pub fn brain(&self) -> &Brain {
         &self.brain
+    }
+
+    /// The log as it grows.
+    pub fn tail(&self) -> Tail {
+        self.tail.clone()
     }
 
     /// Waits until the brain ends by itself, which is an error.

@@ -266,7 +266,7 @@ fn a_decision_that_does_not_follow_is_found_in_replay() {
             break;
         }
     }
-    let found = found.map_or_else(|| replay.finish().unwrap_err(), |it| it);
+    let found = found.unwrap_or_else(|| replay.finish().unwrap_err());
     assert_eq!(found.batch, world.log.last().unwrap().batch);
     assert_ne!(found.decided, found.recorded);
 }

@@ -1,0 +1,32 @@
+//! Whoever follows the log hears of each entry once and in order, however slow they are, and of the server's end.
+
+use farrier_fleet::fleet::Entry;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Event, Place};
+
+use crate::world::{Site, node};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_hears_everything_once_and_then_of_the_end() {
+    let mut site = Site::plain().await;
+    let running = site.running.take().unwrap();
+    let mut tail = running.tail();
+    let mut waiting = running.tail();
+    let early = tokio::spawn(async move { waiting.next(0, 1).await.unwrap().unwrap() });
+    for number in 0..20 {
+        let place = Place::in_pool("train".parse().unwrap());
+        let joined = Event::Enrolled { node: node(&format!("n{number}")), place };
+        running.brain().take(Actor::Server, joined).await.unwrap();
+    }
+    assert_eq!(early.await.unwrap()[0].seq, 1);
+    let end = tail.end();
+    let mut heard: Vec<Entry> = Vec::new();
+    while heard.len() < usize::try_from(end).unwrap() {
+        let from = heard.last().map_or(0, |entry| entry.seq);
+        heard.extend(tail.next(from, 3).await.unwrap().unwrap());
+    }
+    assert!(heard.iter().map(|entry| entry.seq).eq(1..=end));
+    running.stop().await.unwrap();
+    assert!(tail.next(end, 3).await.is_none());
+    assert_eq!(tail.read(end - 2, 10).await.unwrap().len(), 2, "what is on disk still reads");
+}
