@@ -32,7 +32,7 @@ use tonic::{Code, Status};
 use crate::brain::Chain;
 use back_off::BackOff;
 pub use enrol::{EnrolError, Enrolment, enrol};
-pub use identity::{IdentityError, Keep, no_tls};
+pub use identity::{IdentityError, Keep};
 pub use makeup::of_published;
 use talk::Talk;
 
@@ -202,7 +202,7 @@ async fn once(talk: &mut Talk) -> TalkError {
     talk.was_welcome = false;
     // The certificate may be another one by now.
     let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
-        (Some(name), true) => (name.clone(), no_tls()),
+        (Some(name), true) => (name.clone(), farrier_wire::client::no_tls()),
         (None, true) => return TalkError::Nameless,
         (_, false) => match talk.parts.keep.open() {
             Ok(opened) => (opened.identity.node.clone(), opened.tls),
