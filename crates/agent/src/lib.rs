@@ -19,6 +19,7 @@ pub mod http;
 pub mod jobs;
 pub mod journal;
 mod notify;
+pub mod orders;
 pub mod run;
 mod sight;
 pub mod state;

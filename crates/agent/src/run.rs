@@ -23,6 +23,7 @@ use crate::jobs::protocol::{Answer, ErrorCode};
 use crate::jobs::{self, Answers, Board, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::notify;
+use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, Start};
 use crate::state::{Published, State};
 use crate::status::Status;
 
@@ -92,6 +93,8 @@ pub struct Options {
     pub program: PathBuf,
     /// The facts.
     pub facts: &'static FactSet,
+    /// What changes a node whose root is not this machine's.
+    pub hands_elsewhere: HandsElsewhere,
 }
 
 impl Options {
@@ -164,7 +167,9 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         facts: options.facts,
         gpus: inventory.gpus().to_vec(),
         kernel_after: journal.durable().kernel_cursor(&place.boot),
+        hold: Arc::default(),
     };
+    let hostname = place.hostname.clone();
     let rules = Rules::configured(&config.rules).map_err(rules_changed)?;
     let parts = Parts {
         clock: Box::new(SystemClock),
@@ -188,6 +193,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         })
         .map_err(AgentError::Start)?;
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
+    let desk = desk(options, &surroundings, hostname, &published, &board);
     let ended = runtime.block_on(async {
         let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
         let answers = StatusLine::new(published.clone(), Arc::clone(&board));
@@ -203,9 +209,47 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     });
     notify::say("STOPPING=1");
     surroundings.stop.now();
+    if let Some(desk) = desk {
+        desk.stop();
+    }
     end(&surroundings.inbox, &brain);
     jobs::remove(&config.socket.path);
     ended
+}
+
+/// The desk for orders, where they are to be carried out. One that cannot be opened does not keep the node from being watched.
+fn desk(
+    options: &Options,
+    surroundings: &Surroundings,
+    hostname: String,
+    published: &Published,
+    board: &Arc<Board>,
+) -> Option<Desk> {
+    let config = &surroundings.config;
+    if !config.orders.enabled {
+        return None;
+    }
+    let elsewhere = || (options.hands_elsewhere)(&config.root);
+    let hands = Some(config.is_live()).filter(|live| !live).and_then(|_| elsewhere());
+    let hold = Arc::clone(&surroundings.hold);
+    let hands = hands.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, Some(hold))));
+    let (published, board) = (published.clone(), Arc::clone(board));
+    let known = move || {
+        let state = published.get().ok_or("the agent has only just started")?;
+        Ok(Status::of(&state, board.jobs(), clock::since_boot_ms()))
+    };
+    let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
+    let wake = Box::new(|| tracing::debug!("an answer waits for the server"));
+    let start = Start { hands, eyes: Arc::new(eyes), hostname, node: None, wake };
+    let desk = orders::open(config, start).inspect_err(|err| {
+        tracing::error!(err = %Chain(err), "orders are not carried out");
+    });
+    let desk = desk.ok()?;
+    if let Err(err) = desk.spawn() {
+        tracing::error!(%err, "orders are not carried out");
+        return None;
+    }
+    Some(desk)
 }
 
 /// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
@@ -339,6 +383,11 @@ fn place(config: &Config) -> Place {
     // The kernel's log goes by its own clock, which on another root is not this machine's.
     let node_started = started.filter(|_| !config.is_live());
     Place { hostname, boot, node_started }
+}
+
+/// The name of the node that is watched.
+pub fn hostname(config: &Config) -> String {
+    place(config).hostname
 }
 
 /// When the node started, as `/proc/stat` says.
