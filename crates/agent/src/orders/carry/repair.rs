@@ -17,8 +17,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
     }
     let boot = boot(task)?;
     emptied(task)?;
-    let now = task.now();
-    let held = task.look(|| task.inner.eyes.processes(now))?;
+    let held = task.look(|| task.inner.eyes.processes(task.accepted()))?;
     let held: Vec<_> = held.into_iter().filter(|held| held.gpu == *gpu).collect();
     if !held.is_empty() {
         return Err(Break::Because(format!("it is in use: {}", listed(&held))));
@@ -172,8 +171,8 @@ fn emptied(task: &Task<'_>) -> Result<(), Break> {
             "the node takes new work: it has to be cordoned and drained first",
         ));
     }
-    let now = task.now();
-    let jobs = task.look(|| task.inner.scheduler.jobs(now).map_err(|err| err.to_string()))?;
+    let since = task.accepted();
+    let jobs = task.look(|| task.inner.scheduler.jobs(since).map_err(|err| err.to_string()))?;
     if jobs.is_empty() {
         return Ok(());
     }
