@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
-use farrier_facts::node::{self, Item, Nvml, NvmlReading, Reading};
+use farrier_facts::node::{self, Item, Nvml, NvmlDevice, NvmlReading, Reading};
 use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
 use farrier_hardware::python::PythonChoice;
@@ -90,7 +90,9 @@ impl Eyes for NodeEyes {
         let reading = self.ask();
         let silent = || reading.why_silent().unwrap_or_default();
         let nvml = reading.answered().ok_or_else(silent)?;
-        gpu_seen(nvml, gpu)
+        let status = (self.known)().ok();
+        let known = status.iter().flat_map(|it| &it.gpus).find(|it| it.identity.uuid == *gpu);
+        gpu_seen(nvml, gpu, known.map(|it| it.identity.index))
     }
 
     fn processes(&self, since: Timestamp) -> Result<Vec<Held>, String> {
@@ -233,9 +235,13 @@ fn counted(
     }
 }
 
-fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid) -> Result<GpuSeen, String> {
-    let own = |uuid: &Reading<String>| uuid.value().is_some_and(|uuid| *uuid == gpu.0);
-    let device = nvml.devices.iter().find(|device| own(&device.uuid));
+/// How a GPU is. One that waits for a reset may not say who it is; the agent knows by which number it was.
+fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid, index: Option<u32>) -> Result<GpuSeen, String> {
+    let is_it = |device: &&NvmlDevice| match &device.uuid {
+        Reading::Value(uuid) => *uuid == gpu.0,
+        Reading::Absent | Reading::Unreadable(_) => index == Some(device.index),
+    };
+    let device = nvml.devices.iter().find(is_it);
     let device = device.ok_or_else(|| format!("NVML does not list {gpu}"))?;
     let mut wrong = Vec::new();
     if let Reading::Unreadable(why) = &device.handle {
@@ -261,6 +267,9 @@ fn gpu_seen(nvml: &Nvml, gpu: &GpuUuid) -> Result<GpuSeen, String> {
     Ok(GpuSeen { wrong, text })
 }
 
+/// Findings of GPUs on which nothing runs any more, whoever still has them open.
+const DEAD: [&str; 2] = ["gpu.lost", "gpu.reset-required"];
+
 /// Who holds GPUs, by a look of the agent that is younger than `since`.
 fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
     if status.agent.is_none() {
@@ -277,9 +286,10 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
     if looked.is_none_or(|looked| looked <= since) {
         return Err("who holds the GPUs has not been looked at since".to_owned());
     }
-    let is_lost = |gpu: &GpuUuid| {
+    let is_dead = |gpu: &GpuUuid| {
         let of = |finding: &Finding| matches!(&finding.subject, Subject::Gpu(uuid) if uuid == gpu);
-        status.findings.iter().any(|it| it.finding.code == "gpu.lost" && of(&it.finding))
+        let dead = |finding: &Finding| DEAD.contains(&finding.code.as_str()) && of(finding);
+        status.findings.iter().any(|it| dead(&it.finding))
     };
     let mut held = Vec::new();
     for gpu in &status.gpus {
@@ -290,10 +300,204 @@ fn processes(status: &Status, since: Timestamp) -> Result<Vec<Held>, String> {
                 pid: it.pid,
                 command: it.command.clone().unwrap_or_else(|| "unknown".to_owned()),
             })),
-            // What ran on a GPU that has fallen off the bus runs no more.
-            None if is_lost(uuid) => {}
+            None if is_dead(uuid) => {}
             None => return Err(format!("who holds GPU {} is not known", gpu.identity.index)),
         }
     }
     Ok(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::GpuIdentity;
+
+    use super::*;
+    use crate::brain::{Blindness, CollectorState, Inventory};
+    use crate::journal::{Fold, Recovery};
+    use crate::status::{AgentStatus, FindingStatus, GpuStatus};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A node with one GPU that an agent looked at five seconds before 1000.
+    fn status() -> Status {
+        let folder = tempfile::tempdir().unwrap();
+        let inventory = Inventory::last(folder.path());
+        let mut status = Status::of_journal(&Fold::default(), &Recovery::default(), &inventory);
+        let unread = || Reading::Unreadable(String::new());
+        status.at = Some(at(1000));
+        status.not_seen.clear();
+        status.not_checked = Some(Vec::new());
+        status.agent = Some(AgentStatus {
+            version: String::new(),
+            pid: 1,
+            started: at(0),
+            cpu_s: 0.0,
+            cpu_ratio: 0.0,
+            rss_bytes: None,
+        });
+        status.collectors = vec![CollectorState {
+            name: Collector::NvmlMedium.to_string(),
+            period_s: 10.0,
+            age_s: Some(5.0),
+            stalled: false,
+        }];
+        status.gpus = vec![GpuStatus {
+            identity: GpuIdentity {
+                uuid: GpuUuid("GPU-1".to_owned()),
+                index: 0,
+                minor: None,
+                pci: None,
+                name: None,
+            },
+            temperature_c: unread(),
+            power_w: unread(),
+            power_limit_w: unread(),
+            utilisation_ratio: unread(),
+            memory_used_bytes: unread(),
+            memory_total_bytes: unread(),
+            processes: Some(Vec::new()),
+            worst: None,
+        }];
+        status
+    }
+
+    fn finding(code: &str, severity: &str, action: &str) -> FindingStatus {
+        let text = format!(
+            r#"{{"id":1,"code":"{code}","subject":{{"gpu":"GPU-1"}},"kind":"fault","severity":"{severity}","text":"","action":"{action}",
+            "rule_action":"{action}","action_by":"rule","evidence":[],"first_seen":"2026-11-15T12:00:00Z","last_seen":"2026-11-15T12:00:00Z",
+            "count":1,"clears":""}}"#
+        );
+        FindingStatus { durable: true, finding: serde_json::from_str(&text).unwrap() }
+    }
+
+    #[test]
+    fn who_holds_a_gpu_is_known_only_from_a_look_that_is_young_enough() {
+        let mut status = status();
+        assert_eq!(processes(&status, at(994)).unwrap(), []);
+        assert!(processes(&status, at(995)).is_err(), "before the order");
+        status.gpus[0].processes = None;
+        let why = processes(&status, at(900)).unwrap_err();
+        assert_eq!(why, "who holds GPU 0 is not known");
+        for code in DEAD {
+            status.findings = vec![finding(code, "fatal", "reboot-node")];
+            assert_eq!(processes(&status, at(900)).unwrap(), [], "{code}");
+        }
+        status.collectors[0].age_s = None;
+        assert!(processes(&status, at(0)).is_err());
+        status.driver_loaded = Some(false);
+        assert_eq!(processes(&status, at(0)).unwrap(), [], "without a driver nothing holds a GPU");
+        status.agent = None;
+        assert!(processes(&status, at(0)).is_err());
+    }
+
+    #[test]
+    fn a_node_passes_only_where_all_is_seen_and_nothing_speaks_against_it() {
+        let judged = |change: &dyn Fn(&mut Status)| {
+            let (mut status, mut proof) = (status(), Proof::default());
+            change(&mut status);
+            watched(&status, &mut proof);
+            proof
+        };
+        assert!(judged(&|_| ()).has_passed());
+        let with = |severity: &'static str, action: &'static str| {
+            judged(&|status| status.findings = vec![finding("gpu.xid", severity, action)])
+        };
+        assert!(with("warning", "investigate").has_passed());
+        assert_eq!(with("critical", "investigate").failed, ["critical gpu.xid on GPU-1"]);
+        assert!(!with("warning", "reset-gpu").has_passed());
+        let blind = Blindness { what: "kernel-log".to_owned(), why: "no".to_owned() };
+        assert_eq!(
+            judged(&|status| status.not_seen = vec![blind.clone()]).unknown,
+            ["kernel-log: no"]
+        );
+        assert!(!judged(&|status| status.not_checked = None).has_passed());
+        assert!(!judged(&|status| status.collectors[0].age_s = None).has_passed());
+        assert!(!judged(&|status| status.agent = None).has_passed());
+        assert!(!Proof::default().has_passed(), "nothing was seen");
+    }
+
+    #[test]
+    fn gpus_that_are_missing_strange_or_too_few_do_not_pass() {
+        let counted = |reading: &NvmlReading, expected| {
+            let mut proof = Proof::default();
+            super::counted(reading, Some(&status()), expected, &mut proof);
+            proof
+        };
+        let nvml = |devices: &[NvmlDevice]| {
+            NvmlReading::Answered(Nvml {
+                driver_version: Reading::Absent,
+                library_version: Reading::Absent,
+                cuda_version: Reading::Absent,
+                count: Reading::Absent,
+                devices: devices.to_vec(),
+            })
+        };
+        assert!(
+            counted(&nvml(&[device(Reading::Value("GPU-1".to_owned()))]), Some(1)).has_passed()
+        );
+        let too_few = counted(&nvml(&[device(Reading::Value("GPU-1".to_owned()))]), Some(2));
+        assert_eq!(too_few.failed, ["NVML lists 1 GPUs, and 2 are expected"]);
+        let other = counted(&nvml(&[device(Reading::Value("GPU-2".to_owned()))]), None);
+        assert_eq!(other.failed, ["NVML does not list GPU 0, GPU-1"]);
+        assert_eq!(
+            counted(&nvml(&[device(Reading::Unreadable("lost".to_owned()))]), None).failed.len(),
+            3
+        );
+        let silent = NvmlReading::Died { why: "of old age".to_owned() };
+        assert!(!counted(&silent, None).unknown.is_empty());
+    }
+
+    #[test]
+    fn what_calls_for_a_reset_is_seen() {
+        let gpu = GpuUuid("GPU-1".to_owned());
+        let seen = |device: NvmlDevice, index| {
+            let nvml = Nvml {
+                driver_version: Reading::Absent,
+                library_version: Reading::Absent,
+                cuda_version: Reading::Absent,
+                count: Reading::Absent,
+                devices: vec![device],
+            };
+            gpu_seen(&nvml, &gpu, index)
+        };
+        let own = device(Reading::Value("GPU-1".to_owned()));
+        assert_eq!(seen(own.clone(), None).unwrap().wrong, [""; 0]);
+        let asks = NvmlDevice { recovery_action: Reading::Value(1), ..own.clone() };
+        assert_eq!(seen(asks, None).unwrap().wrong, ["the driver asks for recovery action 1"]);
+        let blind = NvmlDevice { recovery_action: Reading::Unreadable("no".to_owned()), ..own };
+        assert_eq!(seen(blind, None).unwrap().wrong.len(), 1);
+        // It does not say who it is, and the agent knows its number.
+        let mute = NvmlDevice {
+            handle: Reading::Unreadable("ERROR_RESET_REQUIRED".to_owned()),
+            ..device(Reading::Unreadable("ERROR_RESET_REQUIRED".to_owned()))
+        };
+        assert_eq!(seen(mute.clone(), Some(0)).unwrap().wrong.len(), 1);
+        assert!(seen(mute.clone(), Some(1)).is_err());
+        assert!(seen(mute, None).is_err());
+    }
+
+    fn device(uuid: Reading<String>) -> NvmlDevice {
+        NvmlDevice {
+            index: 0,
+            handle: Reading::Value(()),
+            name: Reading::Absent,
+            uuid,
+            pci_address: Reading::Absent,
+            pci_device_id: Reading::Absent,
+            vbios: Reading::Absent,
+            gsp_firmware: Reading::Absent,
+            compute_mode: Reading::Absent,
+            persistence: Reading::Absent,
+            ecc: Reading::Absent,
+            mig: Reading::Absent,
+            power: Reading::Absent,
+            addressing_mode: Reading::Absent,
+            fabric: Reading::Absent,
+            remapped_rows: Reading::Absent,
+            recovery_action: Reading::Absent,
+            now: None,
+        }
+    }
 }

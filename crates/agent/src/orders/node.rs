@@ -31,6 +31,7 @@ pub struct NodeHands {
     nvidia_smi: OsString,
     systemctl: OsString,
     hold: Option<Arc<Hold>>,
+    hold_patience: Duration,
     is_live: bool,
 }
 
@@ -43,6 +44,7 @@ impl NodeHands {
             nvidia_smi: "nvidia-smi".into(),
             systemctl: "systemctl".into(),
             hold,
+            hold_patience: HOLD_PATIENCE,
             is_live: root == Path::new("/"),
         }
     }
@@ -79,12 +81,12 @@ impl Hands for NodeHands {
     fn reset_gpu(&self, gpu: &GpuUuid, alive: File) -> Result<(), String> {
         let _held =
             match &self.hold {
-                Some(hold) => Some(Hold::take(hold, HOLD_PATIENCE).ok_or(
+                Some(hold) => Some(Hold::take(hold, self.hold_patience).ok_or(
                     "the agent's own child does not let go of NVML: a call of it is stuck",
                 )?),
                 None => None,
             };
-        self.change(&self.nvidia_smi, &["--gpu-reset", "--id", &gpu.0], RESET_DEADLINE, alive)
+        self.change(&self.nvidia_smi, &["--gpu-reset", "-i", &gpu.0], RESET_DEADLINE, alive)
     }
 
     fn reboot(&self, alive: File) -> Result<(), String> {
@@ -142,6 +144,51 @@ mod tests {
         assert!(!seen.is_active && seen.run.is_none());
         assert!(service("LoadState=not-found\nActiveState=inactive\nSubState=dead\n").is_err());
         assert!(service("").is_err());
+    }
+
+    /// Hands of this machine whose programs are one script, which writes down how it was called.
+    fn hands(folder: &Path, text: &str, hold: Option<Arc<Hold>>) -> NodeHands {
+        let calls = folder.join("calls");
+        let text = format!("echo \"$@\" >> {}\n{text}", calls.display());
+        let program = crate::orders::tests::script(folder, &text);
+        NodeHands::new(Path::new("/"), hold).with_programs(program.clone(), program)
+    }
+
+    #[test]
+    fn programs_are_called_with_these_words_and_what_they_say_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let alive = || File::create(folder.path().join("alive")).unwrap();
+        let gpu = GpuUuid("GPU-1".to_owned());
+        let well = hands(folder.path(), "", None);
+        well.reset_gpu(&gpu, alive()).unwrap();
+        well.reboot(alive()).unwrap();
+        well.restart_service("nvidia-fabricmanager.service", alive()).unwrap();
+        let calls = std::fs::read_to_string(folder.path().join("calls")).unwrap();
+        let calls: Vec<&str> = calls.lines().collect();
+        assert_eq!(
+            calls,
+            ["--gpu-reset -i GPU-1", "reboot", "restart -- nvidia-fabricmanager.service"]
+        );
+        let ill = hands(folder.path(), "echo 'GPU 00000000:1B:00.0 is in use' >&2; exit 19", None);
+        let why = ill.reset_gpu(&gpu, alive()).unwrap_err();
+        assert!(why.ends_with("(exit status: 19): GPU 00000000:1B:00.0 is in use"), "{why}");
+        let show =
+            "printf 'LoadState=loaded\\nActiveState=active\\nSubState=running\\nInvocationID=a\\n'";
+        let seen = hands(folder.path(), show, None).service("x.service").unwrap();
+        assert!(seen.is_active && seen.run.as_deref() == Some("a"), "{seen:?}");
+        assert_eq!(well.boot().unwrap().len(), 36, "a UUID");
+    }
+
+    #[test]
+    fn a_gpu_is_not_reset_while_the_agents_own_child_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let alive = || File::create(folder.path().join("alive")).unwrap();
+        let hold = Arc::new(Hold::default());
+        let mut hands = hands(folder.path(), "", Some(Arc::clone(&hold)));
+        hands.hold_patience = Duration::from_millis(10);
+        let why = hands.reset_gpu(&GpuUuid("GPU-1".to_owned()), alive()).unwrap_err();
+        assert!(why.contains("does not let go of NVML"), "{why}");
+        assert!(!folder.path().join("calls").exists());
     }
 
     #[test]

@@ -102,7 +102,13 @@ fn killed_around_a_reset_the_gpu_is_reset_once_at_the_most() {
         serde_json::from_str::<Value>(&text).unwrap()["resets"].as_u64().unwrap_or(0)
     };
     for (generation, point) in (2..).zip(AROUND) {
-        world.inject(&["recovery-action", "1"]);
+        // A driver that asks for it, and a GPU that answers nothing until it comes.
+        if point == "order-begun" {
+            world.inject(&["recovery-action", "1"]);
+        } else {
+            world.inject(&["error", "*", "RESET_REQUIRED"]);
+            agent.until_found("gpu.reset-required");
+        }
         let before = resets();
         let order = order(generation, json!({ "reset-gpu": { "gpu": gpu } }), Some(&boot(&world)));
         let answer = killed(&world, point, &order).unwrap();

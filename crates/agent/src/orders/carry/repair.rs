@@ -22,8 +22,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
     if !held.is_empty() {
         return Err(Break::Because(format!("it is in use: {}", listed(&held))));
     }
-    // One of which nothing can be read is still worth a reset.
-    let wrong = task.inner.eyes.gpu(gpu).map_or_else(|why| vec![why], |seen| seen.wrong);
+    let wrong = task.look(|| task.inner.eyes.gpu(gpu))?.wrong;
     let inner = task.inner;
     let effect = Effect::ResetGpu { gpu: gpu.clone(), wrong };
     let made = task.act(effect, &boot, |alive| inner.hands.reset_gpu(gpu, alive))?;
