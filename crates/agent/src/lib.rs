@@ -6,6 +6,7 @@
 //! thread host     /proc, /sys ────────────────────────────┼─> brain ─ Engine ─> Journal (fsync) ─> Published ─┐
 //! thread check    files of the whole node, judged ────────┘                                        sink file  │
 //! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <───────────────────────────────────────┘
+//! thread orders   Desk: orders.jsonl, hands, scheduler ──> answers for a server
 //! ```
 //!
 //! Entry point: [`run::run`]. Decisions are farrier-fleet's, reads are farrier-hardware's; here is what holds

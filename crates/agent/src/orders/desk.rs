@@ -142,8 +142,13 @@ impl Desk {
                 match books.accept(at, current) {
                     Ok(()) => {
                         tracing::info!(generation, what = %order.what, reason = %order.reason, "an order is accepted");
+                        let is_alone = books.book.ledger().answers.is_empty();
                         drop(books);
                         self.inner.changed.notify_all();
+                        // The one before it may have been answered just now.
+                        if !is_alone {
+                            (self.inner.wake)();
+                        }
                         Answer::Accepted
                     }
                     Err(err) => unwritten(&err),

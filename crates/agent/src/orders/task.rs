@@ -36,11 +36,13 @@ impl Break {
 pub(super) struct Task<'d> {
     pub(super) inner: &'d Inner,
     current: Current,
+    /// When this agent took it up: what was seen before that is old.
+    since: Timestamp,
 }
 
 impl<'d> Task<'d> {
     pub(super) fn new(inner: &'d Inner, current: Current) -> Self {
-        Self { inner, current }
+        Self { inner, current, since: inner.now() }
     }
 
     pub(super) fn order(&self) -> &Order {
@@ -55,6 +57,11 @@ impl<'d> Task<'d> {
     /// When it was accepted.
     pub(super) fn accepted(&self) -> Timestamp {
         self.current.accepted
+    }
+
+    /// When this agent took it up.
+    pub(super) fn since(&self) -> Timestamp {
+        self.since
     }
 
     /// What was begun for it, also by an agent before this one.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::Answer;
+use jiff::Timestamp;
 
 use super::super::ledger::Effect;
 use super::super::scheduler::Job;
@@ -20,7 +21,7 @@ pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Ended {
         if look(task)? == Cordon::None {
             return Err(Break::because("the node takes new work: it has to be cordoned first"));
         }
-        let jobs = task.inner.scheduler.jobs(task.accepted());
+        let jobs = task.inner.scheduler.jobs(task.since());
         match &jobs {
             Ok(jobs) if jobs.is_empty() => return done(emptied(task)),
             Ok(jobs) if task.now() >= requeue_from => requeue(task, jobs, &boot)?,
@@ -29,8 +30,21 @@ pub(super) fn drain(task: &mut Task<'_>, wait_s: u32) -> Ended {
         if !task.has_time() {
             return late(task, jobs.map_err(|err| err.to_string()));
         }
-        task.pause(1)?;
+        let next = if task.now() < requeue_from { requeue_from } else { task.deadline() };
+        task.pause(looks_apart(task.now(), task.accepted(), next.min(task.deadline())))?;
     }
+}
+
+/// How many seconds until the next look: work ends soon or late, and thousands of nodes may ask one controller. Never beyond what
+/// comes next.
+fn looks_apart(now: Timestamp, since: Timestamp, next: Timestamp) -> u32 {
+    let wait = match now.duration_since(since).as_secs() {
+        ..60 => 1,
+        60..600 => 5,
+        _ => 30,
+    };
+    let left = u32::try_from(next.duration_since(now).as_secs()).unwrap_or(0);
+    left.clamp(1, wait)
 }
 
 /// Asks for each job once. One that the scheduler refuses to move is left as it is.
@@ -80,4 +94,19 @@ fn late(task: &Task<'_>, jobs: Result<Vec<Job>, String>) -> Result<Answer, Break
     });
     let named: Vec<String> = named.collect();
     failed(format!("the time is over and this still runs on the node: {}", listed(&named)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_wait_is_looked_at_seldom_and_what_comes_next_is_not_missed() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        assert_eq!(looks_apart(at(10), at(0), at(10_000)), 1);
+        assert_eq!(looks_apart(at(100), at(0), at(10_000)), 5);
+        assert_eq!(looks_apart(at(5000), at(0), at(10_000)), 30);
+        assert_eq!(looks_apart(at(9990), at(0), at(10_000)), 10);
+        assert_eq!(looks_apart(at(10_001), at(0), at(10_000)), 1);
+    }
 }

@@ -17,7 +17,7 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
     }
     let boot = boot(task)?;
     emptied(task)?;
-    let held = task.look(|| task.inner.eyes.processes(task.accepted()))?;
+    let held = task.look(|| task.inner.eyes.processes(task.since()))?;
     let held: Vec<_> = held.into_iter().filter(|held| held.gpu == *gpu).collect();
     if !held.is_empty() {
         return Err(Break::Because(format!("it is in use: {}", listed(&held))));
@@ -77,13 +77,14 @@ pub(super) fn reboot(task: &mut Task<'_>) -> Ended {
     }
     let last = task.last_begun().cloned();
     match last {
-        None => emptied(task)?,
+        None => {}
         Some(Begun { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Begun { ended: true, failed: None, .. }) => return reboot_seen(task),
         // The boot is the same: whatever was begun, the node was not rebooted.
         Some(Begun { ended: false, .. }) => task.wait_for_others()?,
     }
     let boot = boot(task)?;
+    emptied(task)?;
     let inner = task.inner;
     if let Err(why) = task.act(Effect::Reboot, &boot, |alive| inner.hands.reboot(alive))? {
         return failed(why);
@@ -112,7 +113,7 @@ fn rebooted(task: &Task<'_>) -> Result<Option<String>, Break> {
 pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Ended {
     let last = task.last_begun().cloned();
     match &last {
-        None => emptied(task)?,
+        None => {}
         Some(Begun { ended: true, failed: Some(why), .. }) => return failed(why),
         Some(Begun { ended: true, failed: None, effect, .. }) => {
             return service_seen(task, unit, before(effect));
@@ -127,6 +128,7 @@ pub(super) fn restart_service(task: &mut Task<'_>, unit: &str) -> Ended {
         }
     }
     let boot = boot(task)?;
+    emptied(task)?;
     let run = task.look(|| task.inner.hands.service(unit))?.run;
     let inner = task.inner;
     let effect = Effect::RestartService { unit: unit.to_owned(), run: run.clone() };
@@ -170,7 +172,7 @@ fn emptied(task: &Task<'_>) -> Result<(), Break> {
             "the node takes new work: it has to be cordoned and drained first",
         ));
     }
-    let since = task.accepted();
+    let since = task.since();
     let jobs = task.look(|| task.inner.scheduler.jobs(since).map_err(|err| err.to_string()))?;
     if jobs.is_empty() {
         return Ok(());

@@ -147,3 +147,21 @@ fn what_still_runs_from_before_is_waited_for() {
     );
     assert_eq!(world.state().resets, 0);
 }
+
+#[test]
+fn a_node_that_got_work_meanwhile_is_left_as_it_is() {
+    let unit = UNIT.to_owned();
+    for what in [OrderKind::Reboot, OrderKind::RestartService { unit }] {
+        let world = World::drained();
+        let order = world.order(5, what);
+        assert!(!lives(world.open("order-begun:panic").ok(), &world, &order));
+        world.state().jobs = vec![job("7")];
+        let desk = world.desk();
+        desk.step();
+        let told = desk.outstanding();
+        let [(5, Answer::Failed { why })] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(why, "the node is not empty: job 7");
+        let state = world.state();
+        assert_eq!(state.reboots + state.restarts, 0);
+    }
+}

@@ -69,7 +69,7 @@ fn live(world: &World, crash: &str, order: Option<&Order>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_is_done_twice_lost_or_undone_for_others(acts in prop::collection::vec(act(), 1..25)) {

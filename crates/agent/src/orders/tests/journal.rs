@@ -28,7 +28,7 @@ fn a_newer_order_takes_the_place_of_one_that_has_not_ended() {
     assert_eq!(refused, Answer::Failed { why: why.clone() });
     desk.step();
     assert!(matches!(desk.outstanding()[1], (4, Answer::Done { .. })));
-    assert_eq!(world.woken.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(world.woken.load(std::sync::atomic::Ordering::Relaxed), 2, "for both");
 }
 
 #[test]
