@@ -96,7 +96,7 @@ impl HostScheduler {
 
 impl Scheduler for HostScheduler {
     fn name(&self) -> &'static str {
-        "the node's mark"
+        "the host"
     }
 
     fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
