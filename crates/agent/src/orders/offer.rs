@@ -74,7 +74,7 @@ fn known(ledger: &Ledger, order: &Order) -> Option<Verdict> {
     let current = ledger.current.as_ref().map(|it| (&it.order, &Answer::Accepted));
     let last = ledger.last.as_ref().map(|(order, answer)| (order, answer));
     for (known, answer) in current.into_iter().chain(last) {
-        if known == order {
+        if is_same(known, order) {
             return Some(Verdict::Known(answer.clone()));
         }
     }
@@ -82,6 +82,13 @@ fn known(ledger: &Ledger, order: &Order) -> Option<Verdict> {
         let (found, last) = (order.generation, ledger.generation);
         Verdict::Strange(format!("order {found} is not newer than order {last}"))
     })
+}
+
+/// Whether it is the same order. Its lease is told by a clock that may have been set between two tellings.
+fn is_same(known: &Order, order: &Order) -> bool {
+    let Order { node, generation, what, boot, lease_until: _, reason } = known;
+    (node, generation, what) == (&order.node, &order.generation, &order.what)
+        && (boot, reason) == (&order.boot, &order.reason)
 }
 
 fn forbidden(limits: &Limits, what: &OrderKind) -> Option<String> {
@@ -148,6 +155,8 @@ mod tests {
             begun: Vec::new(),
         })));
         assert_eq!(verdict(&ledger, &first), Verdict::Known(Answer::Accepted));
+        let moved = Order { lease_until: at(99), ..first.clone() };
+        assert_eq!(verdict(&ledger, &moved), Verdict::Known(Answer::Accepted), "a clock was set");
         let done = Answer::Done { evidence: "seen".to_owned() };
         ledger.apply(&Note::Answered { order: Box::new(first.clone()), answer: done.clone() });
         ledger.apply(&Note::Acknowledged { generation: 3 });

@@ -34,8 +34,8 @@ pub(crate) struct Args {
 enum Said {
     /// An order.
     Order(Order),
-    /// The server has an answer.
-    Acknowledged { generation: u64, answer: Answer },
+    /// The server has on disk how an order ended.
+    Acknowledged { generation: u64 },
     /// Whether the node takes new work.
     Cordon {},
 }
@@ -147,7 +147,7 @@ fn heard(desk: &Desk, line: &str, printer: &mut Printer) -> anyhow::Result<()> {
                 line_of(&Told::Answer { generation: order.generation, answer: &answer }, printer)?;
             }
         }
-        Said::Acknowledged { generation, answer } => desk.acknowledged(generation, &answer),
+        Said::Acknowledged { generation } => desk.acknowledged(generation),
         Said::Cordon {} => line_of(&Told::Cordon(desk.cordon()), printer)?,
     }
     Ok(())
