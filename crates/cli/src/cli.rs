@@ -37,6 +37,9 @@ pub(crate) enum Command {
     Simulate(commands::simulate::SimulateCommand),
     /// What the agent of this node knows: GPUs, findings, what to do, what is not seen
     Status(commands::status::Args),
+    /// Carries out orders from its input, as an agent does with those of a server
+    #[command(hide = true)]
+    Orders(commands::orders::Args),
     /// Makes calls that may never return, for a parent that does not wait
     #[command(subcommand, hide = true)]
     Probe(commands::probe::ProbeCommand),

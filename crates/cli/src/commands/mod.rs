@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod facts;
 pub(crate) mod lint;
+pub(crate) mod orders;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
+        Command::Orders(args) => orders::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),
