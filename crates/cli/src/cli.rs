@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Check(Box<commands::check::Args>),
     /// What a kernel log says happened to the GPUs, and what to do
     Decode(commands::decode::Args),
+    /// A server and 64 simulated nodes on the real wire: faults, what is found and decided, and why
+    Demo(commands::demo::Args),
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),

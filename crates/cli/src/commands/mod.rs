@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
+pub(crate) mod demo;
 pub(crate) mod facts;
 pub(crate) mod lint;
 pub(crate) mod orders;
@@ -38,6 +39,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Bench(command) => bench::run(&command, printer),
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
+        Command::Demo(args) => demo::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
         Command::Orders(args) => orders::run(&args, printer),

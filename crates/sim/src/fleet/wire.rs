@@ -82,8 +82,8 @@ impl Herd {
 
 /// What a node's stream has to tell.
 enum Heard {
-    /// It is open, and the server has this record of the journal.
-    Welcome(NodeId, Option<u64>),
+    /// It is open; the server has this record of the journal, and wants to hear so often that the node lives.
+    Welcome(NodeId, Option<u64>, Duration),
     Order(Order),
     Resync(NodeId),
     Ended(NodeId),
@@ -102,15 +102,16 @@ struct Line {
     out: mpsc::Sender<Up>,
     is_open: bool,
     sent: u64,
+    beat_every: Duration,
     beat_at: tokio::time::Instant,
 }
 
-/// How often a node says that it lives.
-const BEAT: Duration = Duration::from_secs(5);
+/// How often it is looked whether a node has to say that it lives.
+const BEATS: Duration = Duration::from_millis(250);
 
 impl Run {
     async fn live(mut self, mut asks: mpsc::Receiver<Ask>, mut hearing: mpsc::Receiver<Heard>) {
-        let mut beats = tokio::time::interval(Duration::from_millis(250));
+        let mut beats = tokio::time::interval(BEATS);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let next = self.fleet.next_at().unwrap_or(Timestamp::MAX);
@@ -164,7 +165,7 @@ impl Run {
     fn beat(&mut self) {
         let now = tokio::time::Instant::now();
         for line in self.lines.values_mut().filter(|line| line.is_open && line.beat_at <= now) {
-            line.beat_at = now + BEAT;
+            line.beat_at = now + line.beat_every;
             let beat = report::What::Heartbeat(proto::Heartbeat {});
             let _ = line.out.try_send(reported(beat));
         }
@@ -172,11 +173,11 @@ impl Run {
 
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Welcome(id, acked) => {
+            Heard::Welcome(id, acked, beat_every) => {
                 let Some(node) = self.fleet.node(&id).filter(|node| node.is_up()) else { return };
                 let record = node.record().number;
                 let Some(line) = self.lines.get_mut(&id) else { return };
-                (line.is_open, line.sent) = (true, record);
+                (line.is_open, line.sent, line.beat_every) = (true, record, beat_every);
                 if acked != Some(record) {
                     let _ = line.out.try_send(resync(node));
                 }
@@ -211,8 +212,8 @@ impl Run {
         let hello = Up { what: Some(up::What::Hello(hello(node))) };
         let place = self.lines.len() % self.agents.len();
         let agents = self.agents[place].clone();
-        let line =
-            Line { out, is_open: false, sent: 0, beat_at: tokio::time::Instant::now() + BEAT };
+        let beat_at = tokio::time::Instant::now();
+        let line = Line { out, is_open: false, sent: 0, beat_every: BEATS, beat_at };
         if line.out.try_send(hello).is_ok() {
             self.lines.insert(id.clone(), line);
         }
@@ -239,7 +240,10 @@ async fn stream(
     let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
     while let Some(said) = inbound.message().await? {
         let told = match said.what {
-            Some(down::What::Welcome(welcome)) => Heard::Welcome(id.clone(), welcome.acked_record),
+            Some(down::What::Welcome(welcome)) => {
+                let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+                Heard::Welcome(id.clone(), welcome.acked_record, every)
+            }
             Some(down::What::Order(order)) => match form::order(id.clone(), order) {
                 Ok(order) => Heard::Order(order),
                 Err(_) => continue,
