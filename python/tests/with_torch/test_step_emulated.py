@@ -2,10 +2,13 @@
 
 import copy
 import itertools
+import random
 import sys
+import threading
 import time
 
 import emulation
+import numpy
 import pytest
 import torch
 from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step, weights
@@ -226,6 +229,67 @@ def test_modes_that_alternate_have_a_graph_each():
     assert graphed.report.reason is None
     assert graphed.report.captures == 4
     assert graphed.report.replays >= 40
+
+
+def test_dropout_draws_on_the_device_and_has_a_graph():
+    models, _, graphed = both(model=perceptron(dropout=0.3))
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays == 37
+
+
+class LayerDrop(nn.Module):
+    """Leaves a layer out by a number that is drawn on the host, as some models of transformers do."""
+
+    def __init__(self, drawn):
+        super().__init__()
+        self.inner, self.layer, self.drawn = perceptron(), nn.Linear(4, 4), drawn
+
+    def forward(self, x):
+        return self.inner(x if self.drawn() < 0.5 else x + self.layer(x).tanh())
+
+
+@pytest.mark.parametrize(
+    ("drawn", "name"),
+    [
+        (lambda: torch.rand([]), "torch's generator of the CPU"),
+        (lambda: random.random(), "Python's random"),
+        (lambda: numpy.random.random(), "numpy.random"),
+    ],
+)
+def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(drawn, name):
+    def seed(i, *_):
+        random.seed(i)
+        numpy.random.seed(i)
+
+    models, _, graphed = both(model=LayerDrop(drawn), each=seed)
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
+    assert graphed.report.replays == 0
+    assert f"draws random numbers on the host ({name})" in graphed.report.reason.what
+    assert "put it in the batch" in graphed.report.reason.remedy
+
+
+def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
+    rehearsals = []
+
+    def make(model, optimizer):
+        inner = plain(model, optimizer)
+
+        def train(batch):
+            if torch.cuda.is_current_stream_capturing() and len(rehearsals) < 2:
+                rehearsals.append(batch)
+                loader = threading.Thread(target=lambda: (torch.rand(3), random.random()))
+                loader.start()
+                loader.join()
+            return inner(batch)
+
+        return train
+
+    models, _, graphed = both(make=make)
+    assert_trained_alike(*models)
+    assert len(rehearsals) == 2
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays == 37
 
 
 def test_one_module_in_evaluation_is_seen():
