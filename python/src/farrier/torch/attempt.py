@@ -69,6 +69,8 @@ class Attempts:
     def caught(self, attempt: Callable[[], Result]) -> Result | Failure:
         """What the attempt gives, or how memory ran out."""
         self._before_reduction = None
+        if self._setting.parallel is not None:  # Forward with a reduction sets it: see `buffers_once`.
+            self._setting.parallel.require_forward_param_sync = False
         try:
             return attempt()
         except Exception as error:

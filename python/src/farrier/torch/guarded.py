@@ -23,7 +23,7 @@ from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_siz
 from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
-from farrier.torch.parallel import average_gradients, parallel_of
+from farrier.torch.parallel import average_gradients, buffers_once, parallel_of
 from farrier.torch.policy import verification_due
 from farrier.torch.proof import Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
@@ -163,12 +163,13 @@ class Guard:
         meter = self._meter()
         self._retake_ballast(meter)
         shape, means = self._look_at(batch)
-        entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
-        try:
-            return self._climb(batch, shape, means, entry, meter)
-        except BaseException:
-            entry.put_gradients_back()
-            raise
+        with buffers_once(self.setting.parallel):
+            entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
+            try:
+                return self._climb(batch, shape, means, entry, meter)
+            except BaseException:
+                entry.put_gradients_back()
+                raise
 
     @property
     def report(self) -> GuardReport:
