@@ -236,6 +236,24 @@ def test_parameters_that_ddp_ignores_are_left_alone():
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
+def test_a_forward_that_communicates_is_refused(monkeypatch):
+    from farrier.torch import guard
+
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    guard(lambda batch: model(batch).mean(), model=model)  # One rank.
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 2)
+    with pytest.raises(TypeError, match="SyncBatchNorm on several ranks"):
+        guard(lambda batch: model(batch).mean(), model=model)
+
+
+def test_a_hook_for_buffers_is_not_passed_over_in_silence():
+    from farrier.torch.parallel import buffers_once
+
+    with pytest.raises(TypeError, match="_register_buffer_comm_hook"), buffers_once(SimpleNamespace(buffer_hook=print)):
+        pass
+
+
 def test_a_communication_hook_is_not_passed_over_in_silence():
     from farrier.torch.parallel import average_gradients
 

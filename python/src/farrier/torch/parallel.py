@@ -22,9 +22,15 @@ class OutOfStep(RuntimeError):
 
 
 def parallel_of(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
-    """The wrapper that reduces gradients, if there is one. FSDP is refused: see `guard`."""
+    """The wrapper that reduces gradients, if there is one. A forward that communicates is refused: see `guard`."""
     for root in modules:
         for module in root.modules():
+            if isinstance(module, nn.SyncBatchNorm) and _ranks_of(module.process_group) > 1:
+                raise TypeError(
+                    "guard cannot wrap a model with SyncBatchNorm on several ranks: each forward adds up statistics over all "
+                    "ranks, so that a rank cannot try again alone\n"
+                    "hint: use BatchNorm, or a norm that does not mix rows; or split to a size that fits on every rank"
+                )
             if type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") or any(
                 base.__name__ == "FSDPModule" for base in type(module).__mro__
             ):
@@ -37,6 +43,12 @@ def parallel_of(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
     if len(wrappers) > 1:
         raise TypeError("guard takes one DistributedDataParallel model: give the one that loss_fn calls")
     return wrappers[0] if wrappers else None
+
+
+def _ranks_of(group: distributed.ProcessGroup | None) -> int:
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size(group)
 
 
 def synchronising(wrapper: DistributedDataParallel | None, *, sync: bool) -> contextlib.AbstractContextManager[None]:
