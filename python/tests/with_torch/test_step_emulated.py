@@ -13,6 +13,7 @@ import pytest
 import torch
 from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step, weights
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from farrier.torch import Lengths, Policy, verify, workshop
 from farrier.torch.baked import Baked
@@ -412,6 +413,41 @@ def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
     assert_trained_alike(model, twin)
     assert_trained_alike(*averages)
     assert graphed.report.replays >= 30
+
+
+def test_hooks_of_the_user_on_the_optimizer_see_steps_and_not_the_making_of_state():
+    calls = {}
+
+    def hooked(model):
+        optimizer = adamw(model)
+        calls[id(optimizer)] = []
+        optimizer.register_step_post_hook(lambda own, *_: calls[id(own)].append(len(own.state)))
+        return optimizer
+
+    models, optimizers, graphed = both(4, optimizer=hooked)  # Warm-ups, and the first batch that has a graph.
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
+    eager, found = (calls[id(each)] for each in optimizers)
+    assert len(eager) == 4
+    # Eagerly three times; then rehearsed, twice for the noise, eagerly and as a graph compared, and trained.
+    assert len(found) == 3 + 6
+    assert graphed.report.replays == 1
+
+
+def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
+    def run(graph):
+        model = perceptron()
+        optimizer, average = adamw(model), AveragedModel(model)
+        optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
+        train = plain(model, optimizer)
+        if graph:
+            train = step(train, model=model, optimizer=optimizer, also=[average])
+        for batch in batches(20):
+            train(batch)
+        return average
+
+    eager, found = run(False), run(True)
+    assert int(eager.n_averaged) == int(found.n_averaged) == 20
+    torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
 
 
 def test_tensors_can_be_named_too():

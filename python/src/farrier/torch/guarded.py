@@ -100,8 +100,8 @@ def guard(
     FSDP is refused: each forward and backward of a sharded model gathers and scatters over all ranks, so that all ranks
     must run the same number of pieces and an attempt on one rank cannot be given up alone. What it needs is a plan that all
     ranks agree on before the step (the most pieces any rank needs), and no failing attempt: split the batch to the size
-    that fits on every rank, in the data loader. SyncBatchNorm on several ranks is refused for the same reason. Collectives of
-    your own in `loss_fn` cannot be seen: a rank that tries again would meet the others' next one, or wait for ever.
+    that fits on every rank, in the data loader. SyncBatchNorm on several ranks is refused for the same reason. Collectives
+    of your own in `loss_fn` cannot be seen: a rank that tries again would meet the others' next one, or wait for ever.
     """
     function_of(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = modules_of(model)

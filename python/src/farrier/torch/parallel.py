@@ -27,8 +27,8 @@ def parallel_of(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
         for module in root.modules():
             if isinstance(module, nn.SyncBatchNorm) and _ranks_of(module.process_group) > 1:
                 raise TypeError(
-                    "guard cannot wrap a model with SyncBatchNorm on several ranks: each forward adds up statistics over all "
-                    "ranks, so that a rank cannot try again alone\n"
+                    "guard cannot wrap a model with SyncBatchNorm on several ranks: each forward adds up statistics over "
+                    "all ranks, so that a rank cannot try again alone\n"
                     "hint: use BatchNorm, or a norm that does not mix rows; or split to a size that fits on every rank"
                 )
             if type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") or any(
