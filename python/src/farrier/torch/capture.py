@@ -216,25 +216,6 @@ def survive(err: BaseException) -> None:
         raise ContextLost(err) from lost
 
 
-@contextmanager
-def as_captured() -> Iterator[None]:
-    """Who asks whether this is a capture hears yes, and an operation that waits for the GPU is an error with its line."""
-    before, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    _set_sync_debug("error")
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = asked
-        _set_sync_debug(before)
-
-
-def _set_sync_debug(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns of being a prototype, each time.
-        torch.cuda.set_sync_debug_mode(mode)
-
-
 def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:
     """The batch with its tensors on the device."""
 

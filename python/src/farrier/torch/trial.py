@@ -12,10 +12,11 @@ from torch.optim import Optimizer
 
 from farrier.torch.agreement import Ranks
 from farrier.torch.batch import tensors
-from farrier.torch.capture import Arena, Captured, as_captured, on_device, survive
+from farrier.torch.capture import Arena, Captured, on_device, survive
 from farrier.torch.explain import GiveUp, Reason, reason
 from farrier.torch.generators import HostGenerators
 from farrier.torch.optimizer import Look, Rates, Watch
+from farrier.torch.rehearsal import as_captured
 from farrier.torch.undo import Also, Undo
 from farrier.torch.verify import AGAIN, PADDED, Comparison, Gradients, Measured, Rule
 
