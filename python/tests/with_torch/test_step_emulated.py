@@ -642,6 +642,34 @@ def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
             assert words in graphed.report.reason.what
 
 
+def ragged(kind):
+    """Three rows of different lengths in one tensor, and what a model makes of each."""
+    if kind == "sparse":
+        return torch.eye(4).to_sparse()
+    rows = [torch.ones(2, 4), torch.ones(5, 4), torch.ones(1, 4)]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged if kind == "jagged" else torch.strided)
+
+
+@pytest.mark.parametrize("kind", ["strided", "jagged", "sparse"])
+@pytest.mark.parametrize("lengths", [None, Lengths(pad={"y": 0}, dim=0)])
+def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
+    def make(model, optimizer):
+        def train(batch):
+            optimizer.zero_grad(set_to_none=True)
+            rows = [batch["x"].to_dense()] if kind == "sparse" else batch["x"].unbind()
+            loss = sum((model(row) - batch["y"]).square().mean() for row in rows)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return train
+
+    stream = [{"x": ragged(kind), "y": torch.ones(1)} for _ in range(40)]
+    models, _, graphed = both(make=make, stream=stream, lengths=lengths)
+    assert_trained_alike(*models)
+    assert "the batch has no fixed form" in graphed.report.reason.what
+
+
 def test_changes_are_forgiven_once_a_graph_has_paid():
     def seldom(i, _, optimizer):
         optimizer.param_groups[0]["weight_decay"] = 0.01 * (i // 12)

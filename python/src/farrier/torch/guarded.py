@@ -27,7 +27,7 @@ from farrier.torch.parallel import average_gradients, buffers_once, parallel_of
 from farrier.torch.policy import verification_due
 from farrier.torch.proof import Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
-from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
+from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, refuse_nested, row_count
 from farrier.torch.walk import Walk
 
 #: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
@@ -351,6 +351,8 @@ class Guard:
         """The batch's shape, and what can be done with it."""
         can_split = True
         try:
+            if self.setting.split is pieces_of:
+                refuse_nested(batch)
             rows = self._rows(batch)
         except NotSplittable as error:
             rows, can_split = 1, False

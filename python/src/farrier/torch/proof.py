@@ -70,6 +70,8 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 
 def _ignores(labels: Tensor) -> bool:
+    if labels.is_nested:
+        return any(map(_ignores, labels.unbind()))
     return labels.dtype in (torch.int16, torch.int32, torch.int64) and bool((labels == IGNORED).any())
 
 

@@ -142,7 +142,7 @@ class Workshop:
             key = (signature(ready), self._mode)
         except TooLong:
             return Move.EAGER, None, batch
-        except (TypeError, ValueError) as err:
+        except (TypeError, ValueError, RuntimeError) as err:  # RuntimeError: torch itself, of a tensor without a shape.
             raise GiveUp(Reason(f"the batch has no fixed form: {err}", "give tensors of known names")) from err
         graph = self._graphs.get(key)
         if graph is not None:
