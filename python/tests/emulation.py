@@ -40,6 +40,7 @@ class Arena:
         self.device = device
         self.at_capture = lambda: None
         self.graphs = 0
+        self.waits = []
         Arena.now = self
 
     inside = beside = contextlib.nullcontext
@@ -64,7 +65,8 @@ class Captured:
         self._parameters = [(p, p.data, p.requires_grad) for p in workshop._model.parameters()]
         self._host = torch.get_rng_state(), random.getstate()
 
-    def replay(self, batch):
+    def replay(self, batch, *, wait=False):
+        self.arena.waits.append(wait)
         rates = [group["lr"] for group, _ in self._groups]
         training = [module.training for module, _ in self._modules]
         parameters = [(p.data, p.requires_grad) for p, *_ in self._parameters]

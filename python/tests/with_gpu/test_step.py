@@ -217,6 +217,29 @@ def test_averaged_weights_inside_the_step():
     trained_alike(start, *averages)
 
 
+def test_pinned_memory_that_is_written_again_is_read_first():
+    staging = torch.empty(8, 16, pin_memory=True)
+
+    def slow(model, optimizer):
+        inner = squares_step(model, optimizer)
+
+        def train(batch):
+            loss = inner(batch)
+            torch.cuda._sleep(20_000_000)  # Some 10 ms, in which the next batch is written.
+            return loss
+
+        return train
+
+    def write(i, *_):
+        staging.fill_(1.0 + i % 7)
+
+    torch.manual_seed(0)
+    kinds = {"kind": torch.optim.SGD, "options": {"lr": 1e-3}}
+    eager, found, graphed = both(slow, [{"x": staging}] * 40, model=nn.Linear(16, 4).cuda(), each=write, **kinds)
+    same(eager, found, 1e-4)
+    assert graphed.report.replays >= 30
+
+
 def test_gradient_accumulation_inside_the_step():
     def accumulating(model, optimizer):
         def train(batch):

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from farrier.torch import Lengths, Policy, verify, workshop
 from farrier.torch.baked import Baked
+from farrier.torch.pinned import GivenAgain
 from farrier.torch.policy import Boundness
 
 
@@ -142,6 +143,40 @@ def test_noise_does_not_hide_a_graph_that_is_wrong():
     graph = {"now": 1.0}
     _, _, graphed = both(60, make=noisy({"now": 1e-4}, graph=graph), each=later(graph, 1.01))
     assert "differ after" in graphed.report.reason.what
+
+
+@pytest.mark.parametrize("buffers", [1, 3, 20, None])
+def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch):
+    """So many buffers in turn; None: memory of its own for each batch."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    model = perceptron()
+    optimizer = adamw(model)
+    graphed = step(plain(model, optimizer), model=model, optimizer=optimizer)
+    held = [{"x": torch.empty(6, 4), "y": torch.empty(6, 1)} for _ in range(buffers or 0)]
+    for i, batch in enumerate(batches(60)):
+        if buffers:
+            for name, place in held[i % buffers].items():
+                place.copy_(batch[name])
+            # Views: the tensor is another each time, and the memory is not.
+            batch = {name: place[:6] for name, place in held[i % buffers].items()}
+        graphed(batch)
+    assert graphed.report.replays == 57
+    waits = [place for place, wait in enumerate(Arena.now.waits) if wait]
+    assert bool(waits) == (buffers is not None)
+    if buffers:
+        # The first three batches have no graph, and comparisons (the first, and at 1, 2, 4, 8 replays) read the loss.
+        assert waits[0] <= max(1, buffers - 3 + 5)
+        assert len(waits) >= 57 - buffers
+
+
+def test_memory_that_was_freed_is_not_memory_that_came_back(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    seen = GivenAgain()
+    for _ in range(500):
+        both_of_one = torch.zeros(8, 5)
+        assert not seen.look({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views, given once"
+    assert len(seen._known) <= 65
+    assert seen.look({"ids": both_of_one[:, :-1]})
 
 
 def dirty(model):

@@ -159,10 +159,10 @@ class Captured:
         """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
         self.gradients += [Address(name, gradient) for name, gradient in gradients]
 
-    def replay(self, batch: Any) -> None:
-        """Runs the step on a batch of the shape it was made for."""
+    def replay(self, batch: Any, *, wait: bool = False) -> None:
+        """Runs the step on a batch of the shape it was made for. `wait`: until the batch was read (`GivenAgain`)."""
         for name, tensor in tensors(batch).items():
-            self._inputs[name].copy_(tensor, non_blocking=True)
+            self._inputs[name].copy_(tensor, non_blocking=not wait)
         self._graph.replay()
 
     def found(self) -> Iterator[tuple[str, Tensor]]:

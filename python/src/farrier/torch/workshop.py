@@ -27,6 +27,7 @@ from farrier.torch.explain import GiveUp, Reason, reason
 from farrier.torch.lengths import Lengths, Recent, TooLong
 from farrier.torch.measure import profiled, timed
 from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, leave, prepare
+from farrier.torch.pinned import GivenAgain
 from farrier.torch.policy import Move, Pace, Policy, may_go
 from farrier.torch.report import StepReport
 from farrier.torch.trial import Trial, names_of
@@ -59,6 +60,7 @@ class Workshop:
         self._leaving: Reason | None = None
         self._graphs: Recent[Key, Captured] = Recent(policy.graphs)
         self._fused: list[Optimizer] = []
+        self._given_again = GivenAgain()
         self._prepare()
         self._trial = Trial(fn, model, optimizers, scaler, also)
         self._ranks, self._arena = self._trial.ranks, self._trial.arena
@@ -144,6 +146,7 @@ class Workshop:
             return Move.EAGER, None, batch
         except (TypeError, ValueError, RuntimeError) as err:  # RuntimeError: torch itself, of a tensor without a shape.
             raise GiveUp(Reason(f"the batch has no fixed form: {err}", "give tensors of known names")) from err
+        self._given_again.look(ready)
         graph = self._graphs.get(key)
         if graph is not None:
             return Move.VERIFY if graph.pace.due(graph.replays + 1) else Move.REPLAY, key, ready
@@ -192,7 +195,7 @@ class Workshop:
 
     def _replay(self, graph: Captured, ready: Any) -> Any:
         self._trial.rates.refresh()
-        graph.replay(ready)
+        graph.replay(ready, wait=self._given_again.found)
         graph.replays += 1
         self._report.replays += 1
         if graph.replays == self._policy.pays:
