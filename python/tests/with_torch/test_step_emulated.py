@@ -145,6 +145,28 @@ def test_noise_does_not_hide_a_graph_that_is_wrong():
     assert "differ after" in graphed.report.reason.what
 
 
+def test_noise_of_a_comparison_that_was_not_passed_is_not_kept():
+    amplitude, graph = {"now": 1e-4}, {"now": 1.0}
+
+    def change(i, *_):
+        if i == 20:
+            amplitude["now"], graph["now"] = 1e-3, 1.05
+
+    _, _, graphed = both(60, make=noisy(amplitude, graph=graph), each=change)
+    assert "differ after" in graphed.report.reason.what
+    assert graphed.report.last.noise == pytest.approx(2e-3, rel=0.1), "it was judged by what it is now"
+    assert graphed.report.noise == pytest.approx(2e-4, rel=0.1)
+
+
+def test_noise_is_kept_up_to_a_bound_and_measured_again_beyond():
+    amplitude = {"now": 2e-5}
+    _, _, graphed = both(60, make=noisy(amplitude), each=later(amplitude, 1.7e-3))
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays > 50
+    assert graphed.report.noise == pytest.approx(16 * 4e-5, rel=0.1)
+    assert graphed.report.last.noise == pytest.approx(3.4e-3, rel=0.1)
+
+
 @pytest.mark.parametrize("buffers", [1, 3, 20, None])
 def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch):
     """So many buffers in turn; None: memory of its own for each batch."""
