@@ -31,6 +31,9 @@ log = logging.getLogger("farrier.agent")
 _READ_BYTES = 64 << 10
 _READS = 4
 
+#: How long `close` waits for another thread that is speaking, which takes microseconds.
+_CLOSE_WAIT_S = 1.0
+
 #: Neither wait nor die of a closed pipe. Where a system lacks them there is no agent either.
 _FLAGS: int = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
@@ -211,9 +214,15 @@ class Job:
 
     def close(self) -> None:
         """Ends the connection. The next message opens another."""
-        if self._socket is not None and self._pid == os.getpid():
-            self._send_rest()
-            self._end()
+        # Who holds it never waits. A signal may come in between, and its handler would wait for itself.
+        if self._pid != os.getpid() or not self._lock.acquire(timeout=_CLOSE_WAIT_S):
+            return
+        try:
+            if self._socket is not None:
+                self._send_rest()
+                self._end()
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> Job:
         return self

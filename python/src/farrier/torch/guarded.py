@@ -23,11 +23,11 @@ from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_siz
 from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
-from farrier.torch.parallel import average_gradients, parallel_of
+from farrier.torch.parallel import average_gradients, buffers_once, parallel_of
 from farrier.torch.policy import verification_due
-from farrier.torch.proof import Trial, Verdict, mixes_rows, objection, steps_in_backward
+from farrier.torch.proof import UNKNOWN, Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
-from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
+from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, refuse_nested, row_count
 from farrier.torch.walk import Walk
 
 #: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
@@ -70,8 +70,9 @@ def guard(
         model: every module whose parameters get gradients in `loss_fn`; a parameter that is not there is an error.
         reduction: whether the loss is a mean or a sum over the batch.
         count: over how many terms the mean of a batch goes, as int or tensor; by default its rows. For a mean over tokens
-            with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts of pieces must add up to that of the
-            batch, which is checked. A piece of no terms is passed over; a batch of none gives what `loss_fn` gives (NaN).
+            with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts are whole, and those of pieces
+            add up to that of the batch; where not, the batch is not split, and the report says so. A piece of no terms is
+            passed over; a batch of none gives what `loss_fn` gives (NaN).
         split: cuts unusual batches: `split(batch, sizes)` gives the pieces of these sizes, in order.
         rows: how many rows a batch has, where it cannot be told; needed with `split` for such batches.
         scaler: a `torch.amp.GradScaler`; its `scale` is applied to each piece. The loss returned is not scaled.
@@ -100,8 +101,8 @@ def guard(
     FSDP is refused: each forward and backward of a sharded model gathers and scatters over all ranks, so that all ranks
     must run the same number of pieces and an attempt on one rank cannot be given up alone. What it needs is a plan that all
     ranks agree on before the step (the most pieces any rank needs), and no failing attempt: split the batch to the size
-    that fits on every rank, in the data loader.
-
+    that fits on every rank, in the data loader. SyncBatchNorm on several ranks is refused for the same reason. Collectives
+    of your own in `loss_fn` cannot be seen: a rank that tries again would meet the others' next one, or wait for ever.
     """
     function_of(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = modules_of(model)
@@ -163,12 +164,13 @@ class Guard:
         meter = self._meter()
         self._retake_ballast(meter)
         shape, means = self._look_at(batch)
-        entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
-        try:
-            return self._climb(batch, shape, means, entry, meter)
-        except BaseException:
-            entry.put_gradients_back()
-            raise
+        with buffers_once(self.setting.parallel):
+            entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
+            try:
+                return self._climb(batch, shape, means, entry, meter)
+            except BaseException:
+                entry.put_gradients_back()
+                raise
 
     @property
     def report(self) -> GuardReport:
@@ -232,7 +234,14 @@ class Guard:
             if measuring:
                 meter.restart_peak()
             began = time.perf_counter()
-            outcome = self._attempts.run(batch, plan, sizes, entry)
+            try:
+                outcome = self._attempts.run(batch, plan, sizes, entry)
+            except NotSplittable as error:
+                self._notes[f"not split: {error}"] = None
+                means = replace(means, split=False)
+                plan = self.learned.plan(shape, means, room)
+                entry.begin_again()
+                continue
             if not isinstance(outcome, Failure):
                 self._ended_well(shape, plan, rung, base, meter if measuring else None, len(sizes))
                 return self._finish(outcome, entry)
@@ -298,10 +307,10 @@ class Guard:
             trial = Trial(self.setting, self._attempts, self._walk.modules(), batch, shape.rows, plan, entry, meter.free)
             self._verdict = trial.verdict()
             plan = replace(plan, rows=max(min(plan.rows, self._floor_rows), trial.fitting_rows))
-        found = self._verdict if why is None else Verdict(False, why)
-        if found is not None and found.note is not None:
+        found = (self._verdict or UNKNOWN) if why is None else Verdict(False, why)
+        if found.note is not None:
             self._notes[found.note] = None
-        return plan if found is None or found.split else None
+        return plan if found.split else None
 
     def _ended_well(
         self, shape: Shape, plan: Plan, rung: Rung | None, base: int | None, meter: Meter | None, pieces: int
@@ -350,6 +359,8 @@ class Guard:
         """The batch's shape, and what can be done with it."""
         can_split = True
         try:
+            if self.setting.split is pieces_of:
+                refuse_nested(batch)
             rows = self._rows(batch)
         except NotSplittable as error:
             rows, can_split = 1, False

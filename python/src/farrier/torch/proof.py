@@ -23,7 +23,7 @@ from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of
 from farrier.torch.parallel import synchronising
 from farrier.torch.recompute import is_compiled, uncompiled
-from farrier.torch.split import leaves, pieces_of, rows_at
+from farrier.torch.split import NotSplittable, leaves, pieces_of, rows_at
 
 #: What the losses of torch and Hugging Face leave out of the mean, unless they are told otherwise.
 IGNORED = -100
@@ -70,6 +70,8 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 
 def _ignores(labels: Tensor) -> bool:
+    if labels.is_nested:
+        return any(map(_ignores, labels.unbind()))
     return labels.dtype in (torch.int16, torch.int32, torch.int64) and bool((labels == IGNORED).any())
 
 
@@ -129,7 +131,10 @@ class Trial:
 
     def _tried(self, count: int, backward: bool) -> Verdict | None:
         whole, single = self._sample(count)
-        pieces = weighed(self.setting, single, [1] * count, whole)
+        try:
+            pieces = weighed(self.setting, single, [1] * count, whole)
+        except NotSplittable as error:
+            return Verdict(False, f"not split: {error}")
         # What mixes rows and is to be split all the same would hide the rest.
         for at_rest in (True,) if any(map(mixes_rows, self.modules)) else (False, True):
             try:
@@ -197,6 +202,8 @@ class Trial:
         return kept.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
 
 
+#: What is known where there is no verdict.
+UNKNOWN = Verdict(True, "split without a check: the rows that were tried had no loss or no gradient to be compared")
 #: Two runs of the same rows differ, and nothing can be compared.
 _RANDOM = Verdict(True, "split without a check: the loss is random, also in eval mode")
 
