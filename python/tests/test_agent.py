@@ -469,3 +469,21 @@ def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
     agent.oom(5, rung="split", rows=3)
     rank = fake.accept()
     assert rank.everything()[1:] == [{"type": "phase", "name": "low-memory"}, {"type": "oom", "bytes_wanted": 5}]
+
+
+def test_numbers_that_are_none_are_left_out_with_one_warning_each(fake, caplog):
+    job = Job("j")
+    rank = fake.accept()
+    rank.hear()
+    for step in ("x", "y", None):
+        job.step_end(step)
+    for step in range(3):
+        job.step_end(step, tokens="64k")
+    job.step_end(3, tokens=None)
+    said = [(line["step"], "tokens" in line) for line in rank.everything()]
+    assert said == [(0, False), (1, False), (2, False), (3, False)]
+    assert job.dropped == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "step='x' is no whole number of 0 or more, and is left out",
+        "tokens='64k' is no whole number of 0 or more, and is left out",
+    ]

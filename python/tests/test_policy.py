@@ -77,7 +77,9 @@ def test_what_a_graph_would_bring():
     assert Boundness(0.010, 0.010, busy_s=0.004).gain == pytest.approx(2.5)
     assert Boundness(0.010, 0.002).gain == 1.0
     assert Boundness(0.010, 0.009).gain is None
-    assert "unknown" in str(Boundness(0.010, 0.009))
+    assert "what a graph brings is unknown" in str(Boundness(0.010, 0.009))
+    assert str(Boundness(0.010, 0.010, busy_s=0.004)).endswith("what a graph brings is about 2.50x, by one profiled step")
+    assert str(Boundness(0.010, 0.002)).endswith("what a graph brings is about 1.00x, by one timed step")
     assert Boundness(0.010, 0.010, busy_s=0.020).gain == 1.0
 
 

@@ -174,8 +174,8 @@ class Job:
 
     def step_begin(self, step: int) -> None:
         """A step began. Only for those who do not measure it themselves."""
-        number = wire.whole(step)
-        self._say(None if number is None else wire.line("step_begin", step=number))
+        self._look_at(step)
+        self._say(None if wire.whole(step) is None else wire.line("step_begin", step=wire.whole(step)))
 
     def step_end(
         self, step: int, *, seconds: float | None = None, tokens: int | None = None, loss: float | None = None
@@ -188,7 +188,15 @@ class Job:
             tokens: those of this rank.
             loss: a plain number. Do not read one from the GPU for this at every step.
         """
+        self._look_at(step, tokens)
         self._say(wire.step_end(step, seconds, tokens, loss))
+
+    def _look_at(self, step: object, tokens: object = 0) -> None:
+        """Says once of each what is no number, and therefore left out: a training does not end of it."""
+        for name, value, fine in (("step", step, False), ("tokens", tokens, tokens is None)):
+            if not fine and wire.whole(value) is None and name not in self._denied:
+                self._denied.add(name)
+                log.warning("%s=%r is no whole number of 0 or more, and is left out", name, value)
 
     def oom(self, bytes_wanted: int | None = None) -> None:
         """The GPU's memory ran out. May be the last thing that a process says."""

@@ -31,6 +31,14 @@ def test_a_step_without_a_report_has_no_comparisons():
     assert train.comparisons(None) == (0, 0.0)
 
 
+def test_a_step_that_is_eager_for_good_compares_nothing_any_more():
+    pace = SimpleNamespace(share=0.003)
+    assert train.comparisons_share(SimpleNamespace(pace=pace, reason=None)) == 0.003
+    assert train.comparisons_share(SimpleNamespace(pace=pace, reason="it differs")) == 0.0
+    assert train.comparisons_share(SimpleNamespace(pace=SimpleNamespace(share=None), reason=None)) is None
+    assert train.comparisons_share(SimpleNamespace(pace=None, reason="no gain")) is None
+
+
 def without_a_gpu(monkeypatch):
     """The clockwork of a shard on a CPU: a graph is emulated, and there is nothing to profile."""
     randint, build = torch.randint, train.build

@@ -1,5 +1,7 @@
 """The Trainer with whole steps trains as the Trainer does."""
 
+import warnings
+
 import pytest
 import torch
 import transformers
@@ -11,7 +13,9 @@ import farrier.torch
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_losses_norms_and_rates_are_the_trainers_own(tmp_path, accumulation):
     plain, _ = losses(tmp_path, False, accumulation)
-    whole, trainer = losses(tmp_path, True, accumulation)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*optimizer.step.*")  # Schedulers miss nothing.
+        whole, trainer = losses(tmp_path, True, accumulation)
     torch.testing.assert_close(torch.tensor(whole), torch.tensor(plain), rtol=1e-4, atol=1e-5)
     assert trainer.farrier.step.report.steps == 7
 
@@ -70,3 +74,8 @@ def test_a_scaled_trainer_is_left_alone(tmp_path, caplog):
     farrier.torch.trainer(trainer)
     assert trainer.training_step.__func__ is Trainer.training_step
     assert "use bf16=True" in caplog.text
+
+
+def test_what_is_no_trainer_is_refused():
+    with pytest.raises(TypeError, match=r"trainer is None: give a transformers\.Trainer"):
+        farrier.torch.trainer(None)

@@ -67,10 +67,36 @@ def test_overlapping_spans_count_once():
         ({"model": []}, "model is a `list`: give the one nn.Module"),
         ({"optimizer": None}, "optimizer is None: give an optimizer of torch.optim"),
         ({"optimizer": torch.nn.Linear(1, 1).parameters()}, "optimizer holds a `Parameter`"),
+        ({"optimizer": torch.optim.SGD(torch.nn.Linear(1, 1).parameters())}, "optimizer has no parameter of model: give"),
+        ({"tokens": "64k"}, "tokens is '64k': give a whole number"),
+        ({"tokens": 0}, "tokens is 0: give 1 or more"),
+        ({"tokens": True}, "tokens is True: give a whole number"),
+        ({"first_step": -1}, "first_step is -1: give 0 or more"),
+        ({"first_step": 1.5}, "first_step is 1.5: give a whole number"),
+        ({"lengths": {"ids": 0}}, "lengths is a `dict`: give a farrier.torch.Lengths"),
+        ({"policy": "careful"}, "policy is a `str`: give a farrier.torch.Policy"),
     ],
 )
 def test_wrong_arguments_are_refused_by_their_names(wrong, said):
     model = torch.nn.Linear(1, 1)
     given = {"fn": len, "model": model, "optimizer": torch.optim.SGD(model.parameters()), **wrong}
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises((TypeError, ValueError), match=said):
         step(given.pop("fn"), **given)
+
+
+def test_a_step_that_ran_out_of_memory_is_no_step_and_is_told_of_the_guard():
+    model = torch.nn.Linear(1, 1)
+
+    def train(batch):
+        if batch:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return torch.zeros(())
+
+    run = step(train, model=model, optimizer=torch.optim.SGD(model.parameters()))
+    run(False)
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2.00 GiB.\nhint: farrier.torch.guard\("):
+            run(True)
+    run(False)
+    assert run.report.steps == 2
+    assert str(run.report).startswith("2 steps, 0 of them")

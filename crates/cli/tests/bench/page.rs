@@ -58,7 +58,11 @@ fn steps(variant: &str, step_s: f64, repeat: u32) -> Value {
         "flops_causal": 1.1e9, "flops_full": 1.2e9, "launches": if graph { 1 } else { 1450 },
         "launch_s": if graph { 2e-5 } else { 0.006 }, "busy_s": 0.0038, "allocated_bytes": 3e9,
         "reserved_bytes": 3.5e9, "ready_s": 20.0, "loss": 10.4,
-        "report": if ours { json!("verified 3 times, <no> difference") } else { Value::Null }
+        "report": match (ours, graph) {
+            (true, true) => json!("verified 3 times, <no> difference"),
+            (true, false) => json!("9 steps\neager from here on: <it> differs. What helps: this"),
+            (false, _) => Value::Null,
+        }
     })
 }
 
@@ -71,7 +75,7 @@ fn write(shards: &Path, name: &str, spec: &Value, outcome: &Value) {
             "repeats": 3, "warmups": 12, "groups": 8, "steps": 10,
             "memory": { "model": "1.4b", "caps_gib": [30.0], "variants": ["default", "ours"], "seeds": 3, "steps": 60 }
         },
-        "command": "farrier bench train --dir DIR --price-per-hour 3.50", "outcome": outcome
+        "command": "farrier bench train --dir some/where --price-per-hour 3.50", "outcome": outcome
     });
     fs::write(shards.join(format!("{name}.json")), file.to_string()).unwrap();
 }
@@ -136,6 +140,12 @@ fn the_page_is_whole_and_needs_nothing_else() {
         "<td>1 or 1,450</td>",
         "0.020 or 6.00 · 1 or 1,450",
         "<td>2 of 80.0 ms<br/><small>(later 0.30 %)</small></td>",
+        "<th scope=\"col\">Tokens/s, all 80 steps</th>",
+        "<tr class=\"of\"><th scope=\"rowgroup\" colspan=\"4\">191m at 1 x 512</th></tr>",
+        "<p>ours, repeat 1, ran eagerly: &lt;it&gt; differs. What helps: this.</p>",
+        "<h3>191m at 1 x 512, ours, repeat 2</h3>",
+        "<h3>191m at 1 x 512, ours, repeat 1, eager in the end</h3>",
+        "<pre>farrier bench train --dir DIR --price-per-hour 3.50</pre>",
     ] {
         assert!(html.contains(word), "{word}");
     }
@@ -144,6 +154,25 @@ fn the_page_is_whole_and_needs_nothing_else() {
     }
     let (_, shown) = html.split_once("<body>").unwrap();
     insta::assert_snapshot!("page", shown);
+}
+
+/// `docs/bench_h200.html` is made of `bench/train_h200`. `FARRIER_BLESS=1 cargo test -p farrier --test bench` writes it anew.
+#[test]
+fn the_page_in_the_documentation_is_made_of_the_shards_in_the_repository() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (shards, kept) = (root.join("bench/train_h200"), root.join("docs/bench_h200.html"));
+    let folder = tempfile::tempdir().unwrap();
+    let bless = std::env::var_os("FARRIER_BLESS").is_some();
+    let made = if bless { kept.clone() } else { folder.path().join("page.html") };
+    let words = ["bench", "train", "--merge-only", "--price-per-hour", "3.50", "--dir"];
+    let paths = [shards.to_str().unwrap(), "--html", made.to_str().unwrap()];
+    let ran = run(&words.iter().chain(&paths).copied().collect::<Vec<_>>());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let (made, kept) = (fs::read_to_string(made).unwrap(), fs::read_to_string(kept).unwrap());
+    assert!(
+        made == kept,
+        "docs/bench_h200.html is not of these shards: write it with FARRIER_BLESS=1"
+    );
 }
 
 #[test]

@@ -108,7 +108,7 @@ def measure(shard: Shard) -> dict[str, Any]:
         "step_s": step_s,
         "comparisons": after[0] - before[0],
         "comparisons_s": after[1] - before[1],
-        "comparisons_share": None if report is None or report.pace is None else report.pace.share,
+        "comparisons_share": comparisons_share(report),
         "tokens": shard.rows * shard.length,
         "flops_causal": model.shape.flops_per_token(shard.length, causal=True),
         "flops_full": model.shape.flops_per_token(shard.length, causal=False),
@@ -127,6 +127,13 @@ def measure(shard: Shard) -> dict[str, Any]:
 def comparisons(report: Any) -> tuple[int, float]:
     """How many comparisons of graph and eager step there were, and their seconds; none without a report."""
     return (0, 0.0) if report is None else (report.verified, report.verified_s)
+
+
+def comparisons_share(report: Any) -> float | None:
+    """The share of a long run's time that comparisons take; 0 for a step that is eager for good; None: not known."""
+    if report is None or report.pace is None:
+        return None
+    return 0.0 if report.reason is not None else float(report.pace.share) if report.pace.share is not None else None
 
 
 def profile_of_a_plain_step(train: Train, batch: dict[str, Tensor], step_s: float) -> Boundness:

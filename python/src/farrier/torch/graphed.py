@@ -13,10 +13,11 @@ from torch.optim import Optimizer
 
 from farrier import agent
 from farrier.torch import agreement
-from farrier.torch.arguments import function_of, module_of, optimizers_of
+from farrier.torch.arguments import function_of, instance_of, module_of, number_of, optimizers_of, trained_by
 from farrier.torch.capture import detached, survive
 from farrier.torch.explain import GiveUp, Reason
 from farrier.torch.lengths import Lengths
+from farrier.torch.oom import point_to_guard
 from farrier.torch.optimizer import UnsupportedOptimizer
 from farrier.torch.policy import Policy
 from farrier.torch.report import StepReport
@@ -63,9 +64,13 @@ class Step:
 
     def __call__(self, batch: Any) -> Any:
         """Trains on one batch, once. What `fn` returns is detached, and is the caller's to keep."""
-        self.report.steps += 1
         self._telling.begin()
-        result = self._run(batch)
+        try:
+            result = self._run(batch)
+        except Exception as err:
+            point_to_guard(err)
+            raise
+        self.report.steps += 1  # One that failed has trained on nothing.
         self._telling.ended(result)
         return result
 
@@ -126,6 +131,11 @@ def step(
     function_of(fn, "fn", "fn(batch) -> loss")
     module_of(model)
     optimizers = optimizers_of(optimizer)
+    trained_by(optimizers, model)
+    instance_of(lengths, Lengths, "lengths")
+    instance_of(policy, Policy, "policy")
+    first_step = number_of(first_step, "first_step", 0, "the steps that were done before")
+    tokens = tokens if tokens is None else number_of(tokens, "tokens", 1, "the tokens of a step of this rank")
     policy = policy or Policy()
     if agreement.wrapper_of(model) is not None:
         policy = dataclasses.replace(policy, warmups=max(11, policy.warmups))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from farrier.plural import counted
+from farrier.torch.ladder import Plan, Rung
+
+log = logging.getLogger("farrier.torch")
 
 
 def gib(size_bytes: int | None) -> str:
@@ -11,6 +17,30 @@ def gib(size_bytes: int | None) -> str:
     if size_bytes is None:
         return "unknown"
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**28 else f"{size_bytes / 2**20:.1f} MiB"
+
+
+def saved_words(rows: int, shape: str, rung: Rung, plan: Plan, pieces: int) -> str:
+    """What is from now on done for batches of a shape of which so many rows ran out of memory."""
+    if rung is Rung.FREE:
+        return f"out of memory at {counted(rows, 'row')} of {shape}: they ran once what was cached had been freed"
+    how = [f"{pieces} pieces of {counted(plan.rows, 'row')}" if pieces > 1 else "all rows at once"]
+    how += [name for name, used in (("recomputed", plan.recompute), ("kept on the host", plan.offload)) if used]
+    if rung is Rung.BALLAST:
+        return f"out of memory at {counted(rows, 'row')} of {shape}: {', '.join(how)} ran, with the ballast given up"
+    return f"out of memory at {counted(rows, 'row')}: from here on {', '.join(how)} for {shape}"
+
+
+class Warnings:
+    """How batches of a shape run from now on, in the log, once a shape: the step is slower, and nobody asked for it."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def saved(self, rows: int, shape: str, rung: Rung | None, plan: Plan, pieces: int) -> None:
+        """A step ended well, on that rung; None: it was planned so."""
+        if rung is not None and shape not in self._told:
+            self._told.add(shape)
+            log.warning("%s", saved_words(rows, shape, rung, plan, pieces))
 
 
 @dataclass(frozen=True)
@@ -21,7 +51,7 @@ class GuardReport:
         calls: calls that were made.
         split_calls: calls that ran in more than one piece.
         ooms: attempts that ran out of memory.
-        lost: calls that did not fit at all.
+        lost: calls that did not fit at all, or failed with another error after memory had run out.
         saved: calls that ran out of memory and ended well, by the rung that saved them.
         retry_s: time spent in failed attempts.
         safe_rows: by shape and mode, the most rows that ran at once and fitted; more were not needed, or did not fit.
@@ -43,14 +73,14 @@ class GuardReport:
     def __str__(self) -> str:
         saved = ", ".join(f"{count} by {rung}" for rung, count in self.saved.items() if count) or "none"
         lines = [
-            f"farrier guard: {self.calls} calls, {self.ooms} out-of-memory, {sum(self.saved.values())} steps saved "
-            f"({saved}), {self.lost} lost; {self.split_calls} ran in pieces; {self.retry_s:.1f} s in failed attempts; "
-            f"highest peak {gib(self.peak_bytes)}"
+            f"farrier guard: {counted(self.calls, 'call')}, {self.ooms} out-of-memory, "
+            f"{counted(sum(self.saved.values()), 'step')} saved ({saved}), {self.lost} lost; {self.split_calls} ran in "
+            f"pieces; {self.retry_s:.1f} s in failed attempts; highest peak {gib(self.peak_bytes)}"
         ]
         shown = list(self.safe_rows.items())[-5:]
-        lines += [f"  most at once so far: {rows} rows of {shape}" for shape, rows in shown]
+        lines += [f"  most at once so far: {counted(rows, 'row')} of {shape}" for shape, rows in shown]
         if len(self.safe_rows) > len(shown):
-            lines.append(f"  and {len(self.safe_rows) - len(shown)} shapes more")
+            lines.append(f"  and {counted(len(self.safe_rows) - len(shown), 'shape')} more")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from farrier import agent
-from farrier.torch.arguments import function_of, modules_of
+from farrier.plural import counted
+from farrier.torch.arguments import function_of, functions_of_guard, modules_of, number_of
 from farrier.torch.attempt import Attempts, Count, Setting
 from farrier.torch.ballast import Ballast
 from farrier.torch.entry import Entry
 from farrier.torch.events import Events
-from farrier.torch.guard_report import DoesNotFit, GuardReport, RunsInPieces
+from farrier.torch.first_batch import learned_of, rows_checked, try_functions
+from farrier.torch.guard_report import DoesNotFit, GuardReport, RunsInPieces, Warnings
 from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_sizes, worth_retrying
 from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
@@ -106,6 +108,8 @@ def guard(
     """
     function_of(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = modules_of(model)
+    functions_of_guard(count, split, rows, ask_checkpoint)
+    floor_rows = number_of(floor_rows, "floor_rows", 1, "the rows of the smallest piece before recomputing")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction is {reduction!r}: give 'mean' or 'sum', as the loss is made")
     if ddp_sync not in ("after", "last"):
@@ -121,12 +125,14 @@ def guard(
         parallel=parallel_of(modules),
         sync_last=ddp_sync == "last",
     )
-    made = Guard(setting, rows=rows or row_count, split_batchnorm=split_batchnorm, floor_rows=floor_rows)
+    made = Guard(
+        setting, rows=rows_checked(rows) if rows else row_count, split_batchnorm=split_batchnorm, floor_rows=floor_rows
+    )
     made.ballast, made.ask_checkpoint = ballast, ask_checkpoint
     made.events = events if events is not None else agent
     made.meter = meter
     if learned is not None:
-        made.learned = Learned.from_json(learned)
+        made.learned = learned_of(learned)
     return made
 
 
@@ -148,6 +154,7 @@ class Guard:
         self._counts: Counter[str] = Counter()
         self._saved: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
+        self._warnings = Warnings()
         self._retry_s = 0.0
         self._peak_bytes: int | None = None
         self._released_at: int | None = None
@@ -161,16 +168,28 @@ class Guard:
             return self._captured(batch)
         self._counts["calls"] += 1
         self._proven_now = False
+        ooms, lost = self._counts["ooms"], self._counts["lost"]
         meter = self._meter()
         self._retake_ballast(meter)
         shape, means = self._look_at(batch)
+        if self._counts["calls"] == 1:
+            try_functions(self.setting, batch, means, self._rows)
         with buffers_once(self.setting.parallel):
             entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
             try:
                 return self._climb(batch, shape, means, entry, meter)
             except BaseException:
                 entry.put_gradients_back()
+                # Whatever ended it: memory had run out, and the batch is not trained on.
+                self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
                 raise
+
+    def __repr__(self) -> str:
+        done = (
+            f"{counted(self._counts['calls'], 'call')}, {self._counts['ooms']} out-of-memory, {self._counts['lost']} lost"
+        )
+        name = getattr(self.setting.loss_fn, "__qualname__", type(self.setting.loss_fn).__name__)
+        return f"<Guard of {name}: {done}>"
 
     @property
     def report(self) -> GuardReport:
@@ -199,7 +218,7 @@ class Guard:
         shape, means = self._look_at(batch)
         plan = self.learned.plan(shape, means, self._room(self._meter().allocated()))
         if plan != means.plan(Mode.PLAIN, shape.rows):
-            raise RunsInPieces(f"{shape.rows} rows of {shape.key}", str(plan))
+            raise RunsInPieces(f"{counted(shape.rows, 'row')} of {shape.key}", str(plan))
         return self._attempts.captured(batch)
 
     def _meter(self) -> Meter:
@@ -227,6 +246,7 @@ class Guard:
             plan = pieces or self.learned.plan(shape, means, room)
         tried: list[str] = []
         rung: Rung | None = None
+        first_rows = plan.rows
         while True:
             sizes = piece_sizes(shape.rows, plan.rows)
             plan = replace(plan, rows=max(sizes))  # Pieces are even: what is learned is the size that ran.
@@ -244,6 +264,7 @@ class Guard:
                 continue
             if not isinstance(outcome, Failure):
                 self._ended_well(shape, plan, rung, base, meter if measuring else None, len(sizes))
+                self._warnings.saved(first_rows, shape.key, rung, plan, len(sizes))
                 return self._finish(outcome, entry)
             # Freeing before anything else is asked: what the failed attempt held must not count.
             meter.free()
@@ -259,7 +280,6 @@ class Guard:
             self._retry_s += time.perf_counter() - began
             tried.append(f"{rung.value if rung else 'as planned'} ({plan}): {outcome.message}")
             if step is None:
-                self._counts["lost"] += 1
                 entry.give_up()
                 raise self._does_not_fit(tried, shape, outcome, meter) from None
             rung, plan = step.rung, step.plan
@@ -328,7 +348,8 @@ class Guard:
             return
         self._saved[rung.value] += 1
         if rung is Rung.BALLAST:
-            reason = f"a step of {shape.rows} rows of {shape.key} needed the memory ballast: there may be no second time"
+            of = f"{counted(shape.rows, 'row')} of {shape.key}"
+            reason = f"a step of {of} needed the memory ballast: there may be no second time"
             self._notes[reason] = None
             with contextlib.suppress(Exception):
                 self.events.phase("low-memory")
@@ -348,7 +369,7 @@ class Guard:
     def _does_not_fit(self, tried: Sequence[str], shape: Shape, failure: Failure, meter: Meter) -> DoesNotFit:
         return DoesNotFit(
             tried,
-            shape=f"{shape.rows} rows of {shape.key}",
+            shape=f"{counted(shape.rows, 'row')} of {shape.key}",
             wanted_bytes=failure.wanted_bytes,
             allocated_bytes=failure.allocated_bytes,
             capacity_bytes=meter.capacity(),

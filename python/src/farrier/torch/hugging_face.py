@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farrier.torch.arguments import kind
 from farrier.torch.graphed import Step, step
 from farrier.torch.lengths import Lengths
 from farrier.torch.policy import Policy
@@ -81,8 +82,13 @@ class Whole:
         return self._norm
 
 
-def _done(*_: Any, **__: Any) -> None:
-    """The optimizer's step, which the whole step made."""
+def _done(optimizer: Any, *_: Any, **__: Any) -> None:
+    """The optimizer's step, which the whole step made: schedulers look here whether one was made before theirs."""
+    optimizer._opt_called = True
+
+
+# By this, schedulers know a step that tells them of itself. Without it they warn that it was overridden.
+_done._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 def trainer(
@@ -95,6 +101,8 @@ def trainer(
 
     Tried with transformers 5.17 and 5.22.
     """
+    if not all(hasattr(trainer, name) for name in ("accelerator", "training_step")):
+        raise TypeError(f"trainer is {kind(trainer)}: give a transformers.Trainer, before its train()")
     why = _hindrance(trainer)
     if why:
         log.warning("the Trainer is left as it is: %s", why)
@@ -114,9 +122,9 @@ def _beginning(whole: Whole) -> Any:
 
 
 def _hindrance(trainer: Any) -> str | None:
-    kind = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
-    if any(name in kind for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
-        return f"it runs with {kind.rsplit('.', 1)[-1]}"
+    how = str(getattr(trainer.accelerator, "distributed_type", "")).upper()
+    if any(name in how for name in ("DEEPSPEED", "FSDP", "MEGATRON")):
+        return f"it runs with {how.rsplit('.', 1)[-1]}"
     if getattr(trainer.accelerator, "scaler", None) is not None or trainer.args.fp16:
         return "it scales float16 gradients: use bf16=True"
     if trainer.args.n_gpu > 1:

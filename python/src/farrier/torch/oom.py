@@ -38,6 +38,16 @@ def failure_of(error: BaseException) -> Failure | None:
     return Failure(first_line, bytes_wanted(message), amount(allocated[1]) if allocated else None)
 
 
+#: What is said to those whose step ran out of memory.
+GUARD = "hint: farrier.torch.guard(loss_fn, model=model) around forward and backward keeps such a step (docs/training.md)"
+
+
+def point_to_guard(error: BaseException) -> None:
+    """Adds to an error that the GPU's memory ran out what helps against it."""
+    if isinstance(error, torch.OutOfMemoryError) and GUARD not in str(error):
+        error.args = (f"{error}\n{GUARD}", *error.args[1:])
+
+
 def let_go(error: BaseException) -> None:
     """Clears the frames of an error and of those it came from: their locals hold the activations of the failed attempt."""
     met: set[int] = set()

@@ -152,11 +152,12 @@ class Boundness:
 
     def __str__(self) -> str:
         busy = "unknown" if self.busy_s is None else f"{100 * self.busy_s / self.wall_s:.0f} %"
-        gain = "unknown" if self.gain is None else f"{self.gain:.2f}x at most"
+        how = "timed" if self.busy_s is None else "profiled"
+        gain = "is unknown" if self.gain is None else f"is about {self.gain:.2f}x, by one {how} step"
         launches = "" if self.launches is None else f", {self.launches} launches"
         if self.launch_s is not None:
             launches += f" ({1e3 * self.launch_s:.2f} ms in the launching calls)"
-        return f"eager step {1e3 * self.wall_s:.2f} ms, GPU busy {busy}{launches}; a graph would bring {gain}"
+        return f"eager step {1e3 * self.wall_s:.2f} ms, GPU busy {busy}{launches}; what a graph brings {gain}"
 
 
 @dataclass(frozen=True)

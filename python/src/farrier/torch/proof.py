@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from farrier.plural import percent
 from farrier.torch.attempt import Attempts, Setting, Weighed, cut, weighed
 from farrier.torch.entry import Entry
 from farrier.torch.ladder import Plan
@@ -176,9 +177,16 @@ class Trial:
             return Verdict(True, None if backward else "split with the losses checked alone: for gradients was no room")
         if not _apart(one, self._measured(whole, backward)) <= allowed:
             return _RANDOM
+        what = "gradients" if backward else "losses"
+        # The loss may be the other of the two: pieces as they are for a sum, each of the same weight for a mean.
+        weight = None if self.setting.mean else 1.0 / len(pieces)
+        if _apart(one, self._measured([(piece, weight) for piece, _ in pieces], backward)) <= allowed:
+            is_a, given = ("sum", "mean") if self.setting.mean else ("mean", "sum")
+            said = f"not split: by the {what} of pieces the loss is a {is_a} over rows, and not a {given}"
+            return Verdict(False, f'{said}: give reduction="{is_a}"')
         return Verdict(
             False,
-            f"not split: pieces give other {'gradients' if backward else 'losses'} than the whole ({100 * found:.2g} %): "
+            f"not split: pieces give other {what} than the whole ({percent(found)} apart): "
             f"the loss is no {'mean' if self.setting.mean else 'sum'} over rows that are independent of each other, or a "
             "mean over something else than rows (give count=), or what is cut is not the rows (give split= and rows=)",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from farrier.plural import counted, percent
 from farrier.torch.explain import Reason
 from farrier.torch.policy import Boundness, Pace
 from farrier.torch.verify import Comparison
@@ -56,15 +57,15 @@ class StepReport:
         return self.eager.wall_s / self.graph_s
 
     def __str__(self) -> str:
-        lines = [f"{self.steps} steps, {self.replays} of them as a graph"]
+        lines = [f"{counted(self.steps, 'step')}, {self.replays:,} of them as a graph"]
         if self.eager is not None:
             lines.append(str(self.eager))
         if self.graph_s is not None and self.gain is not None:
             lines.append(f"graph step {1e3 * self.graph_s:.2f} ms: {self.gain:.2f}x")
         if self.captures:
-            lines.append(f"{self.captures} captures, {self.evicted} given up for others")
+            lines.append(f"{counted(self.captures, 'capture')}, {self.evicted:,} given up for others")
         if self.last is not None:
-            lines.append(f"verified {self.verified} times: {self.last}")
+            lines.append(f"verified {counted(self.verified, 'time')}: {self.last}")
             lines.append(self._cost())
         lines += [f"eager for some batches: {reason}" for reason in self.refused]
         if self.reason is not None:
@@ -72,9 +73,9 @@ class StepReport:
         return "\n".join(lines)
 
     def _cost(self) -> str:
-        share = "unknown" if self.verified_share is None else f"{100 * self.verified_share:.2g} %"
+        share = "unknown" if self.verified_share is None else percent(self.verified_share)
         line = f"comparisons took {self.verified_s:.2f} s, {share} of the time since the first"
         if self.pace is None or self.reason is not None:
             return line
-        ahead = "unknown" if self.pace.share is None else f"{100 * self.pace.share:.2g} %"
+        ahead = "unknown" if self.pace.share is None else percent(self.pace.share)
         return f"{line}; from here on one in {self.pace.interval:,} replays, {ahead} of their time"

@@ -81,10 +81,10 @@ pub(crate) fn notes(report: &Report) -> Vec<String> {
          brackets the range of the repeats. The variants took turns, so that a slow spell of the machine met them all. \
          A ratio is made round by round before its median is taken, so tokens/s and MFU have one ratio."
             .to_owned(),
-        "The mean is over all timed steps, with the comparisons of graph and eager step that fell into them (`Compared`); \
-         the median over groups leaves those out, and ratios and cost are of the median. A run's first steps are compared \
-         at 1, 2, 4, 8 … replays, later ones far more seldom: what a long run gets lies between the two, and farrier's own \
-         report below says at what pace and cost it went on."
+        "Tokens/s in a long run are those of the median step and of the share of the time that the comparisons of graph and \
+         eager step take later on (`Compared`), which is none for variants that compare nothing; ratios, MFU and cost are of \
+         them. `All … steps` is the mean with the comparisons that fell into these steps, which are far denser in a run's \
+         beginning (at 1, 2, 4, 8 … replays): it says little of a long run."
             .to_owned(),
     ];
     notes.push(match &report.peak {

@@ -29,9 +29,11 @@ use anyhow::Context;
 use self::plan::{Filter, MemoryPlan, Plan, Shape};
 use self::report::{Asked, Report};
 use self::runner::Runner;
+use self::shard::{Shard, Spec};
 use self::store::Store;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::failure::Hinted;
 use crate::printer::Printer;
 use crate::sets;
 
@@ -150,6 +152,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     let filter = filter(args);
     let mut shards = store.all()?;
+    if args.merge_only {
+        refuse_what_is_not_there(args, &filter, &shards)?;
+    }
     // A file that does not say what it is of is shown whatever is asked for.
     shards.retain(|it| it.spec.as_ref().is_none_or(|spec| filter.keeps(spec)));
     let asked = Asked { plan, filter, price_per_hour_usd: args.price_per_hour };
@@ -167,6 +172,19 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         progress(&format!("stopped with {left} shards to go; the same command goes on"));
     }
     Ok(Outcome::finding_if(!report.failed.is_empty()))
+}
+
+/// A name that matches nothing is a slip of the pen, and an empty table would not say so.
+fn refuse_what_is_not_there(args: &Args, filter: &Filter, shards: &[Shard]) -> anyhow::Result<()> {
+    let planned = shards.iter().filter_map(|it| it.plan.as_ref()).flat_map(Plan::shards);
+    let held: Vec<Spec> = planned.chain(shards.iter().filter_map(|it| it.spec.clone())).collect();
+    match filter.missing(&held) {
+        None => Ok(()),
+        Some(what) => Err(Hinted::error(
+            format!("`{}` holds no shard of {what}", args.dir.display()),
+            "--merge-only without it prints all that is there",
+        )),
+    }
 }
 
 fn plan(args: &Args) -> Plan {

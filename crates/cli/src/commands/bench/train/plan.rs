@@ -74,6 +74,50 @@ impl Filter {
             }
         }
     }
+
+    /// What was asked for by name and is not among what there is, in words; none where there is some of everything.
+    pub(crate) fn missing(&self, held: &[Spec]) -> Option<String> {
+        let names = |all: &Option<Vec<String>>| all.clone().unwrap_or_default();
+        let shapes = self.shapes.iter().flatten();
+        let shapes = shapes.map(|it| format!("{}@{}x{}", it.model, it.rows, it.length)).collect();
+        let caps = self.caps_gib.iter().flatten().map(f64::to_string).collect();
+        let asked = [
+            ("models", shapes),
+            ("variants", names(&self.variants)),
+            ("memory-model", self.memory_model.clone().into_iter().collect()),
+            ("caps", caps),
+            ("memory-variants", names(&self.memory_variants)),
+        ];
+        for (flag, asked) in asked {
+            // In the order in which they were planned, each once.
+            let mut there: Vec<String> = Vec::new();
+            for name in held.iter().filter_map(|it| name_under(it, flag)) {
+                if !there.contains(&name) {
+                    there.push(name);
+                }
+            }
+            let unknown = |name: &String| !there.contains(name);
+            if let Some(name) = asked.into_iter().find(unknown) {
+                let there =
+                    if there.is_empty() { "nothing like it".to_owned() } else { there.join(", ") };
+                return Some(format!("--{flag} {name}, but of {there}"));
+            }
+        }
+        (!held.is_empty() && !held.iter().any(|it| self.keeps(it)))
+            .then(|| "all that is asked for at once".to_owned())
+    }
+}
+
+/// What a shard is called by a flag that names some; none where the flag is not of such shards.
+fn name_under(spec: &Spec, flag: &str) -> Option<String> {
+    match (spec, flag) {
+        (Spec::Steps(it), "models") => Some(format!("{}@{}x{}", it.model, it.rows, it.length)),
+        (Spec::Steps(it), "variants") => Some(it.variant.clone()),
+        (Spec::Memory(it), "memory-model") => Some(it.model.clone()),
+        (Spec::Memory(it), "caps") => Some(it.cap_gib.to_string()),
+        (Spec::Memory(it), "memory-variants") => Some(it.variant.clone()),
+        _ => None,
+    }
 }
 
 /// Reads `191m@1x512`.
@@ -220,6 +264,32 @@ mod tests {
         ] {
             assert!(names(&none).is_empty(), "{none:?}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_of_nothing_is_told_with_what_there_is() {
+        let held = plan().shards();
+        let missing = |filter: Filter| filter.missing(&held);
+        let words = |names: &[&str]| Some(names.iter().map(|&it| it.to_owned()).collect());
+        assert_eq!(missing(Filter::default()), None);
+        assert_eq!(missing(Filter { variants: words(&["ours"]), ..Filter::default() }), None);
+        assert_eq!(
+            missing(Filter { variants: words(&["ours", "ourz"]), ..Filter::default() }).unwrap(),
+            "--variants ourz, but of eager, ours"
+        );
+        let shapes = Some(vec![shape("191m@1x51").unwrap()]);
+        assert_eq!(
+            missing(Filter { shapes, ..Filter::default() }).unwrap(),
+            "--models 191m@1x51, but of 191m@1x512, 1.4b@4x2048"
+        );
+        assert_eq!(
+            missing(Filter { caps_gib: Some(vec![26.0]), ..Filter::default() }).unwrap(),
+            "--caps 26, but of 30"
+        );
+        let both = Filter { no_steps: true, no_memory: true, ..Filter::default() };
+        assert_eq!(missing(both).unwrap(), "all that is asked for at once");
+        let none = Filter { variants: words(&["ours"]), ..Filter::default() };
+        assert_eq!(none.missing(&[]).unwrap(), "--variants ours, but of nothing like it");
     }
 
     #[test]

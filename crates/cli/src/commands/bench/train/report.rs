@@ -35,7 +35,7 @@ pub(crate) struct Report {
     pub(crate) shards_planned: Option<usize>,
     /// Shards of the plans that have not run; absent likewise.
     pub(crate) shards_left: Option<usize>,
-    /// The commands that measured.
+    /// The commands that measured, whatever the folder.
     pub(crate) commands: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ impl Report {
             all.keys().filter(|name| !ran.contains(name.as_str())).count()
         };
         let mut report = Self {
-            farrier_bench_train: 2,
+            farrier_bench_train: 3,
             began: began.first().zip(began.last()).map(|(a, b)| [a.clone(), b.clone()]),
             torch: distinct(&|it| gpu_and_torch(it).1),
             builds: shared(shards.iter().filter_map(build)),
@@ -117,7 +117,7 @@ impl Report {
             shards_done: shards.iter().filter(|it| it.result.is_ok()).count(),
             shards_planned: planned.as_ref().map(BTreeMap::len),
             shards_left: planned.as_ref().map(left),
-            commands: distinct(&|it| it.command.clone()),
+            commands: distinct(&|it| it.command.as_deref().map(without_folder)),
         };
         if let Some(planned) = planned {
             report.count_planned(&planned);
@@ -204,6 +204,19 @@ impl Report {
             hosts.join(", ")
         ))
     }
+}
+
+/// The command with `DIR` in the place of its folder, which is of no meaning elsewhere.
+fn without_folder(command: &str) -> String {
+    let mut words: Vec<&str> = command.split(' ').collect();
+    for place in 0..words.len() {
+        if words[place].starts_with("--dir=") {
+            words[place] = "--dir=DIR";
+        } else if place > 0 && words[place - 1] == "--dir" {
+            words[place] = "DIR";
+        }
+    }
+    words.join(" ")
 }
 
 /// `0.1.0 (28 shards)`.

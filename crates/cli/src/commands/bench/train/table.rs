@@ -25,7 +25,10 @@ pub(crate) fn print(report: &Report, printer: &mut Printer) -> anyhow::Result<()
         block(&view::speed(report, found), printer)?;
         printer.line("")?;
         let burden = view::burden(found);
-        printer.table(&burden.headings, &burden.rows)?;
+        rows(&burden, printer)?;
+        for line in view::eager_repeats(found) {
+            printer.paragraph("", 0, &line)?;
+        }
     }
     for found in &report.memory {
         block(&view::memory(found), printer)?;
@@ -45,7 +48,12 @@ fn block(block: &Block, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
     let title = printer.toned(Tone::Strong, &block.title);
     printer.line(&title)?;
-    printer.table(&block.headings, &block.rows)?;
+    rows(block, printer)
+}
+
+fn rows(block: &Block, printer: &mut Printer) -> anyhow::Result<()> {
+    let headings: Vec<&str> = block.headings.iter().map(String::as_str).collect();
+    printer.table(&headings, &block.rows)?;
     Ok(())
 }
 

@@ -7,9 +7,16 @@ use crate::commands::bench::spread::{Spread, bare, figures, thousands};
 /// Headings and rows.
 pub(crate) struct Block {
     pub(crate) title: String,
-    pub(crate) headings: Vec<&'static str>,
+    pub(crate) headings: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
 }
+
+fn named(headings: &[&str]) -> Vec<String> {
+    headings.iter().map(|&it| it.to_owned()).collect()
+}
+
+/// What ratios, MFU and cost are of.
+const LONG: &str = "Tokens/s in a long run";
 
 /// What stands where a cost would.
 const NO_PRICE: &str = "no price stated";
@@ -106,7 +113,7 @@ pub(crate) fn changes(report: &Report) -> Block {
     }
     Block {
         title: "Before (eager, the default allocator) and after (ours)".to_owned(),
-        headings: vec!["Of", "What", "Before", "After", "Change"],
+        headings: named(&["Of", "What", "Before", "After", "Change"]),
         rows,
     }
 }
@@ -205,12 +212,7 @@ fn step_changes(
         None => NO_PRICE.to_owned(),
     };
     vec![
-        row("Tokens/s", &|it| cell(it.tokens_per_s, it.done, thousands), tokens),
-        row(
-            "Tokens/s, mean of all timed steps",
-            &|it| cell(it.tokens_per_s_mean, it.done, thousands),
-            change(|it| &it.tokens_per_s_mean),
-        ),
+        row(LONG, &|it| cell(it.tokens_per_s_long, it.done, thousands), tokens),
         row("Kernel launches a step", &|it| known(launches(it), it.done), modal(|it| &it.launches)),
         row("ms in launching calls a step", &launching, modal(|it| &it.launch_ms)),
         row("GPU idle", &idle, idle_change.unwrap_or_else(unknown)),
@@ -233,27 +235,31 @@ pub(crate) fn speed(report: &Report, found: &Comparison) -> Block {
     let row = |it: &VariantRow| {
         vec![
             name(&it.variant, it.done, it.failed),
-            cell(it.tokens_per_s, it.done, thousands),
-            cell(it.tokens_per_s_mean, it.done, thousands),
+            cell(it.tokens_per_s_long, it.done, thousands),
             known(it.to_eager.map(ratio), it.done),
             known(it.to_best.map(ratio), it.done),
             cell(it.mfu_causal, it.done, percent),
             cell(it.mfu_full, it.done, percent),
             cost(it, report),
+            match it.loss_off_eager {
+                Some(0.0) => "none".to_owned(),
+                Some(off) => format!("{off:.0e}"),
+                None => known(None, it.done),
+            },
         ]
     };
     Block {
         title: shape(found),
-        headings: vec![
+        headings: named(&[
             "Variant",
-            "Tokens/s",
-            "Mean, all steps",
+            LONG,
             "To eager",
             "To the best",
             "MFU causal",
             "MFU full",
             "USD/M tokens",
-        ],
+            "Loss off eager",
+        ]),
         rows: found.variants.iter().map(row).collect(),
     }
 }
@@ -282,6 +288,17 @@ fn percent_fine(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
+/// Repeats of ours that ran eagerly, and why.
+pub(crate) fn eager_repeats(found: &Comparison) -> Vec<String> {
+    let of = |row: &VariantRow| {
+        let variant = row.variant.clone();
+        row.told.clone().into_iter().filter_map(move |it| {
+            Some(format!("{variant}, repeat {}, ran eagerly: {}", it.repeat, it.eager_because?))
+        })
+    };
+    found.variants.iter().flat_map(of).collect()
+}
+
 /// What it takes.
 pub(crate) fn burden(found: &Comparison) -> Block {
     let row = |it: &VariantRow| {
@@ -289,33 +306,31 @@ pub(crate) fn burden(found: &Comparison) -> Block {
             name(&it.variant, it.done, it.failed),
             cell(it.step_ms, it.done, figures),
             comparisons(it),
+            cell(it.tokens_per_s_mean, it.done, thousands),
             known(launches(it), it.done),
             launching(it),
             idle(it),
             cell(it.allocated_gib, it.done, tenth),
             cell(it.reserved_gib, it.done, tenth),
             cell(it.ready_s, it.done, tenth),
-            match it.loss_off_eager {
-                Some(0.0) => "none".to_owned(),
-                Some(off) => format!("{off:.0e}"),
-                None => known(None, it.done),
-            },
         ]
     };
+    let timed = found.timed_steps.map_or_else(|| "timed".to_owned(), |it| it.to_string());
+    let mean = format!("Tokens/s, all {timed} steps");
     Block {
         title: shape(found),
-        headings: vec![
+        headings: named(&[
             "Variant",
             "Step, ms",
             "Compared",
+            &mean,
             "Launches",
             "Launching, ms",
             "GPU idle",
             "Allocated, GiB",
             "Reserved, GiB",
             "Ready after, s",
-            "Loss off eager",
-        ],
+        ]),
         rows: found.variants.iter().map(row).collect(),
     }
 }
@@ -341,14 +356,14 @@ pub(crate) fn memory(found: &CapComparison) -> Block {
     };
     Block {
         title: cap(found),
-        headings: vec![
+        headings: named(&[
             "Allocator",
             "OOM rate, all seeds",
             "By seed",
             "Tokens/s",
             "Allocated, GiB",
             "Reserved, GiB",
-        ],
+        ]),
         rows: found.variants.iter().map(row).collect(),
     }
 }

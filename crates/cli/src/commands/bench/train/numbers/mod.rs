@@ -4,7 +4,7 @@
 //! is made repeat by repeat, of shards that ran in the same round, before the median is taken: what slowed the whole
 //! machine down for a while is in both and falls out. Launches have no median: between one and a thousand there is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -30,7 +30,9 @@ pub(crate) struct Comparison {
     pub(crate) length: u32,
     /// Repeats that were planned; absent where no plan is known.
     pub(crate) repeats_planned: Option<usize>,
-    /// The variant with the most tokens a second.
+    /// Steps of a repeat that were timed; absent where the repeats have not as many each.
+    pub(crate) timed_steps: Option<u32>,
+    /// The variant with the most tokens a second in a long run.
     pub(crate) best: Option<String>,
     pub(crate) variants: Vec<VariantRow>,
 }
@@ -43,6 +45,8 @@ pub(crate) struct VariantRow {
     pub(crate) failed: usize,
     /// Over the median of the groups of steps.
     pub(crate) tokens_per_s: Option<Spread>,
+    /// Over the median step with its share of the comparisons of a long run; the same where there are none.
+    pub(crate) tokens_per_s_long: Option<Spread>,
     /// Over the mean of all timed steps, with the comparisons that fell into them.
     pub(crate) tokens_per_s_mean: Option<Spread>,
     /// Comparisons of graph and eager step in the timed steps of a repeat, and milliseconds of one.
@@ -50,9 +54,10 @@ pub(crate) struct VariantRow {
     pub(crate) comparison_ms: Option<Spread>,
     /// The share of the time that they take later on.
     pub(crate) comparisons_share: Option<Spread>,
-    /// Each repeat's, in order.
+    /// Each repeat's in a long run, in order.
     pub(crate) tokens_per_s_by_repeat: Vec<f64>,
     pub(crate) step_ms: Option<Spread>,
+    /// Of tokens a second in a long run.
     pub(crate) to_eager: Option<Spread>,
     pub(crate) to_best: Option<Spread>,
     /// The other figures to eager's.
@@ -71,8 +76,17 @@ pub(crate) struct VariantRow {
     pub(crate) usd_per_million_tokens: Option<Spread>,
     /// How far the loss after the warm-up is from eager's of the same repeat, at most; a share of it.
     pub(crate) loss_off_eager: Option<f64>,
-    /// What the variant says of itself, of the last repeat.
-    pub(crate) report: Option<String>,
+    /// What the variant says of itself: of the last repeat that was no eager one, and of each that was.
+    pub(crate) told: Vec<Told>,
+}
+
+/// What farrier reported of its own steps in one repeat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Told {
+    pub(crate) repeat: u32,
+    pub(crate) report: String,
+    /// Why the step ended as an eager one; absent where it did not.
+    pub(crate) eager_because: Option<String>,
 }
 
 /// Repeats of one number of launches: a step that is a graph in one repeat and eager in another is two things.
@@ -87,7 +101,6 @@ pub(crate) struct Mode {
 /// What a variant's figures are to eager's of the same round, a number a round. Empty where one of them is not known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Rounds {
-    pub(crate) tokens_per_s_mean: Vec<f64>,
     pub(crate) mfu_causal: Vec<f64>,
     pub(crate) usd_per_million_tokens: Vec<f64>,
     pub(crate) launches: Vec<f64>,
@@ -131,21 +144,25 @@ type Repeats<'a, T> = BTreeMap<u32, Option<&'a T>>;
 
 /// Every model and shape, smallest first.
 pub(crate) fn comparisons(shards: &[Shard], rates: Rates) -> Vec<Comparison> {
-    let mut groups: BTreeMap<(Rank, u32, u32), BTreeMap<Rank, Repeats<'_, StepsResult>>> =
-        BTreeMap::new();
+    type Variants<'a> = BTreeMap<Rank, Repeats<'a, StepsResult>>;
+    let mut groups: BTreeMap<(Rank, u32, u32), (BTreeSet<u32>, Variants<'_>)> = BTreeMap::new();
     for shard in shards {
         let Some(Spec::Steps(spec)) = &shard.spec else { continue };
         let result = match &shard.result {
             Ok(Measured::Steps(result)) => Some(result),
             _ => None,
         };
-        let variants = groups.entry((model_rank(&spec.model), spec.rows, spec.length)).or_default();
+        let (timed, variants) =
+            groups.entry((model_rank(&spec.model), spec.rows, spec.length)).or_default();
+        timed.insert(spec.groups * spec.steps);
         variants.entry(variant_rank(&spec.variant)).or_default().insert(spec.repeat, result);
     }
     groups
         .into_iter()
-        .map(|((model, rows, length), variants)| {
-            comparison(model.1, rows, length, &variants, rates)
+        .map(|((model, rows, length), (timed, variants))| {
+            let timed_steps = timed.first().copied().filter(|_| timed.len() == 1);
+            let found = comparison(model.1, rows, length, &variants, rates);
+            Comparison { timed_steps, ..found }
         })
         .collect()
 }
@@ -176,12 +193,16 @@ fn comparison(
         rows_of.push(row);
     }
     let best = best.map(|it| it.1.clone());
-    Comparison { model, rows, length, repeats_planned: None, best, variants: rows_of }
+    let (repeats_planned, timed_steps) = (None, None);
+    Comparison { model, rows, length, repeats_planned, timed_steps, best, variants: rows_of }
 }
 
-/// Tokens a second of each repeat that was measured.
+/// Tokens a second in a long run, of each repeat of which it is known.
 fn speeds(repeats: &Repeats<'_, StepsResult>) -> BTreeMap<u32, f64> {
-    repeats.iter().filter_map(|(&repeat, result)| Some((repeat, result.and_then(speed)?))).collect()
+    repeats
+        .iter()
+        .filter_map(|(&repeat, result)| Some((repeat, result.and_then(long_speed)?)))
+        .collect()
 }
 
 fn step_s(result: &StepsResult) -> Option<f64> {
@@ -191,6 +212,19 @@ fn step_s(result: &StepsResult) -> Option<f64> {
 /// Tokens a second over the median of the groups of steps.
 fn speed(result: &StepsResult) -> Option<f64> {
     Some(result.tokens / step_s(result)?)
+}
+
+/// The share of a long run's time that comparisons take: 0 where there are none, absent where nobody knows.
+fn comparisons_share(result: &StepsResult) -> Option<f64> {
+    // Who reports nothing runs no step of farrier's, and compares nothing.
+    let none = result.comparisons == Some(0.0) || result.report.is_none();
+    let share = result.comparisons_share.or_else(|| none.then_some(0.0))?;
+    (0.0..1.0).contains(&share).then_some(share)
+}
+
+/// Tokens a second in a long run: the median step, and its share of the comparisons of later on.
+fn long_speed(result: &StepsResult) -> Option<f64> {
+    Some(speed(result)? * (1.0 - comparisons_share(result)?))
 }
 
 /// Tokens a second over all timed steps: each group has as many.
@@ -205,11 +239,11 @@ fn idle(result: &StepsResult) -> Option<f64> {
 }
 
 fn usd(result: &StepsResult, rates: Rates) -> Option<f64> {
-    Some(rates.price_per_hour? / 3600.0 * 1e6 / speed(result)?)
+    Some(rates.price_per_hour? / 3600.0 * 1e6 / long_speed(result)?)
 }
 
 fn mfu_causal(result: &StepsResult, rates: Rates) -> Option<f64> {
-    Some(speed(result)? * result.flops_causal / rates.peak_flops?)
+    Some(long_speed(result)? * result.flops_causal / rates.peak_flops?)
 }
 
 /// A number of one repeat, if it is known.
@@ -232,7 +266,6 @@ fn rounds(
     };
     let ratios = |of: Number<'_>| each(of, |it, eager| it / eager);
     Rounds {
-        tokens_per_s_mean: ratios(&mean_speed),
         mfu_causal: ratios(&|it| mfu_causal(it, rates)),
         usd_per_million_tokens: ratios(&|it| usd(it, rates)),
         launches: ratios(&|it| it.launches),
@@ -284,17 +317,18 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
         done: done.len(),
         failed: repeats.len() - done.len(),
         tokens_per_s: spread(&speed),
+        tokens_per_s_long: spread(&long_speed),
         tokens_per_s_mean: spread(&mean_speed),
         comparisons: spread(&|it| it.comparisons),
         comparison_ms: spread(&|it| Some(it.comparisons_s? / it.comparisons? * 1e3)),
         comparisons_share: spread(&|it| it.comparisons_share),
-        tokens_per_s_by_repeat: done.iter().filter_map(|it| speed(it)).collect(),
+        tokens_per_s_by_repeat: done.iter().filter_map(|it| long_speed(it)).collect(),
         step_ms: spread(&|it| Some(step_s(it)? * 1e3)),
         to_eager: None,
         to_best: None,
         rounds: None,
         mfu_causal: spread(&|it| mfu_causal(it, rates)),
-        mfu_full: spread(&|it| Some(speed(it)? * it.flops_full / rates.peak_flops?)),
+        mfu_full: spread(&|it| Some(long_speed(it)? * it.flops_full / rates.peak_flops?)),
         modes: modes(&done),
         launch_ms: spread(&|it| Some(it.launch_s? * 1e3)),
         idle: spread(&idle),
@@ -303,8 +337,28 @@ fn row(variant: &str, repeats: &Repeats<'_, StepsResult>, rates: Rates) -> Varia
         ready_s: spread(&|it| Some(it.ready_s)),
         usd_per_million_tokens: spread(&|it| usd(it, rates)),
         loss_off_eager: None,
-        report: done.last().and_then(|it| it.report.clone()),
+        told: told(repeats),
     }
+}
+
+/// How a line of a step's report begins that says why it runs eagerly for good (`StepReport` in Python).
+const EAGER: &str = "eager from here on: ";
+
+/// Each repeat that ended eagerly says why; of the others one speaks for all.
+fn told(repeats: &Repeats<'_, StepsResult>) -> Vec<Told> {
+    let of = |(&repeat, result): (&u32, Option<&StepsResult>)| {
+        let report = result?.report.clone()?;
+        let because = report.lines().find_map(|line| line.strip_prefix(EAGER)).map(str::to_owned);
+        Some(Told { repeat, report, eager_because: because })
+    };
+    let (eager, mut told): (Vec<Told>, Vec<Told>) = repeats
+        .iter()
+        .map(|(repeat, it)| (repeat, *it))
+        .filter_map(of)
+        .partition(|it| it.eager_because.is_some());
+    told.drain(..told.len().saturating_sub(1));
+    told.extend(eager);
+    told
 }
 
 /// Every cap, largest first.

@@ -117,12 +117,10 @@ fn all_ratios_are_of_rounds_so_tokens_and_mfu_have_one() {
     let rounds = ours.rounds.as_ref().unwrap();
     let tokens = ours.to_eager.unwrap();
     close(tokens.median, 7.0);
-    for ratios in [&rounds.mfu_causal, &rounds.tokens_per_s_mean] {
-        let spread = Spread::of(ratios.iter().copied()).unwrap();
-        close(spread.median, tokens.median);
-        close(spread.least, 4.0);
-        close(spread.most, 10.0);
-    }
+    let spread = Spread::of(rounds.mfu_causal.iter().copied()).unwrap();
+    close(spread.median, tokens.median);
+    close(spread.least, 4.0);
+    close(spread.most, 10.0);
     assert_eq!(rounds.usd_per_million_tokens.len(), 2);
     close(rounds.usd_per_million_tokens[0], 0.1);
     close(rounds.usd_per_million_tokens[1], 0.25);
@@ -143,6 +141,53 @@ fn the_mean_has_the_comparisons_that_the_median_leaves_out() {
     close(ours.tokens_per_s_mean.unwrap().median, 512.0 * 6.0 / 0.050);
     close(ours.comparisons.unwrap().median, 2.0);
     close(ours.comparison_ms.unwrap().median, 80.0);
+    assert_eq!(found.timed_steps, Some(3));
+}
+
+#[test]
+fn a_long_run_has_the_later_share_of_comparisons_and_ratios_are_of_it() {
+    let ours = |share| StepsResult {
+        comparisons: Some(2.0),
+        comparisons_share: share,
+        report: Some("30 steps, 20 of them as a graph".to_owned()),
+        ..result(&[0.005])
+    };
+    let shards =
+        |share| [steps("eager", 0, Some(result(&[0.010]))), steps("ours", 0, Some(ours(share)))];
+    let rates = Rates { peak_flops: Some(1e15), price_per_hour: Some(3.6) };
+    let [found] = &comparisons(&shards(Some(0.1)), rates)[..] else { panic!() };
+    let [eager, ours] = &found.variants[..] else { panic!() };
+    close(eager.tokens_per_s_long.unwrap().median, eager.tokens_per_s.unwrap().median);
+    close(ours.tokens_per_s.unwrap().median, 102_400.0);
+    close(ours.tokens_per_s_long.unwrap().median, 92_160.0);
+    close(ours.to_eager.unwrap().median, 1.8);
+    close(ours.to_best.unwrap().median, 1.0);
+    close(eager.to_best.unwrap().median, 1.0 / 1.8);
+    close(ours.mfu_causal.unwrap().median, 0.09216);
+    close(ours.usd_per_million_tokens.unwrap().median, 0.001 / 92_160.0 * 1e6);
+
+    let [found] = &comparisons(&shards(None), rates)[..] else { panic!() };
+    let ours = &found.variants[1];
+    assert!(ours.tokens_per_s.is_some() && ours.tokens_per_s_long.is_none(), "nobody knows");
+    assert!(ours.to_eager.is_none() && ours.mfu_causal.is_none());
+    assert_eq!(found.best.as_deref(), Some("eager"));
+}
+
+#[test]
+fn every_repeat_that_ended_eagerly_says_why_and_one_graph_speaks_for_all() {
+    let said =
+        |report: &str| Some(StepsResult { report: Some(report.to_owned()), ..result(&[0.01]) });
+    let shards = [
+        steps("ours", 0, said("9 steps\neager from here on: no gain")),
+        steps("ours", 1, said("9 steps, 5 of them as a graph")),
+        steps("ours", 2, said("9 steps, 6 of them as a graph")),
+        steps("ours", 3, said("9 steps\neager from here on: it differs. What helps: this")),
+    ];
+    let [found] = &comparisons(&shards, Rates::default())[..] else { panic!() };
+    let told: Vec<(u32, Option<&str>)> =
+        found.variants[0].told.iter().map(|it| (it.repeat, it.eager_because.as_deref())).collect();
+    let differs = Some("it differs. What helps: this");
+    assert_eq!(told, [(2, None), (0, Some("no gain")), (3, differs)]);
 }
 
 #[test]

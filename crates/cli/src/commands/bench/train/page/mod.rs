@@ -4,7 +4,7 @@ mod plot;
 
 use self::plot::{Bar, bars};
 use super::about;
-use super::numbers::{CapComparison, Comparison, Mode, VariantRow};
+use super::numbers::{CapComparison, Comparison, Mode, Told, VariantRow};
 use super::report::{Failed, Report};
 use super::view::{self, Block};
 use crate::commands::bench::spread::{Spread, figures, thousands};
@@ -79,21 +79,25 @@ fn changes(report: &Report) -> String {
         "<h2>{}</h2>\n<div class=\"wide\" tabindex=\"0\"><table class=\"changes\">\n<thead><tr>",
         escape(&changes.title)
     );
-    for heading in &changes.headings {
+    // The first is a row of its own above those that it is of: on a telephone there is no room for it beside them.
+    for heading in changes.headings.iter().skip(1) {
         html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     let mut before: Option<&str> = None;
     for row in &changes.rows {
-        let first = row.first().map(String::as_str);
-        let repeated = first == before;
-        html.push_str(if repeated { "<tr>" } else { "<tr class=\"first\">" });
-        for (place, text) in row.iter().enumerate() {
-            let silent = repeated && place == 0;
-            html.push_str(&if silent { "<td></td>".to_owned() } else { cell(text, " ") });
+        let Some((of, cells)) = row.split_first() else { continue };
+        if before != Some(of) {
+            html.push_str(&format!(
+                "<tr class=\"of\"><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>\n",
+                cells.len(),
+                escape(of)
+            ));
         }
+        html.push_str("<tr>");
+        html.extend(cells.iter().map(|text| cell(text, " ")));
         html.push_str("</tr>\n");
-        before = first;
+        before = Some(of);
     }
     html.push_str("</tbody></table></div>\n");
     html
@@ -110,10 +114,10 @@ fn steps(report: &Report, found: &Comparison) -> String {
             bars(&title, &drawn)
         )
     };
-    html.push_str(&figure("Tokens a second", &|row| {
+    html.push_str(&figure("Tokens a second in a long run", &|row| {
         let ratio =
             row.to_eager.map_or_else(String::new, |it| format!(" · {}", view::times(it.median)));
-        let mut bar = bar(row, row.tokens_per_s, thousands);
+        let mut bar = bar(row, row.tokens_per_s_long, thousands);
         bar.text.push_str(&ratio);
         bar.repeats.clone_from(&row.tokens_per_s_by_repeat);
         bar
@@ -134,6 +138,9 @@ fn steps(report: &Report, found: &Comparison) -> String {
     html.push_str("</div>\n");
     html.push_str(&table(&view::speed(report, found)));
     html.push_str(&table(&view::burden(found)));
+    for line in view::eager_repeats(found) {
+        html.push_str(&format!("<p>{}.</p>\n", escape(line.trim_end_matches('.'))));
+    }
     html
 }
 
@@ -252,11 +259,7 @@ fn method(report: &Report) -> String {
     let said: Vec<(String, &str)> = report
         .steps
         .iter()
-        .flat_map(|found| {
-            let of = |row: &VariantRow| format!("{}, {}", view::shape(found), row.variant);
-            let said = |row| Some((of(row), row.report.as_deref()?));
-            found.variants.iter().filter_map(said).collect::<Vec<_>>()
-        })
+        .flat_map(said)
         .chain(report.memory.iter().flat_map(|found| {
             found.variants.iter().filter_map(|row| {
                 Some((format!("{}, {}", view::cap(found), row.variant), row.report.as_deref()?))
@@ -270,6 +273,19 @@ fn method(report: &Report) -> String {
         html.push_str(&format!("<h3>{}</h3>\n<pre>{}</pre>\n", escape(&what), escape(report)));
     }
     html
+}
+
+/// What farrier reported of its steps of one shape, and of which.
+fn said(found: &Comparison) -> Vec<(String, &str)> {
+    let mut said = Vec::new();
+    for row in &found.variants {
+        for Told { repeat, report, eager_because } in &row.told {
+            let how = if eager_because.is_some() { ", eager in the end" } else { "" };
+            let what = format!("{}, {}, repeat {repeat}{how}", view::shape(found), row.variant);
+            said.push((what, report.as_str()));
+        }
+    }
+    said
 }
 
 /// Text that is nothing but text in HTML. Control characters, which no HTML may have, are shown as unreadable.

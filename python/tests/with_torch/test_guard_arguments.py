@@ -1,0 +1,126 @@
+"""What is given to a guard is looked at before memory runs out."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import farrier.torch
+from farrier.torch.meter import NoMeter
+
+
+def rows(count=8):
+    return {"x": torch.randn(count, 6), "y": torch.randn(count, 1)}
+
+
+def guard(fits=10**9, **more):
+    """A guard of a small model whose loss needs too much memory above so many rows."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    def loss_fn(batch):
+        if len(batch["x"]) > fits and torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return (model(batch["x"]) - batch["y"]).square().mean()
+
+    return farrier.torch.guard(loss_fn, **{"model": model, "meter": NoMeter(), "recompute_modules": [], **more})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"count": 8}, "count is a `int`: give a function"),
+        ({"split": "rows"}, "split is a `str`: give a function"),
+        ({"rows": 8}, "rows is a `int`: give a function"),
+        ({"ask_checkpoint": True}, "ask_checkpoint is a `bool`: give a function"),
+        ({"floor_rows": 0}, "floor_rows is 0: give 1 or more"),
+        ({"floor_rows": "2"}, "floor_rows is '2': give a whole number"),
+        ({"learned": "x"}, "learned is a `str`: give what learned_sizes"),
+        ({"learned": {"version": 1}}, "learned"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        guard(**wrong)
+
+
+def cut_unevenly(batch, sizes):
+    return [{name: part[:1] for name, part in batch.items()} for _ in sizes]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"count": lambda batch: batch["labels"].sum()}, r"count fails on the first batch \(KeyError: 'labels'\)"),
+        ({"count": lambda batch: None}, "count gave None: it must give a whole number"),
+        ({"count": lambda batch: batch["y"]}, r"count gave a tensor of shape \(8, 1\)"),
+        ({"count": lambda batch: 8}, r"counts of the pieces \[8, 8\] do not add up to the batch's 8"),
+        ({"split": lambda batch, sizes: [batch]}, "split gave 1 pieces where 2 were asked for"),
+        ({"split": lambda batch, sizes: batch["ids"]}, "split fails on the first batch"),
+        ({"split": cut_unevenly, "rows": lambda batch: len(batch["x"])}, r"pieces of \[1, 1\] rows, by rows="),
+        ({"rows": lambda batch: batch["x"].shape}, "rows gave a `Size`"),
+    ],
+)
+def test_a_function_that_does_not_work_is_told_at_the_first_step_and_not_when_memory_runs_out(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        guard(**wrong)(rows())
+
+
+def test_functions_that_work_are_tried_once():
+    asked = []
+    run = guard(count=lambda batch: asked.append(len(batch["x"])) or len(batch["x"]))
+    for _ in range(3):
+        run(rows(7))
+    assert asked == [7, 4, 3, 7], "the batch, two pieces and the batch that they add up to, and no more"
+
+
+def test_a_batch_that_cannot_be_split_tries_what_can_be_tried():
+    run = guard(count=lambda batch: len(batch["x"]))
+    run(rows(1))
+    assert run.report.calls == 1
+
+
+def test_a_step_that_fails_otherwise_after_memory_ran_out_is_lost():
+    model = nn.Linear(6, 1)
+    fates = [KeyError("mask"), torch.OutOfMemoryError("CUDA out of memory."), KeyError("mask")]
+
+    def loss_fn(batch):
+        if fates:
+            raise fates.pop(0)
+        return model(batch["x"]).mean()
+
+    run = farrier.torch.guard(loss_fn, model=model, meter=NoMeter())
+    with pytest.raises(KeyError):
+        run(rows())
+    assert (run.report.ooms, run.report.lost) == (0, 0), "memory had not run out"
+    with pytest.raises(KeyError):
+        run(rows())
+    assert (run.report.ooms, run.report.lost) == (1, 1)
+    run(rows())
+    assert repr(run).endswith("3 calls, 1 out-of-memory, 1 lost>"), repr(run)
+
+
+def test_how_a_shape_runs_from_now_on_is_a_warning_once(caplog):
+    caplog.set_level(logging.WARNING, "farrier.torch")
+    run = guard(fits=2)
+    for _ in range(3):
+        run(rows(8))
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of memory at 8 rows: from here on 4 pieces of 2 rows for float32[*,6] float32[*,1]"
+    ]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_sum_that_was_called_a_mean_is_told_by_its_name(reduction):
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    def loss_fn(batch):
+        if len(batch["x"]) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        errors = (model(batch["x"]) - batch["y"]).square()
+        return errors.sum() if reduction == "mean" else errors.mean()
+
+    run = farrier.torch.guard(loss_fn, model=model, reduction=reduction, meter=NoMeter(), recompute_modules=[])
+    other = "sum" if reduction == "mean" else "mean"
+    with pytest.raises(farrier.torch.DoesNotFit, match=f'give reduction="{other}"'):
+        run(rows(8))
