@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(all, acts(1, Duration::from_secs(200)));
         assert_ne!(all, acts(2, Duration::from_secs(200)));
         assert!(all.is_sorted_by_key(|(at, _)| *at));
-        assert!(all.len() > 20);
+        assert!(all.len() > 15, "{}", all.len());
     }
 
     #[test]
