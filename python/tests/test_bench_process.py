@@ -1,9 +1,14 @@
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import farrier
 from farrier.bench import process
+
+#: A child finds the package that is tested.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(farrier.__file__).parent.parent)}
 
 
 def test_a_build_is_its_version_and_what_it_is_made_of():
@@ -27,6 +32,7 @@ def test_every_change_is_another_build():
 def test_a_process_knows_its_age():
     said = subprocess.run(
         [sys.executable, "-c", "import time; time.sleep(0.3); from farrier.bench.process import age_s; print(age_s())"],
+        env=ENVIRONMENT,
         check=True,
         capture_output=True,
         text=True,
@@ -41,5 +47,5 @@ def test_what_was_printed_is_out_before_the_end():
     code = (
         "import atexit; from farrier.bench import process; atexit.register(print, 'late'); print('result'); process.end(3)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (3, "result\n")
