@@ -30,7 +30,6 @@ log = logging.getLogger("farrier.agent")
 #: line in a week.
 _READ_BYTES = 64 << 10
 _READS = 4
-
 #: How long `close` waits for another thread that is speaking, which takes microseconds.
 _CLOSE_WAIT_S = 1.0
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,14 +84,16 @@ class Loss:
         return (out**2).mean()
 
 
-def run_way(rank, sync, place, accumulated):
+def run_way(rank, sync, place, accumulated, begins=0):
+    """Three turns; memory runs out from the one of that number on. DDP orders its buckets anew in the second."""
     import farrier.torch
 
     wrapped = nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=0.0001)
-    loss_fn = Loss(wrapped, 3 if rank == 0 else 99, place)
+    loss_fn = Loss(wrapped, 99, place)
     run = farrier.torch.guard(loss_fn, model=wrapped, ddp_sync=sync)
     made = []
-    for _ in range(3):  # The first finds the size, the others know it.
+    for turn in range(3):  # The first that fails finds the size, the others know it.
+        loss_fn.rows = 3 if rank == 0 and turn >= begins else 99
         wrapped.zero_grad()
         if accumulated:
             with wrapped.no_sync():
@@ -143,6 +146,24 @@ def run_centred(rank, sync, accumulated):
     return wrapped.module.linear.weight.flatten().tolist(), wrapped.require_forward_param_sync
 
 
+def run_unused(rank, **more):
+    """A layer that no forward uses; memory runs out in the second turn, after the forward that DDP saw."""
+    import farrier.torch
+
+    model = make_model()
+    unused = nn.Linear(2, 2).double()
+    model[0].register_module("unused", unused)
+    wrapped = nn.parallel.DistributedDataParallel(model, **more)
+    loss_fn = Loss(wrapped, 99, "loss")
+    run = farrier.torch.guard(loss_fn, model=wrapped, ddp_sync="last")
+    for turn in range(4):
+        loss_fn.rows = 3 if rank == 0 and turn > 0 else 99
+        wrapped.zero_grad()
+        run(make_batch(rank, 0))
+    left_out = {id(parameter) for parameter in unused.parameters()}
+    return [parameter.grad.tolist() for parameter in wrapped.parameters() if id(parameter) not in left_out]
+
+
 def run_ignored(rank):
     """A layer that DDP was told to leave to the user: its gradient is the rank's own."""
     import farrier.torch
@@ -163,6 +184,8 @@ def rank_main(rank, world, port, ways, results):
         try:
             if way == "ignored":
                 found = (0, [run_ignored(rank)])
+            elif way == "unused":
+                found = (0, [run_unused(rank, find_unused_parameters=True)])
             elif way[0] == "centred":
                 found = (0, run_centred(rank, *way[1:]))
             else:
@@ -180,27 +203,30 @@ def run_ranks(ways, world=2):
     ranks = [context.Process(target=rank_main, args=(rank, world, port, ways, results)) for rank in range(world)]
     for process in ranks:
         process.start()
-    waiting = []
-    for rank, process in enumerate(ranks):
-        process.join(120)
-        if process.is_alive():
-            waiting.append(rank)
-            process.kill()
-    found = []
+    found, until = [], time.monotonic() + 240
+    while any(process.is_alive() for process in ranks) and time.monotonic() < until:
+        while not results.empty():  # A full pipe would hold them up.
+            found.append(results.get())
+        time.sleep(0.05)
     while not results.empty():
         found.append(results.get())
+    waiting = [rank for rank, process in enumerate(ranks) if process.is_alive()]
+    for process in ranks:
+        process.kill()
+        process.join()
     return found, waiting
 
 
 def test_ranks_that_split_differently_have_the_same_gradients():
-    ways = [(sync, place, accumulated) for sync, place in WAYS for accumulated in (False, True)]
+    turns = {"after": (0, 1), "last": (0, 1, 2)}
+    ways = [(*way, accumulated, begins) for way in WAYS for accumulated in (False, True) for begins in turns[way[0]]]
     # Out of memory under the user's no_sync: the size is known when the ranks reduce.
-    ways.append(("last", "backward", True))
+    ways += [("last", "backward", True, begins) for begins in (0, 1, 2)]
     found, waiting = run_ranks(ways)
-    assert not waiting, f"ranks {waiting} wait for ever; done: {found}"
-    assert len(found) == 2 * len(ways), found
-    for rank, (sync, place, accumulated), ooms, turns in found:
-        name = f"rank {rank}, {sync}, {place}, accumulated: {accumulated}"
+    assert not waiting, f"ranks {waiting} wait for ever; done last: {[each[:2] for each in found[-2:]]}"
+    assert len(found) == 2 * len(ways), found[-1]
+    for rank, (sync, place, accumulated, begins), ooms, turns in found:
+        name = f"rank {rank}, {sync}, {place}, accumulated: {accumulated}, from turn {begins} on"
         assert isinstance(turns, list), f"{name}: {turns}"
         assert (ooms > 0) == (rank == 0 and place is not None), name
         for made in turns:
@@ -219,6 +245,15 @@ def test_buffers_are_broadcast_at_each_step_as_without_the_guard():
         theirs, their_flag = made[None, accumulated, rank]
         torch.testing.assert_close(weights, theirs, rtol=0, atol=1e-12, msg=f"{sync}, accumulated: {accumulated}")
         assert flag == their_flag
+
+
+def test_parameters_that_no_forward_uses_hold_nobody_up():
+    found, waiting = run_ranks(["unused"])
+    assert not waiting
+    assert len(found) == 2, found
+    for _rank, _way, _ooms, (made,) in found:
+        for mine, theirs in zip(made, expected(2, 1), strict=True):
+            torch.testing.assert_close(torch.tensor(mine, dtype=torch.float64), theirs, rtol=0, atol=1e-12)
 
 
 def test_parameters_that_ddp_ignores_are_left_alone():

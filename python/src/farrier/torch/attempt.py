@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from farrier.torch.entry import Entry
 from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of, let_go
-from farrier.torch.parallel import OutOfStep, forget_attempt, stamp, synchronising
+from farrier.torch.parallel import OutOfStep, announce_backward, announces_late, forget_attempt, stamp, synchronising
 from farrier.torch.recompute import offloading, recomputing
 from farrier.torch.split import NotSplittable, Split
 
@@ -86,6 +86,8 @@ class Attempts:
         if wrapper is None:
             return
         before, self._before_reduction = self._before_reduction, None
+        if before is None and (announces_late(wrapper) or not self._setting.sync_last):
+            return  # DDP was not told of a backward.
         if before is not None and before != stamp(list(wrapper.parameters())):
             raise OutOfStep
         forget_attempt(wrapper)
@@ -104,7 +106,11 @@ class Attempts:
     def _piece(self, piece: Any, weight: float | None, plan: Plan, *, sync: bool, entry: Entry) -> Tensor:
         """Forward and backward of one piece; its share of the loss, detached."""
         setting = self._setting
-        with synchronising(setting.parallel, sync=sync):
+        reduces = setting.parallel if sync and setting.parallel is not None else None
+        if reduces is not None and not reduces.require_backward_grad_sync:
+            reduces = None  # The user's own no_sync.
+        late = reduces is not None and announces_late(reduces)
+        with synchronising(setting.parallel, sync=reduces is not None and not late):
             with offloading(setting.modules) if plan.offload else contextlib.nullcontext():
                 loss = setting.loss_fn(piece)
             if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -117,9 +123,11 @@ class Attempts:
             if weight is not None:
                 loss = loss * weight
             share = loss.detach()
-            if setting.parallel is not None and sync and setting.parallel.require_backward_grad_sync:
+            if reduces is not None:
                 entry.fold_gradients_in()
-                self._before_reduction = stamp(list(setting.parallel.parameters()))
+                self._before_reduction = stamp(list(reduces.parameters()))
+                if late:
+                    announce_backward(reduces, loss)
             scaled = loss if setting.scaler is None else setting.scaler.scale(loss)
             del loss
             scaled.backward()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -90,14 +91,35 @@ def buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[None]:
         wrapper.require_forward_param_sync = wrapper.require_backward_grad_sync
 
 
+def announces_late(wrapper: DistributedDataParallel) -> bool:
+    """Whether DDP can be told of the backward that reduces right before it, and not by its forward.
+
+    A forward that fails has then told it of nothing. What it makes of a graph that stays the same, or in Python, it does in
+    forward.
+    """
+    return not (wrapper.static_graph or any(getattr(wrapper, name, False) for name in _IN_PYTHON))
+
+
+#: Where DDP reduces without its reducer in C++ (torch 2.5 to 2.11).
+_IN_PYTHON = ("_use_python_reducer", "_delay_all_reduce_all_params")
+
+
+def announce_backward(wrapper: DistributedDataParallel, loss: Tensor) -> None:
+    """The next backward, from this loss, reduces: what DDP's forward says outside of `no_sync`."""
+    reducer = cast(Any, wrapper.reducer)
+    reducer.prepare_for_backward([loss] if wrapper.find_unused_parameters else [])
+
+
 def forget_attempt(wrapper: DistributedDataParallel) -> None:
-    """After a failed attempt: DDP does not expect its backward.
+    """After a failed attempt that DDP was told of: it does not expect its backward any more.
 
     Without the reset, DDP would take the next backward, also one under `no_sync`, for the one it waits for, and reduce part
-    of the gradients.
+    of the gradients. But after it, DDP orders its buckets anew, by a broadcast of which the other ranks know nothing: where
+    they have done so already, all that is left is to end.
     """
     reset = getattr(wrapper.reducer, "_reset_state", None)
-    if reset is None:
+    ordered = getattr(wrapper, "_has_rebuilt_buckets", True) and distributed.get_world_size(wrapper.process_group) > 1
+    if reset is None or ordered:
         raise OutOfStep
     reset()
 
