@@ -66,8 +66,8 @@ def arguments() -> argparse.Namespace:
 class Tokens:
     """The data. What a step sees depends on its number alone: a resumed run sees what it would have seen."""
 
-    def __init__(self, path: Path | None, vocabulary: int, seed: int) -> None:
-        self.vocabulary, self.seed = vocabulary, seed
+    def __init__(self, path: Path | None, vocabulary: int, seed: int, *, pinned: bool) -> None:
+        self.vocabulary, self.seed, self.pinned = vocabulary, seed, pinned
         self.tokens = None
         if path is not None:
             size = path.stat().st_size // 2
@@ -83,7 +83,7 @@ class Tokens:
             ids = torch.stack([self.tokens[start : start + length + 1] for start in starts]).long()
             if ids.max() >= self.vocabulary:  # On a GPU that would be an error without a place, and the end of the process.
                 raise SystemExit(f"the data has token {ids.max()}, and the model has only {self.vocabulary}")
-        if torch.cuda.is_available():
+        if self.pinned:
             ids = ids.pin_memory()
         return {"ids": ids[:, :-1], "labels": ids[:, 1:]}
 
@@ -177,6 +177,7 @@ class Run:
         self.checkpoints = Checkpoints(args.checkpoints)
         self.words = {name: str(getattr(args, name)) for name in (*SAME, *MAY_CHANGE)}
         self.found = self.checkpoints.latest()
+        self.kept = self.found["step"] if self.found else 0
         self.compare()
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.model = build(args.model, device=device, dtype=dtype, longest=args.length, seed=args.seed)
@@ -219,6 +220,20 @@ class Run:
         self.optimizer.step()
         return loss
 
+    def keep(self, done: int) -> None:
+        """Saves, and tells the node's agent what came of it. Without a checkpoint the training goes on all the same."""
+        job = self.step.job
+        job.phase("checkpoint")
+        try:
+            self.save(done)
+        except Exception as err:
+            log.exception("no checkpoint of step %d", done)
+            job.checkpoint_failed(f"{type(err).__name__}: {err}")
+        else:
+            job.checkpoint_done(done)
+            self.kept = done
+        job.phase("train")
+
     def save(self, done: int) -> None:
         """Keeps all that the rest of the run depends on."""
         random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
@@ -250,14 +265,14 @@ class Run:
 def train(args: argparse.Namespace, device: torch.device) -> int:
     """Trains, from the newest checkpoint if there is one."""
     run = Run(args, device)
-    data = Tokens(args.data, run.model.shape.vocabulary, args.seed)
+    data = Tokens(args.data, run.model.shape.vocabulary, args.seed, pinned=device.type == "cuda")
     first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
     job = run.step.job  # The one that the guard speaks through, too.
     stopped: list[str] = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append("asked to stop"))
-    tokens, began, since = args.rows * args.length, time.perf_counter(), first
+    tokens, began, since, done = args.rows * args.length, time.perf_counter(), first, first
     for at in range(first, args.steps):
         loss = run.step(data.batch(at, args.rows, args.length))
         run.scheduler.step()
@@ -270,10 +285,7 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
             mfu = "unknown" if peak is None else f"{flops / peak:.3f}"
             progress.show(done, f"loss {value:.6f}, {rate:,.0f} tokens/s, MFU {mfu}")
         if done % args.save_every == 0 or done == args.steps or job.checkpoint_wanted or stopped:
-            job.phase("checkpoint")
-            run.save(done)
-            job.checkpoint_done(done)
-            job.phase("train")
+            run.keep(done)
         if stopped:
             break
     progress.end()
@@ -284,6 +296,9 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
         log.warning("%s: ended after step %d of %d", stopped[0], done, args.steps)
     log.info("graph: %s", run.step.report)
     log.info("memory: %s", run.forward_backward.report)
+    if run.kept != done:
+        log.error("the last step, %d, is not on disk", done)
+        return 1
     return 0
 
 

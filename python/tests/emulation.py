@@ -2,12 +2,15 @@
 
 A "graph" here is the step function run again with all that a CUDA graph bakes in put back for the time of a replay: where
 tensors lie, what is trained, which modules are in training, the objects the optimizers read their rates from, and the gate.
-As on a GPU the capture itself runs nothing.
+As on a GPU the capture itself runs nothing. What is drawn on the host is baked in, too: a replay sees torch's generator of
+the CPU and Python's as the capture did, and does not move them. Dropout draws from a generator of "the device", as on a
+GPU, which replays do move.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 from unittest import mock
 
 import torch
@@ -19,6 +22,14 @@ from farrier.torch.batch import rebuild
 
 FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
 
+#: What a GPU draws from.
+DEVICE = torch.Generator()
+
+
+def dropout(x, p=0.5, training=True, inplace=False):
+    """Torch's, but from the generator of the device."""
+    return x * (torch.rand(x.shape, generator=DEVICE) >= p) / (1 - p) if training and p else x
+
 
 class Arena:
     """No stream and no pool. `at_capture` is called where a GPU would record."""
@@ -29,6 +40,7 @@ class Arena:
         self.device = device
         self.at_capture = lambda: None
         self.graphs = 0
+        self.waits = []
         Arena.now = self
 
     inside = beside = contextlib.nullcontext
@@ -51,17 +63,27 @@ class Captured:
         self._groups = [(group, group["lr"]) for each in workshop._optimizers for group in each.param_groups]
         self._modules = [(module, module.training) for module in workshop._model.modules()]
         self._parameters = [(p, p.data, p.requires_grad) for p in workshop._model.parameters()]
+        self._host = torch.get_rng_state(), random.getstate()
 
-    def replay(self, batch):
+    def replay(self, batch, *, wait=False):
+        self.arena.waits.append(wait)
         rates = [group["lr"] for group, _ in self._groups]
         training = [module.training for module, _ in self._modules]
         parameters = [(p.data, p.requires_grad) for p, *_ in self._parameters]
+        host = torch.get_rng_state(), random.getstate()
+        self._draw_from(*self._host)
         self._bake((rate for _, rate in self._groups), (t for _, t in self._modules), (p[1:] for p in self._parameters))
         try:
             with self._watch.looking(self.note_gradients):
                 self._result = self._fn(batch)
         finally:
             self._bake(rates, training, parameters)
+            self._draw_from(*host)
+
+    @staticmethod
+    def _draw_from(torchs, pythons):
+        torch.set_rng_state(torchs)
+        random.setstate(pythons)
 
     def _bake(self, rates, training, parameters):
         for (group, _), rate in zip(self._groups, rates, strict=True):
@@ -88,14 +110,16 @@ def emulated():
     cuda = {
         "synchronize": lambda *_: None,
         "empty_cache": lambda: None,
-        "get_rng_state": lambda *_: torch.get_rng_state(),
-        "set_rng_state": lambda *_: None,
+        "get_rng_state": lambda *_: DEVICE.get_state(),
+        "set_rng_state": lambda state, *_: DEVICE.set_state(state) and None,
+        "manual_seed_all": lambda seed: DEVICE.manual_seed(seed) and None,  # By torch.manual_seed.
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": lambda _: None,
         "is_current_stream_capturing": lambda: False,
     }
     with (
         mock.patch.multiple(torch.cuda, **cuda),
+        mock.patch.object(nn.functional, "dropout", dropout),
         mock.patch.multiple(trial, Arena=Arena, Captured=Captured),
         mock.patch.object(graphed, "_on_a_gpu", return_value=None),
     ):

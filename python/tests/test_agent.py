@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 from fake_agent import PATIENCE_S, Agent
 
-from farrier import wire
+from farrier import agent, wire
 from farrier.agent import Job
 
 
@@ -410,6 +410,23 @@ def test_a_closed_job_opens_again_with_the_next_message(fake):
     assert [fake.accept().hear()["type"]] == ["hello"]
 
 
+def test_a_job_is_closed_when_no_thread_speaks_through_it(fake, monkeypatch):
+    job = Job("j")
+    closing = threading.Thread(target=job.close)
+    with job._lock:  # As in the middle of a message.
+        closing.start()
+        closing.join(0.05)
+        assert job._socket is not None, "the other thread is speaking"
+    closing.join()
+    assert job._socket is None
+    ten_seconds_later(job)
+    job.phase("train")
+    monkeypatch.setattr(agent, "_CLOSE_WAIT_S", 0.01)
+    with job._lock:
+        job.close()  # As from a signal handler: it must not wait for itself.
+    assert job._socket is not None
+
+
 def test_a_message_from_a_signal_handler_neither_hangs_nor_mixes(fake):
     job = Job("j")
     rank = fake.accept()
@@ -440,8 +457,6 @@ def test_nothing_is_said_about_a_missing_agent(socket_path, caplog):
 
 
 def test_the_parts_of_a_process_share_one_job(fake):
-    from farrier import agent
-
     mine = agent.job(rank=3, gpu="GPU-1")
     assert agent.job() is mine
     hello = fake.accept().hear()
@@ -450,8 +465,6 @@ def test_the_parts_of_a_process_share_one_job(fake):
 
 
 def test_what_parts_of_a_process_say_goes_to_the_agent(fake):
-    from farrier import agent
-
     agent.phase("low-memory")
     agent.oom(5, rung="split", rows=3)
     rank = fake.accept()

@@ -8,6 +8,7 @@ from farrier.torch.policy import (
     Tolerance,
     coarsest,
     joint,
+    kept_noise,
     may_go,
     tolerance_for,
     verify_interval,
@@ -22,6 +23,13 @@ def compared_at(pace, replays, comparison_s=0.0, step_s=1.0):
             found.append(replay)
             pace.compared(replay, comparison_s, step_s)
     return found
+
+
+def test_noise_is_kept_as_far_as_it_is_bounded():
+    assert kept_noise(first=1e-4, before=1e-4, found=3e-4) == 3e-4
+    assert kept_noise(first=1e-4, before=3e-4, found=2e-4) == 3e-4
+    assert kept_noise(first=1e-4, before=3e-4, found=1.0) == pytest.approx(1.6e-3)
+    assert kept_noise(first=0.0, before=0.0, found=1e-3) == 0.0, "a step without noise has none for good"
 
 
 def test_comparisons_come_early_and_then_at_the_users_number_whatever_they_cost():

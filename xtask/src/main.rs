@@ -1,10 +1,9 @@
-//! The project's own commands: `cargo xtask test | audit | demo | bench`.
+//! The project's own commands: `cargo xtask test | audit | bench`.
 
 mod audit;
 mod bench;
 mod bench_agent;
 mod bench_log;
-mod demo;
 mod needs;
 mod python;
 mod shell;
@@ -20,7 +19,6 @@ usage: cargo xtask COMMAND
   test frameworks   the Python package with torch, Keras on each backend and JAX, on the CPU (installs 7 GB once)
   test gpu          the Python package on the GPU of this machine, with the torch of `python3`
   audit             cargo-deny: licences, bans and sources of the dependencies
-  demo              a check and the matrix: what the program is for
   bench facts       speed of check and decode, kept in bench/facts.md
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
 ";
@@ -34,7 +32,6 @@ fn main() -> ExitCode {
         ["test", "frameworks"] => python::frameworks(),
         ["test", "gpu"] => python::gpu(),
         ["audit"] => audit::run(),
-        ["demo"] => demo::run(),
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
         _ => {

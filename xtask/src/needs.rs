@@ -1,5 +1,6 @@
 //! What the tests need besides Rust and a C compiler.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::bail;
@@ -12,22 +13,54 @@ pub(crate) fn python() -> anyhow::Result<()> {
         return Ok(());
     }
     say("--- Python with venv is missing: installing python3-venv");
+    if install(&["python3-venv"]) && has_python() {
+        return Ok(());
+    }
+    let advice = "Python with venv could not be installed: `apt-get install python3-venv` as root";
+    do_without(advice, "the tests with Python clients will be skipped")
+}
+
+/// Slurm: orders are carried out on nodes of a real one.
+pub(crate) fn slurm() -> anyhow::Result<()> {
+    if has_slurm() {
+        return Ok(());
+    }
+    say("--- Slurm is missing: installing slurm-wlm and munge");
+    if install(&["--no-install-recommends", "slurm-wlm", "munge"]) && has_slurm() {
+        return Ok(());
+    }
+    let advice = "Slurm could not be installed: `apt-get install slurm-wlm munge` as root";
+    do_without(advice, "the tests with Slurm will be skipped")
+}
+
+/// Installs packages of Debian's, as root or with sudo.
+fn install(packages: &[&str]) -> bool {
     for (program, words) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {
         let run = |step: &[&str]| {
             let mut apt = command(program);
             apt.args(words).args(step).env("DEBIAN_FRONTEND", "noninteractive");
             apt.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|it| it.success())
         };
-        if run(&["update"]) && run(&["install", "--yes", "python3-venv"]) && has_python() {
-            return Ok(());
+        if run(&["update"]) && run(&[&["install", "--yes"], packages].concat()) {
+            return true;
         }
     }
-    let advice = "Python with venv could not be installed: `apt-get install python3-venv` as root";
+    false
+}
+
+/// On CI nothing is done without.
+fn do_without(advice: &str, what: &str) -> anyhow::Result<()> {
     if std::env::var_os("CI").is_some() {
         bail!("{advice}");
     }
-    say(&format!("warning: {advice}; the tests with Python clients will be skipped"));
+    say(&format!("warning: {advice}; {what}"));
     Ok(())
+}
+
+fn has_slurm() -> bool {
+    let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    let has = |program: &str| folders.iter().any(|folder| Path::new(folder).join(program).exists());
+    ["slurmctld", "slurmd", "scontrol", "munged"].into_iter().all(has)
 }
 
 fn has_python() -> bool {

@@ -5,6 +5,7 @@ use crate::{needs, python as package};
 
 pub(crate) fn run() -> anyhow::Result<()> {
     needs::python()?;
+    needs::slurm()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     cargo(&["test", "--workspace", "--doc", "--locked"])?;

@@ -1,8 +1,9 @@
-//! Named points between an observation and its sinks at which a test lets the process die.
+//! Named points between an observation and its sinks, and between an order and its answer, at which a test lets the process
+//! die.
 //!
 //! `FARRIER_CRASH_AT=written:2` aborts when `written` is reached for the second time, `observed:kernel` when it is
 //! reached with an event of the kernel log in hand. `written:hang` stands still there, as a write to a disk that does not
-//! answer does, and `written:panic` ends only the thread. The variable is read once, when the agent starts; where it is not
+//! answer does, and `written:2:panic` ends only the thread. The variable is read once, when the agent starts; where it is not
 //! set a point costs one comparison.
 
 use std::cell::Cell;
@@ -24,10 +25,26 @@ pub enum Point {
     Published,
     /// The changes are in the sink.
     Sunk,
+    /// An order was offered, and nothing is written of it.
+    OrderOffered,
+    /// Half of a line of the journal of orders is in the file.
+    OrderHalfWritten,
+    /// A line of it is in the file and not on disk.
+    OrderWritten,
+    /// A line of it is on disk.
+    OrderSynced,
+    /// That something is about to be changed for an order is on disk, and it is not changed.
+    OrderBegun,
+    /// It is changed, and that is not on disk.
+    OrderActed,
+    /// That it is changed is on disk.
+    OrderEnded,
+    /// The answer is on disk, and nobody is told.
+    OrderAnswered,
 }
 
 impl Point {
-    /// All of them, in order.
+    /// Those between an observation and its sinks, in order.
     pub const ALL: [Self; 7] = [
         Self::Observed,
         Self::Decided,
@@ -36,6 +53,18 @@ impl Point {
         Self::Synced,
         Self::Published,
         Self::Sunk,
+    ];
+
+    /// Those between an order and its answer, in order.
+    pub const OF_ORDERS: [Self; 8] = [
+        Self::OrderOffered,
+        Self::OrderHalfWritten,
+        Self::OrderWritten,
+        Self::OrderSynced,
+        Self::OrderBegun,
+        Self::OrderActed,
+        Self::OrderEnded,
+        Self::OrderAnswered,
     ];
 
     /// Its name in the variable.
@@ -48,6 +77,14 @@ impl Point {
             Self::Synced => "synced",
             Self::Published => "published",
             Self::Sunk => "sunk",
+            Self::OrderOffered => "order-offered",
+            Self::OrderHalfWritten => "order-half-written",
+            Self::OrderWritten => "order-written",
+            Self::OrderSynced => "order-synced",
+            Self::OrderBegun => "order-begun",
+            Self::OrderActed => "order-acted",
+            Self::OrderEnded => "order-ended",
+            Self::OrderAnswered => "order-answered",
         }
     }
 }
@@ -75,16 +112,21 @@ impl Crash {
         std::env::var("FARRIER_CRASH_AT").map_or_else(|_| Self::default(), |text| Self::of(&text))
     }
 
-    fn of(text: &str) -> Self {
-        let (name, times) = text.split_once(':').unwrap_or((text, "1"));
-        let point = Point::ALL.into_iter().find(|point| point.name() == name);
-        let left = Cell::new(times.parse().unwrap_or(1));
-        let way = match times {
-            "hang" => Way::Hang,
-            "panic" => Way::Panic,
-            _ => Way::Abort,
-        };
-        Self { at: point.map(|point| (point, left)), only_kernel: times == "kernel", way }
+    pub(crate) fn of(text: &str) -> Self {
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default();
+        let points = Point::ALL.into_iter().chain(Point::OF_ORDERS);
+        let point = points.into_iter().find(|point| point.name() == name);
+        let (mut times, mut only_kernel, mut way) = (1, false, Way::Abort);
+        for word in words {
+            match word {
+                "kernel" => only_kernel = true,
+                "hang" => way = Way::Hang,
+                "panic" => way = Way::Panic,
+                _ => times = word.parse().unwrap_or(times),
+            }
+        }
+        Self { at: point.map(|point| (point, Cell::new(times))), only_kernel, way }
     }
 
     /// Whether this is the moment.
@@ -133,7 +175,7 @@ mod tests {
         assert!(!crash.is_due(Point::Synced));
         assert!(!crash.is_due(Point::Written));
         assert!(crash.is_due(Point::Written));
-        for point in Point::ALL {
+        for point in Point::ALL.into_iter().chain(Point::OF_ORDERS) {
             assert!(Crash::of(point.name()).is_due(point));
             assert!(!Crash::default().is_due(point));
         }

@@ -7,6 +7,7 @@
 //! thread check    files of the whole node, judged ────────┘                                        sink file  │
 //! thread uplink   journal ─> server, orders <─ server ────────────────────────────────────────────────────────┤
 //! tokio (main)    signals, HTTP, socket for jobs and `farrier status` <───────────────────────────────────────┘
+//! thread orders   Desk: orders.jsonl, hands, scheduler ──> answers for a server
 //! ```
 //!
 //! Entry point: [`run::run`]. Decisions are farrier-fleet's, reads are farrier-hardware's; here is what holds
@@ -20,6 +21,7 @@ pub mod http;
 pub mod jobs;
 pub mod journal;
 mod notify;
+pub mod orders;
 pub mod run;
 mod sight;
 pub mod state;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
+use farrier_fleet::fleet::NodeId;
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::{Moment, Rules};
 use farrier_hardware::{Root, clock};
@@ -24,9 +25,11 @@ use crate::jobs::protocol::{Answer, ErrorCode};
 use crate::jobs::{self, Answers, Board, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::notify;
+use crate::orders::mark::{self, Wake, Woken};
+use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, Start};
 use crate::state::{Published, State};
 use crate::status::Status;
-use crate::uplink::{self, Keep, NoOrders, Uplink};
+use crate::uplink::{self, Keep, NoOrders, OrderDesk, Uplink};
 
 /// Messages that may wait for the brain. A record of the kernel log has some hundred bytes, at most eight thousand.
 const INBOX: usize = 1024;
@@ -94,6 +97,8 @@ pub struct Options {
     pub program: PathBuf,
     /// The facts.
     pub facts: &'static FactSet,
+    /// What changes a node whose root is not this machine's.
+    pub hands_elsewhere: HandsElsewhere,
 }
 
 impl Options {
@@ -166,7 +171,9 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         facts: options.facts,
         gpus: inventory.gpus().to_vec(),
         kernel_after: journal.durable().kernel_cursor(&place.boot),
+        hold: Arc::default(),
     };
+    let hostname = place.hostname.clone();
     let rules = Rules::configured(&config.rules).map_err(rules_changed)?;
     let parts = Parts {
         clock: Box::new(SystemClock),
@@ -180,7 +187,6 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         config: config.clone(),
         facts: options.facts,
     };
-    let uplink = uplink(&config, &published, &parts.place)?;
     let (alive, brain_ended) = tokio::sync::oneshot::channel::<()>();
     let brain = std::thread::Builder::new()
         .name("brain".to_owned())
@@ -191,6 +197,10 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
         })
         .map_err(AgentError::Start)?;
     collect::spawn(&surroundings).map_err(AgentError::Start)?;
+    let name = name(&config, &hostname);
+    let (wake, woken) = mark::wake();
+    let desk = desk(options, &surroundings, (hostname, name.clone()), wake, &published, &board);
+    let uplink = uplink(&config, name, desk.clone(), woken, &published)?;
     let ended = runtime.block_on(async {
         let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
         let answers = StatusLine::new(published.clone(), Arc::clone(&board));
@@ -206,6 +216,9 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     });
     notify::say("STOPPING=1");
     surroundings.stop.now();
+    if let Some(desk) = desk {
+        desk.stop();
+    }
     end(&surroundings.inbox, &brain);
     if let Some(uplink) = uplink {
         uplink.stop();
@@ -214,27 +227,78 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     ended
 }
 
+/// The name that the server knows the node by: its certificate's; without TLS the host's. None: it has not enrolled.
+fn name(config: &Config, hostname: &str) -> Option<NodeId> {
+    if config.server.parsed_url()?.is_plain() {
+        return hostname.parse().ok();
+    }
+    let keep = Keep::new(&config.server.identity, config.server.ca.as_deref());
+    keep.check().ok().map(|identity| identity.node)
+}
+
 /// Tells the server, where there is one.
 fn uplink(
     config: &Config,
+    node: Option<NodeId>,
+    desk: Option<Desk>,
+    woken: Woken,
     published: &Published,
-    place: &Place,
 ) -> Result<Option<Uplink>, AgentError> {
     let Some(url) = config.server.parsed_url() else { return Ok(None) };
-    // Nobody changes it before there is somebody who looks at the scheduler.
-    let (_, cordon) = tokio::sync::watch::channel(Cordon::Unknown);
+    let bell = Arc::default();
+    let cordon = match &desk {
+        Some(desk) => mark::spawn(desk.clone(), woken, Arc::clone(&bell)),
+        // Nobody looks.
+        None => Ok(tokio::sync::watch::channel(Cordon::Unknown).1),
+    };
     let parts = uplink::Parts {
         url,
         keep: Keep::new(&config.server.identity, config.server.ca.as_deref()),
-        node: place.hostname.parse().ok(),
+        node,
         state_dir: config.state_dir.clone(),
         durable: published.durable(),
         made_of: uplink::of_published(published.clone(), &config.root),
-        cordon,
-        desk: Arc::new(NoOrders),
-        bell: Arc::default(),
+        cordon: cordon.map_err(AgentError::Start)?,
+        desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderDesk>, |it| Arc::new(it)),
+        bell,
     };
     Uplink::spawn(parts).map(Some).map_err(AgentError::Start)
+}
+
+/// The desk for orders, where they are to be carried out. One that cannot be opened does not keep the node from being watched.
+fn desk(
+    options: &Options,
+    surroundings: &Surroundings,
+    (hostname, node): (String, Option<NodeId>),
+    wake: Wake,
+    published: &Published,
+    board: &Arc<Board>,
+) -> Option<Desk> {
+    let config = &surroundings.config;
+    if !config.orders.enabled {
+        return None;
+    }
+    let elsewhere = || (options.hands_elsewhere)(&config.root);
+    let hands = Some(config.is_live()).filter(|live| !live).and_then(|_| elsewhere());
+    let hold = Arc::clone(&surroundings.hold);
+    let hands = hands.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, Some(hold))));
+    let (published, board) = (published.clone(), Arc::clone(board));
+    let known = move || {
+        let state = published.get().ok_or("the agent has only just started")?;
+        Ok(Status::of(&state, board.jobs(), clock::since_boot_ms()))
+    };
+    let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
+    let wake = Box::new(move || wake.ring());
+    let start = Start { hands, eyes: Arc::new(eyes), hostname, node, wake };
+    let desk = orders::open(config, start).inspect_err(|err| {
+        tracing::error!(err = %Chain(err), "orders are not carried out");
+    });
+    let desk = desk.ok()?;
+    if let Err(err) = desk.spawn() {
+        tracing::error!(%err, "orders are not carried out");
+        return None;
+    }
+    Some(desk)
 }
 
 /// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
@@ -368,6 +432,11 @@ fn place(config: &Config) -> Place {
     // The kernel's log goes by its own clock, which on another root is not this machine's.
     let node_started = started.filter(|_| !config.is_live());
     Place { hostname, boot, node_started }
+}
+
+/// The name of the node that is watched.
+pub fn hostname(config: &Config) -> String {
+    place(config).hostname
 }
 
 /// When the node started, as `/proc/stat` says.

@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Check(Box<commands::check::Args>),
     /// What a kernel log says happened to the GPUs, and what to do
     Decode(commands::decode::Args),
+    /// A server and 64 simulated nodes on the real wire: faults, what is found and decided, and why
+    Demo(commands::demo::Args),
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),
@@ -37,6 +39,9 @@ pub(crate) enum Command {
     Simulate(commands::simulate::SimulateCommand),
     /// What the agent of this node knows: GPUs, findings, what to do, what is not seen
     Status(commands::status::Args),
+    /// Carries out orders from its input, as an agent does with those of a server
+    #[command(hide = true)]
+    Orders(commands::orders::Args),
     /// Makes calls that may never return, for a parent that does not wait
     #[command(subcommand, hide = true)]
     Probe(commands::probe::ProbeCommand),

@@ -15,6 +15,7 @@ mod log;
 mod printer;
 mod read_ahead;
 mod sets;
+mod simulated_hands;
 
 use std::process::ExitCode;
 

@@ -17,6 +17,7 @@ const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 pub(crate) struct Printer {
     out: BufWriter<Box<dyn Write>>,
     colour: bool,
+    terminal: bool,
     width: u16,
 }
 
@@ -44,6 +45,7 @@ impl Printer {
         Self {
             out: BufWriter::with_capacity(64 << 10, Box::new(stdout)),
             colour: terminal && !no_colour,
+            terminal,
             width: width.or_else(asked).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
         }
     }
@@ -135,6 +137,24 @@ impl Printer {
             Tone::Strong => "1",
         };
         if self.colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+    }
+
+    /// A line that is taken back before the next one: how things stand. Only on a terminal.
+    pub(crate) fn transient(&mut self, text: &str) -> io::Result<()> {
+        let room = usize::from(self.width).saturating_sub(1);
+        let text: String = harmless(text).chars().take(room).collect();
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+
+    /// Takes it back.
+    pub(crate) fn take_back(&mut self) -> io::Result<()> {
+        self.out.write_all(b"\r\x1b[2K")
+    }
+
+    /// Whether somebody watches.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// Writes out what is buffered.

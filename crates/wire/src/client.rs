@@ -12,8 +12,9 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::ClientConfig;
+use rustls::crypto::ring as provider;
 use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -142,6 +143,14 @@ impl tower_service::Service<hyper::Request<Body>> for Connection {
     fn call(&mut self, request: hyper::Request<Body>) -> Self::Future {
         Box::pin(self.send.send_request(request))
     }
+}
+
+/// For connections without TLS.
+pub fn no_tls() -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
+    let builder = builder.expect("the provider has TLS 1.3");
+    Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
 /// What one says to a server.

@@ -119,7 +119,7 @@ def donation(fn: Any, *arguments: Any, **words: Any) -> Donation | None:
         given = jax.tree_util.tree_leaves(lowered.out_info)
         inputs = [_leaf(info, _argument(path), bool(info.donated)) for path, info in taken]
         return donatable(inputs, [_leaf(info) for info in given])
-    except (AttributeError, TypeError, IndexError) as err:
+    except Exception as err:  # What is wrong with the step itself shows when it is called, in the words of JAX.
         log.debug("the step cannot be looked at: %s", err)
         return None
 

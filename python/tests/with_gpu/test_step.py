@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,29 @@ def test_averaged_weights_inside_the_step():
     same(eager, losses(graphed, batches(30)))
     assert graphed.report.replays >= 20
     trained_alike(start, *averages)
+
+
+def test_pinned_memory_that_is_written_again_is_read_first():
+    staging = torch.empty(8, 16, pin_memory=True)
+
+    def slow(model, optimizer):
+        inner = squares_step(model, optimizer)
+
+        def train(batch):
+            loss = inner(batch)
+            torch.cuda._sleep(20_000_000)  # Some 10 ms, in which the next batch is written.
+            return loss
+
+        return train
+
+    def write(i, *_):
+        staging.fill_(1.0 + i % 7)
+
+    torch.manual_seed(0)
+    kinds = {"kind": torch.optim.SGD, "options": {"lr": 1e-3}}
+    eager, found, graphed = both(slow, [{"x": staging}] * 40, model=nn.Linear(16, 4).cuda(), each=write, **kinds)
+    same(eager, found, 1e-4)
+    assert graphed.report.replays >= 30
 
 
 def test_gradient_accumulation_inside_the_step():
@@ -430,6 +454,50 @@ def test_what_cannot_be_captured_is_explained_and_runs_eagerly(make, words, line
     assert words in graphed.report.reason.what
     if line:
         assert line in graphed.report.reason.where
+
+
+def test_another_thread_may_wait_for_the_gpu_while_the_step_is_rehearsed():
+    found = []
+
+    def beside():
+        try:
+            found.append((torch.ones(1, device="cuda").item(), torch.cuda.is_current_stream_capturing()))
+        except RuntimeError as err:
+            found.append(err)
+
+    def make(model, optimizer):
+        inner = plain_step(model, optimizer)
+
+        def train(batch):
+            if torch.cuda.is_current_stream_capturing() and not found:  # The rehearsal comes before the capture.
+                loader = threading.Thread(target=beside)
+                loader.start()
+                loader.join()
+            return inner(batch)
+
+        return train
+
+    eager, losses_found, graphed = both(make, list(batches(10)))
+    same(eager, losses_found)
+    assert found == [(1.0, False)]
+    assert graphed.report.reason is None, graphed.report
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+def test_a_layer_that_is_left_out_by_a_number_of_the_host_has_no_graph():
+    def make(model, optimizer):
+        inner = plain_step(model, optimizer)
+
+        def train(batch):
+            return inner(
+                {"ids": batch["ids"], "labels": batch["labels"].flip(0) if torch.rand([]) < 0.5 else batch["labels"]}
+            )
+
+        return train
+
+    eager, found, graphed = both(make, list(batches(20)))
+    same(eager, found, 1e-4)
+    assert "draws random numbers on the host (torch's generator of the CPU)" in graphed.report.reason.what
 
 
 def test_shapes_that_never_come_back():

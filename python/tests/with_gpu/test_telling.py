@@ -68,8 +68,7 @@ def test_the_steps_of_a_graph_are_told(fake, monkeypatch):
     for _ in range(200):
         step(torch.ones(8, 64, device=DEVICE))
     assert step.graphed, step.report
-    torch.cuda.synchronize()
-    step.close()
+    step.close()  # The GPU is some steps behind, and the last is told all the same.
     told = ends(fake.accept())
     assert told[-1]["step"] == 200
     assert len(told) > 3

@@ -141,6 +141,20 @@ def test_a_function_that_is_not_jitted_has_no_advice(socket_path):
     assert step.donation is None
 
 
+def test_a_step_that_cannot_be_looked_at_runs(socket_path):
+    class Odd:
+        def lower(self, *_, **__):
+            raise RuntimeError("no lowering on this backend")
+
+        def __call__(self, state, batch):
+            return update(state, batch)
+
+    step = farrier.jax.step(Odd())
+    step(big(), jnp.zeros(3))
+    assert step.donation is None
+    assert step.count == 1
+
+
 def test_settings_come_too_late_and_it_is_said(monkeypatch, caplog):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "x")
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")

@@ -132,6 +132,51 @@ def test_the_guard_and_the_script_are_one_job_to_the_agent(example, fake, tmp_pa
     assert agent.job().sent == len(said) - 1
 
 
+def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(example, fake, tmp_path, monkeypatch, caplog):
+    module = example(tmp_path, "--save-every", "1")
+    save = module.Checkpoints.save
+
+    def full(self, step, state):
+        if step in failing:
+            raise OSError("no space left on device")
+        return save(self, step, state)
+
+    monkeypatch.setattr(module.Checkpoints, "save", full)
+    failing = {2}
+    assert module.train(module.arguments(), torch.device("cpu")) == 0
+    said = fake.accept().everything()
+    assert [it["message"] for it in said if it["type"] == "checkpoint_failed"] == ["OSError: no space left on device"]
+    assert [it["step"] for it in said if it["type"] == "checkpoint_done"] == [1, 3]
+    failing = {4}
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--steps", "4"])
+    assert module.train(module.arguments(), torch.device("cpu")) == 1
+    assert "the last step, 4, is not on disk" in caplog.text
+
+
+def test_asked_to_stop_when_all_is_done_it_ends(example, socket_path, tmp_path, monkeypatch, caplog):
+    module = example(tmp_path)
+    assert module.train(module.arguments(), torch.device("cpu")) == 0
+    monkeypatch.setattr(signal, "signal", lambda _number, handler: handler())
+    caplog.set_level("INFO")
+    assert module.train(module.arguments(), torch.device("cpu")) == 0
+    assert "all of 3 steps were done before" in caplog.text
+    assert "asked to stop: ended after step 3 of 3" in caplog.text
+
+
+def test_on_the_cpu_no_memory_is_pinned(example, socket_path, tmp_path, monkeypatch):
+    module = example(tmp_path)
+
+    def refuse(_):
+        raise RuntimeError("pinned memory takes a CUDA context")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
+    with monkeypatch.context() as with_a_gpu:
+        with_a_gpu.setattr(torch.cuda, "is_available", lambda: True)
+        batch = module.Tokens(None, 512, 1, pinned=False).batch(0, 2, 8)
+    assert batch["ids"].shape == batch["labels"].shape == (2, 8)
+    assert module.train(module.arguments(), torch.device("cpu")) == 0
+
+
 def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_path):
     module = example(tmp_path)
     module.train(module.arguments(), torch.device("cpu"))

@@ -272,12 +272,38 @@ def test_a_batch_without_terms_is_what_the_loss_says(net, batch, memory):
     assert torch.isnan(guard(model, memory)(given))
 
 
-def test_counts_that_do_not_add_up_are_refused(net, batch, memory):
-    model = net()
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (lambda b: 1, "do not add up to the batch's 1"),
+        (lambda b: 0.75 * b["keep"].sum(), "`count` gave 3.75: it must give a number of terms"),
+        (lambda b: 1.25 * len(b["keep"]), "`count` gave 1.25: it must give a number of terms"),
+        (lambda b: float("nan"), "`count` gave nan"),
+    ],
+)
+def test_counts_that_make_no_mean_are_told_and_the_batch_is_saved_without_a_split(net, batch, memory, count, words):
+    model, given = net(), batch()
+    expected = whole(model, given)
     memory.limit = 3 * ROW
-    with pytest.raises(ValueError, match="do not add up to the batch's 1"):
-        guard(model, memory, count=lambda b: 1)(batch())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    run = guard(model, memory, count=count)
+    check(model, run(given), expected)
+    assert run.report.split_calls == 0
+    assert any(note.startswith("not split") and words in note for note in run.report.notes), run.report.notes
+
+
+def test_a_count_that_is_broken_later_is_told_and_its_batch_is_not_split(net, batch, memory):
+    model, given = net(), batch()
+    expected = whole(model, given)
+    memory.limit = 3 * ROW
+    broken = {"by": 1}
+    run = guard(model, memory, count=lambda b: terms(b) * broken["by"])
+    check(model, run(given), expected)
+    assert run.report.split_calls == 1
+    model.zero_grad()
+    broken["by"] = 0.3
+    check(model, run(given), expected)
+    assert run.report.split_calls == 1
+    assert any("it must give a number of terms" in note for note in run.report.notes)
 
 
 def test_rows_are_counted_where_nothing_else_is_said(net, batch, memory):

@@ -15,10 +15,12 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 # How gradients are reduced, and where rank 0 runs out of memory.
 WAYS = [
     ("after", None),
+    ("after", "before"),
     ("after", "forward"),
     ("after", "loss"),
     ("after", "backward"),
     ("last", None),
+    ("last", "before"),
     ("last", "forward"),
     ("last", "loss"),
 ]
@@ -64,6 +66,8 @@ class Loss:
     def __call__(self, batch):
         too_big = batch.shape[0] > self.rows
         hook = None
+        if too_big and self.place == "before":  # Before the wrapper is called, and its buffers are broadcast.
+            refuse()
         if too_big and self.place == "forward":
             hook = self.wrapped.module[1].register_forward_hook(refuse)
         if too_big and self.place == "backward":
@@ -96,6 +100,49 @@ def run_way(rank, sync, place, accumulated):
     return run.report.ooms, made
 
 
+class Centred(nn.Module):
+    """A buffer that forward changes by what this rank sees, and uses."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3, 4).double()
+        self.register_buffer("centre", torch.zeros(4, dtype=torch.float64))
+
+    def forward(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            self.centre.lerp_(y.mean(0), 0.5)
+        return y - self.centre
+
+
+def run_centred(rank, sync, accumulated):
+    """What ten steps make of the weights; without `sync` by DDP alone."""
+    import farrier.torch
+
+    wrapped = nn.parallel.DistributedDataParallel(Centred())
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+
+    def loss_fn(batch):
+        return wrapped(batch).square().mean()
+
+    def by_hand(batch):
+        loss_fn(batch).backward()
+
+    run = by_hand if sync is None else farrier.torch.guard(loss_fn, model=wrapped, ddp_sync=sync)
+    for step in range(10):
+        optimizer.zero_grad()
+        if accumulated:
+            with wrapped.no_sync():
+                run(make_batch(rank, 100 + step) + rank)
+        run(make_batch(rank, step) + rank)
+        optimizer.step()
+        if step % 3 == 2:
+            with torch.no_grad():  # An evaluation, after which DDP does not broadcast.
+                loss_fn(make_batch(rank, 200))
+    return wrapped.module.linear.weight.flatten().tolist(), wrapped.require_forward_param_sync
+
+
 def run_ignored(rank):
     """A layer that DDP was told to leave to the user: its gradient is the rank's own."""
     import farrier.torch
@@ -114,7 +161,12 @@ def rank_main(rank, world, port, ways, results):
     torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
     for way in ways:
         try:
-            found = (0, [run_ignored(rank)]) if way == "ignored" else run_way(rank, *way)
+            if way == "ignored":
+                found = (0, [run_ignored(rank)])
+            elif way[0] == "centred":
+                found = (0, run_centred(rank, *way[1:]))
+            else:
+                found = run_way(rank, *way)
             results.put((rank, way, *found))
         except RuntimeError as error:
             results.put((rank, way, type(error).__name__, str(error)))
@@ -157,6 +209,18 @@ def test_ranks_that_split_differently_have_the_same_gradients():
                 torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_buffers_are_broadcast_at_each_step_as_without_the_guard():
+    ways = [("centred", sync, accumulated) for sync in (None, "after", "last") for accumulated in (False, True)]
+    found, waiting = run_ranks(ways)
+    assert not waiting, f"ranks {waiting} wait for ever; done: {found}"
+    made = {(way[1], way[2], rank): rest for rank, way, _ooms, rest in found}
+    assert len(made) == 2 * len(ways), found
+    for (sync, accumulated, rank), (weights, flag) in made.items():
+        theirs, their_flag = made[None, accumulated, rank]
+        torch.testing.assert_close(weights, theirs, rtol=0, atol=1e-12, msg=f"{sync}, accumulated: {accumulated}")
+        assert flag == their_flag
+
+
 def test_parameters_that_ddp_ignores_are_left_alone():
     found, waiting = run_ranks(["ignored"])
     assert not waiting
@@ -170,6 +234,24 @@ def test_parameters_that_ddp_ignores_are_left_alone():
             theirs = parameter.grad if name == "2.weight" else averaged[place]
             mine = torch.tensor(gradients[place], dtype=torch.float64)
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+def test_a_forward_that_communicates_is_refused(monkeypatch):
+    from farrier.torch import guard
+
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    guard(lambda batch: model(batch).mean(), model=model)  # One rank.
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: 2)
+    with pytest.raises(TypeError, match="SyncBatchNorm on several ranks"):
+        guard(lambda batch: model(batch).mean(), model=model)
+
+
+def test_a_hook_for_buffers_is_not_passed_over_in_silence():
+    from farrier.torch.parallel import buffers_once
+
+    with pytest.raises(TypeError, match="_register_buffer_comm_hook"), buffers_once(SimpleNamespace(buffer_hook=print)):
+        pass
 
 
 def test_a_communication_hook_is_not_passed_over_in_silence():

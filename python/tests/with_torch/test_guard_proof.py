@@ -225,6 +225,8 @@ def test_rows_that_say_nothing_prove_nothing():
     run = guard(contrastive, nn.Linear(6, 5), 4)
     silent = {"x": torch.zeros(8, 6), "y": torch.full((8, 5), torch.nan)}
     assert run(silent).isnan()
+    assert run.report.split_calls == 1
+    assert any("had no loss or no gradient to be compared" in note for note in run.report.notes)
     with pytest.raises(farrier.torch.DoesNotFit, match="give other gradients than the whole"):
         run({"x": numbers(8, 6), "y": numbers(8, 5)})
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 import numpy
 import pytest
 import torch
+from torch import nn
 
+from farrier.torch import guard
+from farrier.torch.proof import _ignores
 from farrier.torch.split import NotSplittable, describe, gradient_leaves, pieces_of, row_count
 
 Pair = namedtuple("Pair", "x y")
@@ -107,3 +110,33 @@ def test_the_key_is_everything_but_the_rows():
 def test_leaves_with_gradients_are_found():
     leaf = torch.ones(3, requires_grad=True)
     assert gradient_leaves({"a": [leaf, leaf * 2], "b": torch.ones(3)}) == [leaf]
+
+
+def nested(layout, rows):
+    return torch.nested.nested_tensor(rows, layout=layout)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("more", [{}, {"rows": lambda batch: len(batch["y"])}])
+def test_a_nested_tensor_is_not_cut_and_the_step_runs(layout, more):
+    model, failures = nn.Linear(3, 1), []
+    given = {"x": nested(layout, [torch.ones(2, 3), torch.ones(4, 3)]), "y": torch.ones(2, 1)}
+
+    def loss_fn(batch):
+        if not failures:
+            failures.append("once")
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return sum((model(row) - batch["y"].mean()).square().mean() for row in batch["x"].unbind())
+
+    run = guard(loss_fn, model=model, **more)
+    torch.testing.assert_close(run(given), loss_fn(given).detach())
+    assert run.report.ooms == 1
+    assert run.report.split_calls == 0
+    assert any("nested tensor, which is not cut" in note for note in run.report.notes)
+    assert "float32[nested]" in describe(given, 1).key
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_labels_that_are_ignored_are_seen_in_a_nested_tensor(layout):
+    assert _ignores(nested(layout, [torch.tensor([1, -100]), torch.tensor([2])]))
+    assert not _ignores(nested(layout, [torch.tensor([1, 2]), torch.tensor([2])]))

@@ -2,17 +2,22 @@
 
 import copy
 import itertools
+import random
 import sys
+import threading
 import time
 
 import emulation
+import numpy
 import pytest
 import torch
 from emulation import Arena, assert_trained_alike, batches, perceptron, plain, step, weights
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from farrier.torch import Lengths, Policy, verify, workshop
 from farrier.torch.baked import Baked
+from farrier.torch.pinned import GivenAgain
 from farrier.torch.policy import Boundness
 
 
@@ -140,6 +145,62 @@ def test_noise_does_not_hide_a_graph_that_is_wrong():
     assert "differ after" in graphed.report.reason.what
 
 
+def test_noise_of_a_comparison_that_was_not_passed_is_not_kept():
+    amplitude, graph = {"now": 1e-4}, {"now": 1.0}
+
+    def change(i, *_):
+        if i == 20:
+            amplitude["now"], graph["now"] = 1e-3, 1.05
+
+    _, _, graphed = both(60, make=noisy(amplitude, graph=graph), each=change)
+    assert "differ after" in graphed.report.reason.what
+    assert graphed.report.last.noise == pytest.approx(2e-3, rel=0.1), "it was judged by what it is now"
+    assert graphed.report.noise == pytest.approx(2e-4, rel=0.1)
+
+
+def test_noise_is_kept_up_to_a_bound_and_measured_again_beyond():
+    amplitude = {"now": 2e-5}
+    _, _, graphed = both(60, make=noisy(amplitude), each=later(amplitude, 1.7e-3))
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays > 50
+    assert graphed.report.noise == pytest.approx(16 * 4e-5, rel=0.1)
+    assert graphed.report.last.noise == pytest.approx(3.4e-3, rel=0.1)
+
+
+@pytest.mark.parametrize("buffers", [1, 3, 20, None])
+def test_pinned_memory_that_is_written_again_is_waited_for(buffers, monkeypatch):
+    """So many buffers in turn; None: memory of its own for each batch."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    model = perceptron()
+    optimizer = adamw(model)
+    graphed = step(plain(model, optimizer), model=model, optimizer=optimizer)
+    held = [{"x": torch.empty(6, 4), "y": torch.empty(6, 1)} for _ in range(buffers or 0)]
+    for i, batch in enumerate(batches(60)):
+        if buffers:
+            for name, place in held[i % buffers].items():
+                place.copy_(batch[name])
+            # Views: the tensor is another each time, and the memory is not.
+            batch = {name: place[:6] for name, place in held[i % buffers].items()}
+        graphed(batch)
+    assert graphed.report.replays == 57
+    waits = [place for place, wait in enumerate(Arena.now.waits) if wait]
+    assert bool(waits) == (buffers is not None)
+    if buffers:
+        # The first three batches have no graph, and comparisons (the first, and at 1, 2, 4, 8 replays) read the loss.
+        assert waits[0] <= max(1, buffers - 3 + 5)
+        assert len(waits) >= 57 - buffers
+
+
+def test_memory_that_was_freed_is_not_memory_that_came_back(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    seen = GivenAgain()
+    for _ in range(500):
+        both_of_one = torch.zeros(8, 5)
+        assert not seen.look({"ids": both_of_one[:, :-1], "labels": both_of_one[:, 1:]}), "two views, given once"
+    assert len(seen._known) <= 65
+    assert seen.look({"ids": both_of_one[:, :-1]})
+
+
 def dirty(model):
     """Memory with something in it, for who takes it as it comes."""
     junk = [torch.full_like(p, 1e3) for p in model.parameters() for _ in range(50)]
@@ -226,6 +287,67 @@ def test_modes_that_alternate_have_a_graph_each():
     assert graphed.report.reason is None
     assert graphed.report.captures == 4
     assert graphed.report.replays >= 40
+
+
+def test_dropout_draws_on_the_device_and_has_a_graph():
+    models, _, graphed = both(model=perceptron(dropout=0.3))
+    assert_trained_alike(*models)
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays == 37
+
+
+class LayerDrop(nn.Module):
+    """Leaves a layer out by a number that is drawn on the host, as some models of transformers do."""
+
+    def __init__(self, drawn):
+        super().__init__()
+        self.inner, self.layer, self.drawn = perceptron(), nn.Linear(4, 4), drawn
+
+    def forward(self, x):
+        return self.inner(x if self.drawn() < 0.5 else x + self.layer(x).tanh())
+
+
+@pytest.mark.parametrize(
+    ("drawn", "name"),
+    [
+        (lambda: torch.rand([]), "torch's generator of the CPU"),
+        (lambda: random.random(), "Python's random"),
+        (lambda: numpy.random.random(), "numpy.random"),
+    ],
+)
+def test_what_is_decided_by_a_number_of_the_host_has_no_graph_and_trains_alike(drawn, name):
+    def seed(i, *_):
+        random.seed(i)
+        numpy.random.seed(i)
+
+    models, _, graphed = both(model=LayerDrop(drawn), each=seed)
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
+    assert graphed.report.replays == 0
+    assert f"draws random numbers on the host ({name})" in graphed.report.reason.what
+    assert "put it in the batch" in graphed.report.reason.remedy
+
+
+def test_a_thread_that_draws_for_a_while_keeps_nobody_from_graphs():
+    rehearsals = []
+
+    def make(model, optimizer):
+        inner = plain(model, optimizer)
+
+        def train(batch):
+            if torch.cuda.is_current_stream_capturing() and len(rehearsals) < 2:
+                rehearsals.append(batch)
+                loader = threading.Thread(target=lambda: (torch.rand(3), random.random()))
+                loader.start()
+                loader.join()
+            return inner(batch)
+
+        return train
+
+    models, _, graphed = both(make=make)
+    assert_trained_alike(*models)
+    assert len(rehearsals) == 2
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays == 37
 
 
 def test_one_module_in_evaluation_is_seen():
@@ -348,6 +470,41 @@ def test_averaged_weights_that_are_named_are_averaged_once_a_batch():
     assert_trained_alike(model, twin)
     assert_trained_alike(*averages)
     assert graphed.report.replays >= 30
+
+
+def test_hooks_of_the_user_on_the_optimizer_see_steps_and_not_the_making_of_state():
+    calls = {}
+
+    def hooked(model):
+        optimizer = adamw(model)
+        calls[id(optimizer)] = []
+        optimizer.register_step_post_hook(lambda own, *_: calls[id(own)].append(len(own.state)))
+        return optimizer
+
+    models, optimizers, graphed = both(4, optimizer=hooked)  # Warm-ups, and the first batch that has a graph.
+    torch.testing.assert_close(weights(models[1]), weights(models[0]), rtol=1e-4, atol=1e-6)
+    eager, found = (calls[id(each)] for each in optimizers)
+    assert len(eager) == 4
+    # Eagerly three times; then rehearsed, twice for the noise, eagerly and as a graph compared, and trained.
+    assert len(found) == 3 + 6
+    assert graphed.report.replays == 1
+
+
+def test_an_average_of_a_hook_that_is_named_is_that_of_the_steps():
+    def run(graph):
+        model = perceptron()
+        optimizer, average = adamw(model), AveragedModel(model)
+        optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
+        train = plain(model, optimizer)
+        if graph:
+            train = step(train, model=model, optimizer=optimizer, also=[average])
+        for batch in batches(20):
+            train(batch)
+        return average
+
+    eager, found = run(False), run(True)
+    assert int(eager.n_averaged) == int(found.n_averaged) == 20
+    torch.testing.assert_close(weights(found), weights(eager), rtol=1e-4, atol=1e-6)
 
 
 def test_tensors_can_be_named_too():
@@ -540,6 +697,34 @@ def test_padding_under_autocast_gets_a_graph_and_a_wrong_value_does_not():
             assert graphed.report.replays >= 18
         else:
             assert words in graphed.report.reason.what
+
+
+def ragged(kind):
+    """Three rows of different lengths in one tensor, and what a model makes of each."""
+    if kind == "sparse":
+        return torch.eye(4).to_sparse()
+    rows = [torch.ones(2, 4), torch.ones(5, 4), torch.ones(1, 4)]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged if kind == "jagged" else torch.strided)
+
+
+@pytest.mark.parametrize("kind", ["strided", "jagged", "sparse"])
+@pytest.mark.parametrize("lengths", [None, Lengths(pad={"y": 0}, dim=0)])
+def test_a_batch_without_a_fixed_shape_runs_eagerly_and_says_why(kind, lengths):
+    def make(model, optimizer):
+        def train(batch):
+            optimizer.zero_grad(set_to_none=True)
+            rows = [batch["x"].to_dense()] if kind == "sparse" else batch["x"].unbind()
+            loss = sum((model(row) - batch["y"]).square().mean() for row in rows)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return train
+
+    stream = [{"x": ragged(kind), "y": torch.ones(1)} for _ in range(40)]
+    models, _, graphed = both(make=make, stream=stream, lengths=lengths)
+    assert_trained_alike(*models)
+    assert "the batch has no fixed form" in graphed.report.reason.what
 
 
 def test_changes_are_forgiven_once_a_graph_has_paid():

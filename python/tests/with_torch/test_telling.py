@@ -2,6 +2,7 @@
 
 import time
 
+import emulation
 import pytest
 import torch
 from torch import nn
@@ -85,10 +86,11 @@ def test_a_wish_for_a_checkpoint_is_heard(fake, monkeypatch):
 
 
 class Device:
-    """A GPU that comes to its marks when a test says so, and fails when it is to wait."""
+    """A GPU that comes to its marks when a test says so, or when somebody waits for it."""
 
     def __init__(self, monkeypatch):
         self.done_s, self.broken, self.marks = -1.0, False, 0
+        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
         monkeypatch.setattr(telling, "CudaMark", self.mark)
         monkeypatch.setattr(telling, "_uuid", lambda device: UUID)
 
@@ -102,6 +104,9 @@ class Device:
             lambda before: made.at_s - before.at_s,
         )
         return made
+
+    def synchronize(self, device):
+        self.done_s = float(self.marks)
 
     def passed(self, mark):
         if self.broken:
@@ -138,6 +143,40 @@ def test_a_step_is_told_when_the_gpu_has_come_to_its_end(fake, gpu, monkeypatch)
     gpu.done_s = 2.0
     told.ended(loss)
     assert of(rank.everything(), "step_end") == [{"type": "step_end", "step": 7, "seconds": 1.0 / 6}], "the GPU's own time"
+
+
+def test_the_last_step_is_waited_for_and_told(fake, gpu, monkeypatch):
+    told = on_a_gpu()
+    rank = fake.accept()
+    gpu.done_s = 1.0
+    told.ended(None)
+    monkeypatch.setattr(told, "_due_s", 0.0)
+    for _ in range(9):
+        told.ended(None)  # The GPU is behind: the second mark is not passed.
+    assert [it["step"] for it in of(rank.everything(), "step_end")] == [1]
+    told.flush()
+    assert of(rank.everything(), "step_end") == [{"type": "step_end", "step": 10, "seconds": 2.0 / 9}]
+    told.flush()
+    assert not of(rank.everything(), "step_end"), "no step twice"
+
+
+def test_graphs_that_are_given_up_are_no_end_of_the_steps(fake):
+    with emulation.emulated():
+        model = emulation.perceptron()
+        optimizer = torch.optim.AdamW(model.parameters())
+        step = emulation.step(emulation.plain(model, optimizer), model=model, optimizer=optimizer)
+
+        def refuse():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        emulation.Arena.now.at_capture = refuse
+        for batch in emulation.batches(6):
+            step(batch)
+        rank = fake.accept()
+        assert "no memory" in step.report.reason.what
+        assert [it["step"] for it in of(rank.everything(), "step_end")] == [1], "within a second"
+        step.close()
+        assert [it["step"] for it in of(rank.everything(), "step_end")] == [6]
 
 
 def test_a_loss_that_is_a_number_is_told_and_one_on_a_gpu_is_not_read(socket_path):

@@ -28,7 +28,7 @@ const NVML: &str = "the agent watches NVML apart from this";
 const PACKAGES: [&str; 3] = ["var/lib/dpkg/status", "var/lib/rpm", "lib/modules"];
 
 /// What works now and is of two versions, or will be after the next boot or load: found before it bites.
-const COHERENCE: [&str; 12] = [
+pub(crate) const COHERENCE: [&str; 12] = [
     "module-on-disk-differs",
     "module-on-disk-missing",
     "packages-version-differs",
@@ -127,6 +127,6 @@ fn check_item(item: Item) -> CheckItem {
 }
 
 /// Today, in UTC.
-fn today() -> Date {
+pub(crate) fn today() -> Date {
     jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date()
 }

@@ -76,6 +76,7 @@ mod tests {
             facts: FactSet::embedded(),
             gpus,
             kernel_after: None,
+            hold: std::sync::Arc::default(),
         };
         let (of_thread, known) = (surroundings.clone(), Arc::clone(known));
         std::thread::spawn(move || {

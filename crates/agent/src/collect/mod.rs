@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_fleet::health::GpuIdentity;
+use farrier_hardware::nvml::watch::Hold;
 
 use crate::brain::{Collector, Seen};
 use crate::config::Config;
@@ -94,6 +95,8 @@ pub(crate) struct Surroundings {
     pub gpus: Vec<GpuIdentity>,
     /// Where to go on in the kernel log.
     pub kernel_after: Option<u64>,
+    /// For those who want NVML left alone for a while.
+    pub hold: Arc<Hold>,
 }
 
 const NVML: [Collector; 4] =
@@ -164,6 +167,7 @@ mod tests {
             facts: FactSet::embedded(),
             gpus: Vec::new(),
             kernel_after: None,
+            hold: Arc::default(),
         };
         let panics = surroundings.clone();
         let thread = std::thread::spawn(move || {

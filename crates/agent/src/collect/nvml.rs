@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::Arc;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::Signal;
@@ -38,6 +39,7 @@ pub(super) fn run(surroundings: &Surroundings, known: &Known) {
     settings.known.clone_from(&surroundings.gpus);
     settings.deadline = duration(config.probe.deadline_s);
     settings.avoid = duration(config.probe.avoid_s);
+    settings.hold = Some(Arc::clone(&surroundings.hold));
     settings.module = Some(config.root.join("sys/module/nvidia/initstate"));
     let mut holders = Holders::new(Root::unrecorded(&config.root));
     watch::run(settings, &surroundings.stop.flag, &mut |said| {

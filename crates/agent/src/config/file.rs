@@ -8,7 +8,7 @@ use farrier_wire::client::ServerUrl;
 use toml::de::DeTable;
 
 use super::section::{Judged, Problem, Section, near};
-use super::{Config, LISTEN, Lines, Tiers};
+use super::{Config, LISTEN, Lines, Orders, SchedulerChoice, Tiers};
 
 /// A configuration of hand-written rules for every code is far below this.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -155,6 +155,7 @@ fn from_table<'t>(table: DeTable<'t>, judged: &mut Judged<'t>) -> Config {
     top.path("root", &mut config.root);
     top.maybe_path("nvml", &mut config.nvml);
     tables(&mut top, &mut config);
+    top.section("orders", |it| orders(it, &mut config.orders));
     rules(&mut top, &mut config);
     top.finish();
     config
@@ -208,6 +209,42 @@ fn tables(top: &mut Section<'_, '_>, config: &mut Config) {
         it.path("identity", &mut config.server.identity);
         it.maybe_path("ca", &mut config.server.ca);
     });
+}
+
+/// What the server may order.
+fn orders(it: &mut Section<'_, '_>, orders: &mut Orders) {
+    it.flag("enabled", &mut orders.enabled);
+    let words = [SchedulerChoice::Auto, SchedulerChoice::Host, SchedulerChoice::Slurm];
+    let mut scheduler = None;
+    it.word("scheduler", &words, &mut scheduler);
+    orders.scheduler = scheduler.unwrap_or(orders.scheduler);
+    let is_name = |text: &str| {
+        let is_good = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        !text.is_empty() && !text.starts_with('-') && text.chars().all(is_good)
+    };
+    let node = |text: &str| is_name(text).then(|| Some(text.to_owned()));
+    it.parsed("slurm_node", "a node's name in Slurm", &mut orders.slurm_node, node);
+    it.texts("services", &mut orders.services);
+    // The words of a unit's name (systemd.unit(5)); a template's instance has `@`, and `\` stands for what is escaped.
+    let is_unit = |unit: &String| {
+        let is_good = |letter: char| letter.is_ascii_alphanumeric() || "._-@:\\".contains(letter);
+        unit.len() <= 255
+            && !unit.starts_with('-')
+            && unit.ends_with(".service")
+            && unit.chars().all(is_good)
+    };
+    if let Some((wrong, line)) =
+        orders.services.iter().find(|it| !is_unit(it)).cloned().zip(it.line_of("services"))
+    {
+        it.problem(
+            "services",
+            line,
+            format!("`{wrong}`: expected units such as \"nvidia-fabricmanager.service\""),
+        );
+    }
+    it.flag("allow_reset", &mut orders.allow_reset);
+    it.flag("allow_reboot", &mut orders.allow_reboot);
+    it.integer("settle_s", &(0..=3600), &mut orders.settle_s);
 }
 
 /// Changes to rules. A code that does not exist and keys that are wrong are told side by side.
@@ -299,6 +336,31 @@ mod tests {
         assert_eq!(problems.len(), 12, "{problems:?}");
         let near = problems.iter().find(|problem| problem.key == "state_dirs").unwrap();
         assert!(near.expected.contains("did you mean `state_dir`?"), "{near}");
+    }
+
+    #[test]
+    fn orders_are_read_and_what_is_wrong_with_them_is_told() {
+        let text = "[orders]\nenabled = true\nscheduler = \"slurm\"\nslurm_node = \"gpu-17\"\n\
+             services = [\"nvidia-fabricmanager.service\"]\nallow_reset = false\nallow_reboot = false\nsettle_s = 60\n";
+        let config = of(text).unwrap();
+        assert_eq!(config.orders.scheduler, SchedulerChoice::Slurm);
+        assert_eq!(of(&config.to_toml()).unwrap(), config);
+        let problems = of("[orders]\nscheduler = \"slrum\"\nslurm_node = \"-f\"\nservices = [\"a.service\", \"--now\"]\n\
+             allow_reset = 1\nsettle_s = -1\nalow_reboot = true\n")
+        .unwrap_err();
+        let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let parts = [
+            ("line 2: `orders.scheduler", "did you mean `slurm`?"),
+            ("line 3: `orders.slurm_node", "a node's name"),
+            ("line 4: `orders.services`: `--now`", "expected units"),
+            ("line 5: `orders.allow_reset", "true or false"),
+            ("line 6: `orders.settle_s", "from 0 to 3600"),
+            ("line 7: `orders.alow_reboot", "did you mean `allow_reboot`?"),
+        ];
+        assert_eq!(said.len(), parts.len(), "{said:#?}");
+        for (said, (begins, contains)) in said.iter().zip(parts) {
+            assert!(said.starts_with(begins) && said.contains(contains), "{said}");
+        }
     }
 
     #[test]

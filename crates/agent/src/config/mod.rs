@@ -68,6 +68,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// The fleet's server.
     pub server: Server,
+    /// What the server may order.
+    pub orders: Orders,
     /// Changes to the rules, by their code.
     pub rules: BTreeMap<String, RuleOverride>,
 }
@@ -198,6 +200,63 @@ impl Server {
     }
 }
 
+/// What the server may order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Orders {
+    /// Whether orders are carried out at all.
+    pub enabled: bool,
+    /// Who gives work to the node.
+    pub scheduler: SchedulerChoice,
+    /// The node's name in Slurm; none: the host's, up to the first dot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurm_node: Option<String>,
+    /// Units that may be started anew.
+    pub services: Vec<String>,
+    /// GPUs may be reset.
+    pub allow_reset: bool,
+    /// The node may be rebooted.
+    pub allow_reboot: bool,
+    /// How long findings may take to clear before a proof counts as failed.
+    pub settle_s: u32,
+}
+
+/// Who gives work to the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedulerChoice {
+    /// Slurm where it knows the node, and nobody otherwise.
+    Auto,
+    /// Nobody: a file says that the node is to be left alone.
+    Host,
+    /// Slurm.
+    Slurm,
+}
+
+impl std::fmt::Display for SchedulerChoice {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(match self {
+            Self::Auto => "auto",
+            Self::Host => "host",
+            Self::Slurm => "slurm",
+        })
+    }
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            scheduler: SchedulerChoice::Auto,
+            slurm_node: None,
+            services: Vec::new(),
+            allow_reset: true,
+            allow_reboot: true,
+            // As long as the server gives findings to clear after a repair.
+            settle_s: 180,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -214,6 +273,7 @@ impl Default for Config {
             sink: Sink::default(),
             metrics: Metrics { dcgm: true, hostname: None },
             server: Server { url: None, identity: DEFAULT_IDENTITY.into(), ca: None },
+            orders: Orders::default(),
             rules: BTreeMap::new(),
         }
     }
@@ -242,6 +302,7 @@ impl Config {
         note(self.tiers != new.tiers, "tiers");
         note(self.expect != new.expect, "expect");
         note(self.server != new.server, "server");
+        note(self.orders != new.orders, "orders");
         keys
     }
 
@@ -258,6 +319,7 @@ impl Config {
             tiers: self.tiers,
             expect: self.expect.clone(),
             server: self.server.clone(),
+            orders: self.orders.clone(),
             ..new.clone()
         }
     }

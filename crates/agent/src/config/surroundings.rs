@@ -15,6 +15,9 @@ use farrier_hardware::access::may_write;
 
 use super::section::near;
 use super::{Config, Lines, Listen, Problem};
+use crate::orders::file;
+use crate::orders::host::MARK;
+use crate::orders::task::ALIVE;
 use crate::uplink::Keep;
 
 /// A path of a Unix socket has room for so many bytes and a nought (`sun_path`, unix(7)).
@@ -198,7 +201,9 @@ fn is_agents_own(path: &Path, state_dir: &Path) -> bool {
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let name = name.to_string_lossy();
+    let of_orders = [file::FILE, file::LOCK, ALIVE, MARK];
     let own = ["lock", "inventory.json", "hardware.json"].contains(&&*name)
+        || of_orders.contains(&&*name)
         || name.starts_with("findings-")
         || name.ends_with(".part");
     own && whole(parent) == whole(state_dir)

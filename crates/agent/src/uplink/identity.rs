@@ -192,14 +192,6 @@ impl Keep {
     }
 }
 
-/// For connections without TLS.
-pub fn no_tls() -> Arc<ClientConfig> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
-    let builder = builder.expect("the provider has TLS 1.3");
-    Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
-}
-
 /// Whole or not at all, and never readable by more than `mode` says.
 fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");

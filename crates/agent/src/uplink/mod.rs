@@ -26,13 +26,15 @@ use farrier_fleet::fleet::event::{Cordon, Makeup};
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::client::{self, ConnectError, ServerUrl};
 use farrier_wire::proof::KeyError;
+use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tonic::{Code, Status};
 
 use crate::brain::Chain;
+use crate::orders::Desk;
 use back_off::BackOff;
 pub use enrol::{EnrolError, Enrolment, enrol};
-pub use identity::{IdentityError, Keep, no_tls};
+pub use identity::{IdentityError, Keep};
 pub use makeup::of_published;
 use talk::Talk;
 
@@ -47,6 +49,21 @@ pub trait OrderDesk: Send + Sync {
     fn outstanding(&self) -> Vec<(u64, Answer)>;
     /// The server has what became of an order on disk.
     fn acknowledged(&self, generation: u64);
+}
+
+impl OrderDesk for Desk {
+    fn offer(&self, order: Order) -> Answer {
+        // The lease was put into this machine's time.
+        Self::offer(self, &order, Timestamp::now())
+    }
+
+    fn outstanding(&self) -> Vec<(u64, Answer)> {
+        Self::outstanding(self)
+    }
+
+    fn acknowledged(&self, generation: u64) {
+        Self::acknowledged(self, generation);
+    }
 }
 
 /// A desk of an agent that carries nothing out.
@@ -202,7 +219,7 @@ async fn once(talk: &mut Talk) -> TalkError {
     talk.was_welcome = false;
     // The certificate may be another one by now.
     let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
-        (Some(name), true) => (name.clone(), no_tls()),
+        (Some(name), true) => (name.clone(), farrier_wire::client::no_tls()),
         (None, true) => return TalkError::Nameless,
         (_, false) => match talk.parts.keep.open() {
             Ok(opened) => (opened.identity.node.clone(), opened.tls),

@@ -4,8 +4,10 @@ pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
+pub(crate) mod demo;
 pub(crate) mod facts;
 pub(crate) mod lint;
+pub(crate) mod orders;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;
@@ -37,8 +39,10 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Bench(command) => bench::run(&command, printer),
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
+        Command::Demo(args) => demo::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
+        Command::Orders(args) => orders::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),

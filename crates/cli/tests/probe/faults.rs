@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
-use farrier_hardware::nvml::watch::{ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
+use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
 
 use crate::tiers::gpu;
 use crate::watch::{Asked, Watch, command, library};
@@ -389,4 +389,25 @@ fn without_a_library_it_is_said_so_again_and_again() {
         });
         assert!(why.contains("libnvidia-ml.so.1"), "{why}");
     }
+}
+
+#[test]
+fn nobody_has_nvml_open_while_it_is_to_be_left_alone() {
+    let world = World::of_eight();
+    let opened = library(&world).canonicalize().unwrap().display().to_string();
+    let processes = || {
+        let maps =
+            |pid: &fs::DirEntry| fs::read_to_string(pid.path().join("maps")).unwrap_or_default();
+        fs::read_dir("/proc").unwrap().flatten().filter(|pid| maps(pid).contains(&opened)).count()
+    };
+    let watch = Watch::of(&world);
+    watch.report(|report| report.tier == Tier::Medium);
+    assert_eq!(processes(), 1);
+    let held = Hold::take(&watch.hold, Duration::from_secs(30)).unwrap();
+    assert_eq!(processes(), 0);
+    drop(held);
+    while processes() == 0 {
+        watch.report(|_| true);
+    }
+    watch.report(|report| report.tier == Tier::Medium);
 }

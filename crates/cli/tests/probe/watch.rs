@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farrier_fleet::health::signal::Signal;
-use farrier_hardware::nvml::watch::{ProbeReport, ProbeSaid, WatchSettings, run};
+use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, WatchSettings, run};
 use serde_json::Value;
 
 use crate::world::World;
@@ -117,6 +117,8 @@ fn put(values: &Value, prefix: &str, said: &mut Said) {
 
 /// A watch in a thread of its own.
 pub(crate) struct Watch {
+    /// To have NVML left alone.
+    pub(crate) hold: Arc<Hold>,
     stop: Arc<AtomicBool>,
     said: Receiver<ProbeSaid>,
     thread: Option<JoinHandle<()>>,
@@ -133,6 +135,8 @@ impl Watch {
         settings.deadline = Duration::from_millis(1500);
         settings.avoid = Duration::from_secs(4);
         settings.module = Some(world.path().join("root/sys/module/nvidia/initstate"));
+        let hold = Arc::new(Hold::default());
+        settings.hold = Some(Arc::clone(&hold));
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, said) = channel();
         let stopped = Arc::clone(&stop);
@@ -141,7 +145,7 @@ impl Watch {
                 let _ = sender.send(said);
             });
         });
-        Self { stop, said, thread: Some(thread) }
+        Self { hold, stop, said, thread: Some(thread) }
     }
 
     /// Waits until something is said that is wanted; gives it and all that was said before.

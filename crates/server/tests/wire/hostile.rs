@@ -84,7 +84,7 @@ impl Raw {
 }
 
 async fn connection(site: &Site) -> client::Agents {
-    let tls = farrier_agent::uplink::no_tls();
+    let tls = farrier_wire::client::no_tls();
     let agents = client::connect(&site.url().parse().unwrap(), tls).await.unwrap();
     agents.max_encoding_message_size(usize::MAX)
 }

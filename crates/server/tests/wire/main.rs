@@ -3,6 +3,7 @@
 
 mod access;
 mod follow;
+mod herd;
 mod hostile;
 mod orders;
 mod resume;

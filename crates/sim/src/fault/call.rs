@@ -7,6 +7,9 @@ use super::FaultError;
 /// Before the number of a field that fails alone, while the call that asks for it and others goes well.
 pub const FIELD: &str = "field:";
 
+/// `NVML_ERROR_RESET_REQUIRED`
+const RESET_REQUIRED: u32 = 16;
+
 /// A call that fails or hangs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +37,11 @@ impl CallFault {
     /// Whether the call does not return in its time: what is wedged is so until the driver is started anew.
     pub fn hangs(&self) -> bool {
         matches!(self.effect, Effect::HangMs(_) | Effect::HangForever)
+    }
+
+    /// Whether the call says that the GPU must be reset.
+    pub(super) fn asks_for_reset(&self) -> bool {
+        self.effect == Effect::Error(RESET_REQUIRED)
     }
 
     /// Whether `call` is meant.

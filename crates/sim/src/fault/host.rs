@@ -29,6 +29,8 @@ pub enum HostFault {
     ModuleOnDisk(String),
     /// The node is started anew.
     Reboot,
+    /// A service is started anew, by its unit.
+    ServiceRestarted(String),
     /// Something about the host.
     Change(HostChange),
     /// Bridges send peer-to-peer traffic through the root complex, or no longer.
@@ -143,6 +145,12 @@ pub enum HostFaultError {
         /// There are.
         known: Vec<String>,
     },
+    /// No such service runs.
+    #[error("no service `{unit}` runs")]
+    Service {
+        /// Asked for.
+        unit: String,
+    },
     /// Not a driver version.
     #[error("`{version}` is not a driver version")]
     Driver {
@@ -177,6 +185,12 @@ pub fn apply(state: &mut State, fault: &HostFault, now_unix_ms: u64) -> Result<(
                 super::restart(gpu, now_unix_ms);
             }
             state.log_begins_anew = true;
+        }
+        HostFault::ServiceRestarted(unit) => {
+            let task = state.host.service_mut(unit);
+            let task = task.ok_or_else(|| HostFaultError::Service { unit: unit.clone() })?;
+            // Two starts are never the same moment.
+            task.started_unix_ms = now_unix_ms.max(task.started_unix_ms + 1);
         }
         HostFault::ModuleOnDisk(version) => {
             // It becomes part of paths.
@@ -441,6 +455,17 @@ mod tests {
         apply(&mut state, &HostFault::DriverLoaded, 0).unwrap();
         assert_eq!(state.node.driver, "580.105.08");
         assert_eq!(state.node.replaced_by, None);
+    }
+
+    #[test]
+    fn a_service_that_is_started_anew_is_another_run() {
+        let mut state = state();
+        let unit = "nvidia-fabricmanager.service";
+        let before = state.host.service(unit).unwrap().started_unix_ms;
+        apply(&mut state, &HostFault::ServiceRestarted(unit.to_owned()), before).unwrap();
+        assert_eq!(state.host.service(unit).unwrap().started_unix_ms, before + 1);
+        let none = HostFault::ServiceRestarted("x.service".to_owned());
+        assert!(matches!(apply(&mut state, &none, 0), Err(HostFaultError::Service { .. })));
     }
 
     #[test]

@@ -111,6 +111,8 @@ pub enum Fault {
     ProcessEnds(u32),
     /// A call fails or hangs.
     Call(CallFault),
+    /// Somebody resets it, as `nvidia-smi --gpu-reset` does.
+    Reset,
     /// All of the above is put right; counters of the card's life stay.
     Clear,
 }
@@ -192,6 +194,15 @@ pub enum FaultError {
         /// Asked for.
         value: u32,
     },
+    /// Somebody uses it.
+    #[error("it is in use by {processes} processes")]
+    InUse {
+        /// How many.
+        processes: usize,
+    },
+    /// It does not answer on the bus.
+    #[error("it has fallen off the bus: only a reboot of the node helps")]
+    OffTheBus,
     /// Not the name of a function.
     #[error("`{call}` is not the name of an NVML function")]
     Call {
@@ -259,6 +270,7 @@ pub fn apply(gpu: &mut Gpu, fault: &Fault, now_unix_ms: u64) -> Result<Vec<Recor
             gpu.faults.retain(|other| other.call != call.call);
             gpu.faults.push(call.clone());
         }
+        Fault::Reset => reset(gpu, now_unix_ms)?,
         Fault::Clear => clear(gpu, now_unix_ms),
     }
     Ok(Vec::new())
@@ -279,6 +291,33 @@ fn restart(gpu: &mut Gpu, now_unix_ms: u64) {
     gpu.memory.used_bytes = 0;
     (gpu.pcie.replays, gpu.pcie.errors) = (0, crate::gpu::PcieErrors::default());
     activity::rest(gpu, now_unix_ms);
+}
+
+/// What a reset does: rows that waited are remapped, settings that waited take effect, what was counted since the driver was
+/// loaded is forgotten, and the driver asks for nothing any more. Calls that fail go on failing, but for those that wait for it.
+fn reset(gpu: &mut Gpu, now_unix_ms: u64) -> Result<(), FaultError> {
+    if gpu.lost || gpu.gone {
+        return Err(FaultError::OffTheBus);
+    }
+    if !gpu.processes.is_empty() {
+        return Err(FaultError::InUse { processes: gpu.processes.len() });
+    }
+    gpu.resets = gpu.resets.saturating_add(1);
+    gpu.recovery_action = 0;
+    gpu.faults.retain(|fault| !fault.asks_for_reset());
+    gpu.memory.used_bytes = 0;
+    gpu.ecc.volatile = crate::gpu::EccCounts::default();
+    gpu.ecc.enabled = gpu.ecc.pending;
+    (gpu.ecc.channel_repair_pending, gpu.ecc.tpc_repair_pending) = (false, false);
+    gpu.remap.pending = false;
+    if let Some(pages) = gpu.retired_pages.as_mut() {
+        pages.pending = false;
+    }
+    if let Some(mig) = gpu.mig.as_mut() {
+        mig.enabled = mig.pending;
+    }
+    activity::rest(gpu, now_unix_ms);
+    Ok(())
 }
 
 fn clear(gpu: &mut Gpu, now_unix_ms: u64) {
@@ -398,6 +437,42 @@ mod tests {
         (gpu.pcie.transmitted_bytes, gpu.pcie.received_bytes) = (0, 0);
         (gpu.pcie.traffic_at_unix_ms, gpu.nvlink.traffic_at_unix_ms) = (1_000, 1_000);
         assert!(gpu == before, "{gpu:#?}");
+    }
+
+    #[test]
+    fn a_reset_mends_what_a_reset_mends_and_needs_a_gpu_that_is_idle() {
+        let mut gpu = h100();
+        for number in [48, 63, 154] {
+            apply(&mut gpu, &Fault::Xid { number, message: None }, 0).unwrap();
+        }
+        let reset_required = ERRORS.iter().find(|(_, name)| *name == "RESET_REQUIRED").unwrap().0;
+        for (call, code) in [("*", reset_required), ("nvmlDeviceGetName", 999)] {
+            let call = CallFault { call: call.to_owned(), effect: Effect::Error(code) };
+            apply(&mut gpu, &Fault::Call(call), 0).unwrap();
+        }
+        gpu.mig.as_mut().unwrap().pending = true;
+        apply(&mut gpu, &Fault::Reset, 1_000).unwrap();
+        assert_eq!((gpu.recovery_action, gpu.remap.pending, gpu.resets), (0, false, 1));
+        assert_eq!(gpu.ecc.volatile.dram_uncorrected, 0);
+        assert_eq!(gpu.ecc.aggregate.dram_uncorrected, 1, "the card's life");
+        assert_eq!(gpu.remap.uncorrected_rows, 1);
+        assert!(gpu.mig.as_ref().unwrap().enabled);
+        assert_eq!(gpu.faults.len(), 1);
+        let mut busy = gpu.clone();
+        busy.processes.push(Process {
+            pid: 7,
+            name: "python".to_owned(),
+            kind: crate::gpu::ProcessKind::Compute,
+            used_bytes: 0,
+            sm_percent: 0,
+            memory_percent: 0,
+            command: String::new(),
+            cgroup: String::new(),
+            started_unix_ms: 0,
+        });
+        assert_eq!(apply(&mut busy, &Fault::Reset, 0), Err(FaultError::InUse { processes: 1 }));
+        apply(&mut gpu, &Fault::Lost { gone: false }, 0).unwrap();
+        assert_eq!(apply(&mut gpu, &Fault::Reset, 0), Err(FaultError::OffTheBus));
     }
 
     #[test]

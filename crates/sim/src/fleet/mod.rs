@@ -3,6 +3,8 @@
 
 mod node;
 mod trouble;
+#[cfg(feature = "wire")]
+pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +33,8 @@ pub struct Plan {
     pub trouble_every_s: u64,
     /// Seconds from one failing leaf switch to the next, on average; 0 for none.
     pub switch_every_s: u64,
+    /// How many times faster than real ones its nodes boot, drain, reset and recover: at 1 as slowly as they do.
+    pub hurry: u64,
 }
 
 impl Default for Plan {
@@ -44,6 +48,7 @@ impl Default for Plan {
             leaf: 16,
             trouble_every_s: 50 * 86_400,
             switch_every_s: 0,
+            hurry: 1,
         }
     }
 }
@@ -82,7 +87,7 @@ impl Fleet {
         };
         for index in 0..fleet.plan.nodes {
             let Some((id, place)) = fleet.plan.named(index) else { continue };
-            let node = SimNode::new(id.clone(), place, fleet.plan.gpus, fleet.plan.seed);
+            let node = SimNode::new(id.clone(), place, &fleet.plan);
             fleet.nodes.insert(id.clone(), node);
             fleet.speakers.insert(id.clone());
             fleet.plan_next(Due::Trouble(id), start);

@@ -8,6 +8,7 @@ use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Change, Finding, GpuUuid, Severity};
 use jiff::{SignedDuration, Timestamp};
 
+use super::Plan;
 use super::trouble::{Mend, Trouble};
 use crate::random::Random;
 
@@ -25,6 +26,7 @@ pub struct SimNode {
     pub(super) place: Place,
     gpus: Vec<GpuUuid>,
     random: Random,
+    hurry: u64,
     boot: u32,
     /// Until when it is gone.
     down_until: Option<Timestamp>,
@@ -43,14 +45,15 @@ pub struct SimNode {
 }
 
 impl SimNode {
-    pub(super) fn new(id: NodeId, place: Place, gpus: u32, seed: u64) -> Self {
-        let mut random = Random::of(seed, id.as_str());
-        let gpus = (0..gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
+    pub(super) fn new(id: NodeId, place: Place, plan: &Plan) -> Self {
+        let mut random = Random::of(plan.seed, id.as_str());
+        let gpus = (0..plan.gpus).map(|_| GpuUuid(format!("GPU-{}", random.uuid()))).collect();
         let mut node = Self {
             id,
             place,
             gpus,
             random,
+            hurry: plan.hurry.max(1),
             boot: 1,
             down_until: None,
             wrong: BTreeMap::new(),
@@ -81,29 +84,50 @@ impl SimNode {
         if self.is_up() { std::mem::take(&mut self.unsaid) } else { Vec::new() }
     }
 
-    /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
-    pub fn introduce(&mut self) {
+    /// What it is made of.
+    pub fn makeup(&self) -> Makeup {
         let gpu =
             |uuid: &GpuUuid| GpuMakeup { uuid: uuid.clone(), name: Some("NVIDIA H200".to_owned()) };
-        let makeup = Makeup {
-            boot: self.boot_id(),
+        Makeup {
+            boot: format!("{}-boot-{}", self.id, self.boot),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: Some("6.8.0-90-generic".to_owned()),
             driver: Some("580.95.05".to_owned()),
             cuda: Some("13.0".to_owned()),
             gpus: Some(self.gpus.iter().map(gpu).collect()),
             frameworks: Vec::new(),
-        };
+        }
+    }
+
+    /// Whether it is marked to get no work.
+    pub fn cordon(&self) -> &Cordon {
+        &self.cordon
+    }
+
+    /// The last record of its journal.
+    pub fn record(&self) -> Record {
+        Record { journal: format!("{}-journal", self.id), number: self.records }
+    }
+
+    /// Its open findings.
+    pub fn open(&self) -> impl Iterator<Item = &Finding> {
+        self.wrong.values().map(|(_, finding)| finding)
+    }
+
+    /// What it answered last.
+    pub fn answered(&self) -> Option<&(u64, Answer)> {
+        self.answered.as_ref()
+    }
+
+    /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
+    fn introduce(&mut self) {
+        let makeup = self.makeup();
         self.unsaid.push(Event::Seen { node: self.id.clone(), makeup });
         let cordon = self.cordon.clone();
         self.unsaid.push(Event::CordonSeen { node: self.id.clone(), cordon });
         if let Some((generation, answer)) = self.answered.clone() {
             self.unsaid.push(Event::Answered { node: self.id.clone(), generation, answer });
         }
-    }
-
-    fn boot_id(&self) -> String {
-        format!("{}-boot-{}", self.id, self.boot)
     }
 
     /// Something goes wrong. When it will pass, if it does by itself.
@@ -115,15 +139,18 @@ impl SimNode {
         self.wrong.insert(finding.id, (trouble, finding.clone()));
         self.found(vec![Change::Opened(finding)]);
         match trouble.mend {
-            Mend::Itself { after_s } => Some(after(now, u64::from(after_s))),
+            Mend::Itself { after_s } => Some(after(now, u64::from(after_s) / self.hurry)),
             _ => None,
         }
     }
 
     /// What passes by itself and whose time has come is over.
     pub(super) fn pass(&mut self, now: Timestamp) {
+        let hurry = self.hurry;
         self.mend(now, "it passed", |trouble, finding| match trouble.mend {
-            Mend::Itself { after_s } => after(finding.first_seen, u64::from(after_s)) <= now,
+            Mend::Itself { after_s } => {
+                after(finding.first_seen, u64::from(after_s) / hurry) <= now
+            }
             _ => false,
         });
     }
@@ -150,7 +177,7 @@ impl SimNode {
 
     fn found(&mut self, changes: Vec<Change>) {
         self.records += 1;
-        let record = Record { journal: format!("{}-journal", self.id), number: self.records };
+        let record = self.record();
         self.unsaid.push(Event::Found { node: self.id.clone(), record, changes });
     }
 
@@ -172,7 +199,8 @@ impl SimNode {
             OrderKind::Reboot => REBOOT_S,
             _ => ORDER_S,
         };
-        let until = after(now, at_least + self.random.below(at_most - at_least + 1));
+        let takes_s = (at_least + self.random.below(at_most - at_least + 1)) / self.hurry;
+        let until = after(now, takes_s);
         if order.what == OrderKind::Reboot {
             self.answer(order.generation, Answer::Accepted);
             self.down_until = Some(until);

@@ -51,6 +51,9 @@ pub struct Gpu {
     /// What the driver asks for, by NVML's number: 0 none, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset.
     #[serde(default)]
     pub recovery_action: u32,
+    /// How often it was reset since it was made.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub resets: u32,
     /// Frame buffer.
     pub memory: Memory,
     /// Frequencies.
@@ -94,6 +97,11 @@ pub struct Gpu {
     /// Calls that this part answers with "not supported".
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+fn is_nought(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What was built.

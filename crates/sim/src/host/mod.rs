@@ -161,6 +161,17 @@ impl Host {
         }
     }
 
+    /// The process of a service, by its unit.
+    pub fn service(&self, unit: &str) -> Option<&Task> {
+        let cgroup = format!("/system.slice/{unit}");
+        self.tasks.iter().find(|task| task.cgroup == cgroup)
+    }
+
+    pub(crate) fn service_mut(&mut self, unit: &str) -> Option<&mut Task> {
+        let cgroup = format!("/system.slice/{unit}");
+        self.tasks.iter_mut().find(|task| task.cgroup == cgroup)
+    }
+
     /// Puts everything right, as a repair and a restart would. The kernel log goes on.
     pub fn clear(&mut self) {
         for nic in &mut self.nics {

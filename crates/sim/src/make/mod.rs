@@ -159,6 +159,7 @@ fn gpu(facts: &GpuFacts, spec: &Spec, number: u32, virtual_machine: bool) -> Gpu
         lost: false,
         gone: false,
         recovery_action: 0,
+        resets: 0,
         memory: Memory {
             total_bytes: sku.memory_mib << 20,
             reserved_bytes: sku.reserved_kib << 10,

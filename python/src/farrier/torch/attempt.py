@@ -16,7 +16,7 @@ from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of, let_go
 from farrier.torch.parallel import OutOfStep, forget_attempt, stamp, synchronising
 from farrier.torch.recompute import offloading, recomputing
-from farrier.torch.split import Split
+from farrier.torch.split import NotSplittable, Split
 
 Result = TypeVar("Result")
 Count = Callable[[Any], "int | Tensor"]
@@ -69,6 +69,8 @@ class Attempts:
     def caught(self, attempt: Callable[[], Result]) -> Result | Failure:
         """What the attempt gives, or how memory ran out."""
         self._before_reduction = None
+        if self._setting.parallel is not None:  # Forward with a reduction sets it: see `buffers_once`.
+            self._setting.parallel.require_forward_param_sync = False
         try:
             return attempt()
         except Exception as error:
@@ -136,7 +138,10 @@ def cut(setting: Setting, batch: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def weighed(setting: Setting, pieces: Sequence[Any], sizes: Sequence[int], batch: Any) -> list[Weighed]:
-    """The pieces that have terms, each with its weight in the mean over the batch that they are cut from."""
+    """The pieces that have terms, each with its weight in the mean over the batch that they are cut from.
+
+    Raises `NotSplittable` where the counts make no mean.
+    """
     if len(pieces) == 1 or not setting.mean:
         return [(piece, None) for piece in pieces]
     if setting.count is None:
@@ -144,9 +149,9 @@ def weighed(setting: Setting, pieces: Sequence[Any], sizes: Sequence[int], batch
     else:
         *counts, whole = _numbers([*(setting.count(piece) for piece in pieces), setting.count(batch)])
     if sum(counts) != whole:
-        raise ValueError(
-            f"the counts of the pieces {counts} do not add up to the batch's {whole}: the mean would be wrong\n"
-            "hint: `count` must say over how many terms loss_fn's mean goes, of a batch and of any rows of it"
+        raise NotSplittable(
+            f"the counts of the pieces {counts} do not add up to the batch's {whole}: `count` must say over how many terms "
+            "loss_fn's mean goes, of a batch and of any rows of it"
         )
     if whole == 0:
         # The mean over nothing, as loss_fn makes it.
@@ -155,7 +160,11 @@ def weighed(setting: Setting, pieces: Sequence[Any], sizes: Sequence[int], batch
 
 
 def _numbers(counts: Sequence[int | Tensor]) -> list[int]:
-    """Counts as numbers, waiting for the device once at most."""
+    """Counts as numbers, waiting for the device once at most. Raises `NotSplittable` where one is not whole."""
     tensors = [count for count in counts if isinstance(count, Tensor)]
     read = iter(torch.stack([tensor.reshape(()) for tensor in tensors]).tolist() if tensors else [])
-    return [int(next(read)) if isinstance(count, Tensor) else int(count) for count in counts]
+    numbers = [next(read) if isinstance(count, Tensor) else count for count in counts]
+    broken = [number for number in numbers if not float(number).is_integer()]
+    if broken:
+        raise NotSplittable(f"`count` gave {broken[0]}: it must give a number of terms, which is whole")
+    return [int(number) for number in numbers]

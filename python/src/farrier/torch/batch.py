@@ -65,10 +65,16 @@ def tensors(value: Any) -> dict[str, Tensor]:
 
 
 def signature(batch: Any) -> Signature:
-    """What a graph for this batch is made for. Raises TypeError for a leaf that is neither tensor nor plain value."""
+    """What a graph for this batch is made for.
+
+    Raises TypeError for a leaf that is neither a tensor of fixed shape nor a plain value.
+    """
     parts: list[object] = []
     for name, leaf in leaves(batch).items():
         if isinstance(leaf, Tensor):
+            if leaf.is_nested or leaf.layout is not torch.strided:
+                kind = "nested" if leaf.is_nested else "sparse"
+                raise TypeError(f"`{name or 'batch'}` of the batch is a {kind} tensor, which has no fixed place in memory")
             parts.append((name, tuple(leaf.shape), leaf.dtype))
         elif leaf is None or isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
             parts.append((name, leaf))

@@ -159,10 +159,10 @@ class Captured:
         """Remembers where the gradients lie; called while capturing, when the optimizer has them."""
         self.gradients += [Address(name, gradient) for name, gradient in gradients]
 
-    def replay(self, batch: Any) -> None:
-        """Runs the step on a batch of the shape it was made for."""
+    def replay(self, batch: Any, *, wait: bool = False) -> None:
+        """Runs the step on a batch of the shape it was made for. `wait`: until the batch was read (`GivenAgain`)."""
         for name, tensor in tensors(batch).items():
-            self._inputs[name].copy_(tensor, non_blocking=True)
+            self._inputs[name].copy_(tensor, non_blocking=not wait)
         self._graph.replay()
 
     def found(self) -> Iterator[tuple[str, Tensor]]:
@@ -214,25 +214,6 @@ def survive(err: BaseException) -> None:
         torch.cuda.synchronize()
     except RuntimeError as lost:
         raise ContextLost(err) from lost
-
-
-@contextmanager
-def as_captured() -> Iterator[None]:
-    """Who asks whether this is a capture hears yes, and an operation that waits for the GPU is an error with its line."""
-    before, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: True
-    _set_sync_debug("error")
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = asked
-        _set_sync_debug(before)
-
-
-def _set_sync_debug(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It warns of being a prototype, each time.
-        torch.cuda.set_sync_debug_mode(mode)
 
 
 def on_device(batch: Any, device: torch.device, *, copy: bool = False) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from farrier.torch.generators import HostGenerators
 
 
 class Entry:
@@ -150,18 +150,12 @@ class RandomState:
     """The state of every source of randomness that a model is likely to use."""
 
     def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
+        self._host = HostGenerators()
         cuda: Any = torch.cuda
         self._cuda = cuda.get_rng_state() if cuda.is_initialized() else None
-        self._python = random.getstate()
-        numpy: Any = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
 
     def restore(self) -> None:
         """Puts all of them back."""
-        torch.set_rng_state(self._torch)
+        self._host.restore()
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)

@@ -54,7 +54,10 @@ class Step:
 
     def close(self) -> None:
         """Gives the graphs up, and their memory; the agent hears of the last step. The step goes on eagerly."""
-        self._telling.flush()
+        self._telling.flush()  # Before: what it takes to give up graphs is no time of a step.
+        self._without_graphs()
+
+    def _without_graphs(self) -> None:
         if self._workshop is not None:
             self._workshop.close()
             self._workshop = None
@@ -78,7 +81,7 @@ class Step:
             except GiveUp as err:
                 log.warning("eager from here on: %s", err.why)
                 self.report.reason = err.why
-                self.close()
+                self._without_graphs()
             except RuntimeError as err:
                 survive(err)
                 raise

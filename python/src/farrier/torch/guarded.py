@@ -25,11 +25,11 @@ from farrier.torch.ladder import Means, Mode, Plan, Rung, Step, climb, piece_siz
 from farrier.torch.learned import Learned, Shape
 from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
-from farrier.torch.parallel import average_gradients, parallel_of
+from farrier.torch.parallel import average_gradients, buffers_once, parallel_of
 from farrier.torch.policy import verification_due
-from farrier.torch.proof import Trial, Verdict, mixes_rows, objection, steps_in_backward
+from farrier.torch.proof import MIXES_ROWS, NOT_RETRIED, UNKNOWN, Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
-from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, row_count
+from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, refuse_nested, row_count
 from farrier.torch.walk import Walk
 
 #: Calls of known shapes after which the device is asked again how much memory there is: it is a call to the driver.
@@ -72,8 +72,9 @@ def guard(
         model: every module whose parameters get gradients in `loss_fn`; a parameter that is not there is an error.
         reduction: whether the loss is a mean or a sum over the batch.
         count: over how many terms the mean of a batch goes, as int or tensor; by default its rows. For a mean over tokens
-            with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts of pieces must add up to that of the
-            batch, which is checked. A piece of no terms is passed over; a batch of none gives what `loss_fn` gives (NaN).
+            with some ignored: `lambda batch: (batch["labels"] != -100).sum()`. Counts are whole, and those of pieces
+            add up to that of the batch; where not, the batch is not split, and the report says so. A piece of no terms is
+            passed over; a batch of none gives what `loss_fn` gives (NaN).
         split: cuts unusual batches: `split(batch, sizes)` gives the pieces of these sizes, in order.
         rows: how many rows a batch has, where it cannot be told; needed with `split` for such batches.
         scaler: a `torch.amp.GradScaler`; its `scale` is applied to each piece. The loss returned is not scaled.
@@ -102,7 +103,8 @@ def guard(
     FSDP is refused: each forward and backward of a sharded model gathers and scatters over all ranks, so that all ranks
     must run the same number of pieces and an attempt on one rank cannot be given up alone. What it needs is a plan that all
     ranks agree on before the step (the most pieces any rank needs), and no failing attempt: split the batch to the size
-    that fits on every rank, in the data loader.
+    that fits on every rank, in the data loader. SyncBatchNorm on several ranks is refused for the same reason. Collectives
+    of your own in `loss_fn` cannot be seen: a rank that tries again would meet the others' next one, or wait for ever.
     """
     function_of(loss_fn, "loss_fn", "loss_fn(batch) -> loss")
     modules = modules_of(model)
@@ -146,9 +148,7 @@ class Guard:
         self.meter: Meter | None = None
         self._attempts = Attempts(setting)
         self._walk = Walk(setting.modules)
-        self._rows = rows
-        self._split_batchnorm = split_batchnorm
-        self._floor_rows = floor_rows
+        self._rows, self._split_batchnorm, self._floor_rows = rows, split_batchnorm, floor_rows
         self._counts: Counter[str] = Counter()
         self._saved: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
@@ -172,21 +172,20 @@ class Guard:
         shape, means = self._look_at(batch)
         if self._counts["calls"] == 1:
             try_functions(self.setting, batch, means, self._rows)
-        entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
-        try:
-            return self._climb(batch, shape, means, entry, meter)
-        except BaseException:
-            entry.put_gradients_back()
-            # Whatever ended it: memory had run out, and the batch is not trained on.
-            self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
-            raise
+        with buffers_once(self.setting.parallel):
+            entry = Entry([*self._walk.parameters(), *gradient_leaves(batch)], self._walk.modules())
+            try:
+                return self._climb(batch, shape, means, entry, meter)
+            except BaseException:
+                entry.put_gradients_back()
+                # Whatever ended it: memory had run out, and the batch is not trained on.
+                self._counts["lost"] = lost + (self._counts["ooms"] > ooms)
+                raise
 
     def __repr__(self) -> str:
-        done = (
-            f"{counted(self._counts['calls'], 'call')}, {self._counts['ooms']} out-of-memory, {self._counts['lost']} lost"
-        )
         name = getattr(self.setting.loss_fn, "__qualname__", type(self.setting.loss_fn).__name__)
-        return f"<Guard of {name}: {done}>"
+        done = counted(self._counts["calls"], "call")
+        return f"<Guard of {name}: {done}, {self._counts['ooms']} out-of-memory, {self._counts['lost']} lost>"
 
     @property
     def report(self) -> GuardReport:
@@ -224,9 +223,7 @@ class Guard:
 
     def _room(self, allocated_bytes: int | None) -> int | None:
         """What is free for a call, by what the device last said of its memory."""
-        if self._capacity_bytes is None or allocated_bytes is None:
-            return None
-        return self._capacity_bytes - allocated_bytes
+        return None if self._capacity_bytes is None or allocated_bytes is None else self._capacity_bytes - allocated_bytes
 
     def _climb(self, batch: Any, shape: Shape, means: Means, entry: Entry, meter: Meter) -> Tensor:
         """Attempts, from the planned one up the ladder, until one ends well or none is left."""
@@ -251,7 +248,14 @@ class Guard:
             if measuring:
                 meter.restart_peak()
             began = time.perf_counter()
-            outcome = self._attempts.run(batch, plan, sizes, entry)
+            try:
+                outcome = self._attempts.run(batch, plan, sizes, entry)
+            except NotSplittable as error:
+                self._notes[f"not split: {error}"] = None
+                means = replace(means, split=False)
+                plan = self.learned.plan(shape, means, room)
+                entry.begin_again()
+                continue
             if not isinstance(outcome, Failure):
                 self._ended_well(shape, plan, rung, base, meter if measuring else None, len(sizes))
                 self._warnings.saved(first_rows, shape.key, rung, plan, len(sizes))
@@ -292,10 +296,7 @@ class Guard:
             self.learned.failed(shape, plan, room, fragmented=fragmented)
         fitting = self.learned.fitting_rows(shape, plan.mode, room) if room is not None else None
         if steps_in_backward(self._walk.parameters()):
-            self._notes[
-                "not retried: parameters have hooks that run once a gradient is there (an optimizer in backward); if "
-                "memory ran out in backward, some weights are trained already: go on from a checkpoint"
-            ] = None
+            self._notes[NOT_RETRIED] = None
             return None
         return climb(plan, means, retry_same=retry, fitting_rows=fitting)
 
@@ -306,10 +307,7 @@ class Guard:
         """
         why = objection(self.setting, batch, self._walk.parameters())
         if why is None and not self._split_batchnorm and any(map(mixes_rows, self._walk.modules())):
-            why = (
-                "not split: BatchNorm in training mode mixes the rows, as do statistics that are tracked; "
-                "split_batchnorm=True splits all the same"
-            )
+            why = MIXES_ROWS
         agreed = self._verdict is not None and self._verdict.split
         again = agreed and not self._proven_now and verification_due(self._counts["split"] + 1, PROVE_EVERY)
         if why is None and (self._verdict is None or again):
@@ -317,10 +315,10 @@ class Guard:
             trial = Trial(self.setting, self._attempts, self._walk.modules(), batch, shape.rows, plan, entry, meter.free)
             self._verdict = trial.verdict()
             plan = replace(plan, rows=max(min(plan.rows, self._floor_rows), trial.fitting_rows))
-        found = self._verdict if why is None else Verdict(False, why)
-        if found is not None and found.note is not None:
+        found = (self._verdict or UNKNOWN) if why is None else Verdict(False, why)
+        if found.note is not None:
             self._notes[found.note] = None
-        return plan if found is None or found.split else None
+        return plan if found.split else None
 
     def _ended_well(
         self, shape: Shape, plan: Plan, rung: Rung | None, base: int | None, meter: Meter | None, pieces: int
@@ -370,6 +368,8 @@ class Guard:
         """The batch's shape, and what can be done with it."""
         can_split = True
         try:
+            if self.setting.split is pieces_of:
+                refuse_nested(batch)
             rows = self._rows(batch)
         except NotSplittable as error:
             rows, can_split = 1, False
@@ -395,6 +395,6 @@ class Guard:
         if self._counts["calls"] - self._released_at < RETAKE_AFTER:
             return
         self._released_at = self._counts["calls"]
-        capacity, peak = meter.capacity(), self._peak_bytes
-        if capacity is None or peak is None or capacity - peak >= self.ballast.size_bytes:
+        capacity = meter.capacity()
+        if capacity is None or self._peak_bytes is None or capacity - self._peak_bytes >= self.ballast.size_bytes:
             self.ballast.take()

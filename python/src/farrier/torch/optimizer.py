@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -211,26 +212,25 @@ class Watch:
         """Lets gated optimizers make their state now, a parameter at a time behind the closed gate.
 
         Made in the first step it would lie between that step's activations, and keep their memory from being given back;
-        made in a comparison it would lie where graphs write.
+        made in a comparison it would lie where graphs write. The user's hooks on the step are not called, nor what he put
+        in its place (a scheduler counts its calls): none of this is a step of his.
         """
-        self.close(True)
-        with self.looking(None):
-            for optimizer in (each for each in optimizers if is_gated(each)):
-                if isinstance(optimizer, torch.optim.SGD):
-                    _make_momenta(optimizer, lambda parameter: parameter.requires_grad)
-                    continue
-                parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-                grads = [(p, p.grad) for p in parameters]
-                for p in parameters:
-                    p.grad = None
+        for optimizer in (each for each in optimizers if is_gated(each)):
+            if isinstance(optimizer, torch.optim.SGD):
+                _make_momenta(optimizer, lambda parameter: parameter.requires_grad)
+                continue
+            parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            grads = [(p, p.grad) for p in parameters]
+            for p in parameters:
+                p.grad = None
+            with _skipping(optimizer) as step:
                 for p in parameters:
                     if not optimizer.state.get(p):
                         p.grad = torch.zeros_like(p)
-                        optimizer.step()
+                        step()
                         p.grad = None
-                for p, grad in grads:
-                    p.grad = grad
-        self.close(False)
+            for p, grad in grads:
+                p.grad = grad
 
     def remove(self) -> None:
         """Takes the hooks away."""
@@ -258,6 +258,22 @@ class Watch:
         if id(optimizer) in self._ours:
             self._ours.discard(id(optimizer))
             del optimizer.found_inf  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _skipping(optimizer: Optimizer) -> Iterator[Callable[[], object]]:
+    """The bare step of an optimizer that the gate can hold, behind a closed one."""
+    inner: Any = optimizer
+    scalers = getattr(inner, "found_inf", None)
+    inner.found_inf = _flag(optimizer).fill_(1.0)
+    try:
+        with torch.no_grad():
+            yield functools.partial(inspect.unwrap(type(optimizer).step), inner)
+    finally:
+        if scalers is None:
+            del inner.found_inf
+        else:
+            inner.found_inf = scalers
 
 
 def _flag(optimizer: Optimizer) -> Tensor:

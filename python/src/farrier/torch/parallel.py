@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, distributed, nn
@@ -22,9 +22,15 @@ class OutOfStep(RuntimeError):
 
 
 def parallel_of(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
-    """The wrapper that reduces gradients, if there is one. FSDP is refused: see `guard`."""
+    """The wrapper that reduces gradients, if there is one. A forward that communicates is refused: see `guard`."""
     for root in modules:
         for module in root.modules():
+            if isinstance(module, nn.SyncBatchNorm) and _ranks_of(module.process_group) > 1:
+                raise TypeError(
+                    "guard cannot wrap a model with SyncBatchNorm on several ranks: each forward adds up statistics over "
+                    "all ranks, so that a rank cannot try again alone\n"
+                    "hint: use BatchNorm, or a norm that does not mix rows; or split to a size that fits on every rank"
+                )
             if type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") or any(
                 base.__name__ == "FSDPModule" for base in type(module).__mro__
             ):
@@ -39,6 +45,12 @@ def parallel_of(modules: Sequence[nn.Module]) -> DistributedDataParallel | None:
     return wrappers[0] if wrappers else None
 
 
+def _ranks_of(group: distributed.ProcessGroup | None) -> int:
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size(group)
+
+
 def synchronising(wrapper: DistributedDataParallel | None, *, sync: bool) -> contextlib.AbstractContextManager[None]:
     """Within, backward reduces over the ranks, or does not."""
     if wrapper is None or sync:
@@ -47,13 +59,43 @@ def synchronising(wrapper: DistributedDataParallel | None, *, sync: bool) -> con
     return quiet
 
 
-def forget_attempt(wrapper: DistributedDataParallel) -> None:
-    """After a failed attempt: DDP expects neither its backward nor another broadcast of the buffers in this step.
+@contextlib.contextmanager
+def buffers_once(wrapper: DistributedDataParallel | None) -> Iterator[None]:
+    """Broadcasts the buffers now, where DDP would in its next forward, and not within, however often forward is run.
 
-    The failed forward has broadcast them, and the other ranks take part in that once a step. Without the reset, DDP would
-    take the next backward, also one under `no_sync`, for the one it waits for, and reduce part of the gradients.
+    A rank may fail before its forward or run it several times, and the other ranks take part in one broadcast. Afterwards
+    DDP is as after one forward: the next step broadcasts again, unless the user accumulates under `no_sync`.
     """
-    wrapper.require_forward_param_sync = False
+    if wrapper is None:
+        yield
+        return
+    if hasattr(wrapper, "buffer_hook"):
+        raise TypeError(
+            "the model has a hook for its buffers (_register_buffer_comm_hook), which guard does not run\n"
+            "hint: construct DistributedDataParallel without it"
+        )
+    # Private to torch, and in all of 2.5 to 2.11.
+    due, broadcast = (getattr(wrapper, name, None) for name in ("_check_sync_bufs_pre_fwd", "_sync_buffers"))
+    if due is None or broadcast is None:
+        if wrapper.broadcast_buffers and next(wrapper.buffers(), None) is not None:
+            raise TypeError(
+                f"torch {torch.__version__} broadcasts buffers in a way that guard does not know\n"
+                "hint: DistributedDataParallel(..., broadcast_buffers=False), or torch 2.5 to 2.11"
+            )
+    elif due():
+        broadcast()
+    try:
+        yield
+    finally:
+        wrapper.require_forward_param_sync = wrapper.require_backward_grad_sync
+
+
+def forget_attempt(wrapper: DistributedDataParallel) -> None:
+    """After a failed attempt: DDP does not expect its backward.
+
+    Without the reset, DDP would take the next backward, also one under `no_sync`, for the one it waits for, and reduce part
+    of the gradients.
+    """
     reset = getattr(wrapper.reducer, "_reset_state", None)
     if reset is None:
         raise OutOfStep

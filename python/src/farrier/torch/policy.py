@@ -20,7 +20,7 @@ class Policy:
         pays: so many replays pay for a capture. A graph that has not paid yet does not go for another shape, unless it
             was unused for `pays` times `graphs` calls; until then the other shape runs eagerly.
         shapes: so many shapes without one that comes back, and the step is said to change its shape every time.
-        gain: the least speed-up for which a graph is made and kept (1.01: one per cent).
+        gain: the least speed-up for which a graph is made (1.01: one per cent).
         verify_every: replays between two comparisons with an eager step; besides, replays 1, 2, 4, 8 ... are compared.
             None: by what they cost (`verify_interval`).
         profile: whether one eager step is measured with the profiler, to say beforehand what a graph would bring.
@@ -195,6 +195,19 @@ def tolerance_for(dtype: str, *, noise: float = 0.0, roundings: int = SAME_ORDER
         raise ValueError(f"no tolerance is known for gradients of {dtype}")
     bits = min(FRACTION_BITS[dtype], 10) if dtype == "float32" else FRACTION_BITS[dtype]
     return Tolerance(relative=max(roundings * 2.0 ** -(bits + 1), 4.0 * noise))
+
+
+#: The noise that comparisons begin with grows to at most so many times what was measured before the first capture.
+NOISE_GROWTH = 16.0
+
+
+def kept_noise(first: float, before: float, found: float) -> float:
+    """What two eager runs are taken to differ by, from here on, after `found` was measured in a comparison that was passed.
+
+    Noise grows with training as gradients shrink, but what was seen once on one batch is not to hide a wrong graph for
+    good: beyond the bound it is measured again at each comparison that needs it.
+    """
+    return max(before, min(found, NOISE_GROWTH * first))
 
 
 def coarsest(dtypes: Iterable[str]) -> str:

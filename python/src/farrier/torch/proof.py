@@ -24,7 +24,7 @@ from farrier.torch.ladder import Plan
 from farrier.torch.oom import Failure, failure_of
 from farrier.torch.parallel import synchronising
 from farrier.torch.recompute import is_compiled, uncompiled
-from farrier.torch.split import leaves, pieces_of, rows_at
+from farrier.torch.split import NotSplittable, leaves, pieces_of, rows_at
 
 #: What the losses of torch and Hugging Face leave out of the mean, unless they are told otherwise.
 IGNORED = -100
@@ -37,6 +37,17 @@ MOST_ROWS = 16
 APART = {torch.float64: 1e-6, torch.float32: 0.01, torch.float16: 0.03, torch.bfloat16: 0.1}
 #: For types that are not listed (of eight bits); and for losses, which are means and round less.
 MOST_APART, LOSSES_APART = 0.3, 0.02
+
+
+#: Why a batch is not split, and why a call is not tried again.
+MIXES_ROWS = (
+    "not split: BatchNorm in training mode mixes the rows, as do statistics that are tracked; split_batchnorm=True splits "
+    "all the same"
+)
+NOT_RETRIED = (
+    "not retried: parameters have hooks that run once a gradient is there (an optimizer in backward); if memory ran out in "
+    "backward, some weights are trained already: go on from a checkpoint"
+)
 
 
 def mixes_rows(module: nn.Module) -> bool:
@@ -71,6 +82,8 @@ def tensors_of(batch: Any) -> list[Tensor]:
 
 
 def _ignores(labels: Tensor) -> bool:
+    if labels.is_nested:
+        return any(map(_ignores, labels.unbind()))
     return labels.dtype in (torch.int16, torch.int32, torch.int64) and bool((labels == IGNORED).any())
 
 
@@ -130,7 +143,10 @@ class Trial:
 
     def _tried(self, count: int, backward: bool) -> Verdict | None:
         whole, single = self._sample(count)
-        pieces = weighed(self.setting, single, [1] * count, whole)
+        try:
+            pieces = weighed(self.setting, single, [1] * count, whole)
+        except NotSplittable as error:
+            return Verdict(False, f"not split: {error}")
         # What mixes rows and is to be split all the same would hide the rest.
         for at_rest in (True,) if any(map(mixes_rows, self.modules)) else (False, True):
             try:
@@ -205,6 +221,8 @@ class Trial:
         return kept.detach()  # The tensor itself would be held by its own graph, for good when an attempt fails.
 
 
+#: What is known where there is no verdict.
+UNKNOWN = Verdict(True, "split without a check: the rows that were tried had no loss or no gradient to be compared")
 #: Two runs of the same rows differ, and nothing can be compared.
 _RANDOM = Verdict(True, "split without a check: the loss is random, also in eval mode")
 

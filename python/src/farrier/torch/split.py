@@ -41,9 +41,22 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def _extent(leaf: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor or array; None for anything else."""
+    """Shape of a tensor or array; None for anything else, and for nested tensors, which have none."""
+    if is_nested(leaf):
+        return None
     shape = getattr(leaf, "shape", None)
     return tuple(int(size) for size in shape) if shape is not None and hasattr(leaf, "__getitem__") else None
+
+
+def is_nested(leaf: Any) -> bool:
+    """Whether rows of different lengths are in one tensor."""
+    return isinstance(leaf, Tensor) and leaf.is_nested
+
+
+def refuse_nested(batch: Any) -> None:
+    """Raises `NotSplittable` where `pieces_of` would give a tensor whole to each piece that has rows."""
+    if any(map(is_nested, leaves(batch))):
+        raise NotSplittable("the batch has a nested tensor, which is not cut: give `split=` and `rows=`")
 
 
 def row_count(batch: Any) -> int:
@@ -69,6 +82,8 @@ def describe(batch: Any, rows: int) -> Shape:
     elements = 0
     for leaf in leaves(batch):
         extent = _extent(leaf)
+        if is_nested(leaf):
+            parts.append(f"{_kind(leaf)}[nested]")
         if extent is None:
             continue
         inner = ",".join(map(str, extent[1:]))

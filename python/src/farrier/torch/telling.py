@@ -21,6 +21,8 @@ log = logging.getLogger("farrier.torch")
 
 #: Seconds between two messages. One costs 25 to 50 microseconds, and a person looks less often.
 EVERY_S = 1.0
+#: When the next message is due on a GPU that has failed.
+_FAILED = float("inf")
 
 
 class Mark(Protocol):
@@ -109,22 +111,24 @@ class Telling:
             self._tell_if_passed(result)
 
     def flush(self) -> None:
-        """Tells of the last step, if it has ended and was not told."""
-        if self._due_s is None or (self._last is not None and self._last.step == self.count):
+        """Waits for the end of the last step, and tells of it, if it was not told. No step waits: this is for the end."""
+        if self._due_s in (None, _FAILED) or (self._last is not None and self._last.step == self.count):
             return
         if self._waiting is not None and self._waiting.step != self.count:
             self._waiting = None
-        self._tell_if_passed(None)
+        self._tell_if_passed(None, wait=True)
 
     def _launched(self, result: Any) -> Launched:
         mark: Mark = CudaMark(self._device) if self._device.type == "cuda" else HostMark()
         return Launched(self.count, mark, self.job.pauses, _on_the_host(result))
 
-    def _tell_if_passed(self, result: Any) -> None:
-        """Tells of the step that waits for its end, or of this one, if the device has come to it."""
+    def _tell_if_passed(self, result: Any, *, wait: bool = False) -> None:
+        """Tells of the step that waits for its end, or of this one, if the device has come to it; or waits until it has."""
         last = self._last
         try:
             now = self._waiting = self._waiting or self._launched(result)
+            if wait and self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
             if not now.mark.passed():
                 return
             # The first step compiles, and with a checkpoint in between the time is none of steps.
@@ -133,7 +137,7 @@ class Telling:
             loss = None if now.loss is None else float(now.loss)
         except RuntimeError as err:  # The GPU has failed: the next operation on it says so to the user.
             log.debug("the end of a step is not known: %s", err)
-            self._waiting, self._due_s = None, float("inf")
+            self._waiting, self._due_s = None, _FAILED
             return
         self.job.step_end(now.step, seconds=seconds, tokens=self._tokens, loss=loss)
         self._waiting, self._last = None, now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -11,11 +12,17 @@ from torch.optim import Optimizer
 
 from farrier.torch.agreement import Ranks
 from farrier.torch.batch import tensors
-from farrier.torch.capture import Arena, Captured, as_captured, on_device, survive
+from farrier.torch.capture import Arena, Captured, on_device, survive
 from farrier.torch.explain import GiveUp, Reason, reason
+from farrier.torch.generators import HostGenerators
 from farrier.torch.optimizer import Look, Rates, Watch
+from farrier.torch.rehearsal import as_captured
 from farrier.torch.undo import Also, Undo
 from farrier.torch.verify import AGAIN, PADDED, Comparison, Gradients, Measured, Rule
+
+#: Whether the step draws from a generator of the host or a thread beside it does (or the compiler, once) shows when it is
+#: run again: the step does so each time, and who loads data ahead stops when there is enough of it.
+PAUSES_S = (0.0, 0.05, 0.2, 0.5)
 
 
 class Trial:
@@ -55,14 +62,31 @@ class Trial:
 
     def rehearse(self, ready: Any, undo: Undo) -> bool:
         """Runs the step as a capture would. Gives whether an optimizer made state for it."""
-        seen: list[tuple[list[str], bool]] = []
-        look = lambda: seen.append((undo.replaced_buffers(), undo.made_state()))  # noqa: E731
-        self._run(ready, undo, None, alone=True, rehearsed=True, afterwards=look)
-        ((replaced, made_state),) = seen
+        replaced, made_state, moved = self._rehearsed(ready, undo)
+        for pause_s in PAUSES_S if moved else ():
+            time.sleep(pause_s)
+            again = self._rehearsed(ready, undo)[2]
+            moved = [each for each in moved if each in again]
+        if moved:
+            undo.host.restore()
+            what = f"the step draws random numbers on the host ({', '.join(moved)}), and a graph repeats what came of them"
+            remedy = "draw on the GPU, or before the step and put it in the batch; threads: from a generator of their own"
+            raise GiveUp(Reason(what, remedy))
         if replaced:
             what = f"the step puts another tensor in the place of a buffer ({', '.join(replaced[:3])})"
             raise GiveUp(Reason(what, "write to the buffer in place: buffer.copy_(...), buffer.lerp_(...)"))
         return made_state
+
+    def _rehearsed(self, ready: Any, undo: Undo) -> tuple[list[str], bool, list[str]]:
+        """Buffers that were replaced, whether state was made, and generators of the host that were drawn from.
+
+        No comparison sees the last: each begins with all generators as they were, so that the same comes of them.
+        """
+        before = HostGenerators()
+        seen: list[tuple[list[str], bool, list[str]]] = []
+        look = lambda: seen.append((undo.replaced_buffers(), undo.made_state(), before.moved()))  # noqa: E731
+        self._run(ready, undo, None, alone=True, rehearsed=True, afterwards=look)
+        return seen[0]
 
     def noise(self, ready: Any, undo: Undo) -> float:
         """How far two eager runs of one batch lie apart: atomic additions come in any order. More is no noise."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from farrier.torch.generators import HostGenerators
 from farrier.torch.optimizer import is_gated
 
 #: What a step changes beside model and optimizer, and the user names: averaged weights, statistics of his own.
@@ -27,7 +28,8 @@ class Undo:
         self, model: nn.Module, optimizers: list[Optimizer], scaler: Any, device: torch.device, also: Also = ()
     ) -> None:
         self._device, self._scaler, self._optimizers = device, scaler, optimizers
-        self._random = torch.get_rng_state(), torch.cuda.get_rng_state(device)
+        self.host = HostGenerators()
+        self._random = torch.cuda.get_rng_state(device)
         self._buffers = [
             (f"{path}.{name}".lstrip("."), module._buffers, name, buffer)
             for path, module in model.named_modules()
@@ -53,8 +55,8 @@ class Undo:
     @torch.no_grad()
     def all(self) -> None:
         """Puts everything back."""
-        torch.set_rng_state(self._random[0])
-        torch.cuda.set_rng_state(self._random[1], self._device)
+        self.host.restore_torch()
+        torch.cuda.set_rng_state(self._random, self._device)
         for _, buffers, name, buffer in self._buffers:
             buffers[name] = buffer
         for tensor, before in (*self._small, *self._large):

@@ -27,7 +27,8 @@ from farrier.torch.explain import GiveUp, Reason, reason
 from farrier.torch.lengths import Lengths, Recent, TooLong
 from farrier.torch.measure import profiled, timed
 from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, leave, prepare
-from farrier.torch.policy import Move, Pace, Policy, may_go
+from farrier.torch.pinned import GivenAgain
+from farrier.torch.policy import Move, Pace, Policy, kept_noise, may_go
 from farrier.torch.report import StepReport
 from farrier.torch.trial import Trial, names_of
 from farrier.torch.undo import Also, Undo
@@ -56,9 +57,11 @@ class Workshop:
         self._seen: Counter[Key] = Counter()
         self._refused: set[Key] = set()
         self._calls = self._warm = self._changes = 0
+        self._first_noise = 0.0
         self._leaving: Reason | None = None
         self._graphs: Recent[Key, Captured] = Recent(policy.graphs)
         self._fused: list[Optimizer] = []
+        self._given_again = GivenAgain()
         self._prepare()
         self._trial = Trial(fn, model, optimizers, scaler, also)
         self._ranks, self._arena = self._trial.ranks, self._trial.arena
@@ -142,8 +145,9 @@ class Workshop:
             key = (signature(ready), self._mode)
         except TooLong:
             return Move.EAGER, None, batch
-        except (TypeError, ValueError) as err:
+        except (TypeError, ValueError, RuntimeError) as err:  # RuntimeError: torch itself, of a tensor without a shape.
             raise GiveUp(Reason(f"the batch has no fixed form: {err}", "give tensors of known names")) from err
+        self._given_again.look(ready)
         graph = self._graphs.get(key)
         if graph is not None:
             return Move.VERIFY if graph.pace.due(graph.replays + 1) else Move.REPLAY, key, ready
@@ -192,7 +196,7 @@ class Workshop:
 
     def _replay(self, graph: Captured, ready: Any) -> Any:
         self._trial.rates.refresh()
-        graph.replay(ready)
+        graph.replay(ready, wait=self._given_again.found)
         graph.replays += 1
         self._report.replays += 1
         if graph.replays == self._policy.pays:
@@ -261,7 +265,7 @@ class Workshop:
         def rehearse(undo: Undo) -> None:
             made_state.append(self._trial.rehearse(ready, undo))
             if not self._report.captures and not made_state[0]:
-                self._report.noise = self._trial.noise(ready, undo)
+                self._report.noise = self._first_noise = self._trial.noise(ready, undo)
 
         why = self._trial.attempt(rehearse)
         if not self._ranks.all(why is None):
@@ -298,7 +302,8 @@ class Workshop:
                 raise  # The others are at their comparison: the job ends, as it does when a rank fails in any step.
             raise GiveUp(err.why if isinstance(err, GiveUp) else reason(err)) from err
         self._report.compared(found, cost.wall_s, time.perf_counter())
-        self._report.noise = max(self._report.noise, found.noise)
+        if found.same:
+            self._report.noise = kept_noise(self._first_noise, self._report.noise, found.noise)
         if not self._ranks.all(found.same):
             what = f"graph and eager step differ after {graph.replays} replays: {found}"
             remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"

@@ -15,6 +15,7 @@ use crate::failure::Hinted;
 use crate::log;
 use crate::printer::Printer;
 use crate::sets;
+use crate::simulated_hands;
 
 /// Watches this node: finds what is wrong with it, keeps it, and tells it.
 ///
@@ -76,6 +77,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         // The very file that runs, whatever an upgrade has put in its place since.
         program: "/proc/self/exe".into(),
         facts: facts(),
+        hands_elsewhere: simulated_hands::of_root,
     };
     if args.check_config {
         let has_file = options.config_named || options.config.exists();
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 /// The set that is in force now, for as long as the agent runs.
-fn facts() -> &'static FactSet {
+pub(crate) fn facts() -> &'static FactSet {
     match sets::active() {
         std::borrow::Cow::Borrowed(set) => set,
         std::borrow::Cow::Owned(set) => Box::leak(Box::new(set)),

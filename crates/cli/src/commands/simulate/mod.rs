@@ -60,6 +60,6 @@ fn existing(path: &Path) -> anyhow::Result<NodeDir> {
 }
 
 /// Milliseconds of the Unix clock.
-fn now_unix_ms() -> u64 {
+pub(crate) fn now_unix_ms() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }

@@ -112,7 +112,12 @@ fn install(library: &Path, directory: &NodeDir) -> anyhow::Result<()> {
 fn library() -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe().context("failed to find the own executable")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
-    let mut places = vec![folder.join(BUILT), folder.join("../lib/farrier").join(BUILT)];
+    // Where cargo leaves it when it builds this program; then where it lies when it was built or installed by itself.
+    let mut places = vec![
+        folder.join("deps").join(BUILT),
+        folder.join(BUILT),
+        folder.join("../lib/farrier").join(BUILT),
+    ];
     places.extend(std::env::var_os("FARRIER_NVML_SIM").map(PathBuf::from));
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         Hinted::error(

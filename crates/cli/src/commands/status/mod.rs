@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
 }
 
 /// Asks the agent; none: nobody answers there.
-fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
+pub(crate) fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
     let what = || format!("failed to ask the agent at `{}`", socket.display());
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,

@@ -15,6 +15,7 @@
 mod child;
 pub(super) mod fields;
 mod gpm;
+mod hold;
 pub(super) mod links;
 mod memory;
 mod note;
@@ -29,6 +30,7 @@ mod wire;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
+pub use hold::{Held, Hold};
 pub(super) use note::OF_GPU;
 pub use serve::serve;
 
@@ -154,6 +157,8 @@ pub struct WatchSettings {
     /// A path that is there while the driver's module is loaded: when it appears NVML is tried at once, however long the
     /// pause was going to be.
     pub module: Option<PathBuf>,
+    /// For those who want NVML left alone for a while.
+    pub hold: Option<Arc<Hold>>,
 }
 
 impl WatchSettings {
@@ -166,6 +171,7 @@ impl WatchSettings {
             start_deadline: START_DEADLINE,
             avoid: Duration::from_secs(300),
             module: None,
+            hold: None,
         }
     }
 }
@@ -207,12 +213,19 @@ impl Watcher {
 pub fn run(settings: WatchSettings, stop: &AtomicBool, sink: &mut dyn FnMut(ProbeSaid)) {
     let begun = Instant::now();
     let mut module = Module::new(settings.module.clone());
+    let hold = settings.hold.clone();
+    let is_held = || hold.as_ref().is_some_and(|hold| hold.is_wanted());
     let mut supervisor = supervisor(settings);
     while !stop.load(Ordering::Relaxed) {
+        if let Some(hold) = hold.as_ref().filter(|hold| hold.is_wanted()) {
+            hold.keep(supervisor.rest(begun.elapsed()), NOTICE);
+            supervisor.hurry(begun.elapsed());
+            continue;
+        }
         let turn = supervisor.turn(begun.elapsed(), stop);
         turn.said.into_iter().for_each(&mut *sink);
         // A turn asks one thing; the next may be due at once.
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && !is_held() {
             let left = turn.again_at.saturating_sub(begun.elapsed());
             if left.is_zero() || supervisor.idle(left.min(NOTICE)) {
                 break;

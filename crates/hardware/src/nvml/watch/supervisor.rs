@@ -150,14 +150,21 @@ impl<C: Children> Supervisor<C> {
 
     /// Ends the child. One that is stuck is left.
     pub(super) fn end(mut self) {
+        self.rest(Duration::ZERO);
+    }
+
+    /// Ends the child, and says whether none is left: of one that is stuck nothing is known.
+    pub(super) fn rest(&mut self, now: Duration) -> bool {
         if let Some(mut current) = self.current.take() {
             current.child.dismiss();
             if !current.child.idle(Duration::from_millis(200)) {
                 current.child.kill();
                 current.child.idle(Duration::from_millis(200));
             }
-            current.child.ended();
+            self.leave(current.child, false, now);
         }
+        self.leaving.retain_mut(|leaving| leaving.child.ended().is_none());
+        self.leaving.is_empty()
     }
 
     /// Children that were left behind and do not go.

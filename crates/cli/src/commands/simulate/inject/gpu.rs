@@ -140,6 +140,8 @@ pub(super) enum GpuCommand {
     },
     /// A process that holds memory
     Process(ProcessArgs),
+    /// Somebody resets it, as `nvidia-smi --gpu-reset` does; nothing may run on it
+    Reset,
 }
 
 /// A process that holds memory.
@@ -197,6 +199,7 @@ impl GpuCommand {
             Self::Remap(args) => Fault::Remap(args.into()),
             Self::Retired(args) => Fault::Retired(args.into()),
             Self::UnrepairableMemory => Fault::UnrepairableMemory,
+            Self::Reset => Fault::Reset,
             Self::RepairPending { channel, tpc } => {
                 Fault::RepairPending { channel: *channel, tpc: *tpc }
             }

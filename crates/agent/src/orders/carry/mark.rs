@@ -1,0 +1,77 @@
+//! The scheduler's mark: set where there is none, taken away where it is ours.
+
+use farrier_fleet::fleet::event::Cordon;
+
+use super::super::ledger::Effect;
+use super::super::scheduler::reason;
+use super::super::task::{Break, Task};
+use super::{Ended, boot, done, failed};
+
+pub(super) fn cordon(task: &mut Task<'_>) -> Ended {
+    let scheduler = task.inner.scheduler.name();
+    match look(task)? {
+        Cordon::Ours => return done(format!("{scheduler} gives no new work, by our mark")),
+        Cordon::Theirs { owner, reason } => return Err(others(scheduler, &owner, &reason)),
+        Cordon::None | Cordon::Unknown => {}
+    }
+    let boot = boot(task)?;
+    let reason = reason(&task.order().reason, task.order().generation);
+    let inner = task.inner;
+    let made = task.act(Effect::Cordon { reason: reason.clone() }, &boot, |_| {
+        inner.scheduler.cordon(&reason).map_err(|err| err.to_string())
+    })?;
+    match look(task)? {
+        Cordon::Ours => done(format!("{scheduler} gives no new work: \"{reason}\"")),
+        seen => failed(format!("{} {}", told(made), words(scheduler, &seen))),
+    }
+}
+
+pub(super) fn uncordon(task: &mut Task<'_>) -> Ended {
+    let scheduler = task.inner.scheduler.name();
+    match look(task)? {
+        Cordon::None => return done(format!("{scheduler} gives new work")),
+        Cordon::Theirs { owner, reason } => return Err(others(scheduler, &owner, &reason)),
+        Cordon::Ours | Cordon::Unknown => {}
+    }
+    let boot = boot(task)?;
+    let inner = task.inner;
+    let made = task.act(Effect::Uncordon, &boot, |_| {
+        inner.scheduler.uncordon().map_err(|err| err.to_string())
+    })?;
+    match look(task)? {
+        Cordon::None => done(format!("{scheduler} gives new work: our mark is gone")),
+        seen => failed(format!("{} {}", told(made), words(scheduler, &seen))),
+    }
+}
+
+/// Whether the node takes new work; that nobody knows is no answer to go by.
+pub(super) fn look(task: &Task<'_>) -> Result<Cordon, Break> {
+    task.look(|| match task.inner.cordon()? {
+        Cordon::Unknown => Err("whether the node takes new work is not known".to_owned()),
+        known => Ok(known),
+    })
+}
+
+fn others(scheduler: &str, owner: &str, reason: &str) -> Break {
+    Break::Because(format!(
+        "{scheduler} has a mark of {owner}, which only they take away: {reason}"
+    ))
+}
+
+fn told(made: Result<(), String>) -> String {
+    made.map_or_else(
+        |why| format!("{why};"),
+        |()| "it was done, and did not come about:".to_owned(),
+    )
+}
+
+fn words(scheduler: &str, cordon: &Cordon) -> String {
+    match cordon {
+        Cordon::Unknown => format!("{scheduler} does not say whether it gives new work"),
+        Cordon::None => format!("{scheduler} gives new work"),
+        Cordon::Ours => format!("{scheduler} gives no new work, by our mark"),
+        Cordon::Theirs { owner, reason } => {
+            format!("{scheduler} gives no new work, by {owner}: {reason}")
+        }
+    }
+}

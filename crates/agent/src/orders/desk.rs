@@ -1,0 +1,339 @@
+//! Where orders come in and answers go out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use farrier_fleet::fleet::event::Cordon;
+use farrier_fleet::fleet::order::{Answer, Order};
+use jiff::Timestamp;
+
+use super::carry;
+use super::file::{Book, OrdersError};
+use super::hands::{Eyes, Hands};
+#[cfg(test)]
+use super::ledger::Ledger;
+use super::ledger::{Current, Note};
+use super::offer::{self, Limits, Verdict};
+use super::scheduler::Scheduler;
+use super::task::Task;
+use crate::crash::{Crash, Point};
+
+/// What a desk is made of.
+pub struct Parts {
+    /// Where its journal is.
+    pub state_dir: PathBuf,
+    /// What it may do.
+    pub limits: Limits,
+    /// What changes the node.
+    pub hands: Box<dyn Hands>,
+    /// What looks at it.
+    pub eyes: Arc<dyn Eyes>,
+    /// Who gives work to it.
+    pub scheduler: Box<dyn Scheduler>,
+    /// This machine's clock.
+    pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    /// How often something that is waited for is looked at.
+    pub poll: Duration,
+    /// Where to die.
+    pub crash: Crash,
+    /// Called when there is a new answer in [`Desk::outstanding`].
+    pub wake: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Takes orders, keeps them, has them carried out one by one, and keeps the answers until the server has them.
+#[derive(Clone)]
+pub struct Desk {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) state_dir: PathBuf,
+    pub(super) limits: Limits,
+    pub(super) hands: Box<dyn Hands>,
+    pub(super) eyes: Arc<dyn Eyes>,
+    pub(super) scheduler: Box<dyn Scheduler>,
+    now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    pub(super) poll: Duration,
+    wake: Box<dyn Fn() + Send + Sync>,
+    books: Mutex<Books>,
+    changed: Condvar,
+    stop: AtomicBool,
+}
+
+struct Books {
+    book: Book,
+    crash: Crash,
+}
+
+impl Desk {
+    /// Opens the journal. An order that was accepted and not ended is carried on by [`Self::spawn`].
+    pub fn open(parts: Parts) -> Result<Self, OrdersError> {
+        let Parts { state_dir, limits, hands, eyes, scheduler, now, poll, crash, wake } = parts;
+        let book = Book::open(&state_dir)?;
+        if let Some(current) = &book.ledger().current {
+            let (generation, what) = (current.order.generation, &current.order.what);
+            tracing::info!(generation, %what, begun = current.begun.len(), "an order is carried on");
+        }
+        let books = Mutex::new(Books { book, crash });
+        let inner = Inner {
+            state_dir,
+            limits,
+            hands,
+            eyes,
+            scheduler,
+            now,
+            poll,
+            wake,
+            books,
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Starts the thread that carries orders out. Nobody waits for it: what it does not end is carried on after the next start.
+    pub fn spawn(&self) -> io::Result<()> {
+        let desk = self.clone();
+        let thread = std::thread::Builder::new().name("orders".to_owned());
+        thread.spawn(move || desk.run()).map(drop)
+    }
+
+    /// No new step is taken.
+    pub fn stop(&self) {
+        self.inner.stop.store(true, Ordering::Relaxed);
+        drop(self.inner.lock());
+        self.inner.changed.notify_all();
+    }
+
+    /// Whether it was told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.inner.stop.load(Ordering::Relaxed)
+    }
+
+    /// Takes an order. `now` is the server's time, by which leases go. Accepted means that it is on disk; the same order may be
+    /// offered again and gets the same answer.
+    pub fn offer(&self, order: &Order, now: Timestamp) -> Answer {
+        let boot = self.inner.hands.boot();
+        let mut books = self.inner.lock();
+        books.crash.reach(Point::OrderOffered);
+        let known = boot.as_ref().map(String::as_str).map_err(String::as_str);
+        let verdict = offer::judge(books.book.ledger(), &self.inner.limits, order, known, now);
+        let at = (self.inner.now)();
+        let generation = order.generation;
+        match verdict {
+            Verdict::Known(answer) => answer,
+            Verdict::Strange(why) => {
+                tracing::warn!(generation, what = %order.what, %why, "an order is refused");
+                Answer::Refused { why }
+            }
+            Verdict::Refused(why) => {
+                tracing::warn!(generation, what = %order.what, %why, "an order is refused");
+                let answer = Answer::Refused { why };
+                let order = Box::new(order.clone());
+                let written = books.write(at, Note::Answered { order, answer: answer.clone() });
+                written.map_or_else(|err| unwritten(&err), |()| answer)
+            }
+            Verdict::Accepted => {
+                let current = Current {
+                    order: order.clone(),
+                    boot: boot.unwrap_or_default(),
+                    accepted: at,
+                    skew_ms: i64::try_from(now.duration_since(at).as_millis()).unwrap_or(0),
+                    begun: Vec::new(),
+                };
+                match books.accept(at, current) {
+                    Ok(()) => {
+                        tracing::info!(generation, what = %order.what, reason = %order.reason, "an order is accepted");
+                        let is_alone = books.book.ledger().answers.is_empty();
+                        drop(books);
+                        self.inner.changed.notify_all();
+                        // The one before it may have been answered just now.
+                        if !is_alone {
+                            (self.inner.wake)();
+                        }
+                        Answer::Accepted
+                    }
+                    Err(err) => unwritten(&err),
+                }
+            }
+        }
+    }
+
+    /// Every answer that the server has not acknowledged, with that of the order that is being carried out.
+    pub fn outstanding(&self) -> Vec<(u64, Answer)> {
+        let books = self.inner.lock();
+        let ledger = books.book.ledger();
+        let mut answers: Vec<(u64, Answer)> = ledger
+            .answers
+            .iter()
+            .map(|(generation, answer)| (*generation, answer.clone()))
+            .collect();
+        let current = ledger.current.as_ref().map(|it| it.order.generation);
+        answers.extend(current.map(|generation| (generation, Answer::Accepted)));
+        answers
+    }
+
+    /// The server has on disk how an order ended. That it has on disk that it was accepted is not told here.
+    pub fn acknowledged(&self, generation: u64) {
+        let mut books = self.inner.lock();
+        if !books.book.ledger().answers.contains_key(&generation) {
+            return;
+        }
+        let at = (self.inner.now)();
+        if let Err(err) = books.write(at, Note::Acknowledged { generation }) {
+            // It is told again, and acknowledged again.
+            tracing::warn!(%err, generation, "that an answer was acknowledged is not on disk");
+        }
+    }
+
+    /// Whether the node takes new work, for the server: after the start, after each answer, and now and then.
+    pub fn cordon(&self) -> Cordon {
+        self.inner.cordon().unwrap_or_else(|why| {
+            tracing::debug!(%why, "whether the node takes new work is not known");
+            Cordon::Unknown
+        })
+    }
+
+    /// Carries orders out until it is stopped.
+    pub fn run(&self) {
+        while let Some(current) = self.inner.next() {
+            self.carry_out(current);
+        }
+    }
+
+    /// Carries one order out, where there is one; says whether there was.
+    #[cfg(test)]
+    pub(super) fn step(&self) -> bool {
+        let current = self.inner.lock().book.ledger().current.clone();
+        current.map(|current| self.carry_out(current)).is_some()
+    }
+
+    fn carry_out(&self, current: Current) {
+        let order = current.order.clone();
+        let mut task = Task::new(&self.inner, current);
+        let Some(answer) = carry::carry(&mut task) else { return };
+        let (generation, what) = (order.generation, &order.what);
+        match &answer {
+            Answer::Done { evidence } => {
+                tracing::info!(generation, %what, %evidence, "an order is done");
+            }
+            Answer::Failed { why } => tracing::error!(generation, %what, %why, "an order failed"),
+            Answer::Refused { why } => {
+                tracing::warn!(generation, %what, %why, "an order is refused");
+            }
+            Answer::Accepted => {}
+        }
+        let note = Note::Answered { order: Box::new(order.clone()), answer };
+        // An answer that is not on disk is not told: another agent might then act again.
+        while let Err(err) = self.inner.write_current(generation, note.clone()) {
+            tracing::error!(%err, generation, "the answer to an order cannot be written to disk");
+            if !self.inner.is_wanted(generation) {
+                return;
+            }
+            self.inner.pause(generation, self.inner.poll);
+        }
+        self.inner.lock().crash.reach(Point::OrderAnswered);
+        (self.inner.wake)();
+    }
+
+    #[cfg(test)]
+    pub(super) fn ledger(&self) -> Ledger {
+        self.inner.lock().book.ledger().clone()
+    }
+
+    #[cfg(test)]
+    pub(super) fn fill_disk(&self, full: bool) {
+        self.inner.lock().book.fill_disk(full);
+    }
+}
+
+fn unwritten(err: &io::Error) -> Answer {
+    Answer::Refused { why: format!("the journal of orders cannot be written: {err}") }
+}
+
+impl Books {
+    fn write(&mut self, at: Timestamp, note: Note) -> io::Result<()> {
+        self.book.write(at, note, &self.crash)
+    }
+
+    fn accept(&mut self, at: Timestamp, current: Current) -> io::Result<()> {
+        // The server waits for no other any longer, or it would not have given this one.
+        if let Some(before) = &self.book.ledger().current {
+            let why = format!("order {} came before it had ended", current.order.generation);
+            let order = Box::new(before.order.clone());
+            self.write(at, Note::Answered { order, answer: Answer::Failed { why } })?;
+        }
+        self.write(at, Note::Accepted(Box::new(current)))
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        (self.now)()
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// The order to carry out; waits for one. None: it is time to end.
+    fn next(&self) -> Option<Current> {
+        let mut books = self.lock();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            if let Some(current) = &books.book.ledger().current {
+                return Some(current.clone());
+            }
+            books = self.changed.wait(books).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Whether the order is still the one to carry out.
+    pub(super) fn is_wanted(&self, generation: u64) -> bool {
+        self.lock().is_current(generation) && !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits for so long, or until the order is no longer wanted.
+    pub(super) fn pause(&self, generation: u64, time: Duration) {
+        let books = self.lock();
+        let wanted =
+            |books: &mut Books| books.is_current(generation) && !self.stop.load(Ordering::Relaxed);
+        drop(self.changed.wait_timeout_while(books, time, wanted));
+    }
+
+    /// Writes what is done for an order; false: it is no longer carried out, and nothing is written of it.
+    pub(super) fn write_current(&self, generation: u64, note: Note) -> io::Result<bool> {
+        let mut books = self.lock();
+        if !books.is_current(generation) {
+            return Ok(false);
+        }
+        let at = self.now();
+        books.write(at, note).map(|()| true)
+    }
+
+    pub(super) fn reach(&self, point: Point) {
+        self.lock().crash.reach(point);
+    }
+
+    /// Whether the node takes new work, by the scheduler and the journal.
+    pub(super) fn cordon(&self) -> Result<Cordon, String> {
+        let mark = self.lock().book.ledger().mark.clone();
+        self.scheduler.state(mark.as_deref()).map_err(|err| err.to_string())
+    }
+}
+
+impl Books {
+    fn is_current(&self, generation: u64) -> bool {
+        let current = self.book.ledger().current.as_ref();
+        current.is_some_and(|it| it.order.generation == generation)
+    }
+}

@@ -1,0 +1,149 @@
+//! A node without a scheduler: the mark is a file that others can read, and work is what holds a GPU.
+//!
+//! `cordon.json` below the state folder: `{"owner":"farrier","reason":"farrier: ...","since":"2026-11-15T12:00:00Z"}`. Whoever wants
+//! the node left alone writes one with another owner; it is never taken away here.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use farrier_fleet::fleet::event::Cordon;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::hands::Eyes;
+use super::scheduler::{Job, OWNER, Scheduler, SchedulerError, whose};
+
+/// The mark's name below the state folder.
+pub(crate) const MARK: &str = "cordon.json";
+
+/// A mark is two lines of words.
+const MARK_BYTES_MAX: u64 = 64 << 10;
+
+/// The mark. What others add to theirs is passed over.
+#[derive(Debug, Serialize, Deserialize)]
+struct Mark {
+    owner: String,
+    #[serde(default)]
+    reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+}
+
+/// A node without a scheduler.
+pub struct HostScheduler {
+    path: PathBuf,
+    eyes: Arc<dyn Eyes>,
+}
+
+impl HostScheduler {
+    /// With its mark in this folder.
+    pub fn new(state_dir: &Path, eyes: Arc<dyn Eyes>) -> Self {
+        Self { path: state_dir.join(MARK), eyes }
+    }
+
+    fn read(&self) -> Result<Option<Mark>, SchedulerError> {
+        let failed = |err: io::Error| {
+            SchedulerError::Unknown(format!(
+                "failed to read the mark `{}`: {err}",
+                self.path.display()
+            ))
+        };
+        match fs::metadata(&self.path) {
+            Ok(meta) if meta.len() > MARK_BYTES_MAX => return Ok(Some(self.unreadable())),
+            Ok(_) => {}
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(err) => return Err(failed(err)),
+        }
+        match fs::read(&self.path) {
+            Ok(bytes) => {
+                Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| self.unreadable())))
+            }
+            Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
+            Err(err) => Err(failed(err)),
+        }
+    }
+
+    /// Somebody left something there, and it is not ours.
+    fn unreadable(&self) -> Mark {
+        let reason = format!("`{}` is no mark that reads", self.path.display());
+        Mark { owner: "somebody".to_owned(), reason, since: None }
+    }
+
+    fn write(&self, mark: &Mark) -> io::Result<()> {
+        let part = self.path.with_extension("part");
+        match fs::remove_file(&part) {
+            Err(err) if err.kind() != ErrorKind::NotFound => return Err(err),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
+        let mut bytes = serde_json::to_vec(mark)?;
+        bytes.push(b'\n');
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        // A link fails where somebody was quicker; a rename would take their mark away.
+        fs::hard_link(&part, &self.path)?;
+        fs::remove_file(&part)?;
+        self.sync()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+    }
+}
+
+impl Scheduler for HostScheduler {
+    fn name(&self) -> &'static str {
+        "the host"
+    }
+
+    fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
+        let mark = self.read()?;
+        Ok(mark.map_or(Cordon::None, |mark| {
+            whose(mark.owner == OWNER, &mark.owner, &mark.reason, ours)
+        }))
+    }
+
+    fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
+        let since = Some(Timestamp::now());
+        let mark = Mark { owner: OWNER.to_owned(), reason: reason.to_owned(), since };
+        self.write(&mark).map_err(|err| {
+            SchedulerError::Refused(format!(
+                "failed to write the mark `{}`: {err}",
+                self.path.display()
+            ))
+        })
+    }
+
+    fn uncordon(&self) -> Result<(), SchedulerError> {
+        let gone = fs::remove_file(&self.path);
+        let gone =
+            gone.or_else(|err| if err.kind() == ErrorKind::NotFound { Ok(()) } else { Err(err) });
+        gone.and_then(|()| self.sync()).map_err(|err| {
+            SchedulerError::Refused(format!(
+                "failed to remove the mark `{}`: {err}",
+                self.path.display()
+            ))
+        })
+    }
+
+    fn jobs(&self, since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
+        let held = self.eyes.processes(since).map_err(SchedulerError::Unknown)?;
+        let mut jobs: Vec<Job> = held
+            .iter()
+            .map(|held| Job { id: held.pid.to_string(), text: held.to_string(), is_ending: false })
+            .collect();
+        jobs.sort();
+        // One that holds several GPUs is one.
+        jobs.dedup_by(|one, other| one.id == other.id);
+        Ok(jobs)
+    }
+
+    fn requeue(&self, _job: &Job) -> Result<(), SchedulerError> {
+        Err(SchedulerError::Refused(
+            "without a scheduler nothing can start it elsewhere".to_owned(),
+        ))
+    }
+}

@@ -1,0 +1,213 @@
+//! What the agent knows of its orders: a fold over the lines of `orders.jsonl`. Pure.
+
+use std::collections::BTreeMap;
+
+use farrier_fleet::fleet::order::{Answer, Order};
+use farrier_fleet::health::GpuUuid;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// The version of the form of the lines.
+pub(super) const VERSION: u32 = 1;
+
+/// A line of the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Line {
+    /// [`VERSION`].
+    pub(super) v: u32,
+    /// When it was written, by this machine's clock.
+    pub(super) at: Timestamp,
+    /// What it says.
+    pub(super) note: Note,
+}
+
+/// What a line says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Note {
+    /// All that is known; what came before counts no more.
+    Whole(Box<Ledger>),
+    /// An order will be carried out.
+    Accepted(Box<Current>),
+    /// Something is about to be changed.
+    Begun {
+        /// By which order.
+        generation: u64,
+        /// What, and how it was before.
+        effect: Effect,
+        /// In which boot.
+        boot: String,
+    },
+    /// The change was made, or not.
+    Ended {
+        /// By which order.
+        generation: u64,
+        /// Why not; none: it was made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// An order has ended.
+    Answered {
+        /// The order.
+        order: Box<Order>,
+        /// How.
+        answer: Answer,
+    },
+    /// The server has that on disk.
+    Acknowledged {
+        /// Of which order.
+        generation: u64,
+    },
+}
+
+/// A change that is not made twice, or that is known by what was there before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Effect {
+    /// The scheduler's mark is set.
+    Cordon {
+        /// The reason that stands in it: by this it is known to be ours.
+        reason: String,
+    },
+    /// The mark is taken away.
+    Uncordon,
+    /// A job starts anew elsewhere.
+    Requeue {
+        /// Which.
+        job: String,
+    },
+    /// A GPU is reset.
+    ResetGpu {
+        /// Which.
+        gpu: GpuUuid,
+        /// What called for it: where that is gone afterwards, it was done.
+        wrong: Vec<String>,
+    },
+    /// The node is rebooted; the line has the boot before.
+    Reboot,
+    /// A service is started anew.
+    RestartService {
+        /// Which.
+        unit: String,
+        /// What told its run before from every other.
+        run: Option<String>,
+    },
+}
+
+/// An order that is being carried out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Current {
+    /// It.
+    pub(super) order: Order,
+    /// The boot in which it was accepted.
+    pub(super) boot: String,
+    /// When, by this machine's clock.
+    pub(super) accepted: Timestamp,
+    /// How far the server's clock, by which the lease goes, is ahead of this machine's.
+    pub(super) skew_ms: i64,
+    /// What was begun for it, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) begun: Vec<Begun>,
+}
+
+/// A change that was begun.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Begun {
+    /// Which.
+    pub(super) effect: Effect,
+    /// In which boot.
+    pub(super) boot: String,
+    /// Whether it is known how it ended.
+    #[serde(default)]
+    pub(super) ended: bool,
+    /// Why it was not made, where it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failed: Option<String>,
+}
+
+impl Current {
+    /// The lease's end, by this machine's clock.
+    pub(super) fn lease_until(&self) -> Timestamp {
+        let skew = SignedDuration::from_millis(self.skew_ms);
+        self.order.lease_until.checked_sub(skew).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The change that was begun last.
+    pub(super) fn last_begun(&self) -> Option<&Begun> {
+        self.begun.last()
+    }
+}
+
+/// All that is known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Ledger {
+    /// The highest number that was ever taken or refused.
+    pub(super) generation: u64,
+    /// What is being carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) current: Option<Current>,
+    /// The order that ended last, and how: it may be offered again by a server that did not hear it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) last: Option<(Order, Answer)>,
+    /// Answers that the server has not acknowledged, by number.
+    #[serde(default)]
+    pub(super) answers: BTreeMap<u64, Answer>,
+    /// The reason in the mark that was last set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mark: Option<String>,
+}
+
+impl Ledger {
+    pub(super) fn apply(&mut self, note: &Note) {
+        match note {
+            Note::Whole(whole) => self.clone_from(whole),
+            Note::Accepted(current) => {
+                self.generation = self.generation.max(current.order.generation);
+                self.current = Some((**current).clone());
+            }
+            Note::Begun { generation, effect, boot } => {
+                if let Effect::Cordon { reason } = effect {
+                    self.mark = Some(reason.clone());
+                }
+                if let Some(current) = self.of(*generation) {
+                    let (effect, boot) = (effect.clone(), boot.clone());
+                    current.begun.push(Begun { effect, boot, ended: false, failed: None });
+                }
+            }
+            Note::Ended { generation, failed } => self.ended(*generation, failed.as_ref()),
+            Note::Answered { order, answer } => {
+                self.generation = self.generation.max(order.generation);
+                self.answers.insert(order.generation, answer.clone());
+                if self.of(order.generation).is_some() {
+                    self.current = None;
+                }
+                let newer =
+                    self.last.as_ref().is_none_or(|(it, _)| it.generation <= order.generation);
+                if newer {
+                    self.last = Some(((**order).clone(), answer.clone()));
+                }
+            }
+            Note::Acknowledged { generation } => {
+                self.answers.remove(generation);
+            }
+        }
+    }
+
+    fn ended(&mut self, generation: u64, failed: Option<&String>) {
+        let Some(current) = self.of(generation) else { return };
+        let Some(last) = current.begun.last_mut() else { return };
+        last.ended = true;
+        last.failed = failed.cloned();
+        if last.effect == Effect::Uncordon && failed.is_none() {
+            self.mark = None;
+        }
+    }
+
+    fn of(&mut self, generation: u64) -> Option<&mut Current> {
+        self.current.as_mut().filter(|it| it.order.generation == generation)
+    }
+}

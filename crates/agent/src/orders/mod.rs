@@ -1,0 +1,42 @@
+//! Orders: what the server tells this node to do, done once and answered for.
+//!
+//! ```text
+//! uplink ─ offer ─> judge ─ orders.jsonl (fsync) ─> Accepted
+//!                                  │
+//! thread orders <──────────────────┘ observe ─ may it? ─ begun (fsync) ─ act ─ ended (fsync) ─ observe ─ answered (fsync) ─> wake
+//!                                                        │
+//!                 Hands: nvidia-smi, systemctl, or a simulated node;  Scheduler: a file, or Slurm;  Eyes: NVML, the agent's findings
+//! uplink <─ outstanding, until acknowledged ─────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Entry points: [`open`], [`Desk::spawn`], [`Desk::offer`]. What the file says is in `ledger.rs`, how each order is carried out in
+//! `carry/`. See `docs/orders.md`.
+
+mod carry;
+mod desk;
+mod eyes;
+pub(crate) mod file;
+mod hands;
+pub(crate) mod host;
+mod ledger;
+pub mod mark;
+mod node;
+mod offer;
+mod process;
+mod scheduler;
+mod slurm;
+mod start;
+pub(crate) mod task;
+#[cfg(test)]
+mod tests;
+
+pub use desk::{Desk, Parts};
+pub use eyes::{Known, NodeEyes};
+pub use file::OrdersError;
+pub use hands::{Eyes, GpuSeen, Hands, Held, Proof, Service};
+pub use host::HostScheduler;
+pub use node::NodeHands;
+pub use offer::Limits;
+pub use scheduler::{Job, Scheduler, SchedulerError};
+pub use slurm::Slurm;
+pub use start::{HandsElsewhere, Start, open};

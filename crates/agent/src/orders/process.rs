@@ -1,0 +1,137 @@
+//! Other programs, under a deadline. One that is stuck in the kernel is left behind.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// So much of what a program prints is kept.
+const OUTPUT_BYTES_MAX: u64 = 4 << 20;
+/// So much of it is repeated where it failed.
+const SAID_CHARS_MAX: usize = 300;
+/// How often its end is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long what it printed is waited for after its end: a child of its own may hold the pipe.
+const OUTPUT_WAIT: Duration = Duration::from_millis(500);
+
+/// Why a program did not do it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ProcessError {
+    #[error("`{program}` did not start: {why}")]
+    DidNotStart { program: String, why: String },
+    #[error("`{program}` has not ended after {} s and was killed", .after.as_secs())]
+    Late { program: String, after: Duration },
+    #[error("`{program}` failed ({how}): {said}")]
+    Failed { program: String, how: String, said: String },
+}
+
+/// Runs a program to its end; gives what it printed. `alive` stays open in it while it runs, as its input, of which it reads
+/// nothing.
+pub(super) fn run<A: AsRef<OsStr>>(
+    program: &OsStr,
+    words: impl IntoIterator<Item = A>,
+    deadline: Duration,
+    alive: Option<File>,
+) -> Result<String, ProcessError> {
+    let name = || program.to_string_lossy().into_owned();
+    let input = alive.map_or_else(Stdio::null, Stdio::from);
+    let mut command = Command::new(program);
+    command.args(words).env("LC_ALL", "C");
+    command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|err| ProcessError::DidNotStart { program: name(), why: err.to_string() })?;
+    // The command has the input open as well.
+    drop(command);
+    let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let Some(status) = wait(&mut child, deadline) else {
+        let _ = child.kill();
+        wait(&mut child, OUTPUT_WAIT);
+        return Err(ProcessError::Late { program: name(), after: deadline });
+    };
+    let printed = |from: Receiver<Vec<u8>>| {
+        let bytes = from.recv_timeout(OUTPUT_WAIT).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let (out, err) = (printed(out), printed(err));
+    if status.success() {
+        return Ok(out);
+    }
+    let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
+    let said = said.unwrap_or("it said nothing").split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = said.chars().take(SAID_CHARS_MAX).collect();
+    Err(ProcessError::Failed { program: name(), how: status.to_string(), said })
+}
+
+/// Reads in the background: a program that prints much must not wait for us, nor we for one that prints for ever.
+fn reader<R: Read + Send + 'static>(from: Option<R>) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(from) = from {
+            let _ = from.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
+        }
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+fn wait(child: &mut Child, deadline: Duration) -> Option<std::process::ExitStatus> {
+    let until = Instant::now() + deadline;
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Where the system's programs are found.
+pub(super) fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, deadline_ms: u64) -> Result<String, ProcessError> {
+        run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms), None)
+    }
+
+    #[test]
+    fn what_it_prints_and_how_it_ends_is_told() {
+        assert_eq!(shell("echo well", 10_000).unwrap(), "well\n");
+        let err = shell("echo fine; echo 'GPU is in use' >&2; exit 3", 10_000).unwrap_err();
+        assert_eq!(err.to_string(), "`sh` failed (exit status: 3): GPU is in use");
+        let err = run(OsStr::new("/nonexistent"), [""; 0], Duration::from_secs(1), None);
+        assert!(err.unwrap_err().to_string().contains("did not start"));
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_not_waited_for() {
+        let begun = Instant::now();
+        let err = shell("exec sleep 60", 50).unwrap_err();
+        assert!(matches!(err, ProcessError::Late { .. }), "{err}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_lock_is_held_while_it_runs_and_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let open = || File::options().create(true).append(true).open(&path).unwrap();
+        let held = open();
+        held.lock().unwrap();
+        let path = path.display().to_string();
+        let script = format!("! flock --nonblock {path} true");
+        run(OsStr::new("sh"), ["-c", &script], Duration::from_secs(10), Some(held)).unwrap();
+        open().try_lock().unwrap();
+    }
+}

@@ -1,0 +1,258 @@
+//! Slurm, by its own programs in the form that all their versions print.
+//!
+//! The node is drained with `Reason="farrier: ..."`. Slurm keeps who set it: by that and by the reason the drain is known to be
+//! ours, and only then is the node resumed.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use farrier_fleet::fleet::event::Cordon;
+use jiff::Timestamp;
+
+use super::process;
+use super::scheduler::{Job, Scheduler, SchedulerError, whose};
+
+/// Slurm's programs wait for a controller that does not answer (`MessageTimeout`, 10 s, and again for its backup).
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Fields of a job for `squeue`: number, state, user, name.
+const FORMAT: &str = "%i|%T|%u|%j";
+
+/// States of a node in which it takes no new work (`scontrol(1)`, node states).
+const CLOSED: [&str; 8] =
+    ["DRAIN", "DRAINED", "DRAINING", "DOWN", "ERROR", "FAIL", "FAILED", "FAILING"];
+
+/// Slurm on a node.
+pub struct Slurm {
+    node: String,
+    user: Option<String>,
+}
+
+/// What Slurm says of a node.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    state: String,
+    reason: String,
+    user: String,
+}
+
+impl Slurm {
+    /// The node by its name in Slurm.
+    pub fn new(node: String) -> Self {
+        // Who sets a reason is told by name, and so by the program that knows names.
+        let user = process::run(OsStr::new("id"), ["--user", "--name"], DEADLINE, None);
+        let user = user.ok().map(|user| user.trim().to_owned()).filter(|user| !user.is_empty());
+        Self { node, user }
+    }
+
+    /// Slurm, where it is on this machine and knows the node. One that does not answer now is one that will.
+    pub fn found(node: &str) -> Option<Self> {
+        if !process::in_path("scontrol") {
+            return None;
+        }
+        let slurm = Self::new(node.to_owned());
+        match Self::scontrol(&["show", "node", node]) {
+            Err(err) if err.to_string().contains("not found") => {
+                tracing::info!(node, "Slurm does not know this node");
+                None
+            }
+            Err(err) if err.to_string().contains("configuration source") => {
+                // Its programs are installed, and nothing else of it.
+                tracing::info!(node, %err, "there is no Slurm here");
+                None
+            }
+            _ => Some(slurm),
+        }
+    }
+
+    fn scontrol(words: &[&str]) -> Result<String, SchedulerError> {
+        let ran = process::run(OsStr::new("scontrol"), words, DEADLINE, None);
+        ran.map_err(|err| SchedulerError::Unknown(err.to_string()))
+    }
+
+    fn update(&self, words: &[&str]) -> Result<(), SchedulerError> {
+        let node = format!("NodeName={}", self.node);
+        let words: Vec<&str> = ["update", &node].into_iter().chain(words.iter().copied()).collect();
+        Self::scontrol(&words).map(drop).map_err(|err| SchedulerError::Refused(err.to_string()))
+    }
+
+    fn look(&self) -> Result<Seen, SchedulerError> {
+        let text = Self::scontrol(&["show", "node", &self.node])?;
+        seen(&text).ok_or_else(|| {
+            SchedulerError::Unknown(format!(
+                "what `scontrol` says of `{}` is not understood",
+                self.node
+            ))
+        })
+    }
+}
+
+impl Scheduler for Slurm {
+    fn name(&self) -> &'static str {
+        "Slurm"
+    }
+
+    fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
+        Ok(cordon(&self.look()?, self.user.as_deref(), ours))
+    }
+
+    fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
+        self.update(&["State=DRAIN", &format!("Reason={reason}")])
+    }
+
+    fn uncordon(&self) -> Result<(), SchedulerError> {
+        self.update(&["State=RESUME"])
+    }
+
+    fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
+        let words = ["--noheader", "--nodelist", &self.node, "--states=all", "--format", FORMAT];
+        let text = process::run(OsStr::new("squeue"), words, DEADLINE, None);
+        let text = text.map_err(|err| SchedulerError::Unknown(err.to_string()))?;
+        jobs(&text).ok_or_else(|| {
+            SchedulerError::Unknown(format!(
+                "what `squeue` says of `{}` is not understood",
+                self.node
+            ))
+        })
+    }
+
+    fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
+        Self::scontrol(&["requeue", &job.id])
+            .map(drop)
+            .map_err(|err| SchedulerError::Refused(err.to_string()))
+    }
+}
+
+/// What `scontrol show node` says, a line for several fields and one for the reason:
+/// `   Reason=text [user@2026-11-15T12:00:00]`.
+fn seen(text: &str) -> Option<Seen> {
+    let state = text.split_whitespace().find_map(|word| word.strip_prefix("State="))?;
+    let reason = text.lines().find_map(|line| line.trim_start().strip_prefix("Reason="));
+    let reason = reason.unwrap_or_default().trim_end();
+    let by = reason.rsplit_once(" [").and_then(|(reason, by)| {
+        let (user, _) = by.strip_suffix(']')?.split_once('@')?;
+        Some((reason, user))
+    });
+    let (reason, user) = by.unwrap_or((reason, ""));
+    Some(Seen { state: state.to_owned(), reason: reason.to_owned(), user: user.to_owned() })
+}
+
+fn cordon(seen: &Seen, user: Option<&str>, ours: Option<&str>) -> Cordon {
+    // `IDLE+DRAIN`, `DOWN*`, `MIXED-`.
+    let words =
+        |word: &str| word.trim_end_matches(|letter: char| !letter.is_ascii_alphabetic()).to_owned();
+    let closed = seen.state.split('+').map(words).any(|word| CLOSED.contains(&word.as_str()));
+    if !closed {
+        return Cordon::None;
+    }
+    let by_us = user.is_some_and(|user| user == seen.user);
+    let owner = if seen.user.is_empty() { "Slurm" } else { &seen.user };
+    match whose(by_us, owner, &seen.reason, ours) {
+        Cordon::Theirs { owner, reason } if reason.is_empty() => {
+            Cordon::Theirs { owner, reason: format!("it is {}", seen.state) }
+        }
+        whose => whose,
+    }
+}
+
+/// What `squeue` lists. Jobs that have not begun or have ended are not on the node; of a state that is not known here it is not
+/// known, and they count.
+fn jobs(text: &str) -> Option<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let [id, state, user, name] = line.splitn(4, '|').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        if ELSEWHERE.contains(&state) {
+            continue;
+        }
+        let text = format!("job {id} ({name}) of {user}, {}", state.to_ascii_lowercase());
+        jobs.push(Job { id: id.to_owned(), text, is_ending: state == "COMPLETING" });
+    }
+    Some(jobs)
+}
+
+/// States of a job in which it has no node (`squeue(1)`, job state codes).
+const ELSEWHERE: [&str; 15] = [
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PENDING",
+    "PREEMPTED",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "REVOKED",
+    "SPECIAL_EXIT",
+    "TIMEOUT",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Slurm 22.05.8 prints it.
+    const DRAINED: &str = "NodeName=node1 Arch=x86_64 CoresPerSocket=1 \n   CPUAlloc=2 CPUEfctv=2 CPUTot=2 CPULoad=5.54\n   \
+        Gres=gpu:2\n   NodeAddr=127.0.0.1 NodeHostName=localhost Port=17821 Version=22.05.8\n   \
+        State=ALLOCATED+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n   Partitions=gpu \n   \
+        ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s\n   \
+        Reason=farrier: Xid 79 on GPU 3; [x] y=z [root@2026-11-15T14:48:57]\n\n";
+
+    fn with(state: &str, reason: &str) -> Cordon {
+        let text = format!("NodeName=node1\n   State={state} Weight=1\n   Reason={reason}\n\n");
+        cordon(&seen(&text).unwrap(), Some("root"), None)
+    }
+
+    #[test]
+    fn who_drained_a_node_is_read_from_its_reason() {
+        let read = seen(DRAINED).unwrap();
+        assert_eq!(read.reason, "farrier: Xid 79 on GPU 3; [x] y=z");
+        assert_eq!((read.state.as_str(), read.user.as_str()), ("ALLOCATED+DRAIN", "root"));
+        assert_eq!(cordon(&read, Some("root"), Some(&read.reason)), Cordon::Ours);
+        assert_eq!(cordon(&read, Some("root"), None), Cordon::Ours);
+        for (user, ours) in
+            [(Some("alice"), None), (None, None), (Some("root"), Some("farrier: else"))]
+        {
+            assert!(
+                matches!(cordon(&read, user, ours), Cordon::Theirs { .. }),
+                "{user:?} {ours:?}"
+            );
+        }
+        assert!(seen("slurm_load_node error: Unable to contact slurm controller").is_none());
+    }
+
+    #[test]
+    fn states_that_take_no_work_are_somebodys() {
+        for open in ["IDLE", "MIXED", "ALLOCATED", "IDLE+NOT_RESPONDING", "IDLE*", "IDLE+PLANNED"] {
+            assert_eq!(with(open, ""), Cordon::None, "{open}");
+        }
+        for closed in
+            ["IDLE+DRAIN", "DOWN*", "DOWN+DRAIN", "MIXED+DRAIN*", "FAIL", "DOWN+NOT_RESPONDING"]
+        {
+            let theirs = with(closed, "disk [alice@2026-11-15T14:48:57]");
+            let (owner, reason) = ("alice".to_owned(), "disk".to_owned());
+            assert_eq!(theirs, Cordon::Theirs { owner, reason }, "{closed}");
+        }
+        let down = with("DOWN*", "");
+        let (owner, reason) = ("Slurm".to_owned(), "it is DOWN*".to_owned());
+        assert_eq!(down, Cordon::Theirs { owner, reason });
+    }
+
+    #[test]
+    fn jobs_are_those_that_have_the_node() {
+        let text = "1|COMPLETING|root|job.sh\n2|RUNNING|alice|a|b\n3|PENDING|bob|c\n4_[7]|SUSPENDED|bob|d\n5|COMPLETED|x|y\n";
+        let jobs = jobs(text).unwrap();
+        let ids: Vec<(&str, bool)> =
+            jobs.iter().map(|job| (job.id.as_str(), job.is_ending)).collect();
+        assert_eq!(ids, [("1", true), ("2", false), ("4_[7]", false)]);
+        assert_eq!(jobs[1].text, "job 2 (a|b) of alice, running");
+        assert!(
+            super::jobs("slurm_load_jobs error: Unable to contact slurm controller\n").is_none()
+        );
+        assert_eq!(super::jobs("\n").unwrap(), []);
+    }
+}

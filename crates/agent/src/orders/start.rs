@@ -1,0 +1,78 @@
+//! Puts a desk together from the configuration.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrier_fleet::fleet::NodeId;
+use jiff::Timestamp;
+
+use super::desk::{Desk, Parts};
+use super::file::OrdersError;
+use super::hands::{Eyes, Hands};
+use super::host::HostScheduler;
+use super::offer::Limits;
+use super::scheduler::Scheduler;
+use super::slurm::Slurm;
+use crate::config::{Config, SchedulerChoice};
+use crate::crash::Crash;
+
+/// How often something that is waited for is looked at.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Makes the hands of a node whose root is not this machine's, where it has some.
+pub type HandsElsewhere = fn(&Path) -> Option<Box<dyn Hands>>;
+
+/// What a desk is started with.
+pub struct Start {
+    /// What changes the node.
+    pub hands: Box<dyn Hands>,
+    /// What looks at it.
+    pub eyes: Arc<dyn Eyes>,
+    /// The node's own name.
+    pub hostname: String,
+    /// The name that it enrolled with; none: it has not, and orders are not told apart by it.
+    pub node: Option<NodeId>,
+    /// Called when there is a new answer.
+    pub wake: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Opens the desk that the configuration describes.
+pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
+    let Start { hands, eyes, hostname, node, wake } = start;
+    let orders = &config.orders;
+    let scheduler = scheduler(config, &hostname, &eyes);
+    tracing::info!(scheduler = scheduler.name(), "orders are carried out");
+    Desk::open(Parts {
+        state_dir: config.state_dir.clone(),
+        limits: Limits {
+            node,
+            allow_reset: orders.allow_reset,
+            allow_reboot: orders.allow_reboot,
+            services: orders.services.clone(),
+            settle_s: orders.settle_s,
+        },
+        hands,
+        eyes,
+        scheduler,
+        now: Box::new(Timestamp::now),
+        poll: POLL,
+        crash: Crash::from_environment(),
+        wake,
+    })
+}
+
+fn scheduler(config: &Config, hostname: &str, eyes: &Arc<dyn Eyes>) -> Box<dyn Scheduler> {
+    // As slurmd names a node that nobody named (`slurmd -N`, slurm.conf(5)).
+    let short = hostname.split('.').next().unwrap_or(hostname);
+    let node = config.orders.slurm_node.as_deref().unwrap_or(short);
+    let host = || Box::new(HostScheduler::new(&config.state_dir, Arc::clone(eyes)));
+    match config.orders.scheduler {
+        SchedulerChoice::Slurm => Box::new(Slurm::new(node.to_owned())),
+        SchedulerChoice::Host => host(),
+        SchedulerChoice::Auto => match Slurm::found(node) {
+            Some(slurm) => Box::new(slurm),
+            None => host(),
+        },
+    }
+}

@@ -1,0 +1,195 @@
+//! An order while it is carried out: its time, its journal, and changes that are on disk before and after they are made.
+
+use std::fs::{self, File};
+use std::io;
+use std::time::Duration;
+
+use farrier_fleet::fleet::order::Order;
+use jiff::{SignedDuration, Timestamp};
+
+use super::desk::Inner;
+use super::ledger::{Begun, Current, Effect, Note};
+use crate::crash::Point;
+
+/// Locked by whatever makes a change, while it runs.
+pub(crate) const ALIVE: &str = "orders.alive";
+
+/// How long before its lease ends an order is answered, at the most: the answer has a way to go.
+const ANSWER_EARLY: SignedDuration = SignedDuration::from_secs(15);
+
+/// Why an order is not gone on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Break {
+    /// It is not wanted any longer, or the agent ends: there is nothing to answer.
+    Unwanted,
+    /// It cannot be done.
+    Because(String),
+}
+
+impl Break {
+    pub(super) fn because(why: impl Into<String>) -> Self {
+        Self::Because(why.into())
+    }
+}
+
+/// An order and its journal.
+pub(super) struct Task<'d> {
+    pub(super) inner: &'d Inner,
+    current: Current,
+    /// When this agent took it up: what was seen before that is old.
+    since: Timestamp,
+}
+
+impl<'d> Task<'d> {
+    pub(super) fn new(inner: &'d Inner, current: Current) -> Self {
+        Self { inner, current, since: inner.now() }
+    }
+
+    pub(super) fn order(&self) -> &Order {
+        &self.current.order
+    }
+
+    /// The boot in which it was accepted.
+    pub(super) fn boot_before(&self) -> &str {
+        &self.current.boot
+    }
+
+    /// When it was accepted.
+    pub(super) fn accepted(&self) -> Timestamp {
+        self.current.accepted
+    }
+
+    /// When this agent took it up.
+    pub(super) fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// What was begun for it, also by an agent before this one.
+    pub(super) fn begun(&self) -> &[Begun] {
+        &self.current.begun
+    }
+
+    pub(super) fn last_begun(&self) -> Option<&Begun> {
+        self.current.last_begun()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    /// Until when it should be answered.
+    pub(super) fn deadline(&self) -> Timestamp {
+        let until = self.current.lease_until();
+        let early = (until.duration_since(self.current.accepted) / 10)
+            .clamp(SignedDuration::ZERO, ANSWER_EARLY);
+        until.checked_sub(early).unwrap_or(until)
+    }
+
+    /// Whether there is time for another look.
+    pub(super) fn has_time(&self) -> bool {
+        self.now() < self.deadline()
+    }
+
+    /// Waits for the next look.
+    pub(super) fn pause(&self, looks: u32) -> Result<(), Break> {
+        let generation = self.current.order.generation;
+        self.inner.pause(generation, self.inner.poll.saturating_mul(looks));
+        if self.inner.is_wanted(generation) { Ok(()) } else { Err(Break::Unwanted) }
+    }
+
+    /// Looks until there is something to see, for as long as there is time.
+    pub(super) fn look<T>(&self, mut look: impl FnMut() -> Result<T, String>) -> Result<T, Break> {
+        loop {
+            match look() {
+                Ok(seen) => return Ok(seen),
+                Err(why) if !self.has_time() => return Err(Break::Because(why)),
+                Err(why) => {
+                    tracing::debug!(%why, "looked in vain");
+                    self.pause(1)?;
+                }
+            }
+        }
+    }
+
+    /// Makes a change: on disk that it is begun, then the change, then on disk how it ended. Nothing is begun after the lease, nor
+    /// where that cannot be written.
+    pub(super) fn act(
+        &mut self,
+        effect: Effect,
+        boot: &str,
+        act: impl FnOnce(File) -> Result<(), String>,
+    ) -> Result<Result<(), String>, Break> {
+        let generation = self.current.order.generation;
+        if !self.inner.is_wanted(generation) {
+            return Err(Break::Unwanted);
+        }
+        let until = self.current.lease_until();
+        if self.now() >= until {
+            return Err(Break::Because(format!("its lease ended at {until:.0}")));
+        }
+        let alive = self.alive()?;
+        let note = Note::Begun { generation, effect: effect.clone(), boot: boot.to_owned() };
+        match self.inner.write_current(generation, note) {
+            Ok(true) => {}
+            Ok(false) => return Err(Break::Unwanted),
+            Err(err) => {
+                return Err(Break::Because(format!(
+                    "the journal of orders cannot be written: {err}"
+                )));
+            }
+        }
+        self.current.begun.push(Begun {
+            effect,
+            boot: boot.to_owned(),
+            ended: false,
+            failed: None,
+        });
+        self.inner.reach(Point::OrderBegun);
+        let made = act(alive);
+        self.inner.reach(Point::OrderActed);
+        let failed = made.as_ref().err().cloned();
+        if let Some(last) = self.current.begun.last_mut() {
+            (last.ended, last.failed) = (true, failed.clone());
+        }
+        // What was done is done: a disk that takes nothing is waited for.
+        while let Err(err) =
+            self.inner.write_current(generation, Note::Ended { generation, failed: failed.clone() })
+        {
+            tracing::error!(%err, generation, "what was done for an order cannot be written to disk");
+            self.pause(1)?;
+        }
+        self.inner.reach(Point::OrderEnded);
+        Ok(made)
+    }
+
+    /// Waits until nothing that an agent before this one has begun is still at work.
+    pub(super) fn wait_for_others(&self) -> Result<(), Break> {
+        self.alive().map(drop)
+    }
+
+    /// The lock that is held while a change is made.
+    fn alive(&self) -> Result<File, Break> {
+        let path = self.inner.state_dir().join(ALIVE);
+        let failed =
+            |err: io::Error| Break::Because(format!("failed to use `{}`: {err}", path.display()));
+        let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(fs::TryLockError::Error(err)) => return Err(failed(err)),
+                Err(fs::TryLockError::WouldBlock) if !self.has_time() => {
+                    return Err(Break::because(
+                        "what was begun before the agent was started anew still runs",
+                    ));
+                }
+                Err(fs::TryLockError::WouldBlock) => self.pause(1)?,
+            }
+        }
+    }
+
+    /// So long after it was accepted.
+    pub(super) fn after(&self, time: Duration) -> Timestamp {
+        let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+        self.current.accepted.checked_add(time).unwrap_or(Timestamp::MAX)
+    }
+}

@@ -1,0 +1,167 @@
+//! Killed at every step, an order is carried out once and answered.
+
+use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
+
+use super::super::Desk;
+use super::world::{UNIT, World, dies, gpu, job};
+use crate::crash::Point;
+
+fn kinds() -> Vec<OrderKind> {
+    vec![
+        OrderKind::Cordon,
+        OrderKind::Uncordon,
+        OrderKind::Drain { wait_s: 30 },
+        OrderKind::ResetGpu { gpu: gpu() },
+        OrderKind::Reboot,
+        OrderKind::RestartService { unit: UNIT.to_owned() },
+        OrderKind::Verify { rung: Rung::V1 },
+    ]
+}
+
+/// A node on which the order has something to do.
+fn world(what: &OrderKind) -> World {
+    match what {
+        OrderKind::Cordon => World::new(),
+        OrderKind::Drain { .. } => {
+            let world = World::drained();
+            world.state().jobs = vec![job("7"), job("8")];
+            world
+        }
+        _ => World::drained(),
+    }
+}
+
+/// Gives an order and carries it out; false: it died of it.
+fn lives(desk: Option<Desk>, world: &World, order: &farrier_fleet::fleet::Order) -> bool {
+    let Some(desk) = desk else { return false };
+    dies(|| {
+        desk.offer(order, world.now());
+        desk.step();
+    })
+    .is_some()
+}
+
+#[test]
+fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
+    let mut deaths = 0;
+    for what in kinds() {
+        for point in Point::OF_ORDERS {
+            for times in 1.. {
+                assert!(times < 50, "{what} never gets past {}", point.name());
+                let world = world(&what);
+                let order = world.order(5, what.clone());
+                let crash = format!("{}:{times}:panic", point.name());
+                if lives(world.open(&crash).ok(), &world, &order) {
+                    break;
+                }
+                deaths += 1;
+                let at = format!("{what}, {} for the {times}. time", point.name());
+                // The server gives the order until it hears of it, and a desk that was opened anew has it or does not.
+                let desk = world.desk();
+                desk.step();
+                let answer = desk.offer(&order, world.now());
+                desk.step();
+                let told = desk.outstanding();
+                let [(5, told)] = &told[..] else { panic!("{at}: {told:?}") };
+                assert!(answer == Answer::Accepted || answer == *told, "{at}: {answer:?} {told:?}");
+                check(&world, told, &at);
+                // It is answered again until the server has it, and then not.
+                drop(desk);
+                let desk = world.desk();
+                assert_eq!(desk.outstanding(), [(5, told.clone())], "{at}");
+                desk.acknowledged(4);
+                assert_eq!(desk.outstanding(), [(5, told.clone())], "{at}");
+                desk.acknowledged(5);
+                assert_eq!(desk.outstanding(), [], "{at}");
+                drop(desk);
+                let desk = world.desk();
+                assert_eq!(desk.outstanding(), [], "{at}");
+                assert!(!desk.step(), "{at}");
+                assert_eq!(desk.offer(&order, world.now()), *told, "{at}");
+            }
+        }
+    }
+    assert!(deaths > 100, "{deaths}");
+}
+
+/// What holds of the node and the answer, wherever it died.
+fn check(world: &World, told: &Answer, at: &str) {
+    let state = world.state().clone();
+    assert_eq!(state.violated, None, "{at}");
+    let done = matches!(told, Answer::Done { .. });
+    for (name, times) in
+        [("resets", state.resets), ("reboots", state.reboots), ("restarts", state.restarts)]
+    {
+        assert!(times <= 1, "{at}: {times} {name}");
+    }
+    // Only of a reset it cannot be known whether it was begun.
+    if !done {
+        let unknown =
+            matches!(told, Answer::Failed { why } if why.contains("whether it was is not known"));
+        assert!(
+            at.starts_with("reset") && unknown && state.resets == 0,
+            "{at}: {told:?} {state:?}"
+        );
+        return;
+    }
+    let made = match at.split([' ', ',']).next().unwrap() {
+        "cordon" => state.mark.is_some_and(|(owner, _)| owner == "farrier"),
+        "uncordon" => state.mark.is_none(),
+        "drain" => state.jobs.is_empty(),
+        "reset" => state.resets == 1,
+        "reboot" => state.reboots == 1,
+        "restart" => state.restarts == 1,
+        "verify" => true,
+        other => panic!("{other}"),
+    };
+    assert!(made, "{at}: {told:?}");
+}
+
+#[test]
+fn what_still_runs_from_before_is_waited_for() {
+    use super::super::task::ALIVE;
+
+    let world = World::drained();
+    let order = world.order(5, OrderKind::ResetGpu { gpu: gpu() });
+    assert!(!lives(world.open("order-begun:panic").ok(), &world, &order));
+    // The process that the agent has started outlives it.
+    let path = world.folder.path().join(ALIVE);
+    let running = std::fs::File::options().append(true).open(path).unwrap();
+    running.lock().unwrap();
+    world.stand_still();
+    let desk = world.desk();
+    let carried = {
+        let desk = desk.clone();
+        std::thread::spawn(move || desk.step())
+    };
+    world.wait_for_looks();
+    assert_eq!(desk.outstanding(), [(5, Answer::Accepted)]);
+    // It ends, and has made the change.
+    world.state().gpu_wrong.clear();
+    drop(running);
+    carried.join().unwrap();
+    let told = desk.outstanding();
+    assert!(
+        matches!(&told[..], [(5, Answer::Done { evidence })] if evidence.contains("it answers")),
+        "{told:?}"
+    );
+    assert_eq!(world.state().resets, 0);
+}
+
+#[test]
+fn a_node_that_got_work_meanwhile_is_left_as_it_is() {
+    let unit = UNIT.to_owned();
+    for what in [OrderKind::Reboot, OrderKind::RestartService { unit }] {
+        let world = World::drained();
+        let order = world.order(5, what);
+        assert!(!lives(world.open("order-begun:panic").ok(), &world, &order));
+        world.state().jobs = vec![job("7")];
+        let desk = world.desk();
+        desk.step();
+        let told = desk.outstanding();
+        let [(5, Answer::Failed { why })] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(why, "the node is not empty: job 7");
+        let state = world.state();
+        assert_eq!(state.reboots + state.restarts, 0);
+    }
+}

@@ -1,0 +1,174 @@
+//! The journal: what it refuses, what it folds, and what a full disk does.
+
+use std::fs;
+
+use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
+
+use super::super::OrdersError;
+use super::super::file::FILE;
+use super::world::{World, gpu};
+
+const VERIFY: OrderKind = OrderKind::Verify { rung: Rung::V0 };
+
+#[test]
+fn a_newer_order_takes_the_place_of_one_that_has_not_ended() {
+    let world = World::drained();
+    let desk = world.desk();
+    let first = world.order(3, VERIFY);
+    assert_eq!(desk.offer(&first, world.now()), Answer::Accepted);
+    let second = world.order(4, OrderKind::Uncordon);
+    assert_eq!(desk.offer(&second, world.now()), Answer::Accepted);
+    let told = desk.outstanding();
+    let [(3, Answer::Failed { why }), (4, Answer::Accepted)] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(why, "order 4 came before it had ended");
+    // The first is not carried out any more.
+    let refused = desk.offer(&first, world.now());
+    assert_eq!(refused, Answer::Failed { why: why.clone() });
+    desk.step();
+    assert!(matches!(desk.outstanding()[1], (4, Answer::Done { .. })));
+    assert_eq!(world.woken.load(std::sync::atomic::Ordering::Relaxed), 2, "for both");
+}
+
+#[test]
+fn an_order_whose_lease_ended_while_the_agent_was_gone_is_not_begun() {
+    let world = World::drained();
+    let order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
+    assert_eq!(world.desk().offer(&order, world.now()), Answer::Accepted);
+    world.pass(3600);
+    let desk = world.desk();
+    desk.step();
+    let told = desk.outstanding();
+    let [(3, Answer::Refused { why })] = &told[..] else { panic!("{told:?}") };
+    assert!(why.contains("lease"), "{why}");
+    assert_eq!(world.state().resets, 0);
+}
+
+#[test]
+fn leases_go_by_the_servers_clock_also_after_a_restart() {
+    let world = World::drained();
+    // The server is an hour ahead of this node.
+    let hour = jiff::SignedDuration::from_hours(1);
+    let mut order = world.order(3, OrderKind::ResetGpu { gpu: gpu() });
+    order.lease_until += hour;
+    assert_eq!(world.desk().offer(&order, world.now() + hour), Answer::Accepted);
+    world.pass(1200);
+    let desk = world.desk();
+    desk.step();
+    assert!(matches!(&desk.outstanding()[..], [(3, Answer::Refused { .. })]));
+}
+
+#[test]
+fn what_was_done_and_acknowledged_is_folded_away() {
+    let world = World::drained();
+    let desk = world.desk();
+    let mut most = 0;
+    for generation in 1..=600 {
+        let order = world.order(generation, VERIFY);
+        assert_eq!(desk.offer(&order, world.now()), Answer::Accepted);
+        desk.step();
+        desk.acknowledged(generation);
+        most = most.max(fs::metadata(world.folder.path().join(FILE)).unwrap().len());
+    }
+    assert!(most < 80 << 10, "{most}");
+    drop(desk);
+    // A file that was folded says the same, and takes more.
+    let desk = world.desk();
+    assert_eq!((desk.ledger().generation, desk.outstanding()), (600, vec![]));
+    let old = world.order(600, OrderKind::Cordon);
+    assert!(matches!(desk.offer(&old, world.now()), Answer::Refused { .. }));
+    assert_eq!(desk.offer(&world.order(601, VERIFY), world.now()), Answer::Accepted);
+}
+
+#[test]
+fn a_server_that_takes_no_answers_is_not_obeyed_for_ever() {
+    let world = World::drained();
+    let desk = world.desk();
+    for generation in 1..=64 {
+        assert_eq!(desk.offer(&world.order(generation, VERIFY), world.now()), Answer::Accepted);
+        desk.step();
+    }
+    let Answer::Refused { why } = desk.offer(&world.order(65, VERIFY), world.now()) else {
+        panic!()
+    };
+    assert!(why.contains("were not acknowledged"), "{why}");
+    desk.acknowledged(1);
+    assert_eq!(desk.offer(&world.order(65, VERIFY), world.now()), Answer::Accepted);
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_begun_and_nothing_is_claimed() {
+    let world = World::drained();
+    let desk = world.desk();
+    desk.fill_disk(true);
+    let order = world.order(1, OrderKind::Uncordon);
+    let Answer::Refused { why } = desk.offer(&order, world.now()) else { panic!() };
+    assert!(why.contains("cannot be written"), "{why}");
+    assert_eq!(desk.outstanding(), []);
+    desk.fill_disk(false);
+    assert_eq!(desk.offer(&order, world.now()), Answer::Accepted);
+    // It fills up before the order is begun: the answer waits for room.
+    desk.fill_disk(true);
+    world.stand_still();
+    let carried = {
+        let desk = desk.clone();
+        std::thread::spawn(move || desk.step())
+    };
+    world.wait_for_looks();
+    assert_eq!(desk.outstanding(), [(1, Answer::Accepted)]);
+    assert_eq!(world.state().uncordons, 0);
+    desk.fill_disk(false);
+    carried.join().unwrap();
+    let told = desk.outstanding();
+    assert!(
+        matches!(&told[..], [(1, Answer::Refused { why })] if why.contains("cannot be written")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_file_that_is_damaged_or_newer_is_not_gone_on_with() {
+    let world = World::drained();
+    world.carry(VERIFY);
+    let path = world.folder.path().join(FILE);
+    let good = fs::read_to_string(&path).unwrap();
+    // What was being written when the power went was never told of.
+    fs::write(&path, format!("{good}{{\"v\":1,\"at\":\"2026")).unwrap();
+    assert_eq!(world.desk().ledger().generation, 1);
+    assert_eq!(fs::read_to_string(&path).unwrap(), good, "it is cut");
+    fs::write(&path, format!("nonsense\n{good}")).unwrap();
+    let err = world.open("").err().unwrap();
+    assert!(matches!(err, OrdersError::Damaged { line: 1, .. }), "{err}");
+    fs::write(&path, format!("{good}{{\"v\":2,\"at\":7}}\n")).unwrap();
+    let err = world.open("").err().unwrap();
+    assert!(matches!(err, OrdersError::Newer { version: 2, .. }), "{err}");
+    fs::write(&path, &good).unwrap();
+    let desk = world.desk();
+    assert!(matches!(world.open("").err().unwrap(), OrdersError::InUse { .. }));
+    drop(desk);
+}
+
+/// As the first version wrote them.
+const RECORDED: &str = r#"{"v":1,"at":"2026-11-15T12:00:00Z","note":{"whole":{"generation":4,"answers":{"4":{"refused":{"why":"its lease ended"}}},"mark":"farrier: Xid 79 (order 2)"}}}
+{"v":1,"at":"2026-11-15T12:00:01Z","note":{"accepted":{"order":{"node":"node-1","generation":5,"what":{"reset-gpu":{"gpu":"GPU-1"}},"boot":"boot-1","lease-until":"x"},"boot":"boot-1","accepted":"2026-11-15T12:00:01Z","skew_ms":-250}}}
+{"v":1,"at":"2026-11-15T12:00:02Z","note":{"begun":{"generation":5,"effect":{"reset-gpu":{"gpu":"GPU-1","wrong":["the driver asks for a reset"]}},"boot":"boot-1"}}}
+{"v":1,"at":"2026-11-15T12:00:09Z","note":{"ended":{"generation":5}}}
+{"v":1,"at":"2026-11-15T12:00:10Z","note":{"acknowledged":{"generation":4}}}
+"#;
+
+#[test]
+fn what_the_first_version_wrote_reads() {
+    let world = World::drained();
+    let order = r#""lease_until":"2027-11-15T12:10:01Z","reason":"Xid 95"}"#;
+    let recorded = RECORDED.replace(r#""lease-until":"x"}"#, order);
+    fs::write(world.folder.path().join(FILE), recorded).unwrap();
+    world.state().gpu_wrong.clear();
+    let desk = world.desk();
+    let ledger = desk.ledger();
+    assert_eq!(ledger.mark.as_deref(), Some("farrier: Xid 79 (order 2)"));
+    assert_eq!(desk.outstanding(), [(5, Answer::Accepted)]);
+    desk.step();
+    assert!(matches!(&desk.outstanding()[..], [(5, Answer::Done { .. })]));
+    assert_eq!(world.state().resets, 0, "it had been made");
+}

@@ -1,0 +1,175 @@
+//! What each order does and does not do.
+
+use farrier_fleet::fleet::event::Cordon;
+use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
+
+use super::super::{Held, Proof};
+use super::world::{UNIT, World, gpu, job};
+
+fn why(answer: Answer) -> String {
+    match answer {
+        Answer::Refused { why } => format!("refused: {why}"),
+        Answer::Failed { why } => format!("failed: {why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn evidence(answer: Answer) -> String {
+    match answer {
+        Answer::Done { evidence } => evidence,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_mark_is_set_once_and_only_our_own_is_taken_away() {
+    let world = World::new();
+    assert!(
+        evidence(world.carry(OrderKind::Cordon)).contains("farrier: Xid 79 on GPU 3 (order 1)")
+    );
+    assert_eq!(world.desk().cordon(), Cordon::Ours);
+    // So already: nothing is done.
+    evidence(world.carry(OrderKind::Cordon));
+    assert_eq!(world.state().cordons, 1);
+    evidence(world.carry(OrderKind::Uncordon));
+    evidence(world.carry(OrderKind::Uncordon));
+    assert_eq!(world.desk().cordon(), Cordon::None);
+    assert_eq!(world.state().uncordons, 1);
+}
+
+#[test]
+fn anothers_mark_is_left_as_it_is() {
+    let world = World::new();
+    let theirs = ("alice".to_owned(), "disk".to_owned());
+    world.state().mark = Some(theirs.clone());
+    for what in [OrderKind::Cordon, OrderKind::Uncordon] {
+        let why = why(world.carry(what));
+        assert_eq!(why, "refused: the test has a mark of alice, which only they take away: disk");
+    }
+    // Ours, to which a person has added something, is theirs from then on.
+    world.state().mark = None;
+    evidence(world.carry(OrderKind::Cordon));
+    world.state().mark.as_mut().unwrap().1.push_str("; and the disk");
+    assert!(why(world.carry(OrderKind::Uncordon)).contains("only they take away"));
+    let state = world.state();
+    assert!(state.mark.is_some() && state.uncordons == 0);
+}
+
+#[test]
+fn a_scheduler_that_does_not_answer_is_asked_again_until_the_lease_is_over() {
+    let world = World::new();
+    world.state().mark_unreadable = true;
+    assert_eq!(why(world.carry(OrderKind::Cordon)), "refused: the controller does not answer");
+    assert_eq!(world.desk().cordon(), Cordon::Unknown);
+    assert_eq!(world.state().cordons, 0);
+}
+
+#[test]
+fn a_repair_needs_an_empty_node() {
+    let unit = UNIT.to_owned();
+    for what in
+        [OrderKind::ResetGpu { gpu: gpu() }, OrderKind::Reboot, OrderKind::RestartService { unit }]
+    {
+        let world = World::new();
+        assert!(
+            why(world.carry(what.clone())).contains("refused: the node takes new work"),
+            "{what}"
+        );
+        let world = World::drained();
+        world.state().jobs = vec![job("7")];
+        assert_eq!(why(world.carry(what.clone())), "refused: the node is not empty: job 7");
+        // A mark of somebody else's keeps work away just as well.
+        world.state().jobs.clear();
+        world.state().mark = Some(("alice".to_owned(), "disk".to_owned()));
+        evidence(world.carry(what.clone()));
+        let state = world.state();
+        assert_eq!(state.resets + state.reboots + state.restarts, 1, "{what}");
+    }
+}
+
+#[test]
+fn a_gpu_that_is_held_is_not_reset() {
+    let world = World::drained();
+    let held = |gpu: &str| Held {
+        gpu: farrier_fleet::health::GpuUuid(gpu.to_owned()),
+        pid: 4711,
+        command: "python".to_owned(),
+    };
+    world.state().held = vec![held("GPU-1")];
+    let what = OrderKind::ResetGpu { gpu: gpu() };
+    assert_eq!(
+        why(world.carry(what.clone())),
+        "refused: it is in use: process 4711 (python) on GPU-1"
+    );
+    assert_eq!(world.state().resets, 0);
+    world.state().held = vec![held("GPU-2")];
+    assert!(evidence(world.carry(what)).starts_with("it was reset; it answers"));
+}
+
+#[test]
+fn a_reset_that_fails_or_does_not_help_is_told() {
+    let world = World::drained();
+    world.state().reset_mends = false;
+    let what = OrderKind::ResetGpu { gpu: gpu() };
+    assert_eq!(
+        why(world.carry(what.clone())),
+        "failed: it was reset, and still: the driver asks for a reset"
+    );
+    world.state().reset_fails = Some("in use by another client".to_owned());
+    assert_eq!(why(world.carry(what)), "failed: in use by another client");
+    assert_eq!(world.state().resets, 2);
+}
+
+#[test]
+fn a_reboot_is_proven_by_another_boot() {
+    let world = World::drained();
+    assert_eq!(evidence(world.carry(OrderKind::Reboot)), "boot boot-2, before it boot boot-1");
+    // An order for the boot before is not carried out in this one.
+    let desk = world.desk();
+    let mut order = world.order(2, OrderKind::Reboot);
+    order.boot = Some("boot-1".to_owned());
+    assert!(why(desk.offer(&order, world.now())).contains("it is for boot boot-1"));
+    assert_eq!(desk.outstanding().len(), 2, "that is an answer, too");
+    drop(desk);
+    world.state().boot_unreadable = true;
+    assert!(why(world.carry(OrderKind::Reboot)).contains("which boot this is cannot be read"));
+    assert_eq!(world.state().reboots, 1);
+}
+
+#[test]
+fn a_service_that_does_not_come_up_is_told() {
+    let world = World::drained();
+    world.state().service_starts = false;
+    let what = OrderKind::RestartService { unit: UNIT.to_owned() };
+    assert!(why(world.carry(what.clone())).contains("does not run: failed"));
+    world.state().service_starts = true;
+    assert!(evidence(world.carry(what)).contains("is active"));
+}
+
+#[test]
+fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
+    let world = World::new();
+    let what = OrderKind::Verify { rung: Rung::V1 };
+    assert_eq!(evidence(world.carry(what.clone())), "V1 (devices): all is well");
+    world.state().proof.unknown = vec!["the kernel log may not be read".to_owned()];
+    let told = why(world.carry(what.clone()));
+    assert_eq!(told, "failed: V1 (devices): not known: the kernel log may not be read");
+    world.state().proof = Proof { failed: vec!["gpu.lost".to_owned()], ..Proof::default() };
+    assert_eq!(why(world.carry(what.clone())), "failed: V1 (devices): gpu.lost");
+    world.state().proof = Proof::default();
+    assert_eq!(why(world.carry(what.clone())), "failed: V1 (devices): nothing was seen");
+    // It is open for a while, and clears.
+    world.state().proof = Proof { failed: vec!["gpu.lost".to_owned()], ..Proof::default() };
+    let desk = world.desk();
+    let order = world.order(9, what);
+    assert_eq!(desk.offer(&order, world.now()), Answer::Accepted);
+    world.stand_still();
+    let carried = {
+        let desk = desk.clone();
+        std::thread::spawn(move || desk.step())
+    };
+    world.wait_for_looks();
+    world.state().proof = Proof { passed: vec!["all is well".to_owned()], ..Proof::default() };
+    carried.join().unwrap();
+    evidence(desk.ledger().last.unwrap().1);
+}

@@ -1,0 +1,19 @@
+//! Desks on a node that is made of values, and killed at every step.
+
+mod crash;
+mod drain;
+mod histories;
+mod journal;
+mod kinds;
+mod world;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A program that does this.
+pub(crate) fn script(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("program");
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}

@@ -1,0 +1,328 @@
+//! A node that is made of values.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use farrier_fleet::fleet::event::Cordon;
+use farrier_fleet::fleet::order::{Answer, Order, OrderKind, Rung};
+use farrier_fleet::health::GpuUuid;
+use jiff::{SignedDuration, Timestamp};
+
+use super::super::scheduler::whose;
+use super::super::*;
+use crate::crash::Crash;
+
+/// How the node is, and what was done to it.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a way in which a node can be")]
+pub(super) struct State {
+    pub(super) boot: u32,
+    pub(super) boot_unreadable: bool,
+    /// Who set the mark, and the reason in it.
+    pub(super) mark: Option<(String, String)>,
+    pub(super) mark_unreadable: bool,
+    pub(super) jobs: Vec<Job>,
+    pub(super) cannot_move: BTreeSet<String>,
+    pub(super) held: Vec<Held>,
+    pub(super) gpu_wrong: Vec<String>,
+    pub(super) reset_mends: bool,
+    pub(super) reset_fails: Option<String>,
+    pub(super) run: u32,
+    pub(super) service_starts: bool,
+    pub(super) proof: Proof,
+    pub(super) resets: u32,
+    pub(super) reboots: u32,
+    pub(super) restarts: u32,
+    pub(super) cordons: u32,
+    pub(super) uncordons: u32,
+    pub(super) requeues: Vec<String>,
+    /// What must never happen and did. A panic would pass for a death.
+    pub(super) violated: Option<&'static str>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            boot: 1,
+            boot_unreadable: false,
+            mark: None,
+            mark_unreadable: false,
+            jobs: Vec::new(),
+            cannot_move: BTreeSet::new(),
+            held: Vec::new(),
+            gpu_wrong: vec!["the driver asks for a reset".to_owned()],
+            reset_mends: true,
+            reset_fails: None,
+            run: 1,
+            service_starts: true,
+            proof: Proof { passed: vec!["all is well".to_owned()], ..Proof::default() },
+            resets: 0,
+            reboots: 0,
+            restarts: 0,
+            cordons: 0,
+            uncordons: 0,
+            requeues: Vec::new(),
+            violated: None,
+        }
+    }
+}
+
+impl State {
+    fn needs_empty(&mut self) {
+        if self.mark.is_none() || !self.jobs.is_empty() {
+            self.violated = Some("a node in use was repaired");
+        }
+    }
+}
+
+pub(super) const UNIT: &str = "nvidia-fabricmanager.service";
+
+pub(super) fn gpu() -> GpuUuid {
+    GpuUuid("GPU-1".to_owned())
+}
+
+pub(super) fn job(id: &str) -> Job {
+    Job { id: id.to_owned(), text: format!("job {id}"), is_ending: false }
+}
+
+/// The node and the time.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) folder: Arc<tempfile::TempDir>,
+    state: Arc<Mutex<State>>,
+    clock_s: Arc<AtomicI64>,
+    /// Seconds that a look at the clock takes.
+    look_s: Arc<AtomicI64>,
+    looks: Arc<AtomicU32>,
+    pub(super) woken: Arc<AtomicU32>,
+}
+
+/// The beginning of time.
+const BEGIN_S: i64 = 1_800_000_000;
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self {
+            folder: Arc::new(tempfile::tempdir().unwrap()),
+            state: Arc::default(),
+            clock_s: Arc::new(AtomicI64::new(BEGIN_S)),
+            look_s: Arc::new(AtomicI64::new(1)),
+            looks: Arc::default(),
+            woken: Arc::default(),
+        }
+    }
+
+    /// One with our mark, on which nothing runs.
+    pub(super) fn drained() -> Self {
+        let world = Self::new();
+        world.state().mark = Some(("farrier".to_owned(), "farrier: before".to_owned()));
+        world
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_second(self.clock_s.load(Ordering::Relaxed)).unwrap()
+    }
+
+    pub(super) fn pass(&self, seconds: i64) {
+        self.clock_s.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// From now on no time passes by itself.
+    pub(super) fn stand_still(&self) {
+        self.look_s.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until the clock was looked at some more times.
+    pub(super) fn wait_for_looks(&self) {
+        let until = self.looks.load(Ordering::Relaxed) + 20;
+        while self.looks.load(Ordering::Relaxed) < until {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(super) fn open(&self, crash: &str) -> Result<Desk, OrdersError> {
+        let (world, woken) = (self.clone(), Arc::clone(&self.woken));
+        Desk::open(Parts {
+            state_dir: self.folder.path().to_owned(),
+            limits: Limits {
+                node: Some("node-1".parse().unwrap()),
+                allow_reset: true,
+                allow_reboot: true,
+                services: vec![UNIT.to_owned()],
+                settle_s: 60,
+            },
+            hands: Box::new(self.clone()),
+            eyes: Arc::new(self.clone()),
+            scheduler: Box::new(self.clone()),
+            now: Box::new(move || {
+                world.looks.fetch_add(1, Ordering::Relaxed);
+                let now = world.now();
+                world.pass(world.look_s.load(Ordering::Relaxed));
+                now
+            }),
+            poll: Duration::ZERO,
+            crash: Crash::of(crash),
+            wake: Box::new(move || {
+                woken.fetch_add(1, Ordering::Relaxed);
+            }),
+        })
+    }
+
+    pub(super) fn desk(&self) -> Desk {
+        self.open("").unwrap()
+    }
+
+    pub(super) fn order(&self, generation: u64, what: OrderKind) -> Order {
+        let boot = what.is_repair().then(|| format!("boot-{}", self.state().boot));
+        Order {
+            node: "node-1".parse().unwrap(),
+            generation,
+            what,
+            boot,
+            lease_until: self.now() + SignedDuration::from_secs(600),
+            reason: "Xid 79 on GPU 3".to_owned(),
+        }
+    }
+
+    /// Offers an order and carries it out; gives how it ended.
+    pub(super) fn carry(&self, what: OrderKind) -> Answer {
+        let desk = self.desk();
+        let generation = desk.ledger().generation + 1;
+        let order = self.order(generation, what);
+        match desk.offer(&order, self.now()) {
+            Answer::Accepted => {}
+            answer => return answer,
+        }
+        desk.step();
+        desk.ledger().last.unwrap().1
+    }
+}
+
+/// Whether it dies of what a test asked for.
+pub(super) fn dies<T>(what: impl FnOnce() -> T) -> Option<T> {
+    // What it says of itself is of no interest.
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let ended = catch_unwind(AssertUnwindSafe(what));
+    std::panic::set_hook(before);
+    ended.ok()
+}
+
+impl Hands for World {
+    fn boot(&self) -> Result<String, String> {
+        let state = self.state();
+        if state.boot_unreadable {
+            return Err("nobody knows".to_owned());
+        }
+        Ok(format!("boot-{}", state.boot))
+    }
+
+    fn reset_gpu(&self, _gpu: &GpuUuid, _alive: File) -> Result<(), String> {
+        let mut state = self.state();
+        state.needs_empty();
+        state.resets += 1;
+        if let Some(why) = state.reset_fails.clone() {
+            return Err(why);
+        }
+        if state.reset_mends {
+            state.gpu_wrong.clear();
+        }
+        Ok(())
+    }
+
+    fn reboot(&self, _alive: File) -> Result<(), String> {
+        let mut state = self.state();
+        state.needs_empty();
+        state.reboots += 1;
+        state.boot += 1;
+        Ok(())
+    }
+
+    fn service(&self, _unit: &str) -> Result<Service, String> {
+        let state = self.state();
+        let is_active = state.service_starts || state.restarts == 0;
+        let word = if is_active { "active" } else { "failed" };
+        Ok(Service { is_active, state: word.to_owned(), run: Some(format!("run-{}", state.run)) })
+    }
+
+    fn restart_service(&self, _unit: &str, _alive: File) -> Result<(), String> {
+        let mut state = self.state();
+        state.needs_empty();
+        state.restarts += 1;
+        state.run += 1;
+        Ok(())
+    }
+}
+
+impl Eyes for World {
+    fn gpu(&self, _gpu: &GpuUuid) -> Result<GpuSeen, String> {
+        Ok(GpuSeen { wrong: self.state().gpu_wrong.clone(), text: "it answers".to_owned() })
+    }
+
+    fn processes(&self, _since: Timestamp) -> Result<Vec<Held>, String> {
+        Ok(self.state().held.clone())
+    }
+
+    fn prove(&self, _rung: Rung) -> Proof {
+        self.state().proof.clone()
+    }
+}
+
+impl Scheduler for World {
+    fn name(&self) -> &'static str {
+        "the test"
+    }
+
+    fn state(&self, ours: Option<&str>) -> Result<Cordon, SchedulerError> {
+        let state = self.state();
+        if state.mark_unreadable {
+            return Err(SchedulerError::Unknown("the controller does not answer".to_owned()));
+        }
+        Ok(match &state.mark {
+            None => Cordon::None,
+            Some((owner, reason)) => whose(owner == "farrier", owner, reason, ours),
+        })
+    }
+
+    fn cordon(&self, reason: &str) -> Result<(), SchedulerError> {
+        let mut state = self.state();
+        state.cordons += 1;
+        if state.mark.is_some() {
+            state.violated = Some("a mark was written over");
+        }
+        state.mark = Some(("farrier".to_owned(), reason.to_owned()));
+        Ok(())
+    }
+
+    fn uncordon(&self) -> Result<(), SchedulerError> {
+        let mut state = self.state();
+        state.uncordons += 1;
+        let owner = state.mark.take().map(|(owner, _)| owner);
+        if owner.is_some_and(|owner| owner != "farrier") {
+            state.violated = Some("another's mark was taken away");
+        }
+        Ok(())
+    }
+
+    fn jobs(&self, _since: Timestamp) -> Result<Vec<Job>, SchedulerError> {
+        Ok(self.state().jobs.clone())
+    }
+
+    fn requeue(&self, job: &Job) -> Result<(), SchedulerError> {
+        let mut state = self.state();
+        state.requeues.push(job.id.clone());
+        if state.cannot_move.contains(&job.id) {
+            return Err(SchedulerError::Refused("it cannot be requeued".to_owned()));
+        }
+        state.jobs.retain(|other| other.id != job.id);
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Nodes with the real agent: this program, started as on a node, on a simulated NVML and the files of such a host.
+
+use std::fs::{self, OpenOptions};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// How long one may take to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many.
+pub(super) const COUNT: usize = 2;
+
+/// How soon one is started again that has ended: a simulated reboot ends it.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// One of them.
+pub(super) struct Agent {
+    folder: PathBuf,
+    name: String,
+    /// Who starts it, and starts it again; told to stop by the other end.
+    kept: Option<(JoinHandle<()>, oneshot::Sender<()>)>,
+}
+
+impl Agent {
+    /// Makes its node below `folder`.
+    pub(super) async fn make(
+        folder: &Path,
+        number: usize,
+        server: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let folder = folder.join(format!("agent-{number}"));
+        let node = folder.join("node");
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to make `{}`", folder.display()))?;
+        let seed = (number + 1).to_string();
+        let words = ["--sku", "H200-SXM5-141GB", "--gpus", "8", "--seed", &seed];
+        farrier(&["simulate", "node"], &node, &words).await?;
+        let config = folder.join("agent.toml");
+        fs::write(&config, configuration(&folder, server))
+            .with_context(|| format!("failed to write `{}`", config.display()))?;
+        let name = fs::read_to_string(node.join("root/proc/sys/kernel/hostname"));
+        let name = name.context("failed to read the simulated host's name")?.trim().to_owned();
+        Ok(Self { folder, name, kept: None })
+    }
+
+    /// Under what name it joins: the simulated host's.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it, and again whenever it ends, as a service manager does.
+    pub(super) fn start(mut self) -> anyhow::Result<Self> {
+        let mut child = spawn(&self.folder)?;
+        let (stop, mut stopped) = oneshot::channel();
+        let folder = self.folder.clone();
+        let keeper = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = child.wait() => (),
+                    _ = &mut stopped => return end(child).await,
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => (),
+                    _ = &mut stopped => return,
+                }
+                match spawn(&folder) {
+                    Ok(next) => child = next,
+                    Err(_) => return,
+                }
+            }
+        });
+        self.kept = Some((keeper, stop));
+        Ok(self)
+    }
+
+    /// Lets the driver of its node log an Xid.
+    pub(super) async fn inject(&self, gpu: u32, xid: u32) -> anyhow::Result<()> {
+        let (gpu, xid) = (gpu.to_string(), xid.to_string());
+        let words = ["--gpu", &gpu, "xid", &xid];
+        farrier(&["simulate", "inject"], &self.folder.join("node"), &words).await
+    }
+
+    /// Ends it as a service manager would.
+    pub(super) async fn stop(self) {
+        if let Some((keeper, stop)) = self.kept {
+            let _ = stop.send(());
+            let _ = keeper.await;
+        }
+    }
+}
+
+fn spawn(folder: &Path) -> anyhow::Result<Child> {
+    let mut log = OpenOptions::new();
+    let log = log.create(true).append(true).open(folder.join("log"));
+    Command::new(own()?)
+        .args(["agent", "--config"])
+        .arg(folder.join("agent.toml"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.context("failed to make the agent's log")?)
+        // Ctrl-C is for the demo, which then ends its agents.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .context("failed to start an agent")
+}
+
+async fn end(mut child: Child) {
+    if let Some(id) = child.id() {
+        let told = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
+        if told.is_ok_and(|status| status.success())
+            && tokio::time::timeout(PATIENCE, child.wait()).await.is_ok()
+        {
+            return;
+        }
+    }
+    let _ = child.kill().await;
+}
+
+fn own() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("failed to find the own executable")
+}
+
+/// Runs this program on a node's folder.
+async fn farrier(command: &[&str], node: &Path, words: &[&str]) -> anyhow::Result<()> {
+    let ran = Command::new(own()?).args(command).arg(node).args(words).output().await;
+    let ran = ran.with_context(|| format!("failed to run `farrier {}`", command.join(" ")))?;
+    if !ran.status.success() {
+        bail!("`farrier {}`: {}", command.join(" "), String::from_utf8_lossy(&ran.stderr).trim());
+    }
+    Ok(())
+}
+
+fn configuration(folder: &Path, server: SocketAddr) -> String {
+    let at = |name: &str| folder.join(name).display().to_string();
+    format!(
+        "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n\
+         [server]\nurl = \"http://{server}\"\n[orders]\nenabled = true\nscheduler = \"host\"\nsettle_s = 40\n",
+        at("state"),
+        at("node/root"),
+        at("node/lib/libnvidia-ml.so.1"),
+        at("agent.sock"),
+    )
+}

@@ -1,0 +1,81 @@
+//! The end: everything is stopped, and the log is held to what it promises.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use farrier_fleet::fleet::replay::Replay;
+use farrier_fleet::fleet::{FleetState, Standing};
+use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::log::{Log, verify};
+use farrier_server::run::log_path;
+
+use super::stage::{Folder, Stage};
+use super::story::Story;
+use crate::printer::{Printer, Tone};
+
+const PAGE: usize = 4096;
+
+/// What there is to say at the end.
+pub(super) struct Closed {
+    folder: Folder,
+    entries: u64,
+    standings: BTreeMap<Standing, usize>,
+}
+
+/// Ends the play; then reads the log from its beginning, as somebody would who does not believe it.
+pub(super) async fn close(stage: Stage) -> anyhow::Result<Closed> {
+    let folder = stage.strike().await?;
+    let path = log_path(&folder.server());
+    let (entries, fleet) = tokio::task::spawn_blocking(move || audited(&path)).await??;
+    let mut standings = BTreeMap::new();
+    for node in fleet.nodes.values() {
+        *standings.entry(node.standing).or_default() += 1;
+    }
+    Ok(Closed { folder, entries, standings })
+}
+
+/// The chain is whole, the inputs lead to the same decisions, and those to the state that the server kept.
+fn audited(path: &std::path::Path) -> anyhow::Result<(u64, FleetState)> {
+    let log = SqliteLog::open_to_read(path)?;
+    let head = match verify(&log)? {
+        Ok(head) => head,
+        Err(flaw) => bail!("the log is not whole: {flaw}"),
+    };
+    let mut replay = Replay::default();
+    let mut seq = 0;
+    loop {
+        let page = log.read(seq, PAGE)?;
+        let Some(last) = page.last() else { break };
+        seq = last.seq;
+        for stored in &page {
+            replay.take(stored.entry()?)?;
+        }
+    }
+    let state = replay.finish()?;
+    let kept = log.newest()?.context("the server kept no state")?.state;
+    if serde_json::to_vec(&kept)? != serde_json::to_vec(&state)? {
+        bail!("replaying the log leads to another state than the server had");
+    }
+    Ok((head.seq, state))
+}
+
+impl Closed {
+    pub(super) fn print(&self, story: &Story, printer: &mut Printer) -> anyhow::Result<()> {
+        let standings: Vec<String> =
+            self.standings.iter().map(|(it, count)| format!("{count} {}", it.words())).collect();
+        printer.line("")?;
+        printer.line(&printer.toned(Tone::Strong, &standings.join(", ")))?;
+        printer.line(&format!(
+            "{} things happened; {} findings, {} nodes taken out of service, {} given back after repair and proof, {} times held back, {} orders",
+            story.told, story.found, story.quarantined, story.returned, story.held_back, story.orders
+        ))?;
+        printer.line(&format!(
+            "The log has {} entries. Its chain is whole; replayed from the first one it leads to the same decisions and, byte for byte, to the same state.",
+            self.entries
+        ))?;
+        if self.folder.is_kept() {
+            printer.line(&format!("It is kept in {}", self.folder.server().display()))?;
+        }
+        Ok(())
+    }
+}

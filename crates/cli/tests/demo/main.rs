@@ -1,0 +1,65 @@
+//! `farrier demo`: the whole of it, with the real wire and real agents, in seconds.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../support/kill.rs"]
+mod kill;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use support::{farrier, run};
+
+const AUDITED: &str = "replayed from the first one it leads to the same decisions and, byte for byte, to the same state";
+
+#[test]
+fn it_tells_what_happened_what_was_found_and_decided_and_audits_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("kept").display().to_string();
+    let ran = run(&["demo", "--headless", "--seed", "3", "--duration", "30s", "--dir", &dir]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    for expected in [
+        "64 nodes have joined, passed V0 and V1, and are in service",
+        "(a real agent): the driver logs Xid 79 for GPU 3",
+        "fatal gpu.xid (Xid 79)",
+        "is quarantined: fatal gpu.xid (Xid 48)",
+        "reset of the GPU",
+        "is in service: it passed what its pool asks for",
+        "leaf switch leaf-0000 and not its 16 nodes",
+        AUDITED,
+        "It is kept in",
+    ] {
+        assert!(ran.stdout.contains(expected), "`{expected}` is not in\n{}", ran.stdout);
+    }
+    assert!(folder.path().join("kept/server/log").is_file());
+    let again = run(&["demo", "--headless", "--duration", "20s", "--dir", &dir]);
+    assert_eq!(again.code, 2, "{}", again.stdout);
+    assert!(again.stderr.contains("is not empty"), "{}", again.stderr);
+}
+
+#[test]
+fn an_interrupt_ends_it_cleanly() {
+    let mut demo = farrier(&["demo", "--headless", "--duration", "10m"]);
+    let mut demo = demo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(demo.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("have joined") {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0, "it has ended");
+    }
+    kill::kill("-INT", &demo.id().to_string());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(demo.wait().unwrap().success());
+    assert!(rest.contains(AUDITED), "{rest}");
+}
+
+#[test]
+fn a_time_that_is_none_is_refused_with_what_is_expected() {
+    for wrong in ["5", "10s", "x", "2h"] {
+        let ran = run(&["demo", "--duration", wrong]);
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains("such as 90s or 5m"), "{}", ran.stderr);
+    }
+}

@@ -1,0 +1,114 @@
+//! The whole way of a node whose GPU falls off the bus: marked, emptied, rebooted, proven, given back.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::orders::{Orders, order, order_until};
+use crate::world::World;
+
+/// The configuration of a node that carries out orders.
+pub(crate) fn configured(world: &World, more: &str) -> std::path::PathBuf {
+    let path = world.path("agent.toml");
+    let services = "services = [\"nvidia-fabricmanager.service\"]";
+    fs::write(&path, world.config(&format!("[orders]\nscheduler = \"host\"\n{services}\n{more}")))
+        .unwrap();
+    path
+}
+
+pub(crate) fn boot(world: &World) -> String {
+    let path = world.path("node/root/proc/sys/kernel/random/boot_id");
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+fn desk(world: &World) -> Orders {
+    Orders::start(&world.path("agent.toml"), &world.path("orders.log"), None)
+}
+
+#[test]
+fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
+    let world = World::of(2);
+    configured(&world, "");
+    let agent = world.agent().ready();
+    let mut orders = desk(&world);
+    // Well before anything happens.
+    let evidence = orders.done(&order(1, json!({ "verify": { "rung": "v1" } }), None));
+    assert!(evidence.contains("NVML lists 2 GPUs"), "{evidence}");
+    world.inject(&["--gpu", "0", "process", "4242", "--command", "python train.py"]);
+    world.inject(&["--gpu", "1", "xid", "79"]);
+    agent.until_found("gpu.lost");
+    let before = boot(&world);
+
+    let why = orders.not_done(&order(2, json!("reboot"), Some(&before)));
+    assert!(why.contains("the node takes new work"), "{why}");
+    let evidence = orders.done(&order(3, json!("cordon"), None));
+    assert!(
+        evidence.contains("farrier: critical gpu.xid (Xid 79) on GPU 1 (order 3)"),
+        "{evidence}"
+    );
+    // Others can read who, why and since when.
+    let mark: Value =
+        serde_json::from_slice(&fs::read(world.path("state/cordon.json")).unwrap()).unwrap();
+    assert_eq!(mark["owner"], "farrier");
+    assert!(mark["reason"].as_str().unwrap().starts_with("farrier: critical gpu.xid"), "{mark}");
+    mark["since"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(orders.cordon(), json!("ours"));
+
+    // Work is waited for; meanwhile the node cannot pass.
+    let drain = order(4, json!({ "drain": { "wait_s": 600 } }), None);
+    orders.say(&json!({ "order": drain }));
+    agent.until(|status| status["gpus"][0]["processes"][0]["pid"] == 4242);
+    assert_eq!(orders.hear().unwrap()["answer"]["answer"], "accepted");
+    world.inject(&["--gpu", "0", "process", "4242", "--end"]);
+    assert!(orders.done(&drain).starts_with("nothing runs on the node"));
+    let why = orders.not_done(&order_until(6, json!({ "verify": { "rung": "v1" } }), None, 3));
+    assert!(why.contains("gpu.lost"), "{why}");
+
+    // The reboot ends everybody on the node.
+    orders.say(&json!({ "order": order(7, json!("reboot"), Some(&before)) }));
+    while orders.hear().is_some() {}
+    assert!(orders.ended().success());
+    agent.kill();
+    assert_ne!(boot(&world), before);
+    let agent = world.agent();
+    let mut orders = desk(&world);
+    let told: Vec<Value> = std::iter::from_fn(|| orders.hear()).take(6).collect();
+    let rebooted = told.iter().find(|told| told["answer"]["generation"] == 7).unwrap();
+    let evidence = rebooted["answer"]["answer"]["done"]["evidence"].as_str().unwrap();
+    assert_eq!(evidence, format!("boot {}, before it boot {before}", boot(&world)));
+
+    let evidence = orders.done(&order(8, json!({ "verify": { "rung": "v0" } }), None));
+    assert!(evidence.starts_with("V0 (coherence): "), "{evidence}");
+    orders.done(&order(10, json!("uncordon"), Some(&boot(&world))));
+    assert!(!world.path("state/cordon.json").exists());
+    assert_eq!(orders.cordon(), json!("none"));
+    // An order for the boot before comes too late.
+    let why = orders.not_done(&order(11, json!("reboot"), Some(&before)));
+    assert!(why.contains("it is for boot"), "{why}");
+    agent.stop();
+}
+
+#[test]
+fn a_mark_of_somebody_elses_stays() {
+    let world = World::of(1);
+    configured(&world, "");
+    fs::create_dir_all(world.path("state")).unwrap();
+    let mark = world.path("state/cordon.json");
+    for (text, owner) in [
+        ("{\"owner\":\"alice\",\"reason\":\"disk\",\"ticket\":7}", "alice"),
+        ("do not use", "somebody"),
+    ] {
+        fs::write(&mark, text).unwrap();
+        let mut orders = desk(&world);
+        let generation = u64::from(owner == "somebody") * 2 + 1;
+        assert_eq!(orders.cordon()["theirs"]["owner"], owner);
+        for (at, what) in [(0, "cordon"), (1, "uncordon")] {
+            let why = orders.not_done(&order(generation + at, json!(what), None));
+            assert!(
+                why.contains(&format!("a mark of {owner}, which only they take away")),
+                "{why}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&mark).unwrap(), text);
+    }
+}

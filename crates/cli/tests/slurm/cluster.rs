@@ -1,0 +1,236 @@
+//! A Slurm of its own: munge, a controller and four nodes, in a folder that goes with the test.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::world::{is_root, skipped};
+
+const NODES: u16 = 4;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where Debian puts daemons, which is not in everybody's PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A Slurm that runs, and does not outlive its test.
+pub(crate) struct Cluster {
+    folder: tempfile::TempDir,
+    daemons: Vec<Child>,
+}
+
+/// What is missing to start one; none: nothing.
+fn missing() -> Option<String> {
+    if !is_root() {
+        return Some("only root starts slurmd".to_owned());
+    }
+    let has =
+        |program: &&str| PATH.split(':').any(|folder| Path::new(folder).join(program).exists());
+    let programs = ["munged", "slurmctld", "slurmd", "scontrol", "squeue", "sbatch"];
+    let missing: Vec<&str> = programs.into_iter().filter(|program| !has(program)).collect();
+    (!missing.is_empty())
+        .then(|| format!("{} missing: `apt-get install slurm-wlm munge`", missing.join(", ")))
+}
+
+impl Cluster {
+    /// Starts one; none: it cannot be done here, and was said so.
+    pub(crate) fn start() -> Option<Self> {
+        if let Some(why) = missing() {
+            skipped(&why);
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        // munge asks that nobody else can write to any folder on the way to its socket, and jobs of users come here.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut cluster = Self { folder, daemons: Vec::new() };
+        cluster.write();
+        cluster.daemon("munged", &cluster.munge_words());
+        cluster.wait("munge's socket", |cluster| cluster.path("munge/socket").exists());
+        cluster.daemon("slurmctld", &["-D".to_owned()]);
+        for number in 1..=NODES {
+            cluster.daemon("slurmd", &["-D".to_owned(), "-N".to_owned(), format!("node{number}")]);
+        }
+        cluster.wait("idle nodes", |cluster| {
+            let told = cluster.run("sinfo", &["--noheader", "--Node", "--format=%N %t"]);
+            told.lines().filter(|line| line.ends_with(" idle")).count() == usize::from(NODES)
+        });
+        Some(cluster)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What leads Slurm's programs here.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
+        [("SLURM_CONF", self.path("slurm.conf").display().to_string()), ("PATH", PATH.to_owned())]
+    }
+
+    /// What a program of Slurm's prints, also where it fails.
+    pub(crate) fn run(&self, program: &str, words: &[&str]) -> String {
+        let ran = self.command(program).args(words).output().unwrap();
+        format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr))
+    }
+
+    /// What `scontrol` says of a node.
+    pub(crate) fn node(&self, node: &str) -> String {
+        self.run("scontrol", &["show", "node", node])
+    }
+
+    /// What it says of a job.
+    pub(crate) fn job(&self, job: &str) -> String {
+        self.run("scontrol", &["show", "job", job])
+    }
+
+    /// Starts a job and waits until it runs on the node; gives its number.
+    pub(crate) fn start_job(&self, node: &str, more: &[&str]) -> String {
+        let script = self.path("job.sh");
+        fs::write(&script, "#!/bin/sh\nexec sleep 600\n").unwrap();
+        let (script, log) =
+            (script.display().to_string(), self.path("job.log").display().to_string());
+        let usual = ["--parsable", "--gres=gpu:1", "--output", &log];
+        let id = self.run("sbatch", &[&usual, more, &[&script]].concat()).trim().to_owned();
+        assert!(id.parse::<u32>().is_ok(), "{id}");
+        self.wait("a job that runs", |cluster| cluster.job(&id).contains("JobState=RUNNING"));
+        assert!(self.job(&id).contains(&format!("NodeList={node}")), "{}", self.job(&id));
+        id
+    }
+
+    pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < PATIENCE, "no {what}:\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn logs(&self) -> String {
+        let Ok(entries) = fs::read_dir(self.path("log")) else { return String::new() };
+        let mut logs = String::new();
+        for entry in entries.flatten() {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines[lines.len().saturating_sub(20)..].join("\n");
+            logs.push_str(&format!("--- {}\n{last}\n", entry.path().display()));
+        }
+        logs
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("env");
+        for (key, value) in self.environment() {
+            command.arg(format!("{key}={value}"));
+        }
+        command.arg(program).stdin(Stdio::null());
+        command
+    }
+
+    fn daemon(&mut self, program: &str, words: &[String]) {
+        let log = self.path(&format!("log/{program}-{}", self.daemons.len()));
+        let log = fs::File::create(log).unwrap();
+        let mut command = self.command(program);
+        command.args(words).stdout(log.try_clone().unwrap()).stderr(log);
+        self.daemons.push(command.spawn().unwrap());
+    }
+
+    fn munge_words(&self) -> Vec<String> {
+        let at = |name: &str| self.path(&format!("munge/{name}")).display().to_string();
+        let mut words = vec!["--foreground".to_owned(), "--force".to_owned()];
+        for (flag, name) in [("key", "key"), ("pid", "pid"), ("seed", "seed")] {
+            words.push(format!("--{flag}-file={}", at(name)));
+        }
+        words.push(format!("--socket={}", at("socket")));
+        words
+    }
+
+    fn write(&self) {
+        for name in ["munge", "state", "spool", "log", "dev"] {
+            fs::create_dir(self.path(name)).unwrap();
+        }
+        let key = self.path("munge/key");
+        let mut random = vec![0; 256];
+        std::io::Read::read_exact(&mut fs::File::open("/dev/urandom").unwrap(), &mut random)
+            .unwrap();
+        fs::write(&key, random).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        for number in 0..2 {
+            fs::write(self.path(&format!("dev/nvidia{number}")), "").unwrap();
+        }
+        let folder = self.folder.path().display();
+        let ports = free_ports();
+        let gres = format!("NodeName=node[1-{NODES}] Name=gpu File={folder}/dev/nvidia[0-1]\n");
+        fs::write(self.path("gres.conf"), gres).unwrap();
+        let mut conf =
+            CONF.replace("{folder}", &folder.to_string()).replace("{port}", &ports[0].to_string());
+        for (number, port) in (1..).zip(&ports[1..]) {
+            conf.push_str(&format!(
+                "NodeName=node{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=100 Gres=gpu:2\n"
+            ));
+        }
+        conf.push_str("PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n");
+        fs::write(self.path("slurm.conf"), conf).unwrap();
+    }
+}
+
+/// Jobs end and nodes answer without the waits that are meant for large machines.
+const CONF: &str = "\
+ClusterName=farrier
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={port}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/builtin
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+ReturnToService=1
+KillWait=1
+GresTypes=gpu
+SlurmdParameters=config_overrides
+";
+
+/// Ports that are free now.
+fn free_ports() -> Vec<u16> {
+    let listeners: Vec<TcpListener> =
+        (0..=NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Jobs have processes of their own, which end with them.
+        let jobs = self.run("squeue", &["--noheader", "--format=%i"]);
+        let jobs: Vec<&str> =
+            jobs.split_whitespace().filter(|it| it.parse::<u32>().is_ok()).collect();
+        if !jobs.is_empty() {
+            self.run("scancel", &[&["--signal=KILL", "--full"][..], &jobs].concat());
+            self.run("scancel", &jobs);
+        }
+        for daemon in self.daemons.iter_mut().rev() {
+            let pid = daemon.id();
+            let _ = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status();
+        }
+        let start = Instant::now();
+        for daemon in &mut self.daemons {
+            while matches!(daemon.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5)
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `farrier orders` as a process: the desk of an agent without a server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::farrier;
+
+/// A lease is longer than any test waits.
+const LEASE_S: i64 = 900;
+/// A proof may wait for collectors that look every ten seconds, and for findings to clear.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// An order as the server writes it.
+pub(crate) fn order(generation: u64, what: Value, boot: Option<&str>) -> Value {
+    order_until(generation, what, boot, LEASE_S)
+}
+
+pub(crate) fn order_until(generation: u64, what: Value, boot: Option<&str>, lease_s: i64) -> Value {
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lease_s);
+    let reason = "critical gpu.xid (Xid 79) on GPU 1";
+    let mut order = json!({
+        "node": "node-1", "generation": generation, "lease_until": until, "reason": reason
+    });
+    order["what"] = what;
+    if let Some(boot) = boot {
+        order["boot"] = boot.into();
+    }
+    order
+}
+
+/// A desk that runs, and does not outlive its test.
+pub(crate) struct Orders {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Value>,
+}
+
+impl Orders {
+    pub(crate) fn start(config: &Path, log: &Path, crash: Option<&str>) -> Self {
+        Self::start_with(config, log, crash, &[])
+    }
+
+    pub(crate) fn start_with(
+        config: &Path,
+        log: &Path,
+        crash: Option<&str>,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let mut command = farrier(&["orders", "--config", config.to_str().unwrap()]);
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        command.envs(environment.iter().copied());
+        if let Some(crash) = crash {
+            command.env("FARRIER_CRASH_AT", crash);
+        }
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap();
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, input, lines }
+    }
+
+    /// Says something; that it died of what was said before is no failure.
+    pub(crate) fn say(&mut self, line: &Value) {
+        if let Some(input) = &mut self.input {
+            let _ = input.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// The next line; none: it has ended.
+    pub(crate) fn hear(&self) -> Option<Value> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it says nothing"),
+        }
+    }
+
+    /// Gives an order; gives how it ends.
+    pub(crate) fn carry(&mut self, order: &Value) -> Value {
+        self.say(&json!({ "order": order }));
+        loop {
+            let heard = self.hear().expect("it has ended");
+            let answer = &heard["answer"];
+            if answer["generation"] == order["generation"] && answer["answer"] != "accepted" {
+                return answer["answer"].clone();
+            }
+        }
+    }
+
+    /// Gives an order that is done; gives the evidence.
+    pub(crate) fn done(&mut self, order: &Value) -> String {
+        let answer = self.carry(order);
+        let evidence = answer["done"]["evidence"].as_str();
+        evidence.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
+    }
+
+    /// Gives an order that is not done; gives why.
+    pub(crate) fn not_done(&mut self, order: &Value) -> String {
+        let answer = self.carry(order);
+        let why = answer["failed"]["why"].as_str().or(answer["refused"]["why"].as_str());
+        why.unwrap_or_else(|| panic!("{order:#}: {answer}")).to_owned()
+    }
+
+    /// Whether the node takes new work.
+    pub(crate) fn cordon(&mut self) -> Value {
+        self.say(&json!({ "cordon": {} }));
+        loop {
+            let heard = self.hear().expect("it has ended");
+            if let Some(cordon) = heard.get("cordon") {
+                return cordon.clone();
+            }
+        }
+    }
+
+    /// Ends its input and waits for its end.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        self.input = None;
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Orders {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
