@@ -8,6 +8,9 @@
 Mixed bfloat16 on a GPU, flash attention where the backend has it (JAX and torch; Keras has none on TensorFlow), AdamW, a
 cosine schedule per step, XLA, checkpoints that resume exactly, and a word to the node's agent, where there is one. Without
 --backend it is Keras's: KERAS_BACKEND, ~/.keras/keras.json, or TensorFlow. Written for Keras 3.15.
+
+SIGTERM and Ctrl-C save a checkpoint after the step under way and end with 143 and 130; the second one ends at once. A
+checkpoint knows its data by size and content: with other data it is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import numpy as np
 import farrier
 import farrier.keras
 from farrier.bench.sizes import SIZES, Size
+from farrier.fingerprint import fingerprint
 from farrier.peak import peak_flops
 
 log = logging.getLogger("train")
@@ -58,6 +62,10 @@ def arguments() -> argparse.Namespace:
     for name in ("steps", "rows", "length", "save_every", "log_every"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    if args.warmup < 0 or args.seed < 0:
+        parser.error("--warmup and --seed must be 0 or more")
+    if not 0 < args.rate < math.inf or not 0 <= args.dropout < 1:
+        parser.error("--rate must be a number above 0, --dropout one of 0 or more and below 1")
     if args.data is not None and (not args.data.is_file() or args.data.stat().st_size // 2 <= args.length):
         parser.error(f"{args.data} is no file with the {args.length + 1} tokens of one sequence")
     return args
@@ -65,7 +73,8 @@ def arguments() -> argparse.Namespace:
 
 # The backend is chosen before Keras is imported, and cannot be changed afterwards.
 ARGS = arguments()
-logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+OVER = "\r\033[K" if sys.stderr.isatty() else ""  # Over the bar, and not behind it.
+logging.basicConfig(level=logging.INFO, format=f"{OVER}%(asctime)s %(name)s %(message)s")
 if ARGS.device == "cpu":
     os.environ.update(CUDA_VISIBLE_DEVICES="", JAX_PLATFORMS="cpu")
 farrier.keras.configure(ARGS.backend)  # Says what it sets.
@@ -200,7 +209,8 @@ class Checkpoints(keras.callbacks.Callback):
         super().__init__()
         self.folder = args.checkpoints
         self.random: list[tuple] = []
-        self.shape = [args.model, args.rows, args.length, args.seed, args.dropout]
+        self.words = {name: str(getattr(args, name)) for name in ("model", "rows", "length", "seed", "dropout")}
+        self.words["data"] = "random" if args.data is None else fingerprint(args.data)
         frozen = {id(it) for it in model.non_trainable_weights} if SIZES[args.model].lora_rank else set()
         kept = [it for it in model.variables if id(it) not in frozen] + model.optimizer.variables
         self.variables = {f"{at} {it.path}": it for at, it in enumerate(kept)}
@@ -213,7 +223,7 @@ class Checkpoints(keras.callbacks.Callback):
         state = {name: ops.convert_to_numpy(it.value) for name, it in self.variables.items()}
         state.update({f"random {at}": it.get_state().numpy() for at, it in enumerate(torch_generators())})
         with part.open("wb") as file:
-            np.savez(file, **state, of=json.dumps({"step": step, "shape": self.shape}))
+            np.savez(file, **state, of=json.dumps({"step": step, "words": self.words}))
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
@@ -231,9 +241,12 @@ class Checkpoints(keras.callbacks.Callback):
             return 0
         with np.load(found[-1]) as state:
             of = json.loads(str(state["of"]))
-            if of["shape"] != self.shape:
-                has = f"a run with {of['shape']}, and this one has {self.shape}"
-                raise SystemExit(f"{self.folder} is of {has}: give --checkpoints")
+            before = of.get("words", {})
+            other = [
+                f"--{name} {before.get(name)}, now {now}" for name, now in self.words.items() if before.get(name) != now
+            ]
+            if other:
+                raise SystemExit(f"{self.folder} is of a run with {', '.join(other)}: give --checkpoints")
             random = {f"random {at}": it for at, it in enumerate(torch_generators())}
             if {*state.files} != {*self.variables, *random, "of"}:
                 raise SystemExit(f"{found[-1]} is of another model, backend or device than this run's: give --checkpoints")
@@ -299,8 +312,25 @@ class Log(keras.callbacks.Callback):
             self.bar.update(done - self.first, shown)
 
 
+class Stop:
+    """SIGTERM and Ctrl-C end the run after the step under way, with a checkpoint. The second one ends it at once."""
+
+    def __init__(self, told: farrier.keras.Callback) -> None:
+        self.told, self.number = told, None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.asked)
+
+    def asked(self, number, _):
+        signal.signal(number, signal.SIG_DFL)
+        self.number = number
+        self.told.end("asked to stop")
+
+
 def main(args: argparse.Namespace) -> int:
-    log.info("%s", farrier.check(must="run" if args.must_check else None))
+    try:
+        log.info("%s", farrier.check(must="run" if args.must_check else None))
+    except farrier.CannotRun as err:
+        raise SystemExit(f"--must-check: {err}") from None
     gpu = farrier.keras.gpu()
     if args.device == "cuda" and gpu is None:
         raise SystemExit(f"--device cuda, and Keras on {keras.backend.backend()} sees no GPU")
@@ -331,7 +361,7 @@ def train(args: argparse.Namespace, gpu: str | None) -> int:
         return 0
     tokens = args.rows * args.length
     told = farrier.keras.Callback(tokens=tokens, save=checkpoints.save, save_every=args.save_every)
-    signal.signal(signal.SIGTERM, lambda *_: told.end("asked to stop"))
+    stop = Stop(told)
     with farrier.keras.reporting():
         model.fit(
             Tokens(args, shape.vocabulary, first),
@@ -342,8 +372,14 @@ def train(args: argparse.Namespace, gpu: str | None) -> int:
     if told.saved != told.step:
         log.error("the last step, %d, is not on disk", told.step)
         return 1
-    return 0
+    if stop.number is None or told.step >= args.steps:
+        return 0
+    log.warning("asked to stop: ended after step %d of %d", told.step, args.steps)
+    return 128 + stop.number  # What a shell says of a program that such a signal ended: 143 and 130.
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(ARGS))
+    try:
+        raise SystemExit(main(ARGS))
+    except KeyboardInterrupt:  # Before the training began: there is nothing to save.
+        raise SystemExit(130) from None

@@ -7,6 +7,9 @@
 
 bf16 weights, flash attention by SDPA, fused AdamW, the whole step as one verified CUDA graph, a step that memory does not
 kill, a cosine schedule per step, checkpoints that resume exactly, and a word to the node's agent, where there is one.
+
+SIGTERM and Ctrl-C save a checkpoint after the step under way and end with 143 and 130; the second one ends at once. A
+checkpoint knows its data by size and content: with other data it is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import farrier
 import farrier.torch
 from farrier.bench.model import IGNORED, build
 from farrier.bench.sizes import SIZES
+from farrier.fingerprint import fingerprint
 from farrier.peak import peak_flops
 
 log = logging.getLogger("train")
@@ -54,6 +58,10 @@ def arguments() -> argparse.Namespace:
     for name in ("steps", "rows", "length", "save_every", "log_every"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    if args.warmup < 0 or args.seed < 0:
+        parser.error("--warmup and --seed must be 0 or more")
+    if not 0 < args.rate < math.inf:
+        parser.error("--rate must be a number above 0")
     if args.data is not None and (not args.data.is_file() or args.data.stat().st_size // 2 <= args.length):
         parser.error(f"{args.data} is no file with the {args.length + 1} tokens of one sequence")
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -153,12 +161,34 @@ class Progress:
             print(file=sys.stderr)
 
 
+class Stop:
+    """SIGTERM and Ctrl-C end the run after the step under way, with a checkpoint. The second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.asked)
+
+    def asked(self, number: int, _: object) -> None:
+        """A signal came."""
+        signal.signal(number, signal.SIG_DFL)
+        self.number = number
+
+    def code(self) -> int:
+        """What a shell says of a program that such a signal ended: 143 and 130."""
+        return 128 + (self.number or 0)
+
+
 def main() -> int:
     """Checks, then trains."""
     args = arguments()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    over = "\r\033[K" if sys.stderr.isatty() else ""  # Over the bar, and not behind it.
+    logging.basicConfig(level=logging.INFO, format=f"{over}%(asctime)s %(name)s %(message)s")
     log.info("%s", farrier.torch.configure_allocator())  # Before CUDA starts.
-    log.info("%s", farrier.check(must="run" if args.must_check else None))
+    try:
+        log.info("%s", farrier.check(must="run" if args.must_check else None))
+    except farrier.CannotRun as err:
+        raise SystemExit(f"--must-check: {err}") from None
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cpu" and args.model != "tiny":
         raise SystemExit(f"{args.model} needs a GPU; --model tiny runs on the CPU")
@@ -176,6 +206,7 @@ class Run:
         self.device = device
         self.checkpoints = Checkpoints(args.checkpoints)
         self.words = {name: str(getattr(args, name)) for name in (*SAME, *MAY_CHANGE)}
+        self.words["data"] = "random" if args.data is None else fingerprint(args.data)
         self.found = self.checkpoints.latest()
         self.kept = self.found["step"] if self.found else 0
         self.compare()
@@ -264,16 +295,17 @@ class Run:
 
 def train(args: argparse.Namespace, device: torch.device) -> int:
     """Trains, from the newest checkpoint if there is one."""
+    stop = Stop()
     run = Run(args, device)
     data = Tokens(args.data, run.model.shape.vocabulary, args.seed, pinned=device.type == "cuda")
     first = run.restore()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak, progress = (peak_flops(gpu) if gpu else None), Progress(args.steps)
     job = run.step.job  # The one that the guard speaks through, too.
-    stopped: list[str] = []
-    signal.signal(signal.SIGTERM, lambda *_: stopped.append("asked to stop"))
     tokens, began, since, done = args.rows * args.length, time.perf_counter(), first, first
     for at in range(first, args.steps):
+        if stop.number is not None:
+            break
         loss = run.step(data.batch(at, args.rows, args.length))
         run.scheduler.step()
         done = at + 1
@@ -284,23 +316,26 @@ def train(args: argparse.Namespace, device: torch.device) -> int:
             flops = rate * run.model.shape.flops_per_token(args.length, causal=True)
             mfu = "unknown" if peak is None else f"{flops / peak:.3f}"
             progress.show(done, f"loss {value:.6f}, {rate:,.0f} tokens/s, MFU {mfu}")
-        if done % args.save_every == 0 or done == args.steps or job.checkpoint_wanted or stopped:
+        if done % args.save_every == 0 or done == args.steps or job.checkpoint_wanted:
             run.keep(done)
-        if stopped:
-            break
     progress.end()
+    if run.kept != done and stop.number is not None:
+        run.keep(done)
     run.step.close()
     if first >= args.steps:
         log.info("all of %d steps were done before", args.steps)
-    if stopped:
-        log.warning("%s: ended after step %d of %d", stopped[0], done, args.steps)
+    if stop.number is not None:
+        log.warning("asked to stop: ended after step %d of %d", done, args.steps)
     log.info("graph: %s", run.step.report)
     log.info("memory: %s", run.forward_backward.report)
     if run.kept != done:
         log.error("the last step, %d, is not on disk", done)
         return 1
-    return 0
+    return 0 if stop.number is None or done == args.steps else stop.code()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:  # Before the training began: there is nothing to save.
+        raise SystemExit(130) from None

@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[2]
 LINE = re.compile(r"step (\d+) of \d+: loss ([\d.]+)")
 
 
-def start(folder, *more, steps=24):
+def start(folder, *more, steps=24, stderr=subprocess.PIPE):
     """The example with small steps, each told, saved every fifth; later words outrank these."""
     words = [sys.executable, str(ROOT / "examples" / "train_torch.py"), "--model", "tiny", "--device", "cpu"]
     words += ["--steps", str(steps), "--rows", "2", "--length", "32", "--log-every", "1", "--save-every", "5"]
     words += ["--checkpoints", str(folder), *more]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python" / "src"), "FARRIER_SOCKET": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(words, stderr=stderr, text=True, env=environment)
 
 
 def losses(run, until=None):

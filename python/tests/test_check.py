@@ -214,6 +214,19 @@ def test_what_runs_and_was_not_judged_is_unknown():
     assert binary.with_running(judged(), ["torch==2.11.0"], of_this_python=False).verdict == "ok"
 
 
+def test_a_blocked_node_names_what_was_imported_from_elsewhere_and_stays_blocked():
+    def blocked(*findings):
+        no_gpu = binary.Finding("no-nvidia-gpu", "blocked", "no NVIDIA GPU", subject="GPUs")
+        return binary.with_running(binary.Answer("blocked", (no_gpu, *findings)), ["torch==2.11.0+cu130"])
+
+    none = blocked(binary.Finding("framework-none", "ok", "it has none", subject="Python"))
+    assert (none.verdict, none.findings[-1].code) == ("blocked", "running-not-judged")
+    assert "it was not judged [running-not-judged]" in str(none)
+    other = blocked(binary.Finding("cuda-native", "ok", "t", subject="torch==2.10.0"))
+    assert (other.verdict, other.findings[-1].code) == ("blocked", "running-not-judged")
+    assert len(blocked().findings) == 1, "without a GPU no framework is judged, and it may be the right one"
+
+
 def test_importing_farrier_imports_nothing_heavy():
     source = (
         "import sys, farrier, farrier.agent; print(sorted({'torch','keras','jax','tensorflow','numpy'} & set(sys.modules)))"

@@ -91,7 +91,8 @@ fn four_claims_are_shown_with_what_to_use() {
               The batch that ran out of memory is lost: the long samples are the ones that are never learned, gradient
               accumulation and data order change, and with several ranks the others wait in the next collective for the one
               that went on.
-        use:  split the batch into micro-batches and run it again with gradient accumulation, outside of the `except` block
+        use:  `farrier.torch.guard(loss_fn, model=model)`, which runs such a batch in pieces with the same gradients; or
+              split the batch into micro-batches and run it again with gradient accumulation, outside of the `except` block
               so that the failed tensors are freed; with several ranks agree on it first (all_reduce of a flag)
         from: PyTorch documentation, Frequently Asked Questions: My out of memory exception handler can't allocate memory;
               PyTorch documentation, DistributedDataParallel: every rank must take part in every collective
@@ -264,4 +265,32 @@ fn a_reader_that_goes_away_is_no_error() {
     let mut child = command(folder.path(), &["lint", "run.sh"], &[]).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_file_that_does_not_parse_is_unknown_and_not_good() {
+    let folder = TempDir::new().unwrap();
+    fs::write(
+        folder.path().join("half.py"),
+        "import os\nos.environ[\"H100_ASYNC_MEM_POOL\"] = \"1\"\ndef f(:\n",
+    )
+    .unwrap();
+    fs::write(folder.path().join("good.py"), "import os\n").unwrap();
+    let output = farrier(folder.path(), &["lint", "half.py", "good.py"], &[], "");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stdout).contains("half.py:2 env-unknown"), "what was found is told");
+    assert!(text(&output.stdout).contains("1 finding in 1 file\n"), "{}", text(&output.stdout));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains(
+            "`half.py` is unknown: it does not read as python: line 3: `(` is not closed"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("hint:"), "{said}");
+
+    let output = farrier(folder.path(), &["lint", "half.py", "--output", "json"], &[], "");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&answer["files_read"], &answer["unread"][0]), (&0.into(), &"half.py".into()));
+    assert_eq!(failure(&["lint", "-", "--language", "python"], "These are words.\n").0, 2);
 }

@@ -141,17 +141,19 @@ class Job:
             if known is None:
                 news[name] = value
             elif not (name == "gpu" and wire.same_gpu(str(known), str(value))):
-                self._deny(f"{name} of this job is {known} and stays; {value} is not taken: a process has one job")
+                why = f"{name} of this job is {known} and stays; {value} is not taken: a process has one job"
+                self._deny({why: f"{why}\nhint: make another with farrier.agent.use(farrier.agent.Job(...))"})
         if news:
             self._who = dataclasses.replace(self._who, **news)  # type: ignore[arg-type]
             self.close()
             self._memory.pacing.tried_s = None
             self.poll()
 
-    def _deny(self, why: str) -> None:
-        if why not in self._denied:
-            self._denied.add(why)
-            log.warning("%s\nhint: make another with farrier.agent.use(farrier.agent.Job(...))", why)
+    def _deny(self, why: dict[str, str]) -> None:
+        """Says what is not taken, once each: a training does not end of it."""
+        for what in why.keys() - self._denied:
+            self._denied.add(what)
+            log.warning("%s", why[what])
 
     @property
     def connected(self) -> bool:
@@ -173,7 +175,7 @@ class Job:
 
     def step_begin(self, step: int) -> None:
         """A step began. Only for those who do not measure it themselves."""
-        self._look_at(step)
+        self._deny(wire.no_numbers(step))
         self._say(None if wire.whole(step) is None else wire.line("step_begin", step=wire.whole(step)))
 
     def step_end(
@@ -187,15 +189,8 @@ class Job:
             tokens: those of this rank.
             loss: a plain number. Do not read one from the GPU for this at every step.
         """
-        self._look_at(step, tokens)
+        self._deny(wire.no_numbers(step, 0 if tokens is None else tokens))
         self._say(wire.step_end(step, seconds, tokens, loss))
-
-    def _look_at(self, step: object, tokens: object = 0) -> None:
-        """Says once of each what is no number, and therefore left out: a training does not end of it."""
-        for name, value, fine in (("step", step, False), ("tokens", tokens, tokens is None)):
-            if not fine and wire.whole(value) is None and name not in self._denied:
-                self._denied.add(name)
-                log.warning("%s=%r is no whole number of 0 or more, and is left out", name, value)
 
     def oom(self, bytes_wanted: int | None = None) -> None:
         """The GPU's memory ran out. May be the last thing that a process says."""

@@ -182,18 +182,23 @@ def with_running(answer: Answer, running: Sequence[str], *, of_this_python: bool
     """The answer for what is imported here.
 
     What was imported from elsewhere than the environment that was read (PYTHONPATH, a source tree) was not judged, and
-    that makes the whole unknown.
+    that makes the whole unknown. Where the node is blocked no framework may have been judged at all: there only what is
+    known to be another is named, and blocked it stays.
     """
     answer = replace(answer, running=tuple(running))
-    if not of_this_python or answer.verdict == "blocked":
+    if not of_this_python:
         return answer
+    blocked = answer.verdict == "blocked"
     judged = {_version(finding.subject) for finding in answer.findings}
     missed = [name for name in running if not name.endswith("+cpu") and _version(name) not in judged]
+    if blocked and not any(finding.code == "framework-none" for finding in answer.findings):
+        others = {name for name, _ in judged}
+        missed = [name for name in missed if _version(name)[0] in others]
     if not missed or any(finding.verdict == "unknown" for finding in answer.findings):
         return answer
     text = f"{', '.join(missed)} runs here and is not what the environment of {sys.executable} holds: it was not judged"
     more = Finding("running-not-judged", "unknown", text, subject=missed[0], source="sys.modules")
-    return replace(answer, verdict="unknown", findings=(*answer.findings, more))
+    return replace(answer, verdict="blocked" if blocked else "unknown", findings=(*answer.findings, more))
 
 
 def _version(framework: str) -> tuple[str, str]:

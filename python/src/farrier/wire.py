@@ -57,6 +57,13 @@ def whole(value: object, bits: int = 64) -> int | None:
     return number if 0 <= number < 1 << bits else None
 
 
+def no_numbers(step: object, tokens: object = 0) -> dict[str, str]:
+    """What is no number that the agent takes, under its name: it is left out."""
+    given = {"step": step, "tokens": tokens}
+    said = "is no whole number of 0 or more, and is left out"
+    return {name: f"{name}={value!r} {said}" for name, value in given.items() if whole(value) is None}
+
+
 def real(value: object) -> float | None:
     """A number that JSON can have. A tensor is none: to read it would wait for the GPU."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -81,15 +81,19 @@ def test_low_ranks_go_on_to_the_same_losses_without_the_frozen_weights(tmp_path)
     assert again == {step: loss for step, loss in undisturbed.items() if step > 5}
 
 
-def test_asked_to_stop_it_saves_the_last_step_first(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_asked_to_stop_it_saves_the_last_step_first(tmp_path, number, code):
     run = start(tmp_path, steps=100_000)
-    found = []
+    found, said = [], ""
     for line in run.stderr:
+        said += line
         match = LINE.search(line)
         found += [int(match[1])] if match else []
-        if found == [1]:
-            run.terminate()
-    assert run.wait() == 0
+        if match and found == [1]:
+            run.send_signal(number)
+    assert run.wait() == code
+    assert f"asked to stop: ended after step {found[-1]} of 100000" in said
+    assert "Traceback" not in said
     assert len(found) < 1000
     assert (tmp_path / f"step-{found[-1]:08d}.npz").exists()
 
@@ -98,6 +102,20 @@ def test_checkpoints_of_another_run_are_refused(whole):
     run = start(whole[0], "--seed", "9")
     said = run.stderr.read()
     assert run.wait() == 1
+    assert "give --checkpoints" in said
+
+
+def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+    data, moved = tmp_path / "tokens.bin", tmp_path / "elsewhere.bin"
+    data.write_bytes(np.arange(200, dtype=np.uint16).tobytes())
+    assert losses(start(tmp_path / "run", "--data", str(data), steps=2))[1] == 0
+    data.rename(moved)
+    assert losses(start(tmp_path / "run", "--data", str(moved), steps=2)) == ({}, 0)
+    moved.write_bytes(np.arange(200, 0, -1, dtype=np.uint16).tobytes())
+    run = start(tmp_path / "run", "--data", str(moved), steps=3)
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert "is of a run with --data 400 bytes, sha256 of both ends" in said
     assert "give --checkpoints" in said
 
 
@@ -127,6 +145,8 @@ def test_a_token_that_the_model_has_not_is_refused(tmp_path):
     [
         (("--model", "7b-lora"), 1, "7b-lora needs a GPU"),
         (("--steps", "0"), 2, "--steps must be 1 or more"),
+        (("--warmup", "-5"), 2, "--warmup and --seed must be 0 or more"),
+        (("--rate", "-1"), 2, "--rate must be a number above 0"),
         (("--data", "/nowhere"), 2, "/nowhere is no file with the 17 tokens of one sequence"),
         (("--backend", "openvino"), 2, "openvino"),
     ],

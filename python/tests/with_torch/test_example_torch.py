@@ -1,6 +1,10 @@
 """examples/train_torch.py: killed at any time it goes on as if it had not been."""
 
+import contextlib
 import importlib.util
+import os
+import pty
+import re
 import signal
 import struct
 import sys
@@ -24,17 +28,43 @@ def test_a_killed_run_goes_on_to_the_same_losses(tmp_path):
     assert {**first, **second} == whole
 
 
-def test_asked_to_stop_it_saves_first(tmp_path):
-    run = start(tmp_path, steps=100_000)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_asked_to_stop_it_saves_first(tmp_path, number, code):
+    run = start(tmp_path, "--save-every", "100000", steps=100_000)
     for line in run.stderr:
         if LINE.search(line):
-            run.terminate()
+            run.send_signal(number)
             break
     rest = run.stderr.read()
-    assert run.wait() == 0
-    assert "saved" in rest
-    assert "asked to stop: ended after step" in rest
-    assert list(tmp_path.glob("step-*.pt"))
+    assert run.wait() == code
+    ended = re.search(r"asked to stop: ended after step (\d+) of 100000", rest)
+    assert ended, rest
+    assert [path.name for path in tmp_path.glob("step-*.pt")] == [f"step-{int(ended[1]):08d}.pt"]
+    assert "Traceback" not in rest
+
+
+def test_other_data_is_refused_and_the_same_elsewhere_is_not(tmp_path):
+    data, moved = tmp_path / "tokens.bin", tmp_path / "elsewhere.bin"
+    data.write_bytes(struct.pack("<200H", *range(200)))
+    losses(start(tmp_path / "run", "--data", str(data), steps=5))
+    data.rename(moved)
+    found, code = losses(start(tmp_path / "run", "--data", str(moved), steps=6))
+    assert (sorted(found), code) == ([6], 0)
+    moved.write_bytes(struct.pack("<200H", *reversed(range(200))))
+    run = start(tmp_path / "run", "--data", str(moved), steps=7)
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert "is of a run with --data 400 bytes, sha256 of both ends" in said
+    assert "give --checkpoints" in said
+
+
+def test_who_must_check_ends_in_words(tmp_path, monkeypatch):
+    monkeypatch.setenv("FARRIER_BIN", "/nonexistent/farrier")
+    run = start(tmp_path, "--must-check")
+    said = run.stderr.read()
+    assert run.wait() == 1
+    assert "--must-check: UNKNOWN" in said
+    assert "Traceback" not in said
 
 
 def test_checkpoints_of_another_run_are_refused(tmp_path):
@@ -69,6 +99,9 @@ def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
     [
         (["--rows", "0"], "--rows must be 1 or more"),
         (["--save-every", "0"], "--save-every must be 1 or more"),
+        (["--warmup", "-5"], "--warmup and --seed must be 0 or more"),
+        (["--rate", "-1"], "--rate must be a number above 0"),
+        (["--rate", "nan"], "--rate must be a number above 0"),
         (["--data", "/nonexistent"], "/nonexistent is no file with the 33 tokens of one sequence"),
         (["--device", "gpu"], "invalid choice: 'gpu'"),
     ],
@@ -156,7 +189,7 @@ def test_a_checkpoint_that_fails_is_told_and_the_training_goes_on(example, fake,
 def test_asked_to_stop_when_all_is_done_it_ends(example, socket_path, tmp_path, monkeypatch, caplog):
     module = example(tmp_path)
     assert module.train(module.arguments(), torch.device("cpu")) == 0
-    monkeypatch.setattr(signal, "signal", lambda _number, handler: handler())
+    monkeypatch.setattr(signal, "signal", lambda number, handler: callable(handler) and handler(number, None))
     caplog.set_level("INFO")
     assert module.train(module.arguments(), torch.device("cpu")) == 0
     assert "all of 3 steps were done before" in caplog.text
@@ -183,3 +216,19 @@ def test_sizes_that_fit_are_kept_in_the_checkpoint(example, socket_path, tmp_pat
     resumed = module.Run(module.arguments(), torch.device("cpu"))
     assert resumed.restore() == 3
     assert [seen.safe_rows for seen in resumed.forward_backward.learned.shapes.values()] == [2]
+
+
+def test_a_line_of_the_log_is_not_glued_to_the_bar(tmp_path):
+    """On a terminal: whatever is logged begins by clearing the line that the bar is on."""
+    leader, follower = pty.openpty()
+    run = start(tmp_path, steps=5, stderr=follower)
+    os.close(follower)
+    said = b""
+    with contextlib.suppress(OSError):  # The other end is closed.
+        while more := os.read(leader, 4096):
+            said += more
+    assert run.wait() == 0
+    assert b"5/5 loss" in said
+    at = said.index(b"saved ")
+    line = said[:at].rpartition(b"\r")[2]
+    assert line.startswith(b"\x1b[K20"), line

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farrier_facts::check::DataId;
-use farrier_facts::lint::{Finding, Language, lint, lint_environment};
+use farrier_facts::lint::{Finding, Language, fault, lint, lint_environment};
 use farrier_facts::setting::{Class, Level, SettingFacts};
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -35,7 +35,8 @@ what is true, what to use instead, and where that is from. A file may have 16 Mi
 A comment `farrier-lint: allow CODE reason` on the line or the line before silences a finding; the \
 reason is required.
 
-Exit code 0: no finding (a note does not count); 1: findings; 2: an error.";
+Exit code 0: no finding (a note does not count); 1: findings; 2: an error, or a file that does not read \
+as what it is written in.";
 
 /// Finds settings that do nothing or harm.
 #[derive(Debug, clap::Args)]
@@ -109,7 +110,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let Found { findings, unread, files_read } = found;
     let (names, errors): (Vec<String>, Vec<anyhow::Error>) = unread.into_iter().unzip();
     // Where nothing could be read there is no answer, only errors.
-    if args.env || files_read > 0 || errors.is_empty() {
+    if args.env || files_read > 0 || errors.is_empty() || !findings.is_empty() {
         match args.output {
             Output::Json => {
                 let data = DataId::from(&set.set);
@@ -158,9 +159,10 @@ fn lint_path(settings: &SettingFacts, path: &Path, language: Option<Language>, f
         read_file(path, &name).and_then(|bytes| lint_bytes(settings, &name, &bytes, language))
     };
     match result {
-        Ok(findings) => {
+        Ok((findings, fault)) => {
             found.findings.extend(placed(&name, findings));
-            found.files_read += 1;
+            found.files_read += usize::from(fault.is_none());
+            found.unread.extend(fault.map(|err| (name, err)));
         }
         Err(err) => found.unread.push((name, err)),
     }
@@ -245,12 +247,13 @@ fn is_known(path: &Path, name: &str) -> anyhow::Result<bool> {
     Ok(beginning.starts_with(b"#!") && Language::by_content(&beginning).is_some())
 }
 
+/// What was found, and why the rest of the text is unknown where it is not what its language has.
 fn lint_bytes(
     settings: &SettingFacts,
     name: &str,
     bytes: &[u8],
     language: Option<Language>,
-) -> anyhow::Result<Vec<Finding>> {
+) -> anyhow::Result<(Vec<Finding>, Option<anyhow::Error>)> {
     let beginning = &bytes[..bytes.len().min(BEGINNING)];
     if memchr::memchr(0, beginning).is_some() {
         return Err(Hinted::error(format!("`{name}` is a binary file"), "the lint reads text"));
@@ -270,7 +273,13 @@ fn lint_bytes(
             "a notebook is a JSON document; for a script give --language python",
         ));
     }
-    Ok(lint(settings, language, &text))
+    let unknown = fault(language, &text).map(|(line, what)| {
+        Hinted::error(
+            format!("`{name}` is unknown: it does not read as {}: line {line}: {what}", language.name()),
+            "what it sets was not all looked at; mend it, or say with --language what it is written in",
+        )
+    });
+    Ok((lint(settings, language, &text), unknown))
 }
 
 fn placed(file: &str, findings: Vec<Finding>) -> impl Iterator<Item = Placed> {

@@ -49,6 +49,12 @@ pub fn lint(facts: &SettingFacts, language: Language, text: &str) -> Vec<Finding
     judge.finish()
 }
 
+/// The line of something that cannot be in such a text, and what it is: then it was not read as what it is, and nobody
+/// knows what it sets. None: no such thing was seen, which is all that can be said without a grammar.
+pub fn fault(language: Language, text: &str) -> Option<(u32, String)> {
+    (language == Language::Python).then(|| python::fault(text)).flatten()
+}
+
 /// Everything that is wrong in the environment of a process, in the order of the names.
 pub fn lint_environment<'a>(
     facts: &SettingFacts,

@@ -27,7 +27,7 @@ from farrier.torch.meter import Meter, meter_of
 from farrier.torch.oom import Failure
 from farrier.torch.parallel import average_gradients, buffers_once, parallel_of
 from farrier.torch.policy import verification_due
-from farrier.torch.proof import UNKNOWN, Trial, Verdict, mixes_rows, objection, steps_in_backward
+from farrier.torch.proof import MIXES_ROWS, NOT_RETRIED, UNKNOWN, Trial, Verdict, mixes_rows, objection, steps_in_backward
 from farrier.torch.recompute import blocks_of
 from farrier.torch.split import NotSplittable, Split, describe, gradient_leaves, pieces_of, refuse_nested, row_count
 from farrier.torch.walk import Walk
@@ -148,9 +148,7 @@ class Guard:
         self.meter: Meter | None = None
         self._attempts = Attempts(setting)
         self._walk = Walk(setting.modules)
-        self._rows = rows
-        self._split_batchnorm = split_batchnorm
-        self._floor_rows = floor_rows
+        self._rows, self._split_batchnorm, self._floor_rows = rows, split_batchnorm, floor_rows
         self._counts: Counter[str] = Counter()
         self._saved: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
@@ -185,11 +183,9 @@ class Guard:
                 raise
 
     def __repr__(self) -> str:
-        done = (
-            f"{counted(self._counts['calls'], 'call')}, {self._counts['ooms']} out-of-memory, {self._counts['lost']} lost"
-        )
         name = getattr(self.setting.loss_fn, "__qualname__", type(self.setting.loss_fn).__name__)
-        return f"<Guard of {name}: {done}>"
+        done = counted(self._counts["calls"], "call")
+        return f"<Guard of {name}: {done}, {self._counts['ooms']} out-of-memory, {self._counts['lost']} lost>"
 
     @property
     def report(self) -> GuardReport:
@@ -227,9 +223,7 @@ class Guard:
 
     def _room(self, allocated_bytes: int | None) -> int | None:
         """What is free for a call, by what the device last said of its memory."""
-        if self._capacity_bytes is None or allocated_bytes is None:
-            return None
-        return self._capacity_bytes - allocated_bytes
+        return None if self._capacity_bytes is None or allocated_bytes is None else self._capacity_bytes - allocated_bytes
 
     def _climb(self, batch: Any, shape: Shape, means: Means, entry: Entry, meter: Meter) -> Tensor:
         """Attempts, from the planned one up the ladder, until one ends well or none is left."""
@@ -302,10 +296,7 @@ class Guard:
             self.learned.failed(shape, plan, room, fragmented=fragmented)
         fitting = self.learned.fitting_rows(shape, plan.mode, room) if room is not None else None
         if steps_in_backward(self._walk.parameters()):
-            self._notes[
-                "not retried: parameters have hooks that run once a gradient is there (an optimizer in backward); if "
-                "memory ran out in backward, some weights are trained already: go on from a checkpoint"
-            ] = None
+            self._notes[NOT_RETRIED] = None
             return None
         return climb(plan, means, retry_same=retry, fitting_rows=fitting)
 
@@ -316,10 +307,7 @@ class Guard:
         """
         why = objection(self.setting, batch, self._walk.parameters())
         if why is None and not self._split_batchnorm and any(map(mixes_rows, self._walk.modules())):
-            why = (
-                "not split: BatchNorm in training mode mixes the rows, as do statistics that are tracked; "
-                "split_batchnorm=True splits all the same"
-            )
+            why = MIXES_ROWS
         agreed = self._verdict is not None and self._verdict.split
         again = agreed and not self._proven_now and verification_due(self._counts["split"] + 1, PROVE_EVERY)
         if why is None and (self._verdict is None or again):
@@ -407,6 +395,6 @@ class Guard:
         if self._counts["calls"] - self._released_at < RETAKE_AFTER:
             return
         self._released_at = self._counts["calls"]
-        capacity, peak = meter.capacity(), self._peak_bytes
-        if capacity is None or peak is None or capacity - peak >= self.ballast.size_bytes:
+        capacity = meter.capacity()
+        if capacity is None or self._peak_bytes is None or capacity - self._peak_bytes >= self.ballast.size_bytes:
             self.ballast.take()

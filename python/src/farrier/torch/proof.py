@@ -39,6 +39,17 @@ APART = {torch.float64: 1e-6, torch.float32: 0.01, torch.float16: 0.03, torch.bf
 MOST_APART, LOSSES_APART = 0.3, 0.02
 
 
+#: Why a batch is not split, and why a call is not tried again.
+MIXES_ROWS = (
+    "not split: BatchNorm in training mode mixes the rows, as do statistics that are tracked; split_batchnorm=True splits "
+    "all the same"
+)
+NOT_RETRIED = (
+    "not retried: parameters have hooks that run once a gradient is there (an optimizer in backward); if memory ran out in "
+    "backward, some weights are trained already: go on from a checkpoint"
+)
+
+
 def mixes_rows(module: nn.Module) -> bool:
     """Whether what a module makes of a row, or the statistics that it keeps, depends on the other rows of a pass."""
     if isinstance(module, _BatchNorm):

@@ -5,6 +5,7 @@ mod call;
 mod command;
 mod environment;
 mod expression;
+mod fault;
 mod import;
 mod loops;
 mod memory;
@@ -15,6 +16,8 @@ use super::judge::Judge;
 use block::Blocks;
 use expression::Module;
 use import::Imports;
+
+pub(super) use fault::fault;
 
 /// How deep code may stand in templates in code.
 const TEMPLATES_DEEPEST: u32 = 3;

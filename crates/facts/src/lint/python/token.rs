@@ -66,6 +66,10 @@ pub(super) struct Source<'t> {
     pub(super) close: Vec<usize>,
     pub(super) comments: Vec<(u32, &'t str)>,
     pub(super) fields: Vec<Field<'t>>,
+    /// The first thing that no Python has, and its line.
+    pub(super) fault: Option<(u32, String)>,
+    /// A template was read that only a newer Python has: what follows may have been misread.
+    pub(super) uncertain: bool,
 }
 
 /// Operators of more than one letter that matter here; longest first.
@@ -104,6 +108,10 @@ pub(super) fn tokens(text: &str, first_line: u32) -> Source<'_> {
     }
     lexer.end_line();
     let count = lexer.source.tokens.len();
+    if let Some(&open) = lexer.open.first() {
+        let Token { text, line, .. } = lexer.source.tokens[open];
+        lexer.fault(line, || format!("`{text}` is not closed"));
+    }
     lexer.source.close.resize(count, count);
     super::block::split_heads(&mut lexer.source);
     lexer.source
@@ -219,13 +227,26 @@ impl<'t> Lexer<'t> {
         match text {
             "(" | "[" | "{" => self.open.push(here),
             ")" | "]" | "}" => {
-                if let Some(open) = self.open.pop() {
+                let open = self.open.pop();
+                if let Some(open) = open {
                     self.source.close[open] = here;
                 }
+                let opened = open.map_or("", |open| self.source.tokens[open].text);
+                if !matches!((opened, text), ("(", ")") | ("[", "]") | ("{", "}")) {
+                    self.fault(self.line, || format!("`{text}` closes nothing that is open"));
+                }
             }
+            "$" | "?" | "`" | "!" => self.fault(self.line, || format!("`{text}` is no Python")),
             _ => {}
         }
         self.at += length;
+    }
+
+    /// Keeps the first.
+    fn fault(&mut self, line: u32, what: impl FnOnce() -> String) {
+        if self.source.fault.is_none() {
+            self.source.fault = Some((line, what()));
+        }
     }
 
     /// A string whose opening quote stands at `quote_at`.
@@ -236,6 +257,11 @@ impl<'t> Lexer<'t> {
         let from = quote_at + if triple { 3 } else { 1 };
         let first_line = self.line;
         let (end, after) = self.string_end(from, quote, triple, template);
+        if after == end {
+            // No quote ends it. From Python 3.12 on the code in a template may have several lines.
+            self.source.uncertain |= template;
+            self.fault(first_line, || "a string is not closed".to_owned());
+        }
         let text = &self.text[from..end];
         let kind = if template { Kind::Template } else { Kind::Text };
         self.push(kind, text, first_line);

@@ -42,6 +42,7 @@ with t.autocast("cuda", t.float8_e5m2):  #~ torch-autocast-float8
 builder = tensorrt_llm.Builder()  #~ trtllm-removed
 
 model = t.compile(model, mode="max-autotune", options={"shape_padding": True})  #~ torch-compile-mode-and-options
+model = t.compile(model, mode="ultra-fast", options={"shape_padding": True})  #~ torch-compile-mode-unknown
 model = compile_model(model, options=dict(shape_padding=True), mode="default")  #~ torch-compile-mode-and-options
 loader = t.utils.data.DataLoader(
     dataset,

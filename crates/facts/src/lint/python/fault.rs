@@ -1,0 +1,94 @@
+//! Text that is no Python, as far as that shows without a grammar: what is called good must have been read.
+
+use super::token::{Kind, Source, tokens};
+
+/// Words after which a name, a number or a string may stand, and which may stand after them.
+const KEYWORDS: [&str; 35] = [
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
+    "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import",
+    "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while",
+    "with", "yield",
+];
+
+/// Names that begin a statement in some versions of Python: `match x:`, `type X = int`, `print "x"`.
+const STATEMENTS: [&str; 6] = ["match", "case", "type", "print", "exec", "lazy"];
+
+/// The line of the first thing that cannot be in Python, and what it is. None does not mean that Python would take it.
+pub(in crate::lint) fn fault(text: &str) -> Option<(u32, String)> {
+    let source = tokens(text.strip_prefix('\u{feff}').unwrap_or(text), 1);
+    if source.uncertain {
+        return None;
+    }
+    let words = side_by_side(&source);
+    [source.fault, words].into_iter().flatten().min_by_key(|(line, _)| *line)
+}
+
+/// Two words with nothing between them, as in prose.
+fn side_by_side(source: &Source<'_>) -> Option<(u32, String)> {
+    for line in &source.lines {
+        let words = &source.tokens[line.start..line.end];
+        for (place, pair) in words.windows(2).enumerate() {
+            let [one, other] = pair else { continue };
+            let plain = |text: &str| !KEYWORDS.contains(&text);
+            let begins = place == 0 && STATEMENTS.contains(&one.text);
+            let first = matches!(one.kind, Kind::Name) && plain(one.text) && !begins;
+            let second = match other.kind {
+                Kind::Name => plain(other.text),
+                Kind::Number | Kind::Text | Kind::Template => true,
+                Kind::Operator => false,
+            };
+            if first && second {
+                let other = if other.kind == Kind::Name { other.text } else { "a value" };
+                return Some((one.line, format!("`{}` and {other} stand side by side", one.text)));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fault;
+
+    fn said(text: &str) -> Option<String> {
+        fault(text).map(|(line, what)| format!("{line}: {what}"))
+    }
+
+    #[test]
+    fn what_is_no_python_is_told_with_its_line() {
+        for (text, what) in [
+            ("x = 1\ndef f(:\n    pass\n", "2: `(` is not closed"),
+            ("x = (1]\n", "1: `]` closes nothing that is open"),
+            ("x = 1)\n", "1: `)` closes nothing that is open"),
+            ("x = 'a\ny = 2\n", "1: a string is not closed"),
+            ("x = 1\ny = \"\"\"a\n", "2: a string is not closed"),
+            ("pip install $NAME\n", "1: `$` is no Python"),
+            ("!pip install torch\n", "1: `!` is no Python"),
+            ("These are words.\n", "1: `These` and are stand side by side"),
+            ("import os\nx = open \"file\"\n", "2: `open` and a value stand side by side"),
+        ] {
+            assert_eq!(said(text).as_deref(), Some(what), "{text}");
+        }
+    }
+
+    #[test]
+    fn python_of_any_age_is_left_alone() {
+        for text in [
+            "",
+            "\u{feff}x = 1\n",
+            "x = {'a': [1, (2, 3)]}\n",
+            "match point:\n    case Point(x=0) if x != 1:\n        pass\n",
+            "type Vector = list[float]\n",
+            "print \"a\", b\n",
+            "x = a if not b else c\nasync def f(): return await g()\n",
+            "x = f\"{y['a']}\" f'{z!r:>{width}}'\n",
+            "x = f\"{\n    y\n}\"\n",
+            "x = 1_000j if a is not b else 0xFFl\n",
+            "@decorator\ndef f(a, /, b, *, c: int = 1) -> None: ...\n",
+            "x = 'a' \\\n    'b'\n",
+            "del x; global y\n",
+        ] {
+            assert_eq!(said(text), None, "{text}");
+        }
+    }
+}
