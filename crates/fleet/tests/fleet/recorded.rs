@@ -10,7 +10,8 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::{
-    Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Standing,
+    AccessChange, Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Role,
+    Standing,
 };
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
@@ -136,6 +137,29 @@ fn decided() -> Vec<Event> {
     events
 }
 
+fn access() -> Vec<Event> {
+    let changes = [
+        AccessChange::JoinTokenMade {
+            token: 1,
+            pool: "train".parse().unwrap(),
+            node: Some(node(1)),
+            uses: 4,
+            expires: start(),
+        },
+        AccessChange::PersonAdded {
+            token: 2,
+            name: "ann".to_owned(),
+            role: Role::Operator,
+            scope: "pool:train".parse().unwrap(),
+            expires: start(),
+        },
+        AccessChange::TokenRevoked { token: 2, name: Some("ann".to_owned()) },
+        AccessChange::CertificateRevoked { node: node(1) },
+    ];
+    let event = |(number, what)| Event::Access { number, at: start(), what };
+    (1..).zip(changes).map(event).collect()
+}
+
 /// One of each, with every field told.
 fn samples() -> Vec<Entry> {
     let mut events = facts_of_nodes();
@@ -145,6 +169,7 @@ fn samples() -> Vec<Entry> {
     events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
     events.push(Event::TimePassed);
     events.extend(decided());
+    events.extend(access());
     let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;
@@ -175,9 +200,10 @@ fn kind(event: &Event) -> &'static str {
         Event::HeldBack { .. } => "held-back",
         Event::Blamed { .. } => "blamed",
         Event::Absolved { .. } => "absolved",
+        Event::Access { .. } => "access",
     }
 }
-const KINDS: usize = 19;
+const KINDS: usize = 20;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
