@@ -175,7 +175,7 @@ impl Thread {
         let mut held = None;
         while let Some(job) = next {
             match job {
-                Job::Take(input) => match news::judge(self.core.state(), &input.event) {
+                Job::Take(input) => match news::judge(self.core.state(), &input.by, &input.event) {
                     Verdict::Known => drop(input.reply.send(Ok(Taking::Known))),
                     Verdict::Stranger(node) => {
                         drop(input.reply.send(Err(TakeError::Stranger(node))));

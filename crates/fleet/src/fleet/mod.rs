@@ -20,6 +20,7 @@ pub mod policy;
 mod policy_check;
 pub mod replay;
 pub mod state;
+pub mod tell;
 
 pub use access::{AccessChange, Deed, Role};
 pub use decide::{Decision, Report, decide};

@@ -9,6 +9,7 @@ use farrier_fleet::fleet::event::{Ask, Cordon, DecodeError, GpuMakeup, Makeup, R
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::fleet::state::Symptom;
+use farrier_fleet::fleet::tell::KINDS;
 use farrier_fleet::fleet::{
     AccessChange, Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Role,
     Standing,
@@ -178,33 +179,6 @@ fn samples() -> Vec<Entry> {
     events.into_iter().enumerate().map(entry).collect()
 }
 
-/// A name for each, so that the compiler asks for a sample of what is new.
-fn kind(event: &Event) -> &'static str {
-    match event {
-        Event::Enrolled { .. } => "enrolled",
-        Event::Placed { .. } => "placed",
-        Event::Retired { .. } => "retired",
-        Event::Seen { .. } => "seen",
-        Event::Silent { .. } => "silent",
-        Event::Heard { .. } => "heard",
-        Event::Found { .. } => "found",
-        Event::Resynced { .. } => "resynced",
-        Event::CordonSeen { .. } => "cordon-seen",
-        Event::Answered { .. } => "answered",
-        Event::Asked { .. } => "asked",
-        Event::PolicySet { .. } => "policy-set",
-        Event::TimePassed => "time-passed",
-        Event::Moved { .. } => "moved",
-        Event::Ordered { .. } => "ordered",
-        Event::Withdrawn { .. } => "withdrawn",
-        Event::HeldBack { .. } => "held-back",
-        Event::Blamed { .. } => "blamed",
-        Event::Absolved { .. } => "absolved",
-        Event::Access { .. } => "access",
-    }
-}
-const KINDS: usize = 20;
-
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
 fn what_is_written_today_is_recorded() {
@@ -231,10 +205,13 @@ fn what_was_written_ever_still_reads() {
     let mut state = FleetState::default();
     for line in RECORDED.lines() {
         let entry = Entry::decode(line.as_bytes()).unwrap();
-        kinds.insert(kind(&entry.event));
+        let kind = entry.event.kind();
+        assert!(line.contains(&format!("\"{kind}\"")), "it is written as it is called: {line}");
+        assert!(!entry.event.words().is_empty());
+        kinds.insert(kind);
         state.apply(&entry);
     }
-    assert_eq!(kinds.len(), KINDS, "recorded are only {kinds:?}");
+    assert_eq!(kinds, KINDS.into_iter().collect(), "one of each is recorded");
 }
 
 #[test]
