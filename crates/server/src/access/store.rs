@@ -104,6 +104,18 @@ pub struct Listed {
     pub is_revoked: bool,
 }
 
+impl Listed {
+    /// Whether it can be used: `open`, `used`, `expired` or `revoked`.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match (self.is_revoked, self.expires <= now, self.uses_left) {
+            (true, _, _) => "revoked",
+            (_, true, _) => "expired",
+            (_, _, 0) => "used",
+            _ => "open",
+        }
+    }
+}
+
 /// The file.
 #[derive(Debug)]
 pub struct Store {

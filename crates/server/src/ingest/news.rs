@@ -226,8 +226,8 @@ mod tests {
         let hold = Event::Asked { what: Ask::Hold { node: node(), reason: reason() } };
         assert_eq!(judged(&FleetState::default(), &hold), Verdict::Stranger(node()));
         // Another person's hold is another.
-        let held = after(vec![enrolled(), hold.clone()]);
-        assert_eq!(judge(&held, &Actor::Person("bob".to_owned()), &hold), Verdict::News);
+        let by_ann = after(vec![enrolled(), hold.clone()]);
+        assert_eq!(judge(&by_ann, &Actor::Person("bob".to_owned()), &hold), Verdict::News);
     }
 
     #[test]

@@ -139,8 +139,8 @@ view! { lenient
         worst: Option<String>,
         /// The first release of the branch with all of the fixes.
         fixed_in: Option<String>,
-        /// Advisories that do not say whether the branch has a fix.
-        unknown: u32,
+        /// What cannot be said, in words.
+        unknown: Option<String>,
     }
 }
 

@@ -50,11 +50,11 @@ pub(super) struct Field {
 }
 
 /// An object with these fields; where it is strict it has no others.
-pub(super) fn object(about: &str, is_strict: bool, fields: Vec<Field>) -> Value {
+pub(super) fn object(about: &str, is_strict: bool, fields: &[Field]) -> Value {
     let required: Vec<&str> =
         fields.iter().filter(|it| !it.is_optional).map(|it| it.name).collect();
     let mut properties = Map::new();
-    for Field { name, about, shape, .. } in &fields {
+    for Field { name, about, shape, .. } in fields {
         let mut shape = shape.clone();
         if let (Some(shape), false) = (shape.as_object_mut(), about.is_empty()) {
             shape.insert("description".to_owned(), json!(about));
@@ -94,14 +94,14 @@ macro_rules! view {
             const NAME: Option<&'static str> = Some(stringify!($name));
 
             fn shape(_shapes: &mut $crate::rest::Shapes) -> serde_json::Value {
-                let fields = vec![$($crate::rest::shape::Field {
+                let fields = [$($crate::rest::shape::Field {
                     name: stringify!($field),
                     about: concat!($($doc,)* "").trim().to_owned(),
                     shape: _shapes.of::<$type>(),
                     is_optional: <$type as $crate::rest::Shape>::IS_OPTIONAL,
                 }),*];
                 let about = concat!($($about,)* "").trim();
-                $crate::rest::shape::object(about, $strict, fields)
+                $crate::rest::shape::object(about, $strict, &fields)
             }
         }
     };
