@@ -5,7 +5,9 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod facts;
+pub(crate) mod fleet;
 pub(crate) mod lint;
+pub(crate) mod login;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;
@@ -38,7 +40,9 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
+        Command::Fleet(command) => fleet::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
+        Command::Login(args) => login::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),
