@@ -39,6 +39,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use hyper::{Request, Response};
 use jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::body::Body;
 
@@ -101,10 +104,28 @@ impl Call {
     }
 
     /// The body, read strictly.
-    fn body<T: serde::de::DeserializeOwned>(&self) -> Result<T, Failure> {
+    fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
         // Nothing may be said where nothing has to be.
         let bytes: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
-        serde_json::from_slice(bytes).map_err(|err| Failure::wrong(format!("the body: {err}")))
+        let wrong = |err| Failure::wrong(format!("the body: {err}"));
+        let given: Value = serde_json::from_slice(bytes).map_err(wrong)?;
+        let read: T = T::deserialize(&given).map_err(wrong)?;
+        let meant = serde_json::to_value(&read).map_err(wrong)?;
+        if !has_fields(&given, &meant) {
+            return Err(Failure::wrong("the body: a list stands where fields have names"));
+        }
+        Ok(read)
+    }
+}
+
+/// Whether fields have their names: serde would take them from a list by their order, too.
+fn has_fields(given: &Value, meant: &Value) -> bool {
+    match (given, meant) {
+        (Value::Array(_), Value::Object(_)) => false,
+        (Value::Object(given), Value::Object(meant)) => {
+            given.iter().all(|(name, it)| meant.get(name).is_none_or(|meant| has_fields(it, meant)))
+        }
+        _ => true,
     }
 }
 
