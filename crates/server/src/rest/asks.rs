@@ -2,9 +2,7 @@
 
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::{FleetState, Node, NodeId};
-use farrier_wire::rest::{
-    Done, FreezeAsk, HoldAsk, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, VerifyAsk,
-};
+use farrier_wire::rest::{Done, FreezeAsk, HoldAsk, RepairedAsk, RetireAsk, ThawAsk, VerifyAsk};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Call;
@@ -55,7 +53,7 @@ pub(super) async fn hold(call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn release(call: Call) -> Result<Reply, Failure> {
-    let NothingAsk {} = call.body()?;
+    call.nothing()?;
     let node = node(&call, fine).await?;
     ask(&call, Ask::Release { node }).await
 }
@@ -68,7 +66,7 @@ pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
 
 /// Nobody approves beforehand: a repair that comes later would not wait.
 pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
-    let NothingAsk {} = call.body()?;
+    call.nothing()?;
     let refuse = |node: &Node| {
         let waits = node.waits_for_approval() || node.approved;
         (!waits).then(|| {

@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use farrier_facts::FactSet;
+use farrier_wire::rest::NothingAsk;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
@@ -105,16 +106,19 @@ impl Call {
 
     /// The body, read strictly.
     fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
-        // Nothing may be said where nothing has to be.
-        let bytes: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
         let wrong = |err| Failure::wrong(format!("the body: {err}"));
-        let given: Value = serde_json::from_slice(bytes).map_err(wrong)?;
+        let given: Value = serde_json::from_slice(&self.body).map_err(wrong)?;
         let read: T = T::deserialize(&given).map_err(wrong)?;
         let meant = serde_json::to_value(&read).map_err(wrong)?;
         if !has_fields(&given, &meant) {
             return Err(Failure::wrong("the body: a list stands where fields have names"));
         }
         Ok(read)
+    }
+
+    /// Nothing is said, or nothing in so many words.
+    fn nothing(&self) -> Result<(), Failure> {
+        if self.body.is_empty() { Ok(()) } else { self.body().map(|NothingAsk {}| ()) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use farrier_fleet::fleet::Deed;
-use farrier_wire::rest::{Problem, Shapes};
+use farrier_wire::rest::{NothingAsk, Problem, Shapes};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
@@ -63,8 +63,10 @@ fn operation(route: &Route, problem: &Value, shapes: &mut Shapes) -> Value {
         "responses": responses,
     });
     if let Some(body) = route.body {
-        let content = json!({ reply::JSON: { "schema": body(shapes) } });
-        operation["requestBody"] = json!({ "required": true, "content": content });
+        let shape = body(shapes);
+        let is_nothing = shape == shapes.of::<NothingAsk>();
+        let content = json!({ reply::JSON: { "schema": shape } });
+        operation["requestBody"] = json!({ "required": !is_nothing, "content": content });
     }
     if let Some(deed) = route.deed {
         operation["security"] = json!([{ "token": [] }]);

@@ -13,7 +13,7 @@ use super::failure::Failure;
 pub(super) enum Kind {
     /// A name of a node, pool, rack or switch.
     Name,
-    /// Words, up to 100 bytes.
+    /// Words, up to 100 characters.
     Text,
     /// A whole number.
     Number { least: u64, most: u64 },
@@ -29,7 +29,7 @@ pub(super) struct Parameter {
     pub(super) kind: Kind,
 }
 
-const TEXT_BYTES_MAX: usize = 100;
+const TEXT_MAX: usize = 100;
 
 impl Parameter {
     fn check(&self, value: &str) -> Result<(), Failure> {
@@ -40,8 +40,10 @@ impl Parameter {
         };
         match self.kind {
             Kind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
-            Kind::Text if value.len() > TEXT_BYTES_MAX || value.chars().any(char::is_control) => {
-                wrong(format!("up to {TEXT_BYTES_MAX} bytes without control characters"))
+            Kind::Text
+                if value.chars().count() > TEXT_MAX || value.chars().any(char::is_control) =>
+            {
+                wrong(format!("up to {TEXT_MAX} characters without control characters"))
             }
             Kind::Number { least, most } => {
                 let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
@@ -62,8 +64,7 @@ impl Parameter {
             Kind::Name => {
                 json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })
             }
-            // Counted there in characters, of which each may have four bytes.
-            Kind::Text => json!({ "type": "string", "maxLength": TEXT_BYTES_MAX / 4,
+            Kind::Text => json!({ "type": "string", "maxLength": TEXT_MAX,
                 "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" }),
             Kind::Number { least, most } => {
                 json!({ "type": "integer", "minimum": least, "maximum": most })

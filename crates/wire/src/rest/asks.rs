@@ -52,6 +52,32 @@ impl Shape for Words {
     }
 }
 
+/// A number from `LEAST` to `MOST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Between<const LEAST: u32, const MOST: u32>(u32);
+
+impl<const LEAST: u32, const MOST: u32> TryFrom<u32> for Between<LEAST, MOST> {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        let wrong = || format!("expected a number from {LEAST} to {MOST}, found {number}");
+        (LEAST..=MOST).contains(&number).then_some(Self(number)).ok_or_else(wrong)
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> From<Between<LEAST, MOST>> for u32 {
+    fn from(number: Between<LEAST, MOST>) -> Self {
+        number.0
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> Shape for Between<LEAST, MOST> {
+    fn shape(_: &mut Shapes) -> Value {
+        json!({ "type": "integer", "minimum": LEAST, "maximum": MOST })
+    }
+}
+
 view! { strict
     /// Nothing has to be said.
     NothingAsk {}
@@ -124,10 +150,10 @@ view! { strict
         pool: Pool,
         /// The only node that may, also where it has enrolled before.
         node: Option<NodeId>,
-        /// How many nodes may; 1 where nothing is said, up to 100,000.
-        uses: Option<u32>,
+        /// How many nodes may; one where nothing is said.
+        uses: Option<Between<1, 100_000>>,
         /// For how long; an hour where nothing is said, up to a year.
-        expires_s: Option<u32>,
+        expires_s: Option<Between<1, 31_536_000>>,
     }
 }
 
