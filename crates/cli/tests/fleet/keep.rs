@@ -138,9 +138,9 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     assert_eq!(made.code, 0, "{}", made.stderr);
     assert!(made.stdout.contains("entries, whole, hash "), "{}", made.stdout);
     assert!(made.stdout.contains("ca.key") && made.stdout.contains("access"), "{}", made.stdout);
-    let mode =
+    let permissions =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(permissions & 0o777, 0o600);
     assert_eq!(verify(&copy, &["--replay"]).code, 0);
     let again = run(&["server", "backup", &dir, &copy]);
     assert_eq!(again.code, 2, "nothing is written over");

@@ -1,5 +1,6 @@
 //! `farrier login`, `farrier fleet` and the server's care of its log, against a server that runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 mod commands;
 mod keep;
