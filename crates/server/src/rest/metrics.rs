@@ -5,9 +5,11 @@ use std::fmt::Write;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::Standing;
 use farrier_fleet::health::Severity;
+use tokio::sync::Mutex;
 
 use super::failure::Failure;
 use super::reply::{self, Reply};
@@ -33,11 +35,26 @@ struct Part {
     findings: Vec<Severity>,
 }
 
-/// Somebody asks whether the server serves: the brain answers, or it does not.
+/// Anybody may ask, so it is looked at once a second at most: whether the brain answers.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
+
+/// What was last seen of the brain.
+pub(super) type Health = Mutex<Option<(Instant, bool)>>;
+
 pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
-    match call.site.brain.look(|_| ()).await {
-        Ok(()) => Ok(Reply::bytes(reply::TEXT, "ok\n")),
-        Err(_) => Ok(Reply::unavailable("the server is ending\n")),
+    let mut last = call.rest.health.lock().await;
+    let is_well = match *last {
+        Some((at, is_well)) if at.elapsed() < HEALTH_EVERY => is_well,
+        _ => {
+            let is_well = call.site.brain.look(|_| ()).await.is_ok();
+            *last = Some((Instant::now(), is_well));
+            is_well
+        }
+    };
+    if is_well {
+        Ok(Reply::bytes(reply::TEXT, "ok\n"))
+    } else {
+        Ok(Reply::unavailable("the server is ending\n"))
     }
 }
 

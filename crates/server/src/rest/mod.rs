@@ -82,6 +82,7 @@ pub(crate) struct Rest {
     limits: Arc<Limits>,
     /// Answers by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
+    health: Arc<metrics::Health>,
 }
 
 /// One request, with all that its handler may look at.
@@ -136,7 +137,7 @@ fn has_fields(given: &Value, meant: &Value) -> bool {
 impl Rest {
     pub(crate) fn new(site: Site, rate: Rate) -> Self {
         let limits = Arc::new(Limits::new(rate));
-        Self { site: Arc::new(site), limits, answered: Arc::default() }
+        Self { site: Arc::new(site), limits, answered: Arc::default(), health: Arc::default() }
     }
 
     /// Answers a request, whatever it is.
