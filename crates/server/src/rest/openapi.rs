@@ -163,6 +163,18 @@ mod tests {
     }
 
     #[test]
+    fn every_route_is_told_of() {
+        let told = include_str!("../../../../docs/api.md");
+        for route in TABLE {
+            let line = format!("| `{} {}` |", route.method, route.path);
+            assert!(told.contains(&line), "docs/api.md does not have {line}");
+        }
+        let lines =
+            told.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
+        assert_eq!(lines.count(), TABLE.len(), "and nothing else");
+    }
+
+    #[test]
     fn what_changes_something_asks_for_more_than_reading_and_has_a_body() {
         for route in TABLE {
             let reads = route.method == Method::GET;
