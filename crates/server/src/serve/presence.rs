@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// What is known of a connection.
 #[derive(Debug)]
@@ -53,5 +55,32 @@ impl Drop for Present {
     fn drop(&mut self) {
         self.0.touch();
         self.0.answered.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_goes_soon_and_somebody_known_when_they_are_answered() {
+        let presence = Arc::new(Presence::new());
+        let start = Instant::now();
+        presence.absent_for(LIMIT).await;
+        assert_eq!(start.elapsed().as_secs(), LIMIT.as_secs());
+        // A stream of a hundred seconds, and then a request at the last moment.
+        let stream = Present::new(&presence);
+        let start = Instant::now();
+        let watched = Arc::clone(&presence);
+        let gone = tokio::spawn(async move { watched.absent_for(LIMIT).await });
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        drop(stream);
+        tokio::time::sleep(Duration::from_secs(29)).await;
+        drop(Present::new(&presence));
+        gone.await.unwrap();
+        let stayed_s = start.elapsed().as_secs();
+        assert!((159..=161).contains(&stayed_s), "{stayed_s} s");
     }
 }
