@@ -29,8 +29,13 @@ pub(crate) enum Command {
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),
+    /// The fleet: nodes, findings, what was decided and why, and what to do about it
+    #[command(subcommand)]
+    Fleet(commands::fleet::FleetCommand),
     /// Settings in scripts and environments that do nothing or harm, and what to use instead
     Lint(commands::lint::Args),
+    /// Keep a token and a server, for `farrier fleet`
+    Login(commands::login::Args),
     /// The fleet's server: what nodes report, what is decided, who may speak
     #[command(subcommand)]
     Server(commands::server::ServerCommand),

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::mem::Discriminant;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
@@ -64,6 +65,7 @@ enum Job {
 #[derive(Clone)]
 pub struct Brain {
     jobs: mpsc::Sender<Job>,
+    commits: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Brain {
@@ -88,7 +90,19 @@ impl Brain {
         let looked = Timestamp::MIN;
         let kept = core.state().seq;
         let started = Instant::now();
-        let mut thread = Thread { core, roster, inbox, log_end, looked, kept, started, dies_after };
+        let commits = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&commits);
+        let mut thread = Thread {
+            core,
+            roster,
+            inbox,
+            log_end,
+            looked,
+            kept,
+            started,
+            dies_after,
+            commits: counted,
+        };
         std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
             let ended = thread.run();
             // The log is closed before anybody hears that it is.
@@ -96,7 +110,7 @@ impl Brain {
             // Nobody is left to tell when the receiver is gone.
             let _ = end.send(ended);
         })?;
-        Ok((Self { jobs }, ended))
+        Ok((Self { jobs, commits }, ended))
     }
 
     /// Gives it an input, and waits until that is on disk.
@@ -118,6 +132,16 @@ impl Brain {
         }));
         self.jobs.send(job).await.map_err(|_| TakeError::Ended)?;
         seen.await.map_err(|_| TakeError::Ended)
+    }
+
+    /// Batches that were written since the server started.
+    pub fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    /// Inputs that wait.
+    pub fn waiting(&self) -> usize {
+        self.jobs.max_capacity() - self.jobs.capacity()
     }
 
     /// Lets time pass, until the thread has ended.
@@ -150,6 +174,7 @@ struct Thread {
     kept: u64,
     started: Instant,
     dies_after: Option<u64>,
+    commits: Arc<AtomicU64>,
 }
 
 impl Thread {
@@ -175,7 +200,7 @@ impl Thread {
         let mut held = None;
         while let Some(job) = next {
             match job {
-                Job::Take(input) => match news::judge(self.core.state(), &input.event) {
+                Job::Take(input) => match news::judge(self.core.state(), &input.by, &input.event) {
                     Verdict::Known => drop(input.reply.send(Ok(Taking::Known))),
                     Verdict::Stranger(node) => {
                         drop(input.reply.send(Err(TakeError::Stranger(node))));
@@ -216,6 +241,7 @@ impl Thread {
             return Ok(());
         }
         let done = self.core.commit(inputs, Timestamp::now())?;
+        self.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(left) = &mut self.dies_after {
             *left = left.saturating_sub(1);
             if *left == 0 {

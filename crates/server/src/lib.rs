@@ -7,15 +7,17 @@
 //!                         certificates)
 //! ```
 //!
-//! Whoever wants to hear of what happens reads the log as it grows ([`follow::Tail`]). Entry point: [`run::run`]. One thread owns the [`core::Core`]. What it answers for is on disk before anybody hears of it.
+//! People and programs come by the same port: [`rest`]. Whoever wants to hear of what happens reads the log as it grows ([`follow::Tail`]). Entry point: [`run::run`]. One thread owns the [`core::Core`]. What it answers for is on disk before anybody hears of it.
 //! Everything else runs on tokio, and a node's stream is served where it is accepted, beside all others.
 
 pub mod access;
 mod agents;
+mod audit;
 pub mod brain;
 pub mod core;
 pub mod follow;
 mod ingest;
 pub mod log;
+pub mod rest;
 pub mod run;
 mod serve;

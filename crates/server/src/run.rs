@@ -1,5 +1,6 @@
 //! Starts the server, keeps it running, and ends it.
 
+use std::borrow::Cow;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use farrier_facts::FactSet;
 use farrier_fleet::fleet::Pool;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
@@ -17,16 +19,18 @@ use tokio::task::JoinSet;
 
 use crate::access::{AccessError, Authority, AuthorityError, Store};
 use crate::agents::Service;
+use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
 use crate::core::Core;
 use crate::follow::Tail;
 use crate::ingest::{Cut, Desk, Roster};
 use crate::log::LogError;
 use crate::log::sqlite::SqliteLog;
+use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
 
-/// Another process may revoke a certificate: so often it is looked whether one did.
-const REVOKED_EVERY: Duration = Duration::from_millis(200);
+/// Another process may change who may speak: so often it is looked whether one did.
+const ACCESS_EVERY: Duration = Duration::from_millis(200);
 /// The server's own certificate is made anew this often.
 const RENEW_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -90,6 +94,10 @@ pub struct Options {
     pub plain_pool: Option<Pool>,
     /// How often agents say that they live.
     pub report_interval_s: u32,
+    /// How often one token of a person may ask.
+    pub rate: Rate,
+    /// What is known of GPUs and drivers.
+    pub facts: Cow<'static, FactSet>,
     /// For a test: the server ends after so many commits, before anybody hears of the last.
     pub dies_after: Option<u64>,
 }
@@ -103,6 +111,8 @@ impl Options {
             names: Vec::new(),
             plain_pool: None,
             report_interval_s: 10,
+            rate: Rate::default(),
+            facts: Cow::Borrowed(FactSet::embedded()),
             dies_after: None,
         }
     }
@@ -153,6 +163,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let opened = path.clone();
     let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&opened)?)));
     let core = core.await.map_err(|_| ServerError::Brain)??;
+    let audited = core.state().access;
     let (log_end, end) = watch::channel(core.state().seq);
     let tail = Tail::new(path, end);
     tracing::info!(
@@ -169,12 +180,24 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool);
+    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited)?);
     let (stop, stopped) = watch::channel(false);
+    let site = Site {
+        brain: brain.clone(),
+        tail: tail.clone(),
+        roster: Arc::clone(&roster),
+        store: Arc::clone(&store),
+        fingerprint: fingerprint.clone(),
+        facts: options.facts,
+        changes: Arc::clone(&audit),
+        stopped: stopped.clone(),
+    };
+    let rest = Rest::new(site, options.rate);
+    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool);
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve::run(listener, tls.clone(), service, stopped.clone()));
+    tasks.spawn(serve::run(listener, tls.clone(), service, rest, stopped.clone()));
     tasks.spawn(brain.clone().tick());
-    tasks.spawn(watch_revocations(store, Arc::clone(&roster)));
+    tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
     }
@@ -192,25 +215,30 @@ async fn renew(tls: Arc<Tls>) {
     }
 }
 
-/// Cuts the streams of nodes whose certificate was revoked, by this process or by another.
-async fn watch_revocations(store: Arc<Store>, roster: Arc<Roster>) {
+/// Sees what another process changes of who may speak: it comes into the log, and streams of nodes whose certificate was
+/// revoked are cut.
+async fn watch_access(store: Arc<Store>, audit: Arc<Audit>, roster: Arc<Roster>) {
     let mut version = None;
     loop {
-        tokio::time::sleep(REVOKED_EVERY).await;
         let now = store.version().ok();
-        if now.is_some() && now == version {
-            continue;
+        if now.is_none() || now != version {
+            match audit.bring().await {
+                Ok(()) => version = now,
+                Err(err) => {
+                    tracing::error!(%err, "changes of who may speak are not in the log yet");
+                }
+            }
+            let ended = roster.cut(|node, generation| {
+                let node = node.clone();
+                let identity = farrier_wire::identity::Identity { node, generation: generation? };
+                // Where the list cannot be read nobody is cut: a disk that fails must not look like a fleet that was revoked.
+                store.admits(&identity).is_ok_and(|admits| !admits).then_some(Cut::Revoked)
+            });
+            if ended > 0 {
+                tracing::info!(ended, "streams of revoked certificates were cut");
+            }
         }
-        version = now;
-        let ended = roster.cut(|node, generation| {
-            let identity =
-                farrier_wire::identity::Identity { node: node.clone(), generation: generation? };
-            // Where the list cannot be read nobody is cut: a disk that fails must not look like a fleet that was revoked.
-            store.admits(&identity).is_ok_and(|admits| !admits).then_some(Cut::Revoked)
-        });
-        if ended > 0 {
-            tracing::info!(ended, "streams of revoked certificates were cut");
-        }
+        tokio::time::sleep(ACCESS_EVERY).await;
     }
 }
 

@@ -16,6 +16,7 @@ pub mod identity;
 pub mod limits;
 pub mod pem;
 pub mod proof;
+pub mod rest;
 
 /// The messages, as they travel.
 #[allow(

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
+use farrier_facts::version::DriverVersion;
 use farrier_fleet::fleet::event::{GpuMakeup, Makeup};
 use farrier_hardware::Root;
 
@@ -26,12 +28,19 @@ pub fn of_published(published: Published, root: &Path) -> MadeOf {
             boot: state.boot.clone(),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: kernel.clone(),
+            cuda: state.values.driver.as_deref().and_then(cuda),
             driver: state.values.driver.clone(),
-            cuda: None,
             gpus,
             frameworks: Vec::new(),
         })
     })
+}
+
+/// The newest CUDA that a driver speaks, where a source confirms it: a branch has one from its first release to its last.
+fn cuda(driver: &str) -> Option<String> {
+    let driver: DriverVersion = driver.parse().ok()?;
+    let branch = FactSet::embedded().drivers.branch(driver.branch())?;
+    (!branch.is_unverified("native_cuda")).then(|| branch.native_cuda.to_string())
 }
 
 /// The GPUs; inside none: they could not be read; outside none: that is not known yet.
@@ -47,4 +56,18 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuMakeup>>> {
     }
     let is_blind = state.blind.iter().any(|it| it.what.contains("nvml"));
     (is_blind || state.up_ms > PATIENCE_MS).then_some(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuda_is_that_of_the_branch_and_what_no_source_confirms_is_not_known() {
+        assert_eq!(cuda("580.95.05").as_deref(), Some("13.0"));
+        assert_eq!(cuda("550.54.15").as_deref(), Some("12.4"));
+        for unknown in ["565.57.01", "999.1", "", "none"] {
+            assert_eq!(cuda(unknown), None, "{unknown}");
+        }
+    }
 }

@@ -6,7 +6,9 @@ pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod facts;
+pub(crate) mod fleet;
 pub(crate) mod lint;
+pub(crate) mod login;
 pub(crate) mod orders;
 pub(crate) mod probe;
 pub(crate) mod server;
@@ -41,7 +43,9 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Decode(args) => decode::run(&args, printer),
         Command::Demo(args) => demo::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
+        Command::Fleet(command) => fleet::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),
+        Command::Login(args) => login::run(&args, printer),
         Command::Orders(args) => orders::run(&args, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Server(command) => server::run(&command, printer),

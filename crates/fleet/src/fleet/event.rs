@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::access::AccessChange;
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::order::{Answer, Order, Rung};
 use super::policy::Policy;
@@ -116,6 +117,15 @@ pub enum Event {
         /// The whole of it.
         policy: Box<Policy>,
     },
+    /// Who may speak was changed, by the server's command line or its interface.
+    Access {
+        /// Counts up with each change, so that none is taken in twice.
+        number: u64,
+        /// When it was changed.
+        at: Timestamp,
+        /// What.
+        what: AccessChange,
+    },
     /// Nothing happened but time.
     TimePassed,
     /// Decided: where a node stands from here on.
@@ -201,6 +211,7 @@ impl Event {
             Self::Ordered { order } => Some(&order.node),
             Self::Asked { .. }
             | Self::PolicySet { .. }
+            | Self::Access { .. }
             | Self::TimePassed
             | Self::Blamed { .. }
             | Self::Absolved { .. } => None,

@@ -10,18 +10,23 @@
 //! The log is the truth: state is a fold over it, and a decision is a function of state, policy and `now`. Whatever
 //! a decision read is an event, so that a replay decides the same.
 
+pub mod access;
 pub mod decide;
 pub mod event;
 pub mod explain;
 pub mod identity;
 pub mod order;
 pub mod policy;
+mod policy_check;
 pub mod replay;
 pub mod state;
+pub mod tell;
 
+pub use access::{AccessChange, Deed, Role};
 pub use decide::{Decision, Report, decide};
 pub use event::{Entry, Event};
 pub use identity::{Domain, NodeId, Place, Pool, Tenant};
 pub use order::{Answer, Order, OrderKind, Rung};
 pub use policy::Policy;
+pub use policy_check::PolicyError;
 pub use state::{FleetState, Node, Standing};

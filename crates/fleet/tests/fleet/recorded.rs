@@ -9,8 +9,10 @@ use farrier_fleet::fleet::event::{Ask, Cordon, DecodeError, GpuMakeup, Makeup, R
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::fleet::state::Symptom;
+use farrier_fleet::fleet::tell::KINDS;
 use farrier_fleet::fleet::{
-    Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Standing,
+    AccessChange, Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Role,
+    Standing,
 };
 use farrier_fleet::health::finding::Cleared;
 use farrier_fleet::health::{Action, Change, GpuUuid, Severity};
@@ -136,6 +138,29 @@ fn decided() -> Vec<Event> {
     events
 }
 
+fn access() -> Vec<Event> {
+    let changes = [
+        AccessChange::JoinTokenMade {
+            token: 1,
+            pool: "train".parse().unwrap(),
+            node: Some(node(1)),
+            uses: 4,
+            expires: start(),
+        },
+        AccessChange::PersonAdded {
+            token: 2,
+            name: "ann".to_owned(),
+            role: Role::Operator,
+            scope: "pool:train".parse().unwrap(),
+            expires: start(),
+        },
+        AccessChange::TokenRevoked { token: 2, name: Some("ann".to_owned()) },
+        AccessChange::CertificateRevoked { node: node(1) },
+    ];
+    let event = |(number, what)| Event::Access { number, at: start(), what };
+    (1..).zip(changes).map(event).collect()
+}
+
 /// One of each, with every field told.
 fn samples() -> Vec<Entry> {
     let mut events = facts_of_nodes();
@@ -145,6 +170,7 @@ fn samples() -> Vec<Entry> {
     events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
     events.push(Event::TimePassed);
     events.extend(decided());
+    events.extend(access());
     let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;
@@ -152,32 +178,6 @@ fn samples() -> Vec<Entry> {
     };
     events.into_iter().enumerate().map(entry).collect()
 }
-
-/// A name for each, so that the compiler asks for a sample of what is new.
-fn kind(event: &Event) -> &'static str {
-    match event {
-        Event::Enrolled { .. } => "enrolled",
-        Event::Placed { .. } => "placed",
-        Event::Retired { .. } => "retired",
-        Event::Seen { .. } => "seen",
-        Event::Silent { .. } => "silent",
-        Event::Heard { .. } => "heard",
-        Event::Found { .. } => "found",
-        Event::Resynced { .. } => "resynced",
-        Event::CordonSeen { .. } => "cordon-seen",
-        Event::Answered { .. } => "answered",
-        Event::Asked { .. } => "asked",
-        Event::PolicySet { .. } => "policy-set",
-        Event::TimePassed => "time-passed",
-        Event::Moved { .. } => "moved",
-        Event::Ordered { .. } => "ordered",
-        Event::Withdrawn { .. } => "withdrawn",
-        Event::HeldBack { .. } => "held-back",
-        Event::Blamed { .. } => "blamed",
-        Event::Absolved { .. } => "absolved",
-    }
-}
-const KINDS: usize = 19;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the test writes its data where it is told to")]
@@ -205,10 +205,13 @@ fn what_was_written_ever_still_reads() {
     let mut state = FleetState::default();
     for line in RECORDED.lines() {
         let entry = Entry::decode(line.as_bytes()).unwrap();
-        kinds.insert(kind(&entry.event));
+        let kind = entry.event.kind();
+        assert!(line.contains(&format!("\"{kind}\"")), "it is written as it is called: {line}");
+        assert!(!entry.event.words().is_empty());
+        kinds.insert(kind);
         state.apply(&entry);
     }
-    assert_eq!(kinds.len(), KINDS, "recorded are only {kinds:?}");
+    assert_eq!(kinds, KINDS.into_iter().collect(), "one of each is recorded");
 }
 
 #[test]

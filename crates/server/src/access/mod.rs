@@ -3,12 +3,19 @@
 //! ```text
 //! farrier server token create ─> token (only its hash is kept) ─> agent ─ Enrol ─> Store::join ─> Authority ─> certificate
 //! farrier server revoke NODE ──> Store: a new generation; certificates of older ones count no more
+//! farrier server user add ─────> token of a person: a role and where it holds ─> Store::person, at each request
 //! ```
+//!
+//! Each change is written down in the transaction that makes it ([`Change`]); the server brings it into the log.
 
 mod authority;
+mod changes;
+mod people;
 mod store;
 mod token;
 
 pub use authority::{Authority, AuthorityError, Issued};
+pub use changes::{Change, local};
+pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};
 pub use store::{AccessError, JoinError, Listed, Store, Wanted};
-pub use token::{Secret, TokenDigest};
+pub use token::{Secret, TokenDigest, TokenKind};

@@ -4,15 +4,17 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use farrier_fleet::fleet::{NodeId, Pool};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{AccessChange, NodeId, Pool};
 use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::token::{Secret, TokenDigest};
+use super::changes::local;
+use super::token::{Secret, TokenDigest, TokenKind};
 
 /// The version of the tables.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 /// `fsta`: so that another program's database is not taken for this.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
@@ -25,6 +27,11 @@ CREATE TABLE tokens (
 CREATE TABLE joins (token INTEGER NOT NULL, node TEXT NOT NULL, key BLOB NOT NULL, at_s INTEGER NOT NULL,
     generation INTEGER NOT NULL, PRIMARY KEY (token, node, key));
 CREATE TABLE identities (node TEXT PRIMARY KEY, generation INTEGER NOT NULL, revoked_s INTEGER);
+";
+
+/// Since format 2: what was changed, for the log.
+const TABLES_2: &str = "
+CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, by TEXT NOT NULL, at_s INTEGER NOT NULL, what TEXT NOT NULL);
 ";
 
 /// Why something could not be looked up or kept.
@@ -97,13 +104,25 @@ pub struct Listed {
     pub is_revoked: bool,
 }
 
+impl Listed {
+    /// Whether it can be used: `open`, `used`, `expired` or `revoked`.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match (self.is_revoked, self.expires <= now, self.uses_left) {
+            (true, _, _) => "revoked",
+            (_, true, _) => "expired",
+            (_, _, 0) => "used",
+            _ => "open",
+        }
+    }
+}
+
 /// The file.
 #[derive(Debug)]
 pub struct Store {
     connection: Mutex<Connection>,
 }
 
-fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessError {
+pub(super) fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessError {
     move |err| AccessError::Sqlite { what, err }
 }
 
@@ -120,13 +139,23 @@ impl Store {
         Ok(Self { connection: Mutex::new(connection) })
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
+    pub(super) fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a token to join with.
+    /// Makes a token to join with, as whoever runs this program.
     pub fn create(&self, wanted: &Wanted, now: Timestamp) -> Result<Secret, AccessError> {
-        let secret = Secret::generate().ok_or(AccessError::Random)?;
+        self.create_by(&local(), wanted, now).map(|(_, secret)| secret)
+    }
+
+    /// Makes a token to join with; its number, and it.
+    pub fn create_by(
+        &self,
+        by: &Actor,
+        wanted: &Wanted,
+        now: Timestamp,
+    ) -> Result<(i64, Secret), AccessError> {
+        let secret = Secret::generate(TokenKind::Join).ok_or(AccessError::Random)?;
         let insert = "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left)
             VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6)";
         let node = wanted.node.as_ref().map(NodeId::as_str);
@@ -138,8 +167,19 @@ impl Store {
             wanted.expires.as_second(),
             wanted.uses
         ];
-        self.connection().execute(insert, row).map_err(failed("keep the token"))?;
-        Ok(secret)
+        let id = self.change("keep the token", by, now, |transaction| {
+            transaction.execute(insert, row)?;
+            let token = transaction.last_insert_rowid();
+            let what = AccessChange::JoinTokenMade {
+                token,
+                pool: wanted.pool.clone(),
+                node: wanted.node.clone(),
+                uses: wanted.uses,
+                expires: wanted.expires,
+            };
+            Ok(Some((token, what)))
+        })?;
+        Ok((id.unwrap_or_default(), secret))
     }
 
     /// All join tokens, the newest last.
@@ -163,14 +203,36 @@ impl Store {
         read(&self.connection()).map_err(failed("read the tokens"))
     }
 
-    /// Takes a token back.
+    /// Takes a token to join with back, as whoever runs this program.
     pub fn revoke_token(&self, id: i64, now: Timestamp) -> Result<(), AccessError> {
-        let update = "UPDATE tokens SET revoked_s = coalesce(revoked_s, ?2) WHERE id = ?1";
-        let changed = self
-            .connection()
-            .execute(update, params![id, now.as_second()])
-            .map_err(failed("revoke the token"))?;
-        if changed == 1 { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
+        self.revoke_token_by(&local(), TokenKind::Join, id, now)
+    }
+
+    /// Takes a token back. One that was taken back is so still.
+    pub fn revoke_token_by(
+        &self,
+        by: &Actor,
+        kind: TokenKind,
+        id: i64,
+        now: Timestamp,
+    ) -> Result<(), AccessError> {
+        let kind = if kind == TokenKind::Join { "join" } else { "person" };
+        let found = "SELECT name, revoked_s IS NOT NULL FROM tokens WHERE id = ?1 AND kind = ?2";
+        let mut is_there = false;
+        self.change("revoke the token", by, now, |transaction| {
+            let row = transaction.query_row(found, params![id, kind], |row| {
+                Ok((row.get::<_, Option<String>>(0)?, row.get::<_, bool>(1)?))
+            });
+            let Some((name, was_revoked)) = row.optional()? else { return Ok(None) };
+            is_there = true;
+            if was_revoked {
+                return Ok(None);
+            }
+            let update = "UPDATE tokens SET revoked_s = ?2 WHERE id = ?1";
+            transaction.execute(update, params![id, now.as_second()])?;
+            Ok(Some(((), AccessChange::TokenRevoked { token: id, name })))
+        })?;
+        if is_there { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
     }
 
     /// Uses a token for a node and its key; the pool, and the identity that its certificates have from here on.
@@ -215,15 +277,21 @@ impl Store {
         read().map_err(failed("look a node up"))
     }
 
-    /// From here on no certificate counts that the node has.
+    /// From here on no certificate counts that the node has, as whoever runs this program wants it.
     pub fn revoke(&self, node: &NodeId, now: Timestamp) -> Result<(), AccessError> {
+        self.revoke_by(&local(), node, now)
+    }
+
+    /// From here on no certificate counts that the node has.
+    pub fn revoke_by(&self, by: &Actor, node: &NodeId, now: Timestamp) -> Result<(), AccessError> {
         let update =
             "UPDATE identities SET generation = generation + 1, revoked_s = ?2 WHERE node = ?1";
-        let changed = self
-            .connection()
-            .execute(update, params![node.as_str(), now.as_second()])
-            .map_err(failed("revoke the node's certificate"))?;
-        if changed == 1 { Ok(()) } else { Err(AccessError::NoSuchNode(node.clone())) }
+        let done = self.change("revoke the node's certificate", by, now, |transaction| {
+            let changed = transaction.execute(update, params![node.as_str(), now.as_second()])?;
+            let what = AccessChange::CertificateRevoked { node: node.clone() };
+            Ok((changed == 1).then_some(((), what)))
+        })?;
+        done.ok_or_else(|| AccessError::NoSuchNode(node.clone()))
     }
 
     /// Changes whenever another process has changed something.
@@ -245,6 +313,14 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
     if tables == 0 {
         transaction.execute_batch(TABLES)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", 1)?;
+    }
+    let found: (i64, i64) = (
+        transaction.pragma_query_value(None, "application_id", |row| row.get(0))?,
+        transaction.pragma_query_value(None, "user_version", |row| row.get(0))?,
+    );
+    if found == (APPLICATION_ID, 1) {
+        transaction.execute_batch(TABLES_2)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
     }
     transaction.commit()?;

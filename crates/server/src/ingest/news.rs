@@ -1,8 +1,9 @@
 //! Whether an event tells the log something that it does not know: by the truth, at the moment of the commit.
 
-use farrier_fleet::fleet::event::{Event, Record};
-use farrier_fleet::fleet::state::Node;
-use farrier_fleet::fleet::{Answer, FleetState, NodeId};
+use farrier_fleet::fleet::event::{Ask, Event, Record};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::state::{Freeze, Hold, Node, Repair};
+use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
 
 /// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +16,14 @@ pub(crate) enum Verdict {
     Stranger(NodeId),
 }
 
-/// Judges an input. What people and the server itself say is always news.
-pub(crate) fn judge(state: &FleetState, event: &Event) -> Verdict {
+/// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
+pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
+    match event {
+        Event::Asked { what } => return asked(state, by, what),
+        Event::PolicySet { policy } => return news_if(state.policy != **policy),
+        Event::Access { number, .. } => return news_if(*number > state.access),
+        _ => {}
+    }
     if let Event::Enrolled { node, .. } = event {
         // Who is there does not begin anew by asking twice at once.
         let is_there = state.nodes.contains_key(node);
@@ -56,7 +63,37 @@ pub(crate) fn judge(state: &FleetState, event: &Event) -> Verdict {
         }
         _ => true,
     };
+    news_if(is_news)
+}
+
+fn news_if(is_news: bool) -> Verdict {
     if is_news { Verdict::News } else { Verdict::Known }
+}
+
+/// Whoever asks again, because an answer was lost, changes nothing.
+fn asked(state: &FleetState, by: &Actor, what: &Ask) -> Verdict {
+    let of = |id: &NodeId, is_news: &dyn Fn(&Node) -> bool| match state.nodes.get(id) {
+        Some(node) => news_if(is_news(node)),
+        None => Verdict::Stranger(id.clone()),
+    };
+    match what {
+        Ask::Hold { node, reason } => of(node, &|it| {
+            let same = |hold: &Hold| hold.by == *by && hold.reason == *reason;
+            !it.hold.as_ref().is_some_and(same)
+        }),
+        Ask::Release { node } => of(node, &|it| it.hold.is_some()),
+        Ask::Repaired { node, what } => of(node, &|it| {
+            let same = matches!(it.repairs.last(), Some(Repair::ByHand(last)) if last == what);
+            !(same && it.mended && it.standing != Standing::InService)
+        }),
+        Ask::Approve { node } => of(node, &|it| !it.approved),
+        Ask::Verify { node, rung } => of(node, &|it| it.proven.contains_key(rung)),
+        Ask::Freeze { domain, until, reason } => {
+            let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
+            news_if(!state.freezes.get(domain).is_some_and(same))
+        }
+        Ask::Thaw { domain } => news_if(state.freezes.contains_key(domain)),
+    }
 }
 
 /// Whether the log has something later of the same journal.
@@ -68,8 +105,7 @@ fn is_older(node: &Node, record: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use farrier_fleet::fleet::event::{Cordon, Makeup};
-    use farrier_fleet::fleet::identity::Actor;
-    use farrier_fleet::fleet::{Entry, Place};
+    use farrier_fleet::fleet::{AccessChange, Domain, Entry, Place, Rung};
     use jiff::Timestamp;
 
     use super::*;
@@ -90,12 +126,20 @@ mod tests {
         Event::Resynced { node: node(), record: record(journal, number), open: Vec::new() }
     }
 
+    fn ann() -> Actor {
+        Actor::Person("ann".to_owned())
+    }
+
+    fn judged(state: &FleetState, event: &Event) -> Verdict {
+        judge(state, &ann(), event)
+    }
+
     /// A fleet in which these have happened.
     fn after(events: Vec<Event>) -> FleetState {
         let mut state = FleetState::default();
         for (seq, event) in (1..).zip(events) {
             let at = Timestamp::UNIX_EPOCH;
-            state.apply(&Entry { seq, batch: seq, at, by: Actor::Server, event });
+            state.apply(&Entry { seq, batch: seq, at, by: ann(), event });
         }
         state
     }
@@ -107,10 +151,10 @@ mod tests {
     #[test]
     fn a_stranger_has_no_news_but_that_it_joins() {
         let empty = FleetState::default();
-        assert_eq!(judge(&empty, &found("j", 1)), Verdict::Stranger(node()));
-        assert_eq!(judge(&empty, &enrolled()), Verdict::News);
-        assert_eq!(judge(&after(vec![enrolled()]), &enrolled()), Verdict::Known);
-        assert_eq!(judge(&empty, &Event::TimePassed), Verdict::News);
+        assert_eq!(judged(&empty, &found("j", 1)), Verdict::Stranger(node()));
+        assert_eq!(judged(&empty, &enrolled()), Verdict::News);
+        assert_eq!(judged(&after(vec![enrolled()]), &enrolled()), Verdict::Known);
+        assert_eq!(judged(&empty, &Event::TimePassed), Verdict::News);
     }
 
     #[test]
@@ -122,11 +166,11 @@ mod tests {
         let before = after(vec![enrolled()]);
         let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3)]);
         for event in [seen(), silent(), cordon(), found("j", 3)] {
-            assert_eq!(judge(&before, &event), Verdict::News, "{event:?}");
-            assert_eq!(judge(&state, &event), Verdict::Known, "{event:?}");
+            assert_eq!(judged(&before, &event), Verdict::News, "{event:?}");
+            assert_eq!(judged(&state, &event), Verdict::Known, "{event:?}");
         }
-        assert_eq!(judge(&before, &heard()), Verdict::Known);
-        assert_eq!(judge(&state, &heard()), Verdict::News);
+        assert_eq!(judged(&before, &heard()), Verdict::Known);
+        assert_eq!(judged(&state, &heard()), Verdict::News);
     }
 
     #[test]
@@ -141,7 +185,7 @@ mod tests {
             (resynced("j", 4), Verdict::News),
             (resynced("k", 0), Verdict::News),
         ] {
-            assert_eq!(judge(&state, &event), verdict, "{event:?}");
+            assert_eq!(judged(&state, &event), verdict, "{event:?}");
         }
     }
 
@@ -149,6 +193,52 @@ mod tests {
     fn only_the_order_that_waits_is_answered() {
         let state = after(vec![enrolled()]);
         let answer = Event::Answered { node: node(), generation: 1, answer: Answer::Accepted };
-        assert_eq!(judge(&state, &answer), Verdict::Known);
+        assert_eq!(judged(&state, &answer), Verdict::Known);
+    }
+
+    #[test]
+    fn whoever_asks_twice_is_heard_once() {
+        let domain: Domain = "rack:r1".parse().unwrap();
+        let until = Timestamp::UNIX_EPOCH;
+        let reason = || "a look".to_owned();
+        let asks = [
+            Ask::Hold { node: node(), reason: reason() },
+            Ask::Repaired { node: node(), what: reason() },
+            Ask::Approve { node: node() },
+            Ask::Freeze { domain: domain.clone(), until, reason: reason() },
+        ];
+        for what in asks {
+            let ask = || Event::Asked { what: what.clone() };
+            assert_eq!(judged(&after(vec![enrolled()]), &ask()), Verdict::News, "{what:?}");
+            let twice = after(vec![enrolled(), ask()]);
+            assert_eq!(judged(&twice, &ask()), Verdict::Known, "{what:?}");
+        }
+        // What undoes something that is not there; and what nobody can do to a stranger.
+        let idle = [
+            Ask::Release { node: node() },
+            Ask::Thaw { domain },
+            Ask::Verify { node: node(), rung: Rung::V0 },
+        ];
+        for what in idle {
+            let ask = Event::Asked { what };
+            assert_eq!(judged(&after(vec![enrolled()]), &ask), Verdict::Known, "{ask:?}");
+        }
+        let hold = Event::Asked { what: Ask::Hold { node: node(), reason: reason() } };
+        assert_eq!(judged(&FleetState::default(), &hold), Verdict::Stranger(node()));
+        // Another person's hold is another.
+        let by_ann = after(vec![enrolled(), hold.clone()]);
+        assert_eq!(judge(&by_ann, &Actor::Person("bob".to_owned()), &hold), Verdict::News);
+    }
+
+    #[test]
+    fn a_policy_that_is_in_force_and_a_change_that_is_logged_are_known() {
+        let policy = || Event::PolicySet { policy: Box::default() };
+        assert_eq!(judged(&FleetState::default(), &policy()), Verdict::Known);
+        let what = AccessChange::CertificateRevoked { node: node() };
+        let change =
+            |number| Event::Access { number, at: Timestamp::UNIX_EPOCH, what: what.clone() };
+        let state = after(vec![change(3)]);
+        assert_eq!(judged(&state, &change(3)), Verdict::Known);
+        assert_eq!(judged(&state, &change(4)), Verdict::News);
     }
 }

@@ -154,6 +154,11 @@ impl Roster {
         ended
     }
 
+    /// Streams that are open.
+    pub(crate) fn connected(&self) -> usize {
+        self.seats().values().filter(|seat| seat.stream.is_some()).count()
+    }
+
     /// Nodes that were not heard for too long and of which the log does not say so.
     pub(crate) fn silent(&self, state: &FleetState, up: Duration, now: Timestamp) -> Vec<Event> {
         let mut seats = self.seats();

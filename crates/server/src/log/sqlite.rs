@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use farrier_fleet::fleet::Entry;
+use rusqlite::types::ValueRef;
 use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
@@ -106,7 +107,10 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
 
 /// The bytes of a column, whatever somebody made of its type: that they are wrong the hash will show.
 fn bytes_of(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
-    Ok(row.get_ref(column)?.as_bytes_or_null()?.unwrap_or_default().to_vec())
+    Ok(match row.get_ref(column)? {
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => Vec::new(),
+    })
 }
 
 /// A hash; one of another length is no hash, and none of ours.

@@ -59,6 +59,10 @@ pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
             }
         }
     }
+    // A state that was kept later than the log ends has seen entries that are gone.
+    if let Some(kept) = snapshot.filter(|it| it.state.seq > seq) {
+        return Ok(Err(Flaw::Snapshot(kept.state.seq)));
+    }
     let head = log.head()?;
     if head.seq == seq && head.hash == hash {
         Ok(Ok(head))

@@ -1,5 +1,6 @@
 //! From a socket to requests: connections are counted, handshakes have a deadline, and who is at the other end goes with each request.
 
+mod presence;
 mod tls;
 
 use std::io;
@@ -19,9 +20,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower_service::Service;
 
+pub(crate) use presence::{Presence, Present};
 pub(crate) use tls::{Tls, TlsError};
 
 use crate::agents::Service as Agents;
+use crate::rest::Rest;
 
 /// Connections at a time; each costs some tens of kilobytes.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -29,8 +32,8 @@ const CONNECTIONS_MAX: usize = 20_000;
 const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take, and a client to send its first request's head.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// How long somebody without a certificate may stay: places are few.
-const ENROL_WAIT: Duration = Duration::from_secs(30);
+/// How long somebody without a certificate may stay after the last request of somebody known: places are few.
+const STRANGER_WAIT: Duration = Duration::from_secs(30);
 /// Streams of one connection: a node needs one, and one to renew its certificate.
 const STREAMS_MAX: u32 = 64;
 /// On loopback without TLS a simulation has many nodes on one connection.
@@ -56,11 +59,22 @@ pub(crate) enum Peer {
     Unknown,
 }
 
+/// Where agents' calls begin; everything else is people's.
+const AGENTS_PATH: &str = "/farrier.v1.Agents/";
+
+/// Who answers.
+#[derive(Clone)]
+struct Front {
+    agents: AgentsServer<Agents>,
+    rest: Rest,
+}
+
 /// Accepts until it is told to stop; then ends what there is.
 pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     agents: Agents,
+    rest: Rest,
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -68,6 +82,7 @@ pub(crate) async fn run(
     let agents = AgentsServer::new(agents)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let front = Front { agents, rest };
     let mut tasks = JoinSet::new();
     loop {
         // With all places taken nobody is accepted; the kernel lets them wait.
@@ -84,11 +99,11 @@ pub(crate) async fn run(
             }
         };
         while tasks.try_join_next().is_some() {}
-        let (tls, agents, stop) = (tls.clone(), agents.clone(), stop.clone());
+        let (tls, front, stop) = (tls.clone(), front.clone(), stop.clone());
         let handshakes = Arc::clone(&handshakes);
         tasks.spawn(async move {
             let _place = place;
-            connection(socket, from, tls, agents, &handshakes, stop).await;
+            connection(socket, from, tls, front, &handshakes, stop).await;
         });
     }
     let all = async { while tasks.join_next().await.is_some() {} };
@@ -108,25 +123,30 @@ async fn connection(
     socket: TcpStream,
     from: SocketAddr,
     tls: Option<Arc<Tls>>,
-    agents: AgentsServer<Agents>,
+    front: Front,
     handshakes: &Semaphore,
     stop: watch::Receiver<bool>,
 ) {
     let _ = socket.set_nodelay(true);
+    let presence = Arc::new(Presence::new());
     let Some(tls) = tls else {
-        return serve(socket, Peer::Local, agents, PLAIN_STREAMS_MAX, stop).await;
+        return serve(socket, Peer::Local, front, presence, PLAIN_STREAMS_MAX, stop).await;
     };
     let Ok(turn) = handshakes.acquire().await else { return };
     let shaken = tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await;
     drop(turn);
     match shaken {
         Ok(Ok((stream, Peer::Node(identity)))) => {
-            serve(stream, Peer::Node(identity), agents, STREAMS_MAX, stop).await;
+            serve(stream, Peer::Node(identity), front, presence, STREAMS_MAX, stop).await;
         }
-        // Whoever enrols is done soon; nobody else has anything to say.
+        // Whoever enrols is done soon. People stay while they are answered, and a little longer.
         Ok(Ok((stream, peer))) => {
-            let served = serve(stream, peer, agents, STREAMS_MAX, stop);
-            let _ = tokio::time::timeout(ENROL_WAIT, served).await;
+            let watched = Arc::clone(&presence);
+            let served = serve(stream, peer, front, presence, STREAMS_MAX, stop);
+            tokio::select! {
+                () = served => (),
+                () = watched.absent_for(STRANGER_WAIT) => (),
+            }
         }
         Ok(Err(err)) => tracing::info!(%from, %err, "a handshake has failed"),
         Err(_) => tracing::info!(%from, "a handshake took too long"),
@@ -136,14 +156,21 @@ async fn connection(
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    agents: AgentsServer<Agents>,
+    front: Front,
+    presence: Arc<Presence>,
     streams: u32,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        let mut agents = agents.clone();
-        async move { agents.call(request).await }
+        let (mut front, presence) = (front.clone(), Arc::clone(&presence));
+        async move {
+            if request.uri().path().starts_with(AGENTS_PATH) {
+                front.agents.call(request).await
+            } else {
+                Ok(front.rest.answer(request, &presence).await)
+            }
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_WAIT);

@@ -65,7 +65,8 @@ impl Tls {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        // Agents speak HTTP/2 only; of people's programs not all do.
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // A session that is taken up again would not ask whether the certificate has expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

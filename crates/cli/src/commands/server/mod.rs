@@ -1,12 +1,17 @@
 //! `farrier server`: the fleet.
 
+mod keep;
 mod revoke;
 mod run;
 mod token;
+mod user;
+mod verify_log;
 
 use std::path::PathBuf;
 
 use farrier_server::access::Store;
+
+pub(crate) use token::span;
 
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;
@@ -23,6 +28,15 @@ pub(crate) enum ServerCommand {
     /// Tokens that nodes join with
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// People: who may look, operate, approve, administer, and where
+    #[command(subcommand)]
+    User(user::UserCommand),
+    /// Is the log what was written? Every hash again; with --replay every decision, too
+    VerifyLog(verify_log::Args),
+    /// A whole copy of the log in one file; the server may run
+    Backup(keep::BackupArgs),
+    /// A log from a backup, in a folder that has none
+    Restore(keep::RestoreArgs),
     /// Let no certificate of a node count any more; its stream ends at once
     Revoke(revoke::Args),
 }
@@ -47,6 +61,10 @@ pub(crate) fn run(command: &ServerCommand, printer: &mut Printer) -> anyhow::Res
     match command {
         ServerCommand::Run(args) => run::run(args),
         ServerCommand::Token(command) => token::run(command, printer),
+        ServerCommand::User(command) => user::run(command, printer),
+        ServerCommand::VerifyLog(args) => verify_log::run(args, printer),
+        ServerCommand::Backup(args) => keep::back_up(args, printer),
+        ServerCommand::Restore(args) => keep::restore(args, printer),
         ServerCommand::Revoke(args) => revoke::run(args, printer),
     }
 }

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 
 use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
+use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, ServerError};
 
 use super::Folder;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
-use crate::log;
+use crate::{log, sets};
 
 /// Runs the server.
 #[derive(Debug, clap::Args)]
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// How often agents say that they live
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=600))]
     report_interval: u32,
+    /// How often one token of a person may ask
+    #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    request_rate: u32,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
@@ -36,6 +40,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         names: args.names.clone(),
         plain_pool: args.plain.clone(),
         report_interval_s: args.report_interval,
+        rate: Rate {
+            per_s: f64::from(args.request_rate),
+            burst: f64::from(args.request_rate) * 4.0,
+        },
+        facts: sets::active(),
         ..Options::new(args.folder.dir.clone(), args.listen)
     };
     run::run(options).map_err(explained)?;

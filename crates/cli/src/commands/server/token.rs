@@ -63,7 +63,7 @@ pub(crate) struct RevokeArgs {
 }
 
 /// A time such as `90m`.
-fn span(text: &str) -> Result<SignedDuration, String> {
+pub(crate) fn span(text: &str) -> Result<SignedDuration, String> {
     const DAYS_MAX: i64 = 365;
     let wrong = || format!("expected a time such as 90m, 1h or 7d, up to {DAYS_MAX}d");
     let unit = text.chars().last().ok_or_else(wrong)?;
@@ -135,12 +135,7 @@ fn nodes(args: &CreateArgs) -> String {
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
     for token in args.folder.store()?.list()? {
-        let state = match (token.is_revoked, token.expires <= now, token.uses_left) {
-            (true, _, _) => "revoked",
-            (_, true, _) => "expired",
-            (_, _, 0) => "used",
-            _ => "open",
-        };
+        let state = token.state(now);
         let pool = token.pool.unwrap_or_default();
         if args.output == Output::Json {
             let value = json!({

@@ -166,11 +166,12 @@ fn frozen(look: &Look<'_>) -> Option<Why> {
     Some(Why::new(text, format!("{:.0}, or whoever froze it thaws it", freeze.until)))
 }
 
+/// Why a repair is held back that a person may let go on.
+pub(crate) const WAITS_FOR_APPROVAL: &str = "a reboot waits for approval";
+
 fn unapproved(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
     let asks = *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.approved;
-    asks.then(|| {
-        Why::new("a reboot waits for approval", "a person approves it (`farrier fleet approve`)")
-    })
+    asks.then(|| Why::new(WAITS_FOR_APPROVAL, "a person approves it (`farrier fleet approve`)"))
 }
 
 fn order(look: &Look<'_>, what: OrderKind) -> Order {

@@ -36,6 +36,9 @@ pub struct FleetState {
     pub symptoms: BTreeMap<Domain, BTreeMap<Symptom, BTreeMap<NodeId, Timestamp>>>,
     /// What is to blame for several nodes.
     pub blamed: BTreeMap<Domain, Blame>,
+    /// The last change of who may speak that is in it.
+    #[serde(default)]
+    pub access: u64,
     /// When a node must be looked at again, though nothing happens to it.
     pub wakes: BTreeSet<(Timestamp, NodeId)>,
 }
@@ -88,6 +91,7 @@ impl FleetState {
                 self.policy = (**policy).clone();
                 return self.nodes.keys().cloned().collect();
             }
+            Event::Access { number, .. } => self.access = self.access.max(*number),
             Event::TimePassed => return self.due(),
             Event::Blamed { domain, symptom, nodes, why } => {
                 let blame = Blame {

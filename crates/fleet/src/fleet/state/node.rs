@@ -227,6 +227,12 @@ impl Node {
         }
     }
 
+    /// Whether a repair waits for a person to let it go on.
+    pub fn waits_for_approval(&self) -> bool {
+        let waits = crate::fleet::decide::WAITS_FOR_APPROVAL;
+        !self.approved && self.held_back.as_ref().is_some_and(|why| why.text == waits)
+    }
+
     /// Whether the record was taken in already.
     pub fn has(&self, record: &Record) -> bool {
         let last = self.record.as_ref().filter(|it| it.journal == record.journal);

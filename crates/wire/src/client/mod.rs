@@ -1,5 +1,8 @@
 //! A connection to a server: HTTP/2, over TLS or, on loopback, plain. Streams of many nodes go over one.
 
+mod pinned;
+mod rest;
+
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -19,6 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
+
+pub use pinned::{FingerprintError, fingerprint, pinned};
+pub use rest::{Answered, Asker, RestError};
 
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::proto::agents_client::AgentsClient;
@@ -94,6 +100,11 @@ impl ServerUrl {
     pub fn is_plain(&self) -> bool {
         self.is_plain
     }
+
+    fn origin(&self) -> Result<Uri, ConnectError> {
+        let wrong = |err| ConnectError::Connect { url: self.clone(), err: io::Error::other(err) };
+        self.to_string().parse::<Uri>().map_err(wrong)
+    }
 }
 
 /// Why there is no connection.
@@ -156,32 +167,32 @@ pub fn no_tls() -> Arc<ClientConfig> {
 /// What one says to a server.
 pub type Agents = AgentsClient<Connection>;
 
-/// Connects. `tls` is not used where the address is a plain one.
+/// Connects as an agent. `tls` is not used where the address is a plain one.
 pub async fn connect(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
-    let slow = |_| ConnectError::Slow { url: url.clone() };
-    tokio::time::timeout(CONNECT_WAIT, connect_now(url, tls)).await.map_err(slow)?
+    let agents = AgentsClient::with_origin(open(url, tls).await?, url.origin()?);
+    Ok(agents
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX))
 }
 
-async fn connect_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Agents, ConnectError> {
+/// A connection, for whatever is said over it.
+async fn open(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
+    let slow = |_| ConnectError::Slow { url: url.clone() };
+    tokio::time::timeout(CONNECT_WAIT, open_now(url, tls)).await.map_err(slow)?
+}
+
+async fn open_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection, ConnectError> {
     let failed = |err| ConnectError::Connect { url: url.clone(), err };
     let tcp = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(failed)?;
     // An order or an acknowledgement is small, and somebody waits for it.
     tcp.set_nodelay(true).map_err(failed)?;
-    let connection = if url.is_plain {
-        over(url, tcp).await?
-    } else {
-        let name =
-            ServerName::try_from(url.host.clone()).map_err(|err| failed(io::Error::other(err)))?;
-        let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(failed)?;
-        over(url, tls).await?
-    };
-    let scheme = if url.is_plain { "http" } else { "https" };
-    let origin = format!("{scheme}://{}", url.to_string().rsplit('/').next().unwrap_or_default());
-    let origin = origin.parse::<Uri>().map_err(|err| failed(io::Error::other(err)))?;
-    let agents = AgentsClient::with_origin(connection, origin);
-    Ok(agents
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX))
+    if url.is_plain {
+        return over(url, tcp).await;
+    }
+    let name =
+        ServerName::try_from(url.host.clone()).map_err(|err| failed(io::Error::other(err)))?;
+    let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(failed)?;
+    over(url, tls).await
 }
 
 async fn over(

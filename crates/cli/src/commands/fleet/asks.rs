@@ -1,0 +1,180 @@
+//! What a person asks of the fleet.
+
+use farrier_fleet::fleet::{Domain, NodeId, Rung};
+use farrier_wire::rest::Done;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::session::Session;
+use crate::commands::Outcome;
+use crate::commands::server::span;
+use crate::printer::Printer;
+
+/// A node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodeArgs {
+    /// The node
+    node: NodeId,
+}
+
+/// Holds a node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CordonArgs {
+    /// The node
+    node: NodeId,
+    /// Why, for others
+    #[arg(long)]
+    reason: String,
+}
+
+/// A node was repaired.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RepairedArgs {
+    /// The node
+    node: NodeId,
+    /// What was done, for others
+    #[arg(long)]
+    what: String,
+}
+
+/// Proves a node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The node
+    node: NodeId,
+    /// How far: v0, v1, v2, v3
+    #[arg(long, value_parser = rung)]
+    rung: Rung,
+}
+
+/// Retires a node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RetireArgs {
+    /// The node
+    node: NodeId,
+    /// Why, for others
+    #[arg(long)]
+    reason: String,
+}
+
+/// Freezes a domain.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FreezeArgs {
+    /// Where: `fleet`, or such as `pool:train`, `rack:r1`
+    domain: Domain,
+    /// For how long, such as 90m, 2h or 7d
+    #[arg(long = "for", value_name = "TIME", value_parser = span)]
+    time: SignedDuration,
+    /// Why, for others
+    #[arg(long)]
+    reason: String,
+}
+
+/// Thaws a domain.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ThawArgs {
+    /// Where
+    domain: Domain,
+}
+
+fn rung(text: &str) -> Result<Rung, String> {
+    serde_json::from_value(json!(text.to_lowercase()))
+        .map_err(|_| "expected v0, v1, v2 or v3".to_owned())
+}
+
+fn ask(
+    session: &mut Session,
+    printer: &mut Printer,
+    path: &str,
+    body: &Value,
+    done: &str,
+) -> anyhow::Result<Outcome> {
+    let Done { changed } = session.post(path, body)?;
+    printer.line(if changed { done } else { "it is so already" })?;
+    Ok(Outcome::Fine)
+}
+
+fn ask_of(
+    session: &mut Session,
+    printer: &mut Printer,
+    (node, what): (&NodeId, &str),
+    body: &Value,
+    done: &str,
+) -> anyhow::Result<Outcome> {
+    ask(session, printer, &format!("/api/v1/nodes/{node}/{what}"), body, &format!("{node} {done}"))
+}
+
+pub(super) fn cordon(
+    session: &mut Session,
+    args: &CordonArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let body = json!({ "reason": args.reason });
+    ask_of(session, printer, (&args.node, "hold"), &body, "is held out of service")
+}
+
+pub(super) fn uncordon(
+    session: &mut Session,
+    args: &NodeArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let done = "is released; it is proven before it comes back";
+    ask_of(session, printer, (&args.node, "release"), &json!({}), done)
+}
+
+pub(super) fn repaired(
+    session: &mut Session,
+    args: &RepairedArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let body = json!({ "what": args.what });
+    let done = "was repaired; it is proven before it comes back";
+    ask_of(session, printer, (&args.node, "repaired"), &body, done)
+}
+
+pub(super) fn approve(
+    session: &mut Session,
+    args: &NodeArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    ask_of(session, printer, (&args.node, "approve"), &json!({}), "may be rebooted")
+}
+
+pub(super) fn verify(
+    session: &mut Session,
+    args: &VerifyArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let body = json!({ "rung": args.rung });
+    ask_of(session, printer, (&args.node, "verify"), &body, "is to be proven again")
+}
+
+pub(super) fn retire(
+    session: &mut Session,
+    args: &RetireArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let body = json!({ "reason": args.reason });
+    ask_of(session, printer, (&args.node, "retire"), &body, "is not of the fleet any more")
+}
+
+pub(super) fn freeze(
+    session: &mut Session,
+    args: &FreezeArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let until = Timestamp::now().checked_add(args.time)?;
+    let body = json!({ "domain": args.domain, "until": until, "reason": args.reason });
+    let done = format!("nothing is repaired in {} until {until:.0}", args.domain);
+    ask(session, printer, "/api/v1/freezes", &body, &done)
+}
+
+pub(super) fn thaw(
+    session: &mut Session,
+    args: &ThawArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let body = json!({ "domain": args.domain });
+    let done = format!("{} is not frozen any more", args.domain);
+    ask(session, printer, "/api/v1/thaws", &body, &done)
+}

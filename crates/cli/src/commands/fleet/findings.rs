@@ -1,0 +1,78 @@
+//! `farrier fleet findings`.
+
+use farrier_wire::rest::{FindingPage, FindingRow};
+
+use super::session::{Path, Session};
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::printer::Printer;
+
+/// Lists open findings; ends with code 1 where there are some.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only of this pool
+    #[arg(long)]
+    pool: Option<String>,
+    /// Only in this rack
+    #[arg(long)]
+    rack: Option<String>,
+    /// Only of this node
+    #[arg(long)]
+    node: Option<String>,
+    /// As bad as this, or worse: info, warning, critical, fatal
+    #[arg(long)]
+    severity: Option<String>,
+    /// Whose code begins so, such as gpu.xid
+    #[arg(long)]
+    code: Option<String>,
+    /// Only those that read so
+    text: Option<String>,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn run(
+    session: &mut Session,
+    args: &Args,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let mut cursor: Option<String> = None;
+    let mut findings: Vec<FindingRow> = Vec::new();
+    loop {
+        let path = Path::new("/api/v1/findings")
+            .with("pool", args.pool.as_ref())
+            .with("rack", args.rack.as_ref())
+            .with("node", args.node.as_ref())
+            .with("severity", args.severity.as_ref())
+            .with("code", args.code.as_ref())
+            .with("text", args.text.as_ref())
+            .with("cursor", cursor.as_ref())
+            .with("limit", Some(500));
+        let page: FindingPage = session.get(path.as_str())?;
+        findings.extend(page.findings);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if args.output == Output::Json {
+        findings.iter().try_for_each(|it| printer.json_line(it))?;
+    } else if findings.is_empty() {
+        printer.line("no open findings")?;
+    } else {
+        let row = |it: &FindingRow| {
+            vec![
+                it.node.to_string(),
+                printer.severity(it.finding.severity),
+                it.finding.code.clone(),
+                it.finding.text.clone(),
+                format!("{:.0}", it.finding.first_seen),
+                it.finding.count.to_string(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
+        printer.table(&["Node", "Severity", "Code", "What", "Since", "Times"], &rows)?;
+    }
+    Ok(Outcome::finding_if(!findings.is_empty()))
+}

@@ -1,0 +1,235 @@
+//! `farrier fleet nodes`, `node` and `explain`.
+
+use farrier_fleet::fleet::event::{Cordon, Why};
+use farrier_fleet::fleet::{NodeId, Place, Standing};
+use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow};
+
+use super::session::{Path, Session};
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::printer::{Printer, Tone};
+
+/// Lists nodes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Only of this pool
+    #[arg(long)]
+    pool: Option<String>,
+    /// Only in this rack
+    #[arg(long)]
+    rack: Option<String>,
+    /// Only behind this leaf switch
+    #[arg(long)]
+    leaf: Option<String>,
+    /// Only those that stand so: joining, in-service, suspect, quarantined, in-repair, verifying, held
+    #[arg(long)]
+    standing: Option<String>,
+    /// Only where name, reason, driver, GPU or a finding reads so
+    text: Option<String>,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// One node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OneArgs {
+    /// The node
+    node: NodeId,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn list(
+    session: &mut Session,
+    args: &ListArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let mut cursor: Option<String> = None;
+    let mut nodes: Vec<NodeRow> = Vec::new();
+    loop {
+        let path = Path::new("/api/v1/nodes")
+            .with("pool", args.pool.as_ref())
+            .with("rack", args.rack.as_ref())
+            .with("leaf", args.leaf.as_ref())
+            .with("standing", args.standing.as_ref())
+            .with("text", args.text.as_ref())
+            .with("cursor", cursor.as_ref())
+            .with("limit", Some(500));
+        let page: NodePage = session.get(path.as_str())?;
+        if args.output == Output::Json {
+            page.nodes.iter().try_for_each(|it| printer.json_line(it))?;
+        } else {
+            nodes.extend(page.nodes);
+        }
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if args.output == Output::Table {
+        let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
+        let headings =
+            ["Node", "Pool", "Rack", "Standing", "Since", "GPUs", "Driver", "Findings", "Why"];
+        printer.table(&headings, &rows)?;
+        let out = nodes.iter().filter(|it| !it.standing.in_service()).count();
+        printer.line("")?;
+        printer.line(&format!("{} nodes, {out} of them not in service", nodes.len()))?;
+    }
+    Ok(Outcome::Fine)
+}
+
+fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
+    let gpus = match (node.gpus, &node.gpu) {
+        (Some(count), Some(name)) => format!("{count} × {}", name.trim_start_matches("NVIDIA ")),
+        (Some(count), None) => count.to_string(),
+        (None, _) => "not known".to_owned(),
+    };
+    let findings = match node.worst {
+        Some(worst) => format!("{} ({worst})", node.findings),
+        None => "-".to_owned(),
+    };
+    let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
+    vec![
+        node.node.to_string(),
+        node.place.pool.to_string(),
+        node.place.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+        toned(printer, node.standing),
+        format!("{:.0}", node.since),
+        gpus,
+        node.driver.clone().unwrap_or_else(|| "not known".to_owned()),
+        findings,
+        why.unwrap_or_else(|| node.why.clone()),
+    ]
+}
+
+fn toned(printer: &Printer, standing: Standing) -> String {
+    let tone = match standing {
+        Standing::InService => Tone::Good,
+        Standing::Joining | Standing::Suspect | Standing::Verifying | Standing::Held => {
+            Tone::Caution
+        }
+        Standing::Quarantined | Standing::InRepair => Tone::Bad,
+    };
+    printer.toned(tone, standing.words())
+}
+
+fn where_it_is(place: &Place) -> String {
+    let mut domains = place.domains();
+    domains.remove(0);
+    domains.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn one(
+    session: &mut Session,
+    args: &OneArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let node: NodeDetail = session.get(&format!("/api/v1/nodes/{}", args.node))?;
+    let outcome = Outcome::finding_if(!node.standing.in_service());
+    if args.output == Output::Json {
+        printer.json(&node)?;
+        return Ok(outcome);
+    }
+    let standing = toned(printer, node.standing);
+    printer.line(&format!("{}: {standing} since {:.0}", node.node, node.since))?;
+    let mut told = |name: &str, text: &str| printer.paragraph(&format!("  {name}"), 18, text);
+    told("where", &where_it_is(&node.place))?;
+    told("why", &node.why.text)?;
+    told("until", &node.why.until)?;
+    if let Some(why) = &node.held_back {
+        told("held back", &format!("{}; until {}", why.text, why.until))?;
+    }
+    for blamed in &node.blamed {
+        told("not its fault", blamed)?;
+    }
+    if let Some(since) = node.silent_since {
+        told("silent", &format!("nothing was heard since {since:.0}"))?;
+    }
+    if let Some(order) = &node.order {
+        let how = if order.accepted { "the agent is at it" } else { "on its way" };
+        let (number, until) = (order.generation, order.lease_until);
+        told("order", &format!("{} (order {number}, {how}, until {until:.0})", order.what))?;
+    }
+    if let Some(hold) = &node.hold {
+        told("held by", &format!("{}: {}", hold.by, hold.reason))?;
+    }
+    told("work", &work(&node))?;
+    if let Some(makeup) = &node.makeup {
+        let unknown = || "not known".to_owned();
+        told("driver", &makeup.driver.clone().unwrap_or_else(unknown))?;
+        told("CUDA", &makeup.cuda.clone().unwrap_or_else(unknown))?;
+        told("kernel", &makeup.kernel.clone().unwrap_or_else(unknown))?;
+        let gpus = makeup.gpus.as_ref().map(|all| {
+            let name = |it: &farrier_fleet::fleet::event::GpuMakeup| {
+                format!("{} {}", it.name.as_deref().unwrap_or("a GPU"), it.uuid)
+            };
+            all.iter().map(name).collect::<Vec<_>>()
+        });
+        match gpus {
+            Some(gpus) => gpus.iter().try_for_each(|it| told("GPU", it))?,
+            None => told("GPUs", "not known")?,
+        }
+    }
+    for proof in &node.proven {
+        let how = if proof.passed { "passed" } else { "not passed" };
+        told("proven", &format!("{} {how} at {:.0}: {}", proof.rung, proof.at, proof.evidence))?;
+    }
+    node.repairs.iter().try_for_each(|it| told("repair", it))?;
+    for finding in &node.findings {
+        let severity = printer.severity(finding.severity);
+        printer.line("")?;
+        printer.paragraph(&format!("  {severity}"), 11, &finding.text)?;
+        printer.paragraph(
+            "",
+            11,
+            &format!("[{}] since {:.0}", finding.code, finding.first_seen),
+        )?;
+    }
+    Ok(outcome)
+}
+
+fn work(node: &NodeDetail) -> String {
+    let drained = if node.drained { ", and has none" } else { "" };
+    match &node.cordon {
+        Cordon::Unknown => "nobody knows whether it takes new work".to_owned(),
+        Cordon::None => "it takes new work".to_owned(),
+        Cordon::Ours => format!("it takes no new work, by our mark{drained}"),
+        Cordon::Theirs { owner, reason } => {
+            format!("it takes no new work, by {owner}: {reason}{drained}")
+        }
+    }
+}
+
+pub(super) fn explain(
+    session: &mut Session,
+    args: &OneArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let told: Explained = session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
+    let outcome = Outcome::finding_if(!told.standing.in_service());
+    if args.output == Output::Json {
+        printer.json(&told)?;
+        return Ok(outcome);
+    }
+    let standing = toned(printer, told.standing);
+    printer.line(&format!("{} is {standing} since {:.0}", told.node, told.since))?;
+    let why = |printer: &mut Printer, name: &str, why: &Why| {
+        printer.paragraph(&format!("  {name}"), 14, &why.text)?;
+        printer.paragraph("  until", 14, &why.until)
+    };
+    why(printer, "because", &told.why)?;
+    for (name, texts) in
+        [("found", &told.because), ("to blame", &told.blamed), ("frozen", &told.frozen)]
+    {
+        texts.iter().try_for_each(|it| printer.paragraph(&format!("  {name}"), 14, it))?;
+    }
+    if let Some(order) = &told.order {
+        printer.paragraph("  ordered", 14, order)?;
+    }
+    if let Some(held_back) = &told.held_back {
+        why(printer, "held back", held_back)?;
+    }
+    Ok(outcome)
+}

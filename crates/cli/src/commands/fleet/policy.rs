@@ -1,0 +1,55 @@
+//! `farrier fleet policy`.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use farrier_wire::rest::{Done, PolicyView};
+use serde_json::Value;
+
+use super::session::Session;
+use crate::commands::Outcome;
+use crate::printer::Printer;
+
+/// What may be decided without a person.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// The policy in force, as JSON
+    Show,
+    /// Another, the whole of it; what is left out is as usual
+    Set {
+        /// The policy as JSON, or `-` for stdin
+        file: PathBuf,
+    },
+}
+
+/// As much as the server takes.
+const POLICY_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) fn run(
+    session: &mut Session,
+    command: &PolicyCommand,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    match command {
+        PolicyCommand::Show => {
+            let PolicyView { policy } = session.get("/api/v1/policy")?;
+            printer.json(&policy)?;
+        }
+        PolicyCommand::Set { file } => {
+            let mut text = String::new();
+            let read = if file.as_os_str() == "-" {
+                std::io::stdin().take(POLICY_BYTES_MAX).read_to_string(&mut text)
+            } else {
+                let open = File::open(file);
+                open.and_then(|it| it.take(POLICY_BYTES_MAX).read_to_string(&mut text))
+            };
+            read.with_context(|| format!("failed to read `{}`", file.display()))?;
+            let policy: Value = serde_json::from_str(&text).context("the policy is no JSON")?;
+            let Done { changed } = session.put("/api/v1/policy", &policy)?;
+            printer.line(if changed { "the policy is in force" } else { "it is so already" })?;
+        }
+    }
+    Ok(Outcome::Fine)
+}

@@ -1,0 +1,55 @@
+//! `farrier login`: which server, and with whose token.
+
+use std::io::Read;
+
+use farrier_wire::client::ServerUrl;
+use farrier_wire::rest::Me;
+
+use super::fleet::session::{Login, Session};
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+
+/// Keeps a server and a token, once they were tried.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The server, as https://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    server: ServerUrl,
+    /// SHA-256 of the server's authority, as `farrier server user add` prints it
+    #[arg(long, value_name = "SHA256")]
+    ca_fingerprint: Option<String>,
+    /// The token, or `-` to read it from stdin
+    #[arg(long)]
+    token: String,
+}
+
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let token = match args.token.as_str() {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().take(4096).read_to_string(&mut text)?;
+            text
+        }
+        token => token.to_owned(),
+    };
+    if args.ca_fingerprint.is_none() && !args.server.is_plain() {
+        return Err(Hinted::error(
+            "--ca-fingerprint is missing",
+            "`farrier server user add` prints it with the token",
+        ));
+    }
+    let login = Login {
+        server: args.server.to_string(),
+        ca_fingerprint: args.ca_fingerprint.clone(),
+        token: token.trim().to_owned(),
+    };
+    let me: Me = Session::open(&login)?.get("/api/v1/me")?;
+    let path = login.keep()?;
+    printer.line(&format!(
+        "{} is {} of {} at {} until {:.0}",
+        me.name, me.role, me.scope, login.server, me.expires
+    ))?;
+    printer.line(&format!("kept in {}", path.display()))?;
+    Ok(Outcome::Fine)
+}

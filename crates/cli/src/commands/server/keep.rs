@@ -1,0 +1,129 @@
+//! `farrier server backup` and `restore`: the log. Who may speak and the authority's key are told about and not copied along: a key does
+//! not belong where logs are kept.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use farrier_server::log::{Log, verify};
+use farrier_server::run::{folder, log_path};
+
+use super::verify_log::open;
+use crate::commands::Outcome;
+use crate::commands::agent::absolute;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+
+/// Copies the log.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The server's folder
+    #[arg(value_parser = absolute)]
+    dir: PathBuf,
+    /// Where to; a file that is not there yet
+    #[arg(value_parser = absolute)]
+    file: PathBuf,
+}
+
+/// Puts a copy back.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The backup
+    #[arg(value_parser = absolute)]
+    file: PathBuf,
+    /// The server's folder, without a log
+    #[arg(value_parser = absolute)]
+    dir: PathBuf,
+}
+
+/// What else a server has in its folder.
+const BESIDE: [(&str, &str); 3] = [
+    (
+        "access",
+        "who may speak: without it people need new tokens, and what was revoked counts again",
+    ),
+    ("ca.key", "the authority's key: without it every node enrols anew"),
+    ("ca.pem", "the authority's certificate"),
+];
+
+/// Makes a file that is nobody else's to read, or says that there is one.
+fn make(path: &Path) -> anyhow::Result<File> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map_err(|err| match err.kind() {
+        io::ErrorKind::AlreadyExists => Hinted::error(
+            format!("`{}` is there already", path.display()),
+            "nothing is written over; name another",
+        ),
+        _ => anyhow::Error::new(err).context(format!("failed to make `{}`", path.display())),
+    })
+}
+
+/// Checks a log that was copied; the number of its entries and its hash.
+fn checked(path: &Path) -> anyhow::Result<(u64, String)> {
+    let head = verify(&open(path)?)?.map_err(|flaw| {
+        let message = format!("`{}` is not whole: {flaw}", path.display());
+        Hinted::error(message, "`farrier server verify-log` says more")
+    })?;
+    Ok((head.seq, head.hash.to_string()))
+}
+
+fn synced(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let log = open(&args.dir)?;
+    drop(make(&args.file)?);
+    let copied = log.back_up(&args.file).map_err(anyhow::Error::new).and_then(|()| {
+        synced(&args.file).context("failed to bring the copy to disk")?;
+        checked(&args.file)
+    });
+    let (entries, hash) = match copied {
+        Ok(copied) => copied,
+        Err(err) => {
+            // What is not whole is not left where a backup is looked for.
+            let _ = fs::remove_file(&args.file);
+            return Err(err);
+        }
+    };
+    printer.line(&format!("{}: {entries} entries, whole, hash {hash}", args.file.display()))?;
+    printer.line("Not in it, and to be kept apart from it:")?;
+    for (name, what) in BESIDE {
+        printer.paragraph(&format!("  {name}"), 10, what)?;
+    }
+    Ok(Outcome::Fine)
+}
+
+pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let (entries, hash) = checked(&args.file)?;
+    folder(&args.dir)?;
+    let target = log_path(&args.dir);
+    for suffix in ["", "-wal", "-shm"] {
+        let path = args.dir.join(format!("log{suffix}"));
+        if path.exists() {
+            return Err(Hinted::error(
+                format!("`{}` is there already", path.display()),
+                "nothing is written over; name another folder, or move what is there away",
+            ));
+        }
+    }
+    // Whole under its name, or not there: a copy that was cut off is not taken for a log.
+    let part = args.dir.join("log.part");
+    let _ = fs::remove_file(&part);
+    drop(make(&part)?);
+    open(&args.file)?.back_up(&part)?;
+    synced(&part).context("failed to bring the log to disk")?;
+    fs::rename(&part, &target).context("failed to put the log in its place")?;
+    synced(&target).context("failed to bring the log to disk")?;
+    let head = open(&target)?.head()?;
+    anyhow::ensure!(head.hash.to_string() == hash, "the copy is not what the backup is");
+    printer.line(&format!("{}: {entries} entries, whole, hash {hash}", target.display()))?;
+    for (name, what) in BESIDE {
+        let state = if args.dir.join(name).exists() { "is there" } else { "is missing" };
+        printer.paragraph(&format!("  {name}"), 10, &format!("{state}; {what}"))?;
+    }
+    Ok(Outcome::Fine)
+}

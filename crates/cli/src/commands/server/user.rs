@@ -1,0 +1,132 @@
+//! `farrier server user`: people.
+
+use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
+use farrier_server::access::{Authority, NewPerson, TokenKind, local};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::Folder;
+use super::token::span;
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::printer::Printer;
+
+/// People who may look, operate, approve or administer.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum UserCommand {
+    /// Give a person a token, and show it this once
+    Add(AddArgs),
+    /// Everybody who has or had one, without what only they know
+    List(ListArgs),
+    /// Take a person's token back; what they follow ends within seconds
+    Revoke(RevokeArgs),
+}
+
+/// Gives a person a token.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AddArgs {
+    /// Who: their name is in the log with whatever they ask for
+    name: String,
+    /// What they may do: viewer, operator, approver or admin
+    #[arg(long)]
+    role: Role,
+    /// Only in this pool
+    #[arg(long, conflicts_with = "tenant")]
+    pool: Option<Pool>,
+    /// Only what is this tenant's
+    #[arg(long)]
+    tenant: Option<Tenant>,
+    /// For how long it holds, such as 12h or 90d
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
+    expires: SignedDuration,
+    #[command(flatten)]
+    folder: Folder,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// Lists people.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    folder: Folder,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// Takes a token back.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RevokeArgs {
+    /// Its number in the list
+    id: i64,
+    #[command(flatten)]
+    folder: Folder,
+}
+
+pub(super) fn run(command: &UserCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    match command {
+        UserCommand::Add(args) => add(args, printer)?,
+        UserCommand::List(args) => list(args, printer)?,
+        UserCommand::Revoke(args) => {
+            let store = args.folder.store()?;
+            store.revoke_token_by(&local(), TokenKind::Person, args.id, Timestamp::now())?;
+            printer.line(&format!("token {} was taken back", args.id))?;
+        }
+    }
+    Ok(Outcome::Fine)
+}
+
+fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    let scope = match (&args.pool, &args.tenant) {
+        (Some(pool), _) => Domain::Pool(pool.clone()),
+        (None, Some(tenant)) => Domain::Tenant(tenant.clone()),
+        (None, None) => Domain::Fleet,
+    };
+    let expires = now.checked_add(args.expires)?;
+    let person = NewPerson::new(&args.name, args.role, scope.clone(), expires)?;
+    let store = args.folder.store()?;
+    let fingerprint = Authority::open(&args.folder.dir, now)?.fingerprint();
+    let (id, token) = store.add_person(&local(), &person, now)?;
+    if args.output == Output::Json {
+        let value = json!({
+            "id": id, "token": token.reveal(), "name": args.name, "role": args.role.as_str(),
+            "scope": String::from(scope), "expires": expires.to_string(), "ca_fingerprint": fingerprint,
+        });
+        return Ok(printer.line(&value.to_string())?);
+    }
+    printer.line(token.reveal())?;
+    printer.line("")?;
+    printer.line(&format!(
+        "It is shown this once, and makes {} {} of {scope} until {expires:.0}. At their place, with it on stdin:",
+        args.name, args.role
+    ))?;
+    printer.line(&format!(
+        "farrier login --server https://HOST:9443 --ca-fingerprint {fingerprint} --token -"
+    ))?;
+    Ok(())
+}
+
+fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    for listed in args.folder.store()?.people()? {
+        let state = listed.state(now);
+        let person = &listed.person;
+        if args.output == Output::Json {
+            let value = json!({
+                "id": person.token, "name": person.name, "role": person.role.as_str(),
+                "scope": String::from(person.scope.clone()), "made": listed.made.to_string(),
+                "expires": person.expires.to_string(), "state": state.to_string(),
+            });
+            printer.line(&value.to_string())?;
+        } else {
+            printer.line(&format!(
+                "{:>4}  {state:<8}  {}  {} of {}  until {:.0}",
+                person.token, person.name, person.role, person.scope, person.expires
+            ))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! A log that was edited is found out; a copy of one that is written to is whole, and can be gone on from.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Ran, run};
+use crate::town::Town;
+
+fn verify(path: &str, more: &[&str]) -> Ran {
+    run(&[&["server", "verify-log", path], more].concat())
+}
+
+fn edit(log: &Path, statements: &str) {
+    let connection = rusqlite::Connection::open(log).unwrap();
+    connection.execute_batch(statements).unwrap();
+}
+
+/// A log of some length, of a server that has stopped.
+fn written() -> Town {
+    let mut town = Town::plain();
+    for number in 1..=20 {
+        town.find("gpu-1", number);
+    }
+    town.stop();
+    town
+}
+
+#[test]
+fn whatever_was_edited_is_found() {
+    let town = written();
+    let whole = verify(&town.text("server"), &["--replay"]);
+    assert_eq!(whole.code, 0, "{} {}", whole.stdout, whole.stderr);
+    assert!(
+        whole.stdout.contains("are as they were written, and what was decided follows from it")
+    );
+    let hash = whole.stdout.lines().last().unwrap().strip_prefix("hash ").unwrap().to_owned();
+    let edits = [
+        (
+            "a byte",
+            "UPDATE entries SET bytes = replace(bytes, 'seq', 'sep') WHERE seq = 7",
+            "entry 7 was changed",
+        ),
+        ("a hash", "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5", "entry 5 was changed"),
+        ("a missing row", "DELETE FROM entries WHERE seq = 9", "entry 9 is missing"),
+        (
+            "two swapped rows",
+            "UPDATE entries SET seq = -1 WHERE seq = 4; UPDATE entries SET seq = 4 WHERE seq = 6;
+             UPDATE entries SET seq = 6 WHERE seq = -1",
+            "entry 4 was changed",
+        ),
+        ("another type", "UPDATE entries SET bytes = 5 WHERE seq = 3", ""),
+        (
+            "an end that was cut off",
+            "DELETE FROM entries WHERE seq > 10",
+            "the state that was kept",
+        ),
+    ];
+    for (number, (what, statements, told)) in edits.into_iter().enumerate() {
+        let copy = town.path(&format!("edited-{number}"));
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(town.path("server/log"), copy.join("log")).unwrap();
+        edit(&copy.join("log"), statements);
+        let found = verify(copy.to_str().unwrap(), &[]);
+        assert_eq!(found.code, 1, "{what}: {} {}", found.stdout, found.stderr);
+        assert!(
+            found.stdout.starts_with("NOT WHOLE: ") && found.stdout.contains(told),
+            "{what}: {}",
+            found.stdout
+        );
+        let told: Value =
+            serde_json::from_str(&verify(copy.to_str().unwrap(), &["--output", "json"]).stdout)
+                .unwrap();
+        assert_eq!(told["whole"], false);
+    }
+    // Cut off, and the kept states with it: whoever noted a hash sees it.
+    let copy = town.path("cut");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::copy(town.path("server/log"), copy.join("log")).unwrap();
+    edit(&copy.join("log"), "DELETE FROM entries WHERE seq > 10; DELETE FROM snapshots");
+    let copy = copy.to_str().unwrap().to_owned();
+    assert_eq!(verify(&copy, &[]).code, 0, "what is left is as it was written");
+    assert_eq!(verify(&copy, &["--holds", &hash]).code, 1);
+    assert_eq!(verify(&town.text("server"), &["--holds", &hash]).code, 0);
+    assert_eq!(verify("/nonexistent", &[]).code, 2);
+}
+
+#[test]
+fn a_decision_that_does_not_follow_is_found_by_deciding_again() {
+    let town = written();
+    // With every hash made right again, as whoever has the program can.
+    let path = town.path("server/log");
+    let log = farrier_server::log::sqlite::SqliteLog::open_to_read(&path).unwrap();
+    let rows = farrier_server::log::Log::read(&log, 0, usize::MAX).unwrap();
+    drop(log);
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let mut hash = farrier_server::log::Hash::genesis();
+    let mut changed = 0;
+    for row in rows {
+        let text = String::from_utf8(row.bytes).unwrap();
+        let edited = text.replace("\"to\":\"quarantined\"", "\"to\":\"suspect\"");
+        changed += u32::from(edited != text);
+        hash = hash.then(row.seq, edited.as_bytes());
+        connection
+            .execute(
+                "UPDATE entries SET bytes = ?2, hash = ?3 WHERE seq = ?1",
+                rusqlite::params![row.seq, edited.as_bytes(), hash.0],
+            )
+            .unwrap();
+    }
+    connection.execute_batch("DELETE FROM snapshots").unwrap();
+    drop(connection);
+    assert!(changed > 0, "there was a decision to change");
+    assert_eq!(verify(&town.text("server"), &[]).code, 0, "the chain alone does not show it");
+    let found = verify(&town.text("server"), &["--replay"]);
+    assert_eq!(found.code, 1, "{}", found.stdout);
+    assert!(
+        found.stdout.contains("holds other decisions than its inputs lead to"),
+        "{}",
+        found.stdout
+    );
+}
+
+#[test]
+fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
+    let mut town = Town::plain();
+    let (dir, copy) = (town.text("server"), town.text("copy"));
+    let made = std::thread::scope(|scope| {
+        let backup = scope.spawn(|| run(&["server", "backup", &dir, &copy]));
+        let mut number = 0;
+        while !backup.is_finished() {
+            number += 1;
+            town.find("gpu-1", number);
+        }
+        assert!(number > 0);
+        backup.join().unwrap()
+    });
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    assert!(made.stdout.contains("entries, whole, hash "), "{}", made.stdout);
+    assert!(made.stdout.contains("ca.key") && made.stdout.contains("access"), "{}", made.stdout);
+    let permissions =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).unwrap().permissions());
+    assert_eq!(permissions & 0o777, 0o600);
+    assert_eq!(verify(&copy, &["--replay"]).code, 0);
+    let again = run(&["server", "backup", &dir, &copy]);
+    assert_eq!(again.code, 2, "nothing is written over");
+    assert!(again.stderr.contains("is there already"), "{}", again.stderr);
+    // Over a log that is there nothing is restored.
+    let refused = run(&["server", "restore", &copy, &dir]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("is there already"), "{}", refused.stderr);
+    let fresh = town.text("fresh");
+    let restored = run(&["server", "restore", &copy, &fresh]);
+    assert_eq!(restored.code, 0, "{}", restored.stderr);
+    assert!(restored.stdout.contains("is missing; the authority's key"), "{}", restored.stdout);
+    let told = verify(&fresh, &["--replay"]);
+    assert_eq!(told.code, 0, "{}", told.stdout);
+    // A server goes on from it, and says what the copy said.
+    town.start("fresh");
+    let state: Value = serde_json::from_slice(&town.state()).unwrap();
+    assert_eq!(state["nodes"].as_object().unwrap().len(), 3);
+    town.find("gpu-2", 1);
+    town.stop();
+    assert_eq!(verify(&fresh, &["--replay"]).code, 0);
+    // What is not whole is not restored.
+    edit(Path::new(&copy), "DELETE FROM entries WHERE seq = 2");
+    let broken = run(&["server", "restore", &copy, &town.text("other")]);
+    assert_eq!(broken.code, 2);
+    assert!(broken.stderr.contains("is not whole: entry 2 is missing"), "{}", broken.stderr);
+    assert!(!town.path("other/log").exists());
+}

@@ -1,0 +1,11 @@
+//! `farrier login`, `farrier fleet` and the server's care of its log, against a server that runs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "what is skipped is said")]
+
+mod commands;
+mod keep;
+mod people;
+mod schemathesis;
+#[path = "../support/mod.rs"]
+mod support;
+mod town;

@@ -1,0 +1,48 @@
+//! People on the server's command line.
+
+use serde_json::Value;
+
+use crate::support::run;
+use crate::town::Town;
+
+#[test]
+fn people_are_listed_without_their_secrets_and_taken_back() {
+    let town = Town::plain();
+    let dir = town.text("server");
+    let made = run(&[
+        "server", "user", "add", "ann", "--role", "operator", "--pool", "train", "--dir", &dir,
+    ]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let token = made.stdout.lines().next().unwrap();
+    assert!(token.starts_with("fperson_"), "{token}");
+    assert!(made.stdout.contains("makes ann operator of pool train until "), "{}", made.stdout);
+    assert!(made.stdout.contains("farrier login --server https://HOST:9443 --ca-fingerprint "));
+    town.person(&["bob", "--role", "viewer", "--tenant", "lab", "--expires", "1d"]);
+    let listed = run(&["server", "user", "list", "--dir", &dir]);
+    assert!(
+        listed.stdout.contains("   1  open      ann  operator of pool train  until "),
+        "{}",
+        listed.stdout
+    );
+    assert!(!listed.stdout.contains(token));
+    let url = town.url();
+    town.fine(&["login", "--server", &url, "--token", token]);
+    town.fine(&["fleet", "nodes"]);
+    assert_eq!(run(&["server", "user", "revoke", "1", "--dir", &dir]).code, 0);
+    let refused = town.run(&["fleet", "nodes"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("missing, wrong, expired or revoked"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains(token));
+    let listed = run(&["server", "user", "list", "--dir", &dir, "--output", "json"]);
+    let first: Value = serde_json::from_str(listed.stdout.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["state"], &first["scope"]), (&"revoked".into(), &"pool:train".into()));
+    for wrong in [
+        &["server", "user", "add", "local:x", "--role", "viewer"][..],
+        &["server", "user", "add", "x", "--role", "king"],
+        &["server", "user", "add", "x", "--role", "viewer", "--pool", "a", "--tenant", "b"],
+        &["server", "user", "revoke", "9"],
+    ] {
+        let refused = run(&[wrong, &["--dir", &dir]].concat());
+        assert_eq!(refused.code, 2, "{wrong:?}: {}", refused.stdout);
+    }
+}

@@ -1,0 +1,80 @@
+//! schemathesis, unchanged, against the document that the server serves: nothing that it thinks of makes the server fail, and
+//! what is answered is what the document says.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::town::Town;
+
+/// Pinned: what it thinks of is part of the test.
+const SCHEMATHESIS: &str = "schemathesis==4.32.5";
+
+/// What must hold. Not among them: that whatever the document allows is accepted, as a time to come cannot be written into it.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,negative_data_rejection,ignored_auth,unsupported_method";
+
+/// Installed once and kept below `target`. Without a network or Python the test is skipped and says so; with `CI=true` that is
+/// a failure.
+fn schemathesis() -> Option<PathBuf> {
+    let profile = Path::new(env!("CARGO_BIN_EXE_farrier")).parent().unwrap();
+    let folder = profile.parent().unwrap().join("python-schemathesis");
+    match install(&folder) {
+        Ok(()) => Some(folder.join("bin/schemathesis")),
+        Err(why) => {
+            let on_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!on_ci, "schemathesis is needed on CI: {why}");
+            eprintln!("SKIPPED: schemathesis cannot be installed: {why}");
+            None
+        }
+    }
+}
+
+fn install(folder: &Path) -> Result<(), String> {
+    let lock = File::create(folder.with_extension("lock")).map_err(|err| err.to_string())?;
+    lock.lock().map_err(|err| err.to_string())?;
+    let marker = folder.join("installed");
+    if fs::read_to_string(&marker).is_ok_and(|found| found == SCHEMATHESIS) {
+        return Ok(());
+    }
+    let step = |command: &mut Command| {
+        let output = command.stdin(Stdio::null()).output().map_err(|err| err.to_string())?;
+        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(why) }
+    };
+    step(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    let pip = folder.join("bin/python");
+    step(Command::new(pip).args(["-m", "pip", "install", "--quiet", SCHEMATHESIS]))?;
+    fs::write(&marker, SCHEMATHESIS).map_err(|err| err.to_string())
+}
+
+#[test]
+fn whatever_is_thought_of_the_server_answers_as_its_document_says() {
+    let Some(schemathesis) = schemathesis() else { return };
+    let town = Town::plain();
+    town.find("gpu-1", 1);
+    for role in ["admin", "viewer"] {
+        let made = town.person(&["robot", "--role", role]);
+        let token = made["token"].as_str().unwrap();
+        // Names of nodes that are there: whatever is thought of is not always a stranger.
+        let config = town.path("schemathesis.toml");
+        fs::write(&config, "[parameters]\n\"path.node\" = \"gpu-1\"\n").unwrap();
+        let document = format!("{}/api/v1/openapi.json", town.url());
+        let mut command = Command::new(&schemathesis);
+        command.arg("--config-file").arg(&config).args(["run", &document]);
+        command.args(["--header", &format!("Authorization: Bearer {token}")]);
+        // A stream does not end, and a node that was retired is a stranger.
+        command.args(["--exclude-path-regex", "stream|retire", "--checks", CHECKS]);
+        command.args(["--phases", "coverage,fuzzing", "--max-examples", "15", "--seed", "7"]);
+        command.current_dir(town.path("")).env("NO_COLOR", "1").stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{role}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let whole = town.text("server");
+    let told = crate::support::run(&["server", "verify-log", &whole, "--replay"]);
+    assert_eq!(told.code, 0, "{}", told.stdout);
+}

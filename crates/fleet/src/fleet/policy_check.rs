@@ -1,0 +1,130 @@
+//! Whether a policy can be meant: what a typing error would make of a fleet is refused before it is in force.
+
+use super::policy::{Policy, PoolPolicy};
+
+/// What is wrong with a policy, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {what}")]
+pub struct PolicyError {
+    /// The field, such as `pools.train.silent_s`.
+    pub at: String,
+    /// What was expected.
+    pub what: String,
+}
+
+/// A year: no time that is waited for is longer.
+const TIME_S_MAX: u32 = 365 * 86_400;
+/// Pools, and services, that have an entry.
+const ENTRIES_MAX: usize = 10_000;
+/// Names of services and codes.
+const NAME_MAX: usize = 128;
+
+impl Policy {
+    /// The first thing that cannot be meant.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        for (kind, breaker) in &self.breakers {
+            share(&format!("breakers.{kind:?}.share").to_lowercase(), breaker.share)?;
+        }
+        within("pools", self.pools.len(), 0, ENTRIES_MAX)?;
+        pool("pools_default", &self.pools_default)?;
+        for (name, policy) in &self.pools {
+            pool(&format!("pools.{name}"), policy)?;
+        }
+        // One node cannot show that a switch is to blame.
+        number("blame.nodes", self.blame.nodes, 2, 1_000_000)?;
+        share("blame.share", self.blame.share)?;
+        number("blame.window_s", self.blame.window_s, 1, TIME_S_MAX)?;
+        number("lemon.days", self.lemon.days, 1, 365)?;
+        number("lemon.quarantines", self.lemon.quarantines, 1, 1_000_000)?;
+        within("services", self.services.len(), 0, ENTRIES_MAX)?;
+        for (code, unit) in &self.services {
+            within("services", code.len(), 1, NAME_MAX)?;
+            service(&format!("services.{code}"), unit)?;
+        }
+        Ok(())
+    }
+}
+
+fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
+    for (name, seconds, least) in [
+        ("drain_wait_s", policy.drain_wait_s, 0),
+        // Heartbeats come every few seconds: less would take out whoever is late once.
+        ("silent_s", policy.silent_s, 30),
+        ("suspect_s", policy.suspect_s, 1),
+        ("settle_s", policy.settle_s, 0),
+        ("lease_s", policy.lease_s, 10),
+        ("retry_s", policy.retry_s, 1),
+    ] {
+        number(&format!("{at}.{name}"), seconds, least, TIME_S_MAX)?;
+    }
+    number(&format!("{at}.tries"), policy.tries, 1, 100)?;
+    within(&format!("{at}.prove"), policy.prove.len(), 0, 4)
+}
+
+fn share(at: &str, share: f64) -> Result<(), PolicyError> {
+    let is_share = (0.0..=1.0).contains(&share);
+    wrong_unless(is_share, at, || format!("expected a share from 0 to 1, found {share}"))
+}
+
+fn number(at: &str, found: u32, least: u32, most: u32) -> Result<(), PolicyError> {
+    let is_within = (least..=most).contains(&found);
+    wrong_unless(is_within, at, || format!("expected {least} to {most}, found {found}"))
+}
+
+fn within(at: &str, found: usize, least: usize, most: usize) -> Result<(), PolicyError> {
+    let is_within = (least..=most).contains(&found);
+    wrong_unless(is_within, at, || format!("expected {least} to {most} of them, found {found}"))
+}
+
+/// A service is restarted by root on every node: nothing but a name of a unit is passed on.
+fn service(at: &str, unit: &str) -> Result<(), PolicyError> {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || "@._-".contains(letter);
+    let stem = unit.strip_suffix(".service").unwrap_or_default();
+    let begins = stem.chars().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    let is_unit = begins && unit.len() <= NAME_MAX && stem.chars().all(allowed);
+    wrong_unless(is_unit, at, || "expected the name of a unit, such as `x.service`".to_owned())
+}
+
+fn wrong_unless(holds: bool, at: &str, what: impl FnOnce() -> String) -> Result<(), PolicyError> {
+    if holds { Ok(()) } else { Err(PolicyError { at: at.to_owned(), what: what() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::identity::DomainKind;
+    use crate::fleet::policy::Breaker;
+
+    type Spoil = fn(&mut Policy);
+
+    #[test]
+    fn the_default_can_be_meant_and_what_would_do_harm_cannot() {
+        assert_eq!(Policy::default().check(), Ok(()));
+        let wrong: [(&str, Spoil); 8] = [
+            ("breakers.rack.share", |it| {
+                it.breakers.insert(DomainKind::Rack, Breaker { share: 1.5, nodes: None });
+            }),
+            ("breakers.pool.share", |it| {
+                it.breakers.insert(DomainKind::Pool, Breaker { share: f64::NAN, nodes: None });
+            }),
+            ("pools_default.silent_s", |it| it.pools_default.silent_s = 3),
+            ("pools_default.tries", |it| it.pools_default.tries = 0),
+            ("pools.train.lease_s", |it| {
+                let pool = PoolPolicy { lease_s: 0, ..PoolPolicy::default() };
+                it.pools.insert("train".parse().unwrap(), pool);
+            }),
+            ("blame.nodes", |it| it.blame.nodes = 1),
+            ("services.gpu.x", |it| {
+                it.services.insert("gpu.x".to_owned(), "-H evil.service".to_owned());
+            }),
+            ("services.gpu.x", |it| {
+                it.services.insert("gpu.x".to_owned(), "../x.service".to_owned());
+            }),
+        ];
+        for (at, change) in wrong {
+            let mut policy = Policy::default();
+            change(&mut policy);
+            assert_eq!(policy.check().unwrap_err().at, at);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What was changed of who may speak. A change and its record are one transaction, whoever made it: the command line, which may not
+//! write to the log of a server that runs, or the server itself. The server brings records into the log, each once.
+
+use std::fs;
+
+use farrier_fleet::fleet::AccessChange;
+use farrier_fleet::fleet::identity::Actor;
+use jiff::Timestamp;
+use rusqlite::types::Type;
+use rusqlite::{Transaction, TransactionBehavior, params};
+
+use super::store::{AccessError, Store, failed};
+
+/// A change that is written down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Counts up.
+    pub number: u64,
+    /// Who.
+    pub by: Actor,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub what: AccessChange,
+}
+
+/// Whoever runs this program: they can change the files themselves, and no token names them. No name of a token has a colon.
+pub fn local() -> Actor {
+    let uid = own_uid();
+    let name = uid.as_deref().and_then(user).or(uid).unwrap_or_else(|| "unknown".to_owned());
+    Actor::Person(format!("local:{name}"))
+}
+
+/// The user of this process, as the kernel says.
+fn own_uid() -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1).map(str::to_owned)
+}
+
+fn user(uid: &str) -> Option<String> {
+    let users = fs::read_to_string("/etc/passwd").ok()?;
+    let mut names = users.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    });
+    names.next()
+}
+
+impl Store {
+    /// Changes something and writes it down, or neither. None: there was nothing to change.
+    pub(super) fn change<T>(
+        &self,
+        what: &'static str,
+        by: &Actor,
+        now: Timestamp,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Option<(T, AccessChange)>>,
+    ) -> Result<Option<T>, AccessError> {
+        let mut connection = self.connection();
+        let changed = || -> rusqlite::Result<Option<T>> {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let Some((given, what)) = change(&transaction)? else { return Ok(None) };
+            let unwritable = |err| rusqlite::Error::ToSqlConversionFailure(Box::new(err));
+            let by = serde_json::to_string(by).map_err(unwritable)?;
+            let what = serde_json::to_string(&what).map_err(unwritable)?;
+            let insert = "INSERT INTO changes (by, at_s, what) VALUES (?1, ?2, ?3)";
+            transaction.execute(insert, params![by, now.as_second(), what])?;
+            transaction.commit()?;
+            Ok(Some(given))
+        };
+        changed().map_err(failed(what))
+    }
+
+    /// Changes after this one, in order.
+    pub fn changes(&self, after: u64) -> Result<Vec<Change>, AccessError> {
+        let query = "SELECT number, by, at_s, what FROM changes WHERE number > ?1 ORDER BY number LIMIT 1000";
+        let connection = self.connection();
+        let read = || -> rusqlite::Result<Vec<Change>> {
+            let mut select = connection.prepare_cached(query)?;
+            let rows = select.query_map([after], |row| {
+                let unreadable = |column, err| {
+                    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(err))
+                };
+                let (by, what): (String, String) = (row.get(1)?, row.get(3)?);
+                Ok(Change {
+                    number: row.get(0)?,
+                    by: serde_json::from_str(&by).map_err(|err| unreadable(1, err))?,
+                    at: Timestamp::from_second(row.get(2)?).unwrap_or(Timestamp::MIN),
+                    what: serde_json::from_str(&what).map_err(|err| unreadable(3, err))?,
+                })
+            })?;
+            rows.collect()
+        };
+        read().map_err(failed("read what was changed"))
+    }
+
+    /// Changes from here on have numbers after this one: the log has it, and this file may be from an older backup.
+    pub fn count_on_from(&self, number: u64) -> Result<(), AccessError> {
+        let connection = self.connection();
+        let counted = || -> rusqlite::Result<()> {
+            let last: u64 = connection.query_row(
+                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'",
+                [],
+                |row| row.get(0),
+            )?;
+            if last >= number {
+                return Ok(());
+            }
+            connection.execute("DELETE FROM sqlite_sequence WHERE name = 'changes'", [])?;
+            let insert = "INSERT INTO sqlite_sequence (name, seq) VALUES ('changes', ?1)";
+            connection.execute(insert, [number])?;
+            Ok(())
+        };
+        counted().map_err(failed("count changes on"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::super::{TokenKind, Wanted};
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-11-15T00:00:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn each_change_is_written_down_once_and_counted_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let expires = now() + SignedDuration::from_hours(1);
+        let wanted = Wanted { pool: "train".parse().unwrap(), node: None, expires, uses: 1 };
+        let ann = Actor::Person("ann".to_owned());
+        let (id, secret) = store.create_by(&ann, &wanted, now()).unwrap();
+        for _ in 0..2 {
+            store.revoke_token_by(&ann, TokenKind::Join, id, now()).unwrap();
+        }
+        assert!(store.revoke(&"nobody".parse().unwrap(), now()).is_err());
+        let changes = store.changes(0).unwrap();
+        let numbers: Vec<u64> = changes.iter().map(|it| it.number).collect();
+        assert_eq!(numbers, [1, 2], "{changes:?}");
+        assert!(changes.iter().all(|it| it.by == ann && it.at == now()));
+        assert!(matches!(changes[1].what, AccessChange::TokenRevoked { token: 1, name: None }));
+        assert_eq!(store.changes(1).unwrap().len(), 1);
+        assert!(!format!("{changes:?}").contains(secret.reveal()));
+        // Another kind's number is none.
+        assert!(store.revoke_token_by(&ann, TokenKind::Person, id, now()).is_err());
+        // The log is ahead of a list that came from a backup.
+        store.count_on_from(9).unwrap();
+        store.count_on_from(4).unwrap();
+        store.create(&wanted, now()).unwrap();
+        let last = store.changes(2).unwrap().pop().unwrap();
+        assert_eq!(last.number, 10);
+        assert!(matches!(last.by, Actor::Person(name) if name.starts_with("local:")));
+    }
+}

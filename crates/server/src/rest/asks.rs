@@ -1,0 +1,120 @@
+//! What people ask for. Each is in the log with their name before it is answered, and asked twice it is done once.
+
+use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::{FleetState, Node, NodeId};
+use farrier_wire::rest::{Done, FreezeAsk, HoldAsk, RepairedAsk, RetireAsk, ThawAsk, VerifyAsk};
+use jiff::{SignedDuration, Timestamp};
+
+use super::Call;
+use super::failure::Failure;
+use super::query::kind_of;
+use super::reply::Reply;
+use crate::brain::Taking;
+
+/// The longest freeze.
+const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
+
+/// The node of the path, where the caller sees it and nothing speaks against what they want.
+async fn node(
+    call: &Call,
+    refuse: impl FnOnce(&Node) -> Option<Failure> + Send + 'static,
+) -> Result<NodeId, Failure> {
+    let (id, caller) = (call.path.node()?, call.caller()?.clone());
+    let name = id.clone();
+    let looked = call.site.brain.look(move |state: &FleetState| {
+        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.place))?;
+        Some(refuse(node))
+    });
+    match looked.await? {
+        None => Err(Failure::no_node(name.as_str())),
+        Some(Some(failure)) => Err(failure),
+        Some(None) => Ok(name),
+    }
+}
+
+fn fine(_: &Node) -> Option<Failure> {
+    None
+}
+
+async fn take(call: &Call, event: Event) -> Result<Reply, Failure> {
+    let caller = call.caller()?;
+    let taken = call.site.brain.take(caller.actor(), event).await?;
+    Reply::json(&Done { changed: taken == Taking::Logged })
+}
+
+async fn ask(call: &Call, what: Ask) -> Result<Reply, Failure> {
+    take(call, Event::Asked { what }).await
+}
+
+pub(super) async fn hold(call: Call) -> Result<Reply, Failure> {
+    let HoldAsk { reason } = call.body()?;
+    let node = node(&call, fine).await?;
+    ask(&call, Ask::Hold { node, reason: reason.into_text() }).await
+}
+
+pub(super) async fn release(call: Call) -> Result<Reply, Failure> {
+    call.nothing()?;
+    let node = node(&call, fine).await?;
+    ask(&call, Ask::Release { node }).await
+}
+
+pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
+    let RepairedAsk { what } = call.body()?;
+    let node = node(&call, fine).await?;
+    ask(&call, Ask::Repaired { node, what: what.into_text() }).await
+}
+
+/// Nobody approves beforehand: a repair that comes later would not wait.
+pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
+    call.nothing()?;
+    let refuse = |node: &Node| {
+        let waits = node.waits_for_approval() || node.approved;
+        (!waits).then(|| {
+            let hint = "GET the node: `waits_for_approval` says when there is something";
+            Failure::conflict("nothing there waits for approval", hint)
+        })
+    };
+    let node = node(&call, refuse).await?;
+    ask(&call, Ask::Approve { node }).await
+}
+
+pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
+    let VerifyAsk { rung } = call.body()?;
+    let node = node(&call, fine).await?;
+    ask(&call, Ask::Verify { node, rung }).await
+}
+
+pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
+    let RetireAsk { reason } = call.body()?;
+    let node = node(&call, fine).await?;
+    take(&call, Event::Retired { node, why: reason.into_text() }).await
+}
+
+/// What is frozen must be the caller's, all of it: others work there too.
+async fn owned(call: &Call, domain: &farrier_fleet::fleet::Domain) -> Result<(), Failure> {
+    let (caller, wanted) = (call.caller()?.clone(), domain.clone());
+    let scope = caller.scope().clone();
+    let is_owned = call.site.brain.look(move |state| caller.owns(state, &wanted)).await?;
+    if is_owned {
+        return Ok(());
+    }
+    let (domain, scope) = (kind_of(domain), kind_of(&scope));
+    Err(Failure::forbidden(format!("`{domain}` is not all in your scope, which is `{scope}`")))
+}
+
+pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
+    let FreezeAsk { domain, until, reason } = call.body()?;
+    let now = Timestamp::now();
+    let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
+    if until <= now || !is_soon {
+        return Err(Failure::wrong("`until`: expected a time to come, within a year"));
+    }
+    owned(&call, &domain).await?;
+    ask(&call, Ask::Freeze { domain, until, reason: reason.into_text() }).await
+}
+
+pub(super) async fn thaw(call: Call) -> Result<Reply, Failure> {
+    let ThawAsk { domain } = call.body()?;
+    owned(&call, &domain).await?;
+    ask(&call, Ask::Thaw { domain }).await
+}

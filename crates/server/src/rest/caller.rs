@@ -1,0 +1,81 @@
+//! Who asks, and what of the fleet is theirs.
+
+use farrier_fleet::fleet::access::is_within;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Deed, Domain, FleetState, Place, Role};
+
+use super::failure::Failure;
+use crate::access::{Person, TokenDigest};
+
+/// A person with a token that holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(super) person: Person,
+    /// To look again, while something long is answered, whether it still holds.
+    pub(super) digest: TokenDigest,
+}
+
+impl Caller {
+    pub(super) fn actor(&self) -> Actor {
+        Actor::Person(self.person.name.clone())
+    }
+
+    pub(super) fn scope(&self) -> &Domain {
+        &self.person.scope
+    }
+
+    pub(super) fn is_fleet_wide(&self) -> bool {
+        *self.scope() == Domain::Fleet
+    }
+
+    /// Whether they see who may speak.
+    pub(super) fn sees_access(&self) -> bool {
+        self.is_fleet_wide() && self.person.role == Role::Admin
+    }
+
+    pub(super) fn sees(&self, place: &Place) -> bool {
+        is_within(place, self.scope())
+    }
+
+    /// Whether something of theirs is in a domain.
+    pub(super) fn touches(&self, state: &FleetState, domain: &Domain) -> bool {
+        self.is_fleet_wide()
+            || *domain == Domain::Fleet
+            || domain == self.scope()
+            || state.nodes.values().any(|it| self.sees(&it.place) && is_within(&it.place, domain))
+    }
+
+    /// Whether all of a domain is theirs: what is done to it is done to nobody else.
+    pub(super) fn owns(&self, state: &FleetState, domain: &Domain) -> bool {
+        if self.is_fleet_wide() || domain == self.scope() {
+            return true;
+        }
+        let mut members = state.nodes.values().filter(|it| is_within(&it.place, domain)).peekable();
+        members.peek().is_some() && members.all(|it| self.sees(&it.place))
+    }
+
+    /// Whether their role is enough.
+    pub(super) fn check(&self, deed: Deed) -> Result<(), Failure> {
+        if self.person.role.may(deed) {
+            return Ok(());
+        }
+        let needed: Vec<&str> =
+            Role::ALL.into_iter().filter(|it| it.may(deed)).map(Role::as_str).collect();
+        let needed = needed.join(" or ");
+        Err(Failure::forbidden(format!(
+            "a role of {needed} is needed; yours is {}",
+            self.person.role
+        )))
+    }
+
+    /// What concerns everybody is for those who have the whole fleet.
+    pub(super) fn check_fleet_wide(&self) -> Result<(), Failure> {
+        if self.is_fleet_wide() {
+            return Ok(());
+        }
+        Err(Failure::forbidden(format!(
+            "it concerns the whole fleet, and your scope is {}",
+            self.scope()
+        )))
+    }
+}

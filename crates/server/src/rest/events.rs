@@ -1,0 +1,130 @@
+//! The log, page by page.
+
+use farrier_fleet::fleet::tell::KINDS;
+use farrier_fleet::fleet::{Entry, NodeId};
+use farrier_wire::rest::{EventPage, EventRow};
+
+use super::caller::Caller;
+use super::failure::{Failure, unwell};
+use super::query::Said;
+use super::reply::Reply;
+use super::{Call, Site, sight};
+
+const PAGE: usize = 100;
+/// Entries read at once.
+const STEP: u64 = 1000;
+/// Entries that are looked through for one page. A page may be short; it says where to go on.
+const LOOKED_MAX: u64 = 20_000;
+
+/// What of the log is meant.
+#[derive(Debug, Clone)]
+pub(super) struct Filter {
+    node: Option<NodeId>,
+    kind: Option<String>,
+    by: Option<String>,
+}
+
+/// The kinds, as parameters name them.
+pub(super) const EVENT_KINDS: &[&str] = &KINDS;
+
+impl Filter {
+    pub(super) fn of(query: &Said) -> Result<Self, Failure> {
+        Ok(Self {
+            node: query.parsed("node")?,
+            kind: query.text("kind").map(str::to_owned),
+            by: query.text("by").map(str::to_owned),
+        })
+    }
+
+    /// What of these is meant and seen, as rows.
+    pub(super) async fn rows(
+        &self,
+        site: &Site,
+        caller: &Caller,
+        mut entries: Vec<Entry>,
+    ) -> Result<Vec<EventRow>, Failure> {
+        // Nothing is looked up for what is not meant.
+        entries.retain(|it| self.takes(it));
+        let seen = sight::cut(&site.brain, caller, entries).await?;
+        seen.iter().map(row).collect()
+    }
+
+    fn takes(&self, entry: &Entry) -> bool {
+        self.kind.as_ref().is_none_or(|it| entry.event.kind() == it)
+            && self.node.as_ref().is_none_or(|it| entry.event.subject() == Some(it))
+            && self.by.as_ref().is_none_or(|it| entry.by.to_string() == *it)
+    }
+}
+
+fn row(entry: &Entry) -> Result<EventRow, Failure> {
+    Ok(EventRow {
+        seq: entry.seq,
+        batch: entry.batch,
+        at: entry.at,
+        by: entry.by.to_string(),
+        kind: entry.event.kind().to_owned(),
+        node: entry.event.subject().cloned(),
+        text: entry.event.words(),
+        event: serde_json::to_value(&entry.event).map_err(|err| unwell(&err))?,
+    })
+}
+
+/// With `after` the oldest first, from there on; otherwise the newest first, from `before` or from the end back.
+pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
+    let (after, before) = (call.query.number("after"), call.query.number("before"));
+    if after.is_some() && before.is_some() {
+        return Err(Failure::wrong("`after` and `before` go two ways"));
+    }
+    let end = call.site.tail.end();
+    let page = match after {
+        Some(after) => forward(&call, after, end).await?,
+        None => backward(&call, before.unwrap_or(u64::MAX).min(end + 1), end).await?,
+    };
+    Reply::json(&page)
+}
+
+async fn forward(call: &Call, after: u64, end: u64) -> Result<EventPage, Failure> {
+    let (filter, limit) = (Filter::of(&call.query)?, call.query.limit(PAGE));
+    let mut events: Vec<EventRow> = Vec::new();
+    let mut at = after;
+    let stop = after.saturating_add(LOOKED_MAX).min(end);
+    while at < stop && events.len() < limit {
+        let to = (at + STEP).min(stop);
+        let entries = read(call, at, to).await?;
+        events.extend(filter.rows(&call.site, call.caller()?, entries).await?);
+        at = to;
+    }
+    if events.len() > limit {
+        events.truncate(limit);
+        at = events.last().map_or(at, |it| it.seq);
+    }
+    Ok(EventPage { events, next: (at < end).then_some(at), end })
+}
+
+async fn backward(call: &Call, before: u64, end: u64) -> Result<EventPage, Failure> {
+    let (filter, limit) = (Filter::of(&call.query)?, call.query.limit(PAGE));
+    let mut events: Vec<EventRow> = Vec::new();
+    let mut at = before;
+    let stop = before.saturating_sub(LOOKED_MAX).max(1);
+    while at > stop && events.len() < limit {
+        // The first steps are small: mostly somebody wants to see the last few.
+        let back = if at == before { (limit as u64).saturating_mul(2).min(STEP) } else { STEP };
+        let from = at.saturating_sub(back).max(stop);
+        let entries = read(call, from - 1, at - 1).await?;
+        let mut rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        rows.reverse();
+        events.extend(rows);
+        at = from;
+    }
+    if events.len() > limit {
+        events.truncate(limit);
+        at = events.last().map_or(at, |it| it.seq);
+    }
+    Ok(EventPage { events, next: (at > 1).then_some(at), end })
+}
+
+/// Entries after `from`, up to and with `to`.
+async fn read(call: &Call, from: u64, to: u64) -> Result<Vec<Entry>, Failure> {
+    let most = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
+    call.site.tail.read(from, most).await.map_err(|err| unwell(&err))
+}

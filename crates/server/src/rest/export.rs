@@ -1,0 +1,98 @@
+//! Everything that a caller sees, as JSON lines, at their own pace: nodes as they are, or the log.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use farrier_wire::rest::NodeRow;
+use hyper::body::{Bytes, Frame};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::events::Filter;
+use super::failure::Failure;
+use super::limits::READ_WAIT;
+use super::nodes::row;
+use super::reply::{self, Piece, Reply};
+use super::{Call, walk};
+
+/// Nodes or entries of one piece.
+const STEP: usize = 500;
+
+pub(super) async fn export(call: Call) -> Result<Reply, Failure> {
+    let place = call.rest.limits.stream()?;
+    let (out, reply) = Reply::stream(reply::LINES);
+    let of_log = call.query.text("what") == Some("log");
+    let filter = Filter::of(&call.query)?;
+    tokio::spawn(async move {
+        let written =
+            if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await };
+        // Whoever reads sees that it is not whole: the last line says so.
+        if let Err(Stop::Failed(failure)) = written {
+            let _ = send(&out, &[failure.problem]).await;
+        }
+        drop(place);
+    });
+    Ok(reply)
+}
+
+enum Stop {
+    /// The reader is gone, or does not read.
+    Reader,
+    Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+async fn state(call: &Call, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
+    let mut from = Bound::Unbounded;
+    loop {
+        let visit: walk::Visit<NodeRow> = Arc::new(|_, id, node, found| found.push(row(id, node)));
+        let range = (from, Bound::Unbounded);
+        let nodes = walk::nodes(&call.site.brain, call.caller()?, range, STEP, visit).await?;
+        let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };
+        let is_last = nodes.len() <= STEP;
+        send(out, &nodes).await?;
+        if is_last {
+            return Ok(());
+        }
+        from = Bound::Excluded(last);
+    }
+}
+
+/// Up to where the log ends now.
+async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
+    let end = call.site.tail.end();
+    let mut at = call.query.number("after").unwrap_or_default();
+    while at < end {
+        let read = call.site.tail.read(at, STEP).await;
+        let mut entries = read.map_err(|err| super::failure::unwell(&err))?;
+        entries.retain(|it| it.seq <= end);
+        let Some(last) = entries.last().map(|it| it.seq) else {
+            return Err(Failure::unwell().into());
+        };
+        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        send(out, &rows).await?;
+        at = last;
+    }
+    Ok(())
+}
+
+async fn send(out: &mpsc::Sender<Piece>, lines: &[impl Serialize]) -> Result<(), Stop> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut bytes, line).map_err(|_| Stop::Failed(Failure::unwell()))?;
+        bytes.push(b'\n');
+    }
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let frame = Frame::data(Bytes::from(bytes));
+    match tokio::time::timeout(READ_WAIT, out.send(Ok(frame))).await {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(Stop::Reader),
+    }
+}

@@ -1,0 +1,153 @@
+//! Why a request is not answered: a problem of RFC 9457, with what to do about it. Nothing of the server's inside is told.
+
+use farrier_wire::rest::Problem;
+use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
+
+use crate::audit::AuditError;
+use crate::brain::TakeError;
+
+/// A problem, and headers that belong to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(super) problem: Box<Problem>,
+    pub(super) headers: Vec<(HeaderName, String)>,
+}
+
+impl Failure {
+    fn new(status: u16, kind: &str, title: &str, detail: impl Into<String>, hint: &str) -> Self {
+        let problem = Problem {
+            kind: format!("urn:farrier:problem:{kind}"),
+            title: title.to_owned(),
+            status,
+            detail: detail.into(),
+            hint: hint.to_owned(),
+        };
+        Self { problem: Box::new(problem), headers: Vec::new() }
+    }
+
+    fn with(mut self, name: HeaderName, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Wrong, expired and revoked tokens are told alike, so that nobody learns which exist.
+    pub(super) fn unknown_caller() -> Self {
+        Self::new(
+            401,
+            "unknown-caller",
+            "nobody is known by that token",
+            "the token is missing, wrong, expired or revoked",
+            "send `Authorization: Bearer TOKEN`; `farrier server user add` makes a token",
+        )
+        .with(WWW_AUTHENTICATE, "Bearer")
+    }
+
+    pub(super) fn forbidden(detail: impl Into<String>) -> Self {
+        let hint = "somebody with that role, and with the part of the fleet in their scope, may";
+        Self::new(403, "forbidden", "the token is not for that", detail, hint)
+    }
+
+    /// What is not there, or is not the caller's to see.
+    pub(super) fn not_found(detail: impl Into<String>, hint: &str) -> Self {
+        Self::new(404, "not-found", "there is no such thing", detail, hint)
+    }
+
+    pub(super) fn no_node(node: &str) -> Self {
+        let detail = format!("`{node}` is not a node of the fleet, or is not in your scope");
+        Self::not_found(detail, "GET /api/v1/nodes lists those that you see")
+    }
+
+    pub(super) fn wrong_method(allowed: &str) -> Self {
+        let detail = format!("this path takes {allowed}");
+        Self::new(405, "wrong-method", "the method is not taken here", detail, OPENAPI)
+            .with(ALLOW, allowed)
+    }
+
+    pub(super) fn slow_body() -> Self {
+        let detail = "the body did not come in time";
+        Self::new(408, "slow-body", "the request took too long", detail, "send it again")
+    }
+
+    pub(super) fn conflict(detail: impl Into<String>, hint: &str) -> Self {
+        Self::new(409, "conflict", "that cannot be done now", detail, hint)
+    }
+
+    pub(super) fn too_large(most: usize) -> Self {
+        let detail = format!("the body has more than {most} bytes");
+        Self::new(413, "too-large", "the body is too large", detail, OPENAPI)
+    }
+
+    pub(super) fn no_json() -> Self {
+        let detail = "the body must be `application/json`";
+        let hint = "send `Content-Type: application/json`";
+        Self::new(415, "no-json", "the body is of another kind", detail, hint)
+    }
+
+    pub(super) fn wrong(detail: impl Into<String>) -> Self {
+        Self::new(400, "wrong-request", "the request does not read", detail, OPENAPI)
+    }
+
+    pub(super) fn too_many(detail: &str, wait_s: u64) -> Self {
+        let hint = "wait for as long as `Retry-After` says";
+        Self::new(429, "too-many", "that is too much at once", detail, hint)
+            .with(RETRY_AFTER, wait_s.to_string())
+    }
+
+    pub(super) fn unwell() -> Self {
+        let detail = "the server could not look that up";
+        Self::new(500, "unwell", "the server is not well", detail, "the server's log says more")
+    }
+
+    pub(super) fn ending() -> Self {
+        let hint = "try again in a moment; nobody knows whether it was done, and to ask twice does no harm";
+        Self::new(503, "ending", "the server ends", "the server is ending", hint)
+            .with(RETRY_AFTER, "2")
+    }
+
+    pub(super) fn slow() -> Self {
+        let detail = "the answer did not come about in time";
+        Self::new(503, "slow", "the server has too much to do", detail, "try again in a moment")
+            .with(RETRY_AFTER, "5")
+    }
+}
+
+const OPENAPI: &str = "GET /api/v1/openapi.json says what is expected";
+
+impl From<TakeError> for Failure {
+    fn from(err: TakeError) -> Self {
+        match err {
+            TakeError::Stranger(node) => Self::no_node(node.as_str()),
+            TakeError::Ended => Self::ending(),
+        }
+    }
+}
+
+impl From<AuditError> for Failure {
+    fn from(err: AuditError) -> Self {
+        match err {
+            AuditError::Take(err) => err.into(),
+            AuditError::Access(err) => unwell(&err),
+        }
+    }
+}
+
+/// Says in the server's log what a caller need not know.
+pub(super) fn unwell(err: &dyn std::error::Error) -> Failure {
+    tracing::error!(%err, cause = ?err.source().map(ToString::to_string), "a request could not be answered");
+    Failure::unwell()
+}
+
+/// Every status that a failure can have, with what it means, for the document.
+pub(super) const STATUSES: [(u16, &str); 11] = [
+    (400, "The request does not read."),
+    (401, "Nobody is known by that token."),
+    (403, "The token is not for that."),
+    (404, "There is no such thing, or it is not yours to see."),
+    (405, "The method is not taken here."),
+    (408, "The request took too long."),
+    (409, "That cannot be done now."),
+    (413, "The body is too large."),
+    (415, "The body is not JSON."),
+    (429, "That is too much at once."),
+    (503, "The server ends or has too much to do."),
+];

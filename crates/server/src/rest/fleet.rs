@@ -1,0 +1,108 @@
+//! Domains, what is to blame, freezes, the policy, and who asks.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use farrier_fleet::fleet::{Domain, Event, Standing};
+use farrier_wire::rest::{
+    BlameList, BlameRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me, PolicyView,
+};
+use jiff::Timestamp;
+
+use super::failure::Failure;
+use super::reply::Reply;
+use super::{Call, sight, walk};
+use crate::brain::Taking;
+
+pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
+    let person = call.caller()?.person.clone();
+    Reply::json(&Me {
+        name: person.name,
+        role: person.role,
+        scope: person.scope,
+        expires: person.expires,
+    })
+}
+
+pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?;
+    if caller.is_fleet_wide() {
+        let all = call.site.brain.look(|state| {
+            let row = |(domain, tally): (&Domain, &farrier_fleet::fleet::state::Tally)| DomainRow {
+                domain: domain.clone(),
+                members: tally.members,
+                out: tally.out,
+                limit: state.policy.breakers.get(&domain.kind()).map(|it| it.limit(tally.members)),
+            };
+            state.tallies.iter().map(row).collect()
+        });
+        return Reply::json(&DomainList { domains: all.await? });
+    }
+    // Counted are nodes of the caller's only: how many others share a rack is not theirs to know.
+    let visit: walk::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
+        let is_out = !node.standing.in_service() && node.standing != Standing::Joining;
+        found.extend(node.place.domains().into_iter().map(|domain| (domain, is_out)));
+    });
+    let everything = (Bound::Unbounded, Bound::Unbounded);
+    let found = walk::nodes(&call.site.brain, caller, everything, usize::MAX - 1, visit).await?;
+    let mut domains: BTreeMap<Domain, DomainRow> = BTreeMap::new();
+    for (domain, is_out) in found {
+        let row = domains.entry(domain.clone()).or_insert(DomainRow {
+            domain,
+            members: 0,
+            out: 0,
+            limit: None,
+        });
+        row.members += 1;
+        row.out += u32::from(is_out);
+    }
+    Reply::json(&DomainList { domains: domains.into_values().collect() })
+}
+
+pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?.clone();
+    let blames = call.site.brain.look(move |state| {
+        let is_ours = |id: &&_| state.nodes.get(*id).is_some_and(|it| caller.sees(&it.place));
+        let rows = state.blamed.iter().map(|(domain, blame)| BlameRow {
+            domain: domain.clone(),
+            symptom: blame.symptom,
+            nodes: blame.nodes.iter().filter(is_ours).cloned().collect(),
+            since: blame.since,
+            why: blame.why.clone(),
+        });
+        rows.filter(|it| caller.is_fleet_wide() || !it.nodes.is_empty()).collect()
+    });
+    Reply::json(&BlameList { blames: blames.await? })
+}
+
+pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
+    let (caller, now) = (call.caller()?.clone(), Timestamp::now());
+    let freezes = call.site.brain.look(move |state| {
+        let holds = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
+        let seen = holds.filter(|(domain, _)| caller.touches(state, domain));
+        let row = |(domain, it): (&Domain, &farrier_fleet::fleet::state::Freeze)| FreezeRow {
+            domain: domain.clone(),
+            until: it.until,
+            by: it.by.to_string(),
+            reason: it.reason.clone(),
+        };
+        seen.map(row).collect()
+    });
+    Reply::json(&FreezeList { freezes: freezes.await? })
+}
+
+pub(super) async fn policy(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?.clone();
+    let policy = call.site.brain.look(move |state| sight::policy_of(state, &caller, &state.policy));
+    Reply::json(&PolicyView { policy: policy.await? })
+}
+
+pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?;
+    caller.check_fleet_wide()?;
+    let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
+    policy.check().map_err(|err| Failure::wrong(err.to_string()))?;
+    let taken = call.site.brain.take(caller.actor(), Event::PolicySet { policy }).await?;
+    Reply::json(&Done { changed: taken == Taking::Logged })
+}

@@ -1,0 +1,174 @@
+//! `/metrics` in Prometheus' text form, and `/healthz`. Labels are bounded: standings, severities and classes of answers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::Standing;
+use farrier_fleet::health::Severity;
+use tokio::sync::Mutex;
+
+use super::failure::Failure;
+use super::reply::{self, Reply};
+use super::{Call, walk};
+
+const STANDINGS: [Standing; 7] = [
+    Standing::Joining,
+    Standing::InService,
+    Standing::Suspect,
+    Standing::Quarantined,
+    Standing::InRepair,
+    Standing::Verifying,
+    Standing::Held,
+];
+const SEVERITIES: [Severity; 4] =
+    [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
+
+/// One node's part.
+struct Part {
+    standing: Standing,
+    is_silent: bool,
+    is_held_back: bool,
+    findings: Vec<Severity>,
+}
+
+/// Anybody may ask, so it is looked at once a second at most: whether the brain answers.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
+
+/// What was last seen of the brain.
+pub(super) type Health = Mutex<Option<(Instant, bool)>>;
+
+pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
+    let mut last = call.rest.health.lock().await;
+    let is_well = match *last {
+        Some((at, is_well)) if at.elapsed() < HEALTH_EVERY => is_well,
+        _ => {
+            let is_well = call.site.brain.look(|_| ()).await.is_ok();
+            *last = Some((Instant::now(), is_well));
+            is_well
+        }
+    };
+    if is_well {
+        Ok(Reply::bytes(reply::TEXT, "ok\n"))
+    } else {
+        Ok(Reply::unavailable("the server is ending\n"))
+    }
+}
+
+pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?;
+    caller.check_fleet_wide()?;
+    let visit: walk::Visit<Part> = Arc::new(|_, _, node, found| {
+        found.push(Part {
+            standing: node.standing,
+            is_silent: node.silent_since.is_some(),
+            is_held_back: node.held_back.is_some(),
+            findings: node.findings.values().map(|it| it.severity).collect(),
+        });
+    });
+    let everything = (Bound::Unbounded, Bound::Unbounded);
+    let most = usize::MAX - 1;
+    let parts = walk::nodes(&call.site.brain, caller, everything, most, visit).await?;
+    let blamed = call.site.brain.look(|state| state.blamed.len()).await?;
+    Ok(Reply::bytes(reply::METRICS, render(&call, &parts, blamed)))
+}
+
+fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
+    let mut text = Text::default();
+    let mut severities: BTreeMap<Severity, usize> = BTreeMap::new();
+    for severity in parts.iter().flat_map(|it| &it.findings) {
+        *severities.entry(*severity).or_default() += 1;
+    }
+    let standings = STANDINGS.map(|standing| {
+        let count = parts.iter().filter(|it| it.standing == standing).count();
+        (standing.words().replace(' ', "-"), count as u64)
+    });
+    text.labelled("farrier_fleet_nodes", "gauge", "Nodes by how they stand", "standing", standings);
+    let severities = SEVERITIES
+        .map(|it| (it.to_string(), severities.get(&it).copied().unwrap_or_default() as u64));
+    text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
+    let count = |is: fn(&&Part) -> bool| parts.iter().filter(is).count() as u64;
+    text.gauge(
+        "farrier_fleet_nodes_silent",
+        "Nodes of which nothing is heard",
+        count(|it| it.is_silent),
+    );
+    let held = count(|it| it.is_held_back);
+    text.gauge(
+        "farrier_fleet_nodes_held_back",
+        "Nodes for which something should be done and is not",
+        held,
+    );
+    text.gauge(
+        "farrier_fleet_domains_blamed",
+        "Racks, switches and NVLink domains that are to blame",
+        blamed as u64,
+    );
+    let site = &call.site;
+    text.gauge("farrier_server_log_entries", "The log's last entry", site.tail.end());
+    text.counter(
+        "farrier_server_commits_total",
+        "Batches written to the log",
+        site.brain.commits(),
+    );
+    text.gauge(
+        "farrier_server_inputs_waiting",
+        "Inputs that wait for the brain",
+        site.brain.waiting() as u64,
+    );
+    text.gauge(
+        "farrier_server_agents_connected",
+        "Streams of agents",
+        site.roster.connected() as u64,
+    );
+    let streams = call.rest.limits.streams_open() as u64;
+    text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);
+    let classes = (2..6).map(|class: usize| {
+        (format!("{class}xx"), call.rest.answered[class].load(Ordering::Relaxed))
+    });
+    text.labelled(
+        "farrier_server_http_answers_total",
+        "counter",
+        "Answers over HTTP",
+        "class",
+        classes,
+    );
+    text.0
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "gauge", help);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    /// Values of a label are our own words, which need no escape.
+    fn labelled(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (String, u64)>,
+    ) {
+        self.head(name, kind, help);
+        for (word, value) in values {
+            let _ = writeln!(self.0, "{name}{{{label}=\"{word}\"}} {value}");
+        }
+    }
+}

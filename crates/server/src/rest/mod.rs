@@ -1,0 +1,270 @@
+//! What people and programs may ask for over HTTP, on the agents' port: `/api/v1`, `/metrics`, `/healthz`.
+//!
+//! ```text
+//! request ─> routes::TABLE ─> who asks (access::Store) ─> limits ─> query, body ─> handler ─┬─ Brain::look, a few thousand nodes at a time
+//!               │                                                                           ├─ Brain::take ─> on disk, with their name
+//!               └─> openapi                                                                 └─ follow::Tail ─> SSE, export: at the reader's pace
+//! ```
+//!
+//! A handler is an entry of one table ([`routes`]), from which the OpenAPI document is made too. What a caller sees is cut to
+//! their scope in each handler ([`caller`]), also in the log ([`sight`]).
+
+mod asks;
+mod caller;
+mod events;
+mod export;
+mod failure;
+mod fleet;
+mod limits;
+mod matrix;
+mod metrics;
+mod nodes;
+mod openapi;
+mod query;
+mod reply;
+mod routes;
+mod sight;
+mod stream;
+mod tokens;
+mod walk;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use farrier_facts::FactSet;
+use farrier_wire::rest::NothingAsk;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
+use hyper::{Request, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tonic::body::Body;
+
+pub use limits::Rate;
+
+use crate::access::{Store, TokenDigest};
+use crate::audit::Audit;
+use crate::brain::Brain;
+use crate::follow::Tail;
+use crate::ingest::Roster;
+use crate::serve::{Presence, Present};
+use caller::Caller;
+use failure::{Failure, unwell};
+use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX};
+use query::Said;
+use reply::Reply;
+use routes::{Found, Route};
+
+/// What handlers need.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) brain: Brain,
+    pub(crate) tail: Tail,
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) fingerprint: String,
+    pub(crate) facts: Cow<'static, FactSet>,
+    pub(crate) changes: Arc<Audit>,
+    /// Whether the server ends: who follows the log is let go then.
+    pub(crate) stopped: watch::Receiver<bool>,
+}
+
+/// Answers people and programs.
+#[derive(Debug, Clone)]
+pub(crate) struct Rest {
+    site: Arc<Site>,
+    limits: Arc<Limits>,
+    /// Answers by the first digit of their status.
+    answered: Arc<[AtomicU64; 6]>,
+    health: Arc<metrics::Health>,
+}
+
+/// One request, with all that its handler may look at.
+struct Call {
+    site: Arc<Site>,
+    rest: Rest,
+    /// None where anybody may ask.
+    caller: Option<Caller>,
+    path: Said,
+    query: Said,
+    headers: HeaderMap,
+    body: Bytes,
+    /// Held for as long as the answer is on its way.
+    _held: Option<(OwnedSemaphorePermit, Present)>,
+}
+
+impl Call {
+    /// Who asks; a route that asks for a deed has one.
+    fn caller(&self) -> Result<&Caller, Failure> {
+        self.caller.as_ref().ok_or_else(Failure::unknown_caller)
+    }
+
+    /// The body, read strictly.
+    fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
+        let wrong = |err| Failure::wrong(format!("the body: {err}"));
+        let given: Value = serde_json::from_slice(&self.body).map_err(wrong)?;
+        let read: T = T::deserialize(&given).map_err(wrong)?;
+        let meant = serde_json::to_value(&read).map_err(wrong)?;
+        if !has_fields(&given, &meant) {
+            return Err(Failure::wrong("the body: a list stands where fields have names"));
+        }
+        Ok(read)
+    }
+
+    /// Nothing is said, or nothing in so many words.
+    fn nothing(&self) -> Result<(), Failure> {
+        if self.body.is_empty() { Ok(()) } else { self.body().map(|NothingAsk {}| ()) }
+    }
+}
+
+/// Whether fields have their names: serde would take them from a list by their order, too.
+fn has_fields(given: &Value, meant: &Value) -> bool {
+    match (given, meant) {
+        (Value::Array(_), Value::Object(_)) => false,
+        (Value::Object(given), Value::Object(meant)) => {
+            given.iter().all(|(name, it)| meant.get(name).is_none_or(|meant| has_fields(it, meant)))
+        }
+        _ => true,
+    }
+}
+
+impl Rest {
+    pub(crate) fn new(site: Site, rate: Rate) -> Self {
+        let limits = Arc::new(Limits::new(rate));
+        Self { site: Arc::new(site), limits, answered: Arc::default(), health: Arc::default() }
+    }
+
+    /// Answers a request, whatever it is.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        presence: &Arc<Presence>,
+    ) -> Response<Body> {
+        let answer = self.answer_or_fail(request, presence).await;
+        let response = answer.map_or_else(|failure| reply::failed(&failure), Reply::into_response);
+        let class = usize::from(response.status().as_u16() / 100);
+        if let Some(count) = self.answered.get(class) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        response
+    }
+
+    async fn answer_or_fail(
+        &self,
+        request: Request<Incoming>,
+        presence: &Arc<Presence>,
+    ) -> Result<Reply, Failure> {
+        let (head, body) = request.into_parts();
+        let query = head.uri.query().unwrap_or_default();
+        if head.uri.path().len() + query.len() > PATH_BYTES_MAX {
+            return Err(Failure::wrong("the path is too long"));
+        }
+        let Found { route, path } = routes::find(&head.method, head.uri.path())?;
+        let caller = match route.deed {
+            Some(deed) => {
+                let caller = self.known(&head.headers).await?;
+                caller.check(deed)?;
+                Some(caller)
+            }
+            None => None,
+        };
+        let kept = match &caller {
+            Some(caller) => {
+                let place = self.limits.admit(caller.person.token, Instant::now())?;
+                Some((place, Present::new(presence)))
+            }
+            None => None,
+        };
+        let query = Said::read(query, route.query)?;
+        let body = self.read(route, &head.headers, body).await?;
+        let call = Call {
+            site: Arc::clone(&self.site),
+            rest: self.clone(),
+            caller,
+            path,
+            query,
+            headers: head.headers,
+            body,
+            _held: kept,
+        };
+        let answer = tokio::time::timeout(ANSWER_WAIT, (route.run)(call)).await;
+        answer.map_err(|_| Failure::slow())?
+    }
+
+    /// Whose token is in the head.
+    async fn known(&self, headers: &HeaderMap) -> Result<Caller, Failure> {
+        let mut given = headers.get_all(AUTHORIZATION).iter();
+        let (Some(first), None) = (given.next(), given.next()) else {
+            return Err(Failure::unknown_caller());
+        };
+        let text = first.to_str().map_err(|_| Failure::unknown_caller())?;
+        let (scheme, token) = text.split_once(' ').ok_or_else(Failure::unknown_caller)?;
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(Failure::unknown_caller());
+        }
+        let digest = TokenDigest::of(token);
+        self.site.holder(digest).await?.ok_or_else(Failure::unknown_caller)
+    }
+
+    async fn read(
+        &self,
+        route: &Route,
+        headers: &HeaderMap,
+        body: Incoming,
+    ) -> Result<Bytes, Failure> {
+        let read = Limited::new(body, BODY_BYTES_MAX).collect();
+        let read = tokio::time::timeout(BODY_WAIT, read).await.map_err(|_| Failure::slow_body())?;
+        let read = read.map_err(|err| match err.downcast_ref::<LengthLimitError>() {
+            Some(_) => Failure::too_large(BODY_BYTES_MAX),
+            None => Failure::wrong("the body was cut off"),
+        })?;
+        let bytes = read.to_bytes();
+        if route.body.is_none() && !bytes.is_empty() {
+            return Err(Failure::wrong("this path takes no body"));
+        }
+        let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+        let media = media.split(';').next().unwrap_or_default().trim();
+        if !bytes.is_empty() && !media.eq_ignore_ascii_case("application/json") {
+            return Err(Failure::no_json());
+        }
+        Ok(bytes)
+    }
+}
+
+impl Site {
+    /// Who has this token, where it holds.
+    async fn holder(&self, digest: TokenDigest) -> Result<Option<Caller>, Failure> {
+        let person = self.stored({
+            let digest = digest.clone();
+            move |store| store.person(&digest, Timestamp::now())
+        });
+        Ok(person.await?.map(|person| Caller { person, digest }))
+    }
+
+    /// Asks the list of who may speak, which is on disk.
+    async fn stored<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Store) -> Result<T, crate::access::AccessError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let store = Arc::clone(&self.store);
+        let asked = tokio::task::spawn_blocking(move || ask(&store)).await;
+        asked.map_err(|_| Failure::ending())?.map_err(|err| access_failed(&err))
+    }
+}
+
+fn access_failed(err: &crate::access::AccessError) -> Failure {
+    use crate::access::AccessError::{NoSuchNode, NoSuchToken};
+    match err {
+        NoSuchNode(node) => Failure::no_node(node.as_str()),
+        NoSuchToken(_) => {
+            Failure::not_found(err.to_string(), "GET /api/v1/tokens lists those that you see")
+        }
+        _ => unwell(err),
+    }
+}

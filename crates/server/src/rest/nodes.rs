@@ -1,0 +1,255 @@
+//! Nodes, what is wrong with them, and why they stand where they stand.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use farrier_fleet::fleet::access::is_within;
+use farrier_fleet::fleet::explain::explain;
+use farrier_fleet::fleet::identity::Unit;
+use farrier_fleet::fleet::state::Repair;
+use farrier_fleet::fleet::{FleetState, Node, NodeId, Pool, Standing};
+use farrier_fleet::health::{Finding, Severity};
+use farrier_wire::rest::{
+    Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow, OrderView,
+    ProofView,
+};
+use jiff::Timestamp;
+
+use super::failure::Failure;
+use super::query::Said;
+use super::reply::Reply;
+use super::{Call, walk};
+
+const PAGE: usize = 100;
+
+/// What a list is cut to.
+struct Filter {
+    pool: Option<Pool>,
+    rack: Option<Unit>,
+    leaf: Option<Unit>,
+    standing: Option<Standing>,
+    text: Option<String>,
+}
+
+impl Filter {
+    fn of(query: &Said) -> Result<Self, Failure> {
+        let standing = query.text("standing").map(|word| {
+            let word = serde_json::Value::String(word.to_owned());
+            serde_json::from_value(word).map_err(|_| Failure::wrong("there is no such standing"))
+        });
+        Ok(Self {
+            pool: query.parsed("pool")?,
+            rack: query.parsed("rack")?,
+            leaf: query.parsed("leaf")?,
+            standing: standing.transpose()?,
+            text: query.text("text").map(str::to_lowercase).filter(|it| !it.is_empty()),
+        })
+    }
+
+    fn takes(&self, id: &NodeId, node: &Node) -> bool {
+        self.takes_place(node) && self.text.as_ref().is_none_or(|it| mentions(id, node, it))
+    }
+
+    fn takes_place(&self, node: &Node) -> bool {
+        let place = &node.place;
+        self.pool.as_ref().is_none_or(|it| place.pool == *it)
+            && self.rack.as_ref().is_none_or(|it| place.rack.as_ref() == Some(it))
+            && self.leaf.as_ref().is_none_or(|it| place.leaf.as_ref() == Some(it))
+            && self.standing.is_none_or(|it| node.standing == it)
+    }
+}
+
+/// Whether something of the node reads so.
+fn mentions(id: &NodeId, node: &Node, text: &str) -> bool {
+    let has = |it: &str| it.to_lowercase().contains(text);
+    let makeup = node.makeup.as_ref();
+    let gpus = makeup.and_then(|it| it.gpus.as_ref()).into_iter().flatten();
+    has(id.as_str())
+        || has(&node.why.text)
+        || makeup.and_then(|it| it.driver.as_deref()).is_some_and(has)
+        || gpus
+            .into_iter()
+            .any(|it| it.uuid.0.to_lowercase() == text || it.name.as_deref().is_some_and(has))
+        || node.findings.values().any(|it| says(it, text))
+}
+
+fn says(finding: &Finding, text: &str) -> bool {
+    let has = |it: &str| it.to_lowercase().contains(text);
+    has(&finding.code) || has(&finding.text) || has(&finding.detail)
+}
+
+pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
+    let filter = Filter::of(&call.query)?;
+    let limit = call.query.limit(PAGE);
+    let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
+    let visit: walk::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
+        if filter.takes(id, node) {
+            found.push(row(id, node));
+        }
+    });
+    let mut nodes =
+        walk::nodes(&call.site.brain, call.caller()?, (from, Bound::Unbounded), limit, visit)
+            .await?;
+    let has_more = nodes.len() > limit;
+    nodes.truncate(limit);
+    let next = nodes.last().filter(|_| has_more).map(|it| it.node.to_string());
+    Reply::json(&NodePage { nodes, next })
+}
+
+pub(super) fn row(id: &NodeId, node: &Node) -> NodeRow {
+    let makeup = node.makeup.as_ref();
+    let gpus = makeup.and_then(|it| it.gpus.as_ref());
+    let first = gpus.and_then(|it| it.first()).and_then(|it| it.name.clone());
+    let is_same =
+        |name: &String| gpus.into_iter().flatten().all(|it| it.name.as_ref() == Some(name));
+    NodeRow {
+        node: id.clone(),
+        place: node.place.clone(),
+        standing: node.standing,
+        since: node.since,
+        why: node.why.text.clone(),
+        gpus: gpus.map(|it| count(it.len())),
+        gpu: first.filter(is_same),
+        driver: makeup.and_then(|it| it.driver.clone()),
+        findings: count(node.findings.len()),
+        worst: node.findings.values().map(|it| it.severity).max(),
+        order: node.order.as_ref().map(|it| it.order.what.to_string()),
+        held_back: node.held_back.as_ref().map(|it| it.text.clone()),
+        silent_since: node.silent_since,
+    }
+}
+
+pub(super) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Looks at a node that the caller sees.
+async fn with_node<T: Send + 'static>(
+    call: &Call,
+    look: impl FnOnce(&FleetState, &NodeId, &Node) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let (id, caller) = (call.path.node()?, call.caller()?.clone());
+    let name = id.clone();
+    let looked = call.site.brain.look(move |state| {
+        let node = state.nodes.get(&id).filter(|it| caller.sees(&it.place))?;
+        Some(look(state, &id, node))
+    });
+    looked.await?.ok_or_else(|| Failure::no_node(name.as_str()))
+}
+
+pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
+    Reply::json(&with_node(&call, detail).await?)
+}
+
+fn detail(state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
+    let proof = |(rung, proof): (&_, &farrier_fleet::fleet::state::Proof)| ProofView {
+        rung: *rung,
+        passed: proof.passed,
+        at: proof.at,
+        evidence: proof.evidence.clone(),
+    };
+    let order = node.order.as_ref().map(|pending| OrderView {
+        generation: pending.order.generation,
+        what: pending.order.what.to_string(),
+        reason: pending.order.reason.clone(),
+        lease_until: pending.order.lease_until,
+        accepted: pending.accepted,
+    });
+    let repair = |it: &Repair| match it {
+        Repair::Ordered(what) => what.to_string(),
+        Repair::ByHand(what) => format!("by hand: {what}"),
+    };
+    let hold = node.hold.as_ref();
+    NodeDetail {
+        node: id.clone(),
+        place: node.place.clone(),
+        standing: node.standing,
+        since: node.since,
+        why: node.why.clone(),
+        held_back: node.held_back.clone(),
+        waits_for_approval: node.waits_for_approval(),
+        makeup: node.makeup.clone(),
+        findings: node.findings.values().cloned().collect(),
+        cordon: node.cordon.clone(),
+        drained: node.drained,
+        hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
+        order,
+        proven: node.proven.iter().map(proof).collect(),
+        repairs: node.repairs.iter().map(repair).collect(),
+        quarantines: node.quarantines.clone(),
+        blamed: explain(state, id).map(|it| it.blamed).unwrap_or_default(),
+        silent_since: node.silent_since,
+        history: format!("/api/v1/events?node={id}"),
+    }
+}
+
+pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
+    let now = Timestamp::now();
+    let explained = with_node(&call, move |state, id, node| {
+        let told = explain(state, id)?;
+        let because = told.why.findings.iter().filter_map(|it| node.findings.get(it));
+        let frozen = state
+            .freezes
+            .iter()
+            .filter(|(domain, freeze)| is_within(&node.place, domain) && freeze.until > now);
+        Some(Explained {
+            node: id.clone(),
+            standing: told.standing,
+            since: node.since,
+            because: because.map(|it| format!("{}: {}", it.severity, it.text)).collect(),
+            why: told.why,
+            order: told.order,
+            held_back: told.held_back,
+            blamed: told.blamed,
+            frozen: frozen
+                .map(|(domain, it)| {
+                    format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)
+                })
+                .collect(),
+        })
+    });
+    let explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
+    Reply::json(&explained)
+}
+
+/// `NODE/NUMBER`.
+fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
+    let parts =
+        text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));
+    parts.ok_or_else(|| Failure::wrong("`cursor` is none that was given as `next`"))
+}
+
+pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
+    let filter = Filter::of(&call.query)?;
+    let least: Option<Severity> = match call.query.text("severity") {
+        Some(word) => serde_json::from_value(serde_json::Value::String(word.to_owned())).ok(),
+        None => None,
+    };
+    let code = call.query.text("code").map(str::to_owned);
+    let only: Option<NodeId> = call.query.parsed("node")?;
+    let after = call.query.text("cursor").map(cursor).transpose()?;
+    let limit = call.query.limit(PAGE);
+    let from = after.as_ref().map(|(node, _)| node).max(only.as_ref()).cloned();
+    let range = [from, only].map(|it| it.map_or(Bound::Unbounded, Bound::Included)).into();
+    let visit: walk::Visit<FindingRow> = Arc::new(move |_, id, node, found| {
+        let text = filter.text.as_deref();
+        if !filter.takes_place(node) {
+            return;
+        }
+        for (number, finding) in &node.findings {
+            let is_later = after.as_ref().is_none_or(|(at, last)| id != at || number > last);
+            let is_meant = least.is_none_or(|it| finding.severity >= it)
+                && code.as_ref().is_none_or(|it| finding.code.starts_with(it.as_str()))
+                && text.is_none_or(|it| says(finding, it) || id.as_str().contains(it));
+            if is_later && is_meant {
+                found.push(FindingRow { node: id.clone(), finding: finding.clone() });
+            }
+        }
+    });
+    let mut findings = walk::nodes(&call.site.brain, call.caller()?, range, limit, visit).await?;
+    let has_more = findings.len() > limit;
+    findings.truncate(limit);
+    let next = findings.last().filter(|_| has_more);
+    let next = next.map(|it| format!("{}/{}", it.node, it.finding.id));
+    Reply::json(&FindingPage { findings, next })
+}

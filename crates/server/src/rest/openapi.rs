@@ -1,0 +1,185 @@
+//! The OpenAPI document, made from the table of routes and the shapes of what is said.
+
+use std::sync::LazyLock;
+
+use farrier_fleet::fleet::Deed;
+use farrier_wire::rest::{NothingAsk, Problem, Shapes};
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use super::Call;
+use super::failure::{Failure, STATUSES};
+use super::reply::{self, Reply};
+use super::routes::{Answer, Route, TABLE, path_parameter};
+
+static DOCUMENT: LazyLock<Vec<u8>> =
+    LazyLock::new(|| serde_json::to_vec(&whole()).unwrap_or_default());
+
+pub(super) async fn document(_: Call) -> Result<Reply, Failure> {
+    Ok(Reply::bytes(reply::JSON, DOCUMENT.as_slice()))
+}
+
+fn whole() -> Value {
+    let mut shapes = Shapes::default();
+    let problem = shapes.of::<Problem>();
+    let mut paths: Map<String, Value> = Map::new();
+    for route in TABLE {
+        let operation = operation(route, &problem, &mut shapes);
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_lowercase()] = operation;
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Farrier", "version": env!("CARGO_PKG_VERSION"),
+            "description": "The fleet: nodes, findings, what was decided and why, and what people ask for.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "paths": paths,
+        "components": {
+            "schemas": shapes.finish(),
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(route: &Route, problem: &Value, shapes: &mut Shapes) -> Value {
+    let (status, media, shape) = match route.answer {
+        Answer::Json(shape) => ("200", reply::JSON, shape(shapes)),
+        Answer::Created(shape) => ("201", reply::JSON, shape(shapes)),
+        Answer::Other(media) => ("200", media, json!({ "type": "string" })),
+    };
+    let media = media.split(';').next().unwrap_or(media);
+    let mut responses = Map::new();
+    let fine = json!({ "description": "Fine.", "content": { media: { "schema": shape } } });
+    responses.insert(status.to_owned(), fine);
+    for (status, about) in STATUSES.into_iter().filter(|(status, _)| can(route, *status)) {
+        let content = json!({ Problem::MEDIA_TYPE: { "schema": problem } });
+        let failed = json!({ "description": about, "content": content });
+        responses.insert(status.to_string(), failed);
+    }
+    let mut operation = json!({
+        "operationId": route.name, "summary": route.about, "parameters": parameters(route),
+        "responses": responses,
+    });
+    if let Some(body) = route.body {
+        let shape = body(shapes);
+        let is_nothing = shape == shapes.of::<NothingAsk>();
+        let content = json!({ reply::JSON: { "schema": shape } });
+        operation["requestBody"] = json!({ "required": !is_nothing, "content": content });
+    }
+    if let Some(deed) = route.deed {
+        operation["security"] = json!([{ "token": [] }]);
+        operation["description"] = json!(format!("{} {}", route.about, who(deed)));
+    }
+    operation
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut all: Vec<Value> = named
+        .map(path_parameter)
+        .map(|it| {
+            json!({ "name": it.name, "in": "path", "required": true, "description": it.about,
+                "schema": it.shape() })
+        })
+        .collect();
+    all.extend(route.query.iter().map(|it| {
+        json!({ "name": it.name, "in": "query", "description": it.about, "schema": it.shape() })
+    }));
+    if route.name == "followEvents" {
+        all.push(json!({
+            "name": "Last-Event-ID", "in": "header", "description": "the last entry that was heard",
+            "schema": { "type": "integer", "minimum": 0, "maximum": i64::MAX },
+        }));
+    }
+    all
+}
+
+fn who(deed: Deed) -> &'static str {
+    match deed {
+        Deed::Read => "Any role.",
+        Deed::Operate => "Operators and admins, in their scope.",
+        Deed::Approve => "Approvers and admins, in their scope.",
+        Deed::Administer => "Admins, in their scope.",
+    }
+}
+
+/// Whether a route can fail so.
+fn can(route: &Route, status: u16) -> bool {
+    match status {
+        401 | 403 | 429 => route.deed.is_some(),
+        404 => route.path.contains('{') || route.name == "createToken",
+        405 => false,
+        409 => route.name == "approveNode",
+        415 => route.method != Method::GET,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_there_and_every_shape_that_is_named() {
+        let document = whole();
+        let mut names = BTreeSet::new();
+        for route in TABLE {
+            let method = route.method.as_str().to_lowercase();
+            let operation = &document["paths"][route.path][method];
+            assert_eq!(operation["operationId"], route.name);
+            assert!(names.insert(route.name), "{} is there twice", route.name);
+            assert_eq!(operation["security"].is_array(), route.deed.is_some(), "{}", route.name);
+            assert_eq!(operation["requestBody"].is_object(), route.body.is_some());
+        }
+        let count: usize = document["paths"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|it| it.as_object().unwrap().len())
+            .sum();
+        assert_eq!(count, TABLE.len(), "and nothing else");
+        let mut references = BTreeSet::new();
+        collect(&document, &mut references);
+        let shapes = document["components"]["schemas"].as_object().unwrap();
+        let defined: BTreeSet<String> =
+            shapes.keys().map(|name| format!("#/components/schemas/{name}")).collect();
+        assert_eq!(references, defined);
+        assert!(shapes.values().all(|it| it["description"].is_string()), "each says what it is");
+    }
+
+    fn collect(value: &Value, references: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                references.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|it| collect(it, references));
+            }
+            Value::Array(items) => items.iter().for_each(|it| collect(it, references)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_route_is_told_of() {
+        let told = include_str!("../../../../docs/api.md");
+        for route in TABLE {
+            let line = format!("| `{} {}` |", route.method, route.path);
+            assert!(told.contains(&line), "docs/api.md does not have {line}");
+        }
+        let lines =
+            told.lines().filter(|line| line.starts_with("| `GET ") || line.starts_with("| `P"));
+        assert_eq!(lines.count(), TABLE.len(), "and nothing else");
+    }
+
+    #[test]
+    fn what_changes_something_asks_for_more_than_reading_and_has_a_body() {
+        for route in TABLE {
+            let reads = route.method == Method::GET;
+            assert_eq!(reads, route.body.is_none(), "{}", route.name);
+            assert!(reads || route.deed.is_some_and(|it| it != Deed::Read), "{}", route.name);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What is asked for in a path and behind it: read by the route's own table, and nothing else is taken.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use farrier_fleet::fleet::{Domain, NodeId};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+
+/// What a parameter may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// A name of a node, pool, rack or switch.
+    Name,
+    /// Words, up to 100 characters.
+    Text,
+    /// A whole number.
+    Number { least: u64, most: u64 },
+    /// One of these.
+    Word(&'static [&'static str]),
+}
+
+/// A parameter in the path or the query.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) kind: Kind,
+}
+
+const TEXT_MAX: usize = 100;
+
+impl Parameter {
+    fn check(&self, value: &str) -> Result<(), Failure> {
+        let wrong = |expected: String| {
+            let shown: String = value.chars().take(64).collect();
+            let shown = shown.escape_debug();
+            Err(Failure::wrong(format!("`{}` is `{shown}`: expected {expected}", self.name)))
+        };
+        match self.kind {
+            Kind::Name if NodeId::from_str(value).is_err() => wrong("a name".to_owned()),
+            Kind::Text
+                if value.chars().count() > TEXT_MAX || value.chars().any(char::is_control) =>
+            {
+                wrong(format!("up to {TEXT_MAX} characters without control characters"))
+            }
+            Kind::Number { least, most } => {
+                let is_digits = value.bytes().all(|byte| byte.is_ascii_digit());
+                let is_within =
+                    is_digits && value.parse().is_ok_and(|it: u64| (least..=most).contains(&it));
+                if is_within { Ok(()) } else { wrong(format!("a number from {least} to {most}")) }
+            }
+            Kind::Word(words) if !words.contains(&value) => {
+                wrong(format!("one of {}", words.join(", ")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Its shape in the document.
+    pub(super) fn shape(&self) -> Value {
+        match self.kind {
+            Kind::Name => {
+                json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" })
+            }
+            Kind::Text => json!({ "type": "string", "maxLength": TEXT_MAX,
+                "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$" }),
+            Kind::Number { least, most } => {
+                json!({ "type": "integer", "minimum": least, "maximum": most })
+            }
+            Kind::Word(words) => json!({ "type": "string", "enum": words }),
+        }
+    }
+}
+
+/// What was said, by name.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Said(BTreeMap<&'static str, String>);
+
+impl Said {
+    /// Reads a query; a parameter that the route does not have, or twice, is an error and not passed over.
+    pub(super) fn read(query: &str, known: &'static [Parameter]) -> Result<Self, Failure> {
+        let mut said = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            let Some(parameter) = known.iter().find(|it| it.name == name) else {
+                let shown: String = name.chars().take(64).collect();
+                let names: Vec<&str> = known.iter().map(|it| it.name).collect();
+                let taken = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                return Err(Failure::wrong(format!(
+                    "there is no parameter `{}` here; taken: {taken}",
+                    shown.escape_debug()
+                )));
+            };
+            parameter.check(&value)?;
+            if said.0.insert(parameter.name, value).is_some() {
+                return Err(Failure::wrong(format!("`{name}` is given twice")));
+            }
+        }
+        Ok(said)
+    }
+
+    pub(super) fn put(&mut self, parameter: &Parameter, text: &str) -> Result<(), Failure> {
+        let value = decoded(text)?;
+        parameter.check(&value)?;
+        self.0.insert(parameter.name, value);
+        Ok(())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+
+    /// One that was checked, or is not there.
+    pub(super) fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failure>
+    where
+        T::Err: std::fmt::Display,
+    {
+        let parsed = self.text(name).map(str::parse).transpose();
+        parsed.map_err(|err: T::Err| Failure::wrong(format!("`{name}`: {err}")))
+    }
+
+    pub(super) fn node(&self) -> Result<NodeId, Failure> {
+        self.parsed("node")?.ok_or_else(|| Failure::wrong("a node is missing"))
+    }
+
+    pub(super) fn limit(&self, usual: usize) -> usize {
+        self.number("limit").and_then(|it| usize::try_from(it).ok()).unwrap_or(usual)
+    }
+}
+
+/// Takes the percent signs out.
+fn decoded(text: &str) -> Result<String, Failure> {
+    let wrong = || Failure::wrong("the path or query is not percent-encoded UTF-8");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        match first {
+            b'%' => {
+                let pair = rest.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+                let pair = pair.filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
+                let pair = pair.ok_or_else(wrong)?;
+                bytes.push(u8::from_str_radix(pair, 16).map_err(|_| wrong())?);
+                rest = &rest[2..];
+            }
+            b'+' => bytes.push(b' '),
+            byte => bytes.push(*byte),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| wrong())
+}
+
+/// A domain in the words of a body or a query.
+pub(super) fn kind_of(domain: &Domain) -> String {
+    String::from(domain.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Parameter] = &[
+        Parameter { name: "pool", about: "", kind: Kind::Name },
+        Parameter { name: "text", about: "", kind: Kind::Text },
+        Parameter { name: "limit", about: "", kind: Kind::Number { least: 1, most: 500 } },
+        Parameter { name: "kind", about: "", kind: Kind::Word(&["found", "moved"]) },
+    ];
+
+    #[test]
+    fn what_is_asked_for_is_checked_and_nothing_is_passed_over() {
+        let said = Said::read("pool=train&text=Xid%2079+on&limit=7", KNOWN).unwrap();
+        assert_eq!(said.text("text"), Some("Xid 79 on"));
+        assert_eq!((said.number("limit"), said.limit(3)), (Some(7), 7));
+        assert!(Said::read("", KNOWN).unwrap().text("pool").is_none());
+        for wrong in [
+            "pools=a",
+            "pool=a b/",
+            "pool=",
+            "limit=0",
+            "limit=501",
+            "limit=+1",
+            "limit=x",
+            "kind=all",
+            "text=%0a",
+            "text=%",
+            "text=%zz",
+            "text=%ff",
+            "limit=1&limit=2",
+            "limit=18446744073709551616",
+        ] {
+            assert!(Said::read(wrong, KNOWN).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! An answer on its way out.
+
+use std::convert::Infallible;
+
+use farrier_wire::rest::Problem;
+use http_body_util::{Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+
+use super::failure::{Failure, unwell};
+
+pub(super) const JSON: &str = "application/json";
+pub(super) const LINES: &str = "application/x-ndjson";
+pub(super) const EVENTS: &str = "text/event-stream";
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a stream's writer sends.
+pub(super) type Piece = Result<Frame<Bytes>, Infallible>;
+
+/// Pieces that may wait for a reader: what comes after waits on disk.
+const PIECES_MAX: usize = 4;
+
+/// An answer.
+pub(super) struct Reply {
+    status: StatusCode,
+    media: &'static str,
+    body: Body,
+}
+
+impl Reply {
+    pub(super) fn json(value: &impl Serialize) -> Result<Self, Failure> {
+        let bytes = serde_json::to_vec(value).map_err(|err| unwell(&err))?;
+        Ok(Self::bytes(JSON, bytes))
+    }
+
+    pub(super) fn created(value: &impl Serialize) -> Result<Self, Failure> {
+        Ok(Self { status: StatusCode::CREATED, ..Self::json(value)? })
+    }
+
+    pub(super) fn bytes(media: &'static str, bytes: impl Into<Bytes>) -> Self {
+        Self { status: StatusCode::OK, media, body: Body::new(Full::new(bytes.into())) }
+    }
+
+    pub(super) fn unavailable(text: &'static str) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, ..Self::bytes(TEXT, text) }
+    }
+
+    /// One that is written while it is read.
+    pub(super) fn stream(media: &'static str) -> (mpsc::Sender<Piece>, Self) {
+        let (send, pieces) = mpsc::channel(PIECES_MAX);
+        let body = Body::new(StreamBody::new(ReceiverStream::new(pieces)));
+        (send, Self { status: StatusCode::OK, media, body })
+    }
+
+    pub(super) fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(self.body);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}
+
+/// A problem.
+pub(super) fn failed(failure: &Failure) -> Response<Body> {
+    let bytes = serde_json::to_vec(&*failure.problem).unwrap_or_default();
+    let status = StatusCode::from_u16(failure.problem.status);
+    let reply = Reply {
+        status: status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        ..Reply::bytes(Problem::MEDIA_TYPE, bytes)
+    };
+    let mut response = reply.into_response();
+    for (name, value) in &failure.headers {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name.clone(), value);
+        }
+    }
+    response
+}

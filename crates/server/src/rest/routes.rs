@@ -1,0 +1,265 @@
+//! Every path, once: who may, what is taken, what is answered, and by which handler. The OpenAPI document is made from it.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use farrier_fleet::fleet::{Deed, Policy};
+use farrier_wire::rest::{
+    BlameList, DomainList, Done, EventPage, Explained, FindingPage, FreezeAsk, FreezeList, HoldAsk,
+    Matrix, Me, NodeDetail, NodePage, NothingAsk, PolicyView, RepairedAsk, RetireAsk, Shapes,
+    ThawAsk, TokenAsk, TokenList, TokenMade, VerifyAsk,
+};
+use hyper::Method;
+use serde_json::Value;
+
+use super::events::EVENT_KINDS;
+use super::failure::Failure;
+use super::query::{Kind, Parameter, Said};
+use super::reply::{self, Reply};
+use super::{Call, asks, events, export, fleet, matrix, metrics, nodes, openapi, stream, tokens};
+
+/// What answers.
+type Answering = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
+
+/// The shape of a type.
+pub(super) type ShapeOf = fn(&mut Shapes) -> Value;
+
+/// What is answered.
+#[derive(Clone, Copy)]
+pub(super) enum Answer {
+    /// JSON of this shape.
+    Json(ShapeOf),
+    /// The same, for something that was made.
+    Created(ShapeOf),
+    /// Something else, of this media type.
+    Other(&'static str),
+}
+
+/// A path with a method.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// Parts in braces are parameters.
+    pub(super) path: &'static str,
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// None: anybody.
+    pub(super) deed: Option<Deed>,
+    pub(super) query: &'static [Parameter],
+    pub(super) body: Option<ShapeOf>,
+    pub(super) answer: Answer,
+    pub(super) run: fn(Call) -> Answering,
+}
+
+const fn parameter(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+    Parameter { name, about, kind }
+}
+
+const NUMBER: Kind = Kind::Number { least: 0, most: i64::MAX as u64 };
+const LIMIT: Parameter =
+    parameter("limit", Kind::Number { least: 1, most: 500 }, "the most of one page");
+const CURSOR: Parameter = parameter("cursor", Kind::Text, "`next` of the page before");
+const STANDING: Kind = Kind::Word(&[
+    "joining",
+    "in-service",
+    "suspect",
+    "quarantined",
+    "in-repair",
+    "verifying",
+    "held",
+]);
+const SEVERITY: Kind = Kind::Word(&["info", "warning", "critical", "fatal"]);
+const POOL: Parameter = parameter("pool", Kind::Name, "only of this pool");
+const RACK: Parameter = parameter("rack", Kind::Name, "only in this rack");
+const LEAF: Parameter = parameter("leaf", Kind::Name, "only behind this leaf switch");
+const STANDS: Parameter = parameter("standing", STANDING, "only those that stand so");
+const NODE: Parameter = parameter("node", Kind::Name, "only of this node");
+const KIND: Parameter = parameter("kind", Kind::Word(EVENT_KINDS), "only of this kind");
+const BY: Parameter =
+    parameter("by", Kind::Text, "only by this person; `farrier` is the server, `node NAME` a node");
+const AFTER: Parameter = parameter("after", NUMBER, "entries after this one, the oldest first");
+const BEFORE: Parameter = parameter("before", NUMBER, "entries before this one, the newest first");
+
+const NODES: &[Parameter] = &[
+    POOL,
+    RACK,
+    LEAF,
+    STANDS,
+    parameter("text", Kind::Text, "only where name, reason, driver, GPU or a finding reads so"),
+    parameter("cursor", Kind::Name, "`next` of the page before"),
+    LIMIT,
+];
+const FINDINGS: &[Parameter] = &[
+    POOL,
+    RACK,
+    LEAF,
+    STANDS,
+    NODE,
+    parameter("severity", SEVERITY, "as bad as this, or worse"),
+    parameter("code", Kind::Text, "whose code begins so"),
+    parameter("text", Kind::Text, "only those that read so"),
+    CURSOR,
+    LIMIT,
+];
+const EVENTS: &[Parameter] = &[AFTER, BEFORE, NODE, KIND, BY, LIMIT];
+const FOLLOW: &[Parameter] = &[AFTER, NODE, KIND, BY];
+const EXPORT: &[Parameter] = &[
+    parameter("what", Kind::Word(&["state", "log"]), "nodes as they are, or the log"),
+    AFTER,
+    NODE,
+    KIND,
+    BY,
+];
+
+/// A parameter of a path, by its name.
+pub(super) fn path_parameter(name: &str) -> Parameter {
+    match name {
+        "id" => parameter("id", NUMBER, "the token's number"),
+        _ => parameter("node", Kind::Name, "the node"),
+    }
+}
+
+macro_rules! route {
+    ($method:ident $path:literal, $name:literal, $deed:expr, $query:expr, $body:expr, $answer:expr,
+        $run:path, $about:literal) => {
+        Route {
+            method: Method::$method,
+            path: $path,
+            name: $name,
+            about: $about,
+            deed: $deed,
+            query: $query,
+            body: $body,
+            answer: $answer,
+            run: |call| Box::pin($run(call)),
+        }
+    };
+}
+
+macro_rules! json {
+    ($type:ty) => {
+        Answer::Json(Shapes::of::<$type>)
+    };
+}
+
+/// The body of a request.
+macro_rules! body {
+    ($type:ty) => {
+        Some(Shapes::of::<$type>)
+    };
+}
+
+const READ: Option<Deed> = Some(Deed::Read);
+const OPERATE: Option<Deed> = Some(Deed::Operate);
+const APPROVE: Option<Deed> = Some(Deed::Approve);
+const ADMINISTER: Option<Deed> = Some(Deed::Administer);
+
+/// The table.
+pub(super) static TABLE: &[Route] = &[
+    route!(GET "/api/v1/nodes", "listNodes", READ, NODES, None, json!(NodePage), nodes::list,
+        "Nodes by name."),
+    route!(GET "/api/v1/nodes/{node}", "getNode", READ, &[], None, json!(NodeDetail), nodes::one,
+        "A node with all that is known of it."),
+    route!(GET "/api/v1/nodes/{node}/explanation", "explainNode", READ, &[], None, json!(Explained),
+        nodes::explained, "Why a node stands where it stands, and what would change it."),
+    route!(POST "/api/v1/nodes/{node}/hold", "holdNode", OPERATE, &[], body!(HoldAsk), json!(Done),
+        asks::hold, "Hold a node out of service."),
+    route!(POST "/api/v1/nodes/{node}/release", "releaseNode", OPERATE, &[], body!(NothingAsk),
+        json!(Done), asks::release, "A hold is over. The node is proven before it comes back."),
+    route!(POST "/api/v1/nodes/{node}/repaired", "repairedNode", OPERATE, &[], body!(RepairedAsk),
+        json!(Done), asks::repaired, "A node was repaired by hand, and may be proven."),
+    route!(POST "/api/v1/nodes/{node}/verify", "verifyNode", OPERATE, &[], body!(VerifyAsk),
+        json!(Done), asks::verify, "What was proven of a node is to be proven again."),
+    route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(NothingAsk),
+        json!(Done), asks::approve, "A repair that waits for a person may go on."),
+    route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireAsk),
+        json!(Done), asks::retire, "A node is gone for good."),
+    route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(NothingAsk),
+        json!(Done), tokens::revoke_node, "No certificate of a node counts any more."),
+    route!(GET "/api/v1/findings", "listFindings", READ, FINDINGS, None, json!(FindingPage),
+        nodes::findings, "Open findings by node and number."),
+    route!(GET "/api/v1/events", "listEvents", READ, EVENTS, None, json!(EventPage), events::list,
+        "The log: with `after` the oldest first, otherwise the newest first."),
+    route!(GET "/api/v1/events/stream", "followEvents", READ, FOLLOW, None,
+        Answer::Other(reply::EVENTS), stream::follow,
+        "The log as it grows, as server-sent events, from `Last-Event-ID`, `after` or now on."),
+    route!(GET "/api/v1/domains", "listDomains", READ, &[], None, json!(DomainList), fleet::domains,
+        "Pools, racks, switches: how many nodes, how many out of service, how many may be."),
+    route!(GET "/api/v1/blames", "listBlames", READ, &[], None, json!(BlameList), fleet::blames,
+        "What nodes share and is to blame."),
+    route!(GET "/api/v1/freezes", "listFreezes", READ, &[], None, json!(FreezeList), fleet::freezes,
+        "Where nothing may be changed."),
+    route!(POST "/api/v1/freezes", "freeze", OPERATE, &[], body!(FreezeAsk), json!(Done), asks::freeze,
+        "No repair that changes anything, for a while."),
+    route!(POST "/api/v1/thaws", "thaw", OPERATE, &[], body!(ThawAsk), json!(Done), asks::thaw,
+        "A freeze is over."),
+    route!(GET "/api/v1/matrix", "getMatrix", READ, &[], None, json!(Matrix), matrix::matrix,
+        "GPU × driver × CUDA × framework, with end of support and exposure."),
+    route!(GET "/api/v1/policy", "getPolicy", READ, &[], None, json!(PolicyView), fleet::policy,
+        "The policy in force."),
+    route!(PUT "/api/v1/policy", "setPolicy", ADMINISTER, &[], body!(Policy), json!(Done),
+        fleet::set_policy, "Another policy, the whole of it. What is left out is as usual."),
+    route!(GET "/api/v1/tokens", "listTokens", ADMINISTER, &[], None, json!(TokenList), tokens::list,
+        "Tokens that nodes join with."),
+    route!(POST "/api/v1/tokens", "createToken", ADMINISTER, &[], body!(TokenAsk),
+        Answer::Created(Shapes::of::<TokenMade>), tokens::create,
+        "A token for nodes to join with, shown this once."),
+    route!(POST "/api/v1/tokens/{id}/revoke", "revokeToken", ADMINISTER, &[], body!(NothingAsk),
+        json!(Done), tokens::revoke, "Takes a token back."),
+    route!(GET "/api/v1/export", "export", READ, EXPORT, None, Answer::Other(reply::LINES),
+        export::export, "All nodes, or the whole log, as JSON lines."),
+    route!(GET "/api/v1/me", "getMe", READ, &[], None, json!(Me), fleet::me, "Who asks."),
+    route!(GET "/api/v1/openapi.json", "getOpenapi", None, &[], None,
+        Answer::Json(|_| serde_json::json!({ "type": "object" })), openapi::document,
+        "This document."),
+    route!(GET "/metrics", "getMetrics", READ, &[], None, Answer::Other(reply::METRICS),
+        metrics::metrics, "For Prometheus, by whoever sees the whole fleet."),
+    route!(GET "/healthz", "getHealth", None, &[], None, Answer::Other(reply::TEXT), metrics::healthz,
+        "Whether the server serves."),
+];
+
+/// A route that was found, and what its path says.
+pub(super) struct Found {
+    pub(super) route: &'static Route,
+    pub(super) path: Said,
+}
+
+impl Route {
+    /// The parts of the path that are parameters, where it is this one's.
+    fn matched<'p>(&self, path: &'p str) -> Option<Vec<(Parameter, &'p str)>> {
+        let (mut ours, mut theirs) = (self.path.split('/'), path.split('/'));
+        let mut found = Vec::new();
+        loop {
+            match (ours.next(), theirs.next()) {
+                (None, None) => return Some(found),
+                (Some(own), Some(part)) if own == part => {}
+                (Some(own), Some(part)) => {
+                    let name = own.strip_prefix('{')?.strip_suffix('}')?;
+                    found.push((path_parameter(name), part));
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// The route of a path and method.
+pub(super) fn find(method: &Method, path: &str) -> Result<Found, Failure> {
+    let mut allowed: Vec<&str> = Vec::new();
+    for route in TABLE {
+        let Some(parts) = route.matched(path) else { continue };
+        if route.method != *method {
+            allowed.push(route.method.as_str());
+            continue;
+        }
+        let mut path = Said::default();
+        for (parameter, part) in parts {
+            path.put(&parameter, part)?;
+        }
+        return Ok(Found { route, path });
+    }
+    if allowed.is_empty() {
+        let hint = "GET /api/v1/openapi.json lists every path";
+        return Err(Failure::not_found("there is no such path", hint));
+    }
+    Err(Failure::wrong_method(&allowed.join(", ")))
+}

@@ -1,0 +1,87 @@
+//! What of the log a caller sees: what is about nodes of theirs, and of what is about many the part that is theirs.
+//!
+//! It goes by where a node stands now: whoever has it sees what happened to it. Nodes that were retired stand nowhere, and are seen
+//! by those who see the fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrier_fleet::fleet::event::Ask;
+use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy, Pool};
+
+use super::caller::Caller;
+use super::failure::Failure;
+use crate::brain::Brain;
+
+/// The entries that the caller sees, as they see them.
+pub(super) async fn cut(
+    brain: &Brain,
+    caller: &Caller,
+    entries: Vec<Entry>,
+) -> Result<Vec<Entry>, Failure> {
+    if caller.is_fleet_wide() {
+        let sees = |it: &Entry| caller.sees_access() || !matches!(it.event, Event::Access { .. });
+        return Ok(entries.into_iter().filter(sees).collect());
+    }
+    let caller = caller.clone();
+    let seen = brain.look(move |state| {
+        let mut eyes = Eyes { state, caller: &caller, touched: BTreeMap::new() };
+        entries.into_iter().filter_map(|entry| eyes.seen(entry)).collect()
+    });
+    Ok(seen.await?)
+}
+
+/// The caller's, for one look.
+struct Eyes<'s> {
+    state: &'s FleetState,
+    caller: &'s Caller,
+    /// Whether something of theirs is in a domain: to find that out costs a look at every node.
+    touched: BTreeMap<Domain, bool>,
+}
+
+impl Eyes<'_> {
+    fn seen(&mut self, mut entry: Entry) -> Option<Entry> {
+        let is_seen = match &mut entry.event {
+            Event::Access { .. } => false,
+            Event::TimePassed => true,
+            Event::PolicySet { policy } => {
+                **policy = policy_of(self.state, self.caller, policy);
+                true
+            }
+            Event::Blamed { nodes, .. } => {
+                nodes.retain(|id| self.is_ours(id));
+                !nodes.is_empty()
+            }
+            Event::Absolved { domain, .. }
+            | Event::Asked { what: Ask::Freeze { domain, .. } | Ask::Thaw { domain } } => {
+                self.touches(domain)
+            }
+            event => event.subject().is_some_and(|id| self.is_ours(id)),
+        };
+        is_seen.then_some(entry)
+    }
+
+    fn is_ours(&self, id: &NodeId) -> bool {
+        self.state.nodes.get(id).is_some_and(|it| self.caller.sees(&it.place))
+    }
+
+    fn touches(&mut self, domain: &Domain) -> bool {
+        if let Some(known) = self.touched.get(domain) {
+            return *known;
+        }
+        let is_touched = self.caller.touches(self.state, domain);
+        self.touched.insert(domain.clone(), is_touched);
+        is_touched
+    }
+}
+
+/// A policy without the pools of others.
+pub(super) fn policy_of(state: &FleetState, caller: &Caller, policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    if !caller.is_fleet_wide() {
+        let ours = state.nodes.values().map(|it| &it.place).filter(|it| caller.sees(it));
+        let ours: BTreeSet<&Pool> = ours.map(|it| &it.pool).collect();
+        let is_scope = |pool: &Pool| *caller.scope() == Domain::Pool(pool.clone());
+        policy.pools.retain(|pool, _| ours.contains(pool) || is_scope(pool));
+    }
+    policy
+}

@@ -1,0 +1,118 @@
+//! The log as it grows, as server-sent events: from where the reader was, each entry once and in order. What a reader has not taken is on
+//! disk and waits there; nobody else waits for them.
+
+use std::time::Duration;
+
+use farrier_wire::rest::EventRow;
+use hyper::body::{Bytes, Frame};
+use tokio::sync::mpsc;
+
+use super::Call;
+use super::events::Filter;
+use super::failure::Failure;
+use super::limits::READ_WAIT;
+use super::reply::{self, Piece, Reply};
+
+/// Entries of one piece.
+const STEP: usize = 256;
+/// A reader hears that the server is there, and the token is looked at, this often.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// How a stream ended.
+#[derive(Debug)]
+enum End {
+    /// The reader is gone, or does not read.
+    Reader,
+    /// The token holds no more.
+    Token,
+    /// The server ends, or the log does not read.
+    Server,
+}
+
+/// Where the reader was: the header that browsers send, or a parameter; otherwise only what comes from now on.
+fn begin(call: &Call) -> Result<u64, Failure> {
+    let end = call.site.tail.end();
+    let last = match call.headers.get("last-event-id") {
+        Some(value) => {
+            let value = value.to_str().ok().map(str::trim).filter(|it| !it.is_empty());
+            let read = value.map(str::parse::<u64>);
+            let wrong = |_| Failure::wrong("`Last-Event-ID` is none that was sent");
+            read.transpose().map_err(wrong)?
+        }
+        None => None,
+    };
+    // Nobody was further than the log is: they read another one, and miss nothing of this.
+    Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
+}
+
+pub(super) async fn follow(call: Call) -> Result<Reply, Failure> {
+    let filter = Filter::of(&call.query)?;
+    let begin = begin(&call)?;
+    let place = call.rest.limits.stream()?;
+    let (out, reply) = Reply::stream(reply::EVENTS);
+    tokio::spawn(async move {
+        let end = write(&call, &filter, begin, &out).await;
+        tracing::debug!(?end, "a reader of the log has ended");
+        drop(place);
+    });
+    Ok(reply)
+}
+
+async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Piece>) -> End {
+    let Ok(caller) = call.caller() else { return End::Token };
+    let mut tail = call.site.tail.clone();
+    let mut stopped = call.site.stopped.clone();
+    let mut at = begin;
+    let mut looked = tokio::time::Instant::now();
+    if let Err(end) = send(out, "retry: 2000\n\n".to_owned()).await {
+        return end;
+    }
+    loop {
+        let waited = tokio::select! {
+            next = tokio::time::timeout(KEEP_ALIVE, tail.next(at, STEP)) => next,
+            () = out.closed() => return End::Reader,
+            _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
+        };
+        // Whoever lost their token meanwhile hears nothing more.
+        if waited.is_err() || looked.elapsed() >= KEEP_ALIVE {
+            looked = tokio::time::Instant::now();
+            match call.site.holder(caller.digest.clone()).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return End::Token,
+                Err(_) => return End::Server,
+            }
+        }
+        let entries = match waited {
+            Ok(Some(Ok(entries))) => entries,
+            Ok(Some(Err(_)) | None) => return End::Server,
+            Err(_) => {
+                if let Err(end) = send(out, ": here\n\n".to_owned()).await {
+                    return end;
+                }
+                continue;
+            }
+        };
+        let Some(last) = entries.last().map(|it| it.seq) else { return End::Server };
+        let Ok(rows) = filter.rows(&call.site, caller, entries).await else { return End::Server };
+        at = last;
+        if !rows.is_empty()
+            && let Err(end) = send(out, rows.iter().map(event).collect()).await
+        {
+            return end;
+        }
+    }
+}
+
+/// One event. JSON has no line breaks of its own.
+fn event(row: &EventRow) -> String {
+    let data = serde_json::to_string(row).unwrap_or_default();
+    format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)
+}
+
+async fn send(out: &mpsc::Sender<Piece>, text: String) -> Result<(), End> {
+    let frame = Frame::data(Bytes::from(text));
+    match tokio::time::timeout(READ_WAIT, out.send(Ok(frame))).await {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(End::Reader),
+    }
+}

@@ -1,0 +1,116 @@
+//! Tokens that nodes join with, and certificates that count no more.
+
+use farrier_fleet::fleet::{Domain, Pool};
+use farrier_wire::rest::{Done, TokenAsk, TokenList, TokenMade, TokenRow};
+use jiff::{SignedDuration, Timestamp};
+
+use super::Call;
+use super::caller::Caller;
+use super::failure::Failure;
+use super::reply::Reply;
+use crate::access::{Listed, Store, TokenKind, Wanted};
+use crate::ingest::Cut;
+
+/// A token lets nodes into a pool: whoever has the fleet, or that pool, may make one.
+fn has_pool(caller: &Caller, pool: &str) -> bool {
+    let pool: Option<Pool> = pool.parse().ok();
+    caller.is_fleet_wide() || pool.is_some_and(|it| *caller.scope() == Domain::Pool(it))
+}
+
+pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
+    let TokenAsk { pool, node, uses, expires_s } = call.body()?;
+    let caller = call.caller()?;
+    if !has_pool(caller, pool.as_str()) {
+        return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
+    }
+    let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
+    // A token for one node gives its name anew, wherever it stands: that must be the caller's too.
+    if let Some(id) = node.clone() {
+        let eyes = caller.clone();
+        let name = id.clone();
+        let is_free = call
+            .site
+            .brain
+            .look(move |state| state.nodes.get(&id).is_none_or(|it| eyes.sees(&it.place)));
+        if !is_free.await? {
+            return Err(Failure::no_node(name.as_str()));
+        }
+    }
+    let now = Timestamp::now();
+    let expires = now
+        .checked_add(SignedDuration::from_secs(i64::from(expires_s)))
+        .map_err(|_| Failure::wrong("`expires_s` is too long"))?;
+    let wanted = Wanted { pool: pool.clone(), node, expires, uses };
+    let by = caller.actor();
+    let made = call.site.stored(move |store| store.create_by(&by, &wanted, now)).await?;
+    call.site.changes.bring().await?;
+    let (id, secret) = made;
+    Reply::created(&TokenMade {
+        id,
+        token: secret.reveal().to_owned(),
+        pool,
+        expires,
+        uses,
+        ca_fingerprint: call.site.fingerprint.clone(),
+    })
+}
+
+pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
+    let caller = call.caller()?;
+    let now = Timestamp::now();
+    let tokens = call.site.stored(Store::list).await?;
+    let seen =
+        tokens.into_iter().filter(|it| it.pool.as_deref().is_some_and(|it| has_pool(caller, it)));
+    let tokens = seen.map(|it| row(it, now)).collect();
+    Reply::json(&TokenList { tokens })
+}
+
+fn row(token: Listed, now: Timestamp) -> TokenRow {
+    TokenRow {
+        id: token.id,
+        state: token.state(now).to_owned(),
+        pool: token.pool.unwrap_or_default(),
+        node: token.node,
+        expires: token.expires,
+        uses_left: token.uses_left,
+    }
+}
+
+pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
+    call.nothing()?;
+    let caller = call.caller()?;
+    let id = call.path.number("id").and_then(|it| i64::try_from(it).ok()).unwrap_or(i64::MAX);
+    let tokens = call.site.stored(Store::list).await?;
+    let found = tokens.into_iter().find(|it| it.id == id);
+    let found = found.filter(|it| it.pool.as_deref().is_some_and(|it| has_pool(caller, it)));
+    let Some(found) = found else {
+        let hint = "GET /api/v1/tokens lists those that you see";
+        return Err(Failure::not_found(format!("there is no token {id}"), hint));
+    };
+    let by = caller.actor();
+    let revoke =
+        move |store: &Store| store.revoke_token_by(&by, TokenKind::Join, id, Timestamp::now());
+    call.site.stored(revoke).await?;
+    call.site.changes.bring().await?;
+    Reply::json(&Done { changed: !found.is_revoked })
+}
+
+/// No certificate of a node counts any more, and its stream ends.
+pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
+    call.nothing()?;
+    let (id, caller) = (call.path.node()?, call.caller()?.clone());
+    let (name, eyes) = (id.clone(), caller.clone());
+    let is_seen = call.site.brain.look(move |state| {
+        state.nodes.get(&name).map_or(eyes.is_fleet_wide(), |it| eyes.sees(&it.place))
+    });
+    if !is_seen.await? {
+        return Err(Failure::no_node(id.as_str()));
+    }
+    let (by, node) = (caller.actor(), id.clone());
+    call.site.stored(move |store| store.revoke_by(&by, &node, Timestamp::now())).await?;
+    call.site.changes.bring().await?;
+    call.site
+        .roster
+        .cut(|node, generation| (*node == id && generation.is_some()).then_some(Cut::Revoked));
+    Reply::json(&Done { changed: true })
+}

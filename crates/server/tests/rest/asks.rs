@@ -1,0 +1,150 @@
+//! What people ask for is in the log with their name before it is answered; asked twice it is done once.
+
+use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Entry, NodeId, Policy, Role, Standing};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use crate::office::Office;
+use crate::world::node;
+
+fn asked(office: &Office) -> Vec<(Actor, Ask)> {
+    let ask = |entry: Entry| match entry.event {
+        Event::Asked { what } => Some((entry.by, what)),
+        _ => None,
+    };
+    office.site.entries().into_iter().filter_map(ask).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_is_decided_on_at_once_and_released_by_another() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Operator, "pool:train");
+    let bob = office.token("bob", Role::Operator, "fleet");
+    for changed in [true, false] {
+        let held = office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
+        assert_eq!(held.json(), json!({ "changed": changed }));
+    }
+    assert_eq!(office.look("a", |it| it.standing).await, Standing::Held);
+    let told = office.get("/api/v1/nodes/a", &ann).await;
+    assert_eq!(told["hold"], json!({ "by": "ann", "reason": "a look" }), "{told}");
+    assert_eq!(told["history"], "/api/v1/events?node=a");
+    let why = office.get("/api/v1/nodes/a/explanation", &ann).await;
+    assert_eq!(why["why"]["text"], "ann holds it: a look", "{why}");
+    for changed in [true, false] {
+        let released = office.post("/api/v1/nodes/a/release", &bob, "").await;
+        assert_eq!(released.json(), json!({ "changed": changed }));
+    }
+    let asked = asked(&office);
+    let names: Vec<String> = asked.iter().map(|(by, _)| by.to_string()).collect();
+    assert_eq!(names, ["ann", "bob"], "{asked:?}");
+    let events = office.get("/api/v1/events?kind=asked&node=a&by=ann", &bob).await;
+    assert_eq!(events["events"].as_array().unwrap().len(), 1, "{events}");
+    assert_eq!(events["events"][0]["text"], "hold it: a look");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_holds_where_it_is_all_the_callers() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Operator, "pool:train");
+    let until = Timestamp::now() + SignedDuration::from_hours(1);
+    let freeze = |domain: &str, until: Timestamp| {
+        json!({ "domain": domain, "until": until, "reason": "a deadline" }).to_string()
+    };
+    for (domain, status) in [
+        ("pool:train", 200),
+        ("rack:r2", 200),
+        // One node of it is another's; one has no nodes; one is everybody's.
+        ("rack:r1", 403),
+        ("rack:r9", 403),
+        ("fleet", 403),
+        ("tenant:lab", 200),
+        ("tenant:shop", 403),
+    ] {
+        let answer = office.post("/api/v1/freezes", &ann, &freeze(domain, until)).await;
+        assert_eq!(answer.status, status, "{domain}: {answer:?}");
+    }
+    let past = Timestamp::now() - SignedDuration::from_secs(1);
+    let far = Timestamp::now() + SignedDuration::from_hours(366 * 24);
+    for wrong in [past, far] {
+        office
+            .post("/api/v1/freezes", &ann, &freeze("pool:train", wrong))
+            .await
+            .assert_problem(400);
+    }
+    let freezes = office.get("/api/v1/freezes", &ann).await;
+    assert_eq!(freezes["freezes"].as_array().unwrap().len(), 3, "{freezes}");
+    assert_eq!(freezes["freezes"][0]["by"], "ann");
+    for changed in [true, false] {
+        let thawed = office.post("/api/v1/thaws", &ann, r#"{"domain":"pool:train"}"#).await;
+        assert_eq!(thawed.json(), json!({ "changed": changed }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_approves_what_does_not_wait() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Approver, "fleet");
+    office.post("/api/v1/nodes/a/approve", &ann, "{}").await.assert_problem(409);
+    assert!(!office.look("a", |it| it.approved).await);
+    // A reboot that waits.
+    let why = farrier_fleet::fleet::event::Why::new(
+        "a reboot waits for approval",
+        "a person approves it",
+    );
+    office.told(Event::HeldBack { node: node("a"), why }).await;
+    assert_eq!(office.get("/api/v1/nodes/a", &ann).await["waits_for_approval"], true);
+    for changed in [true, false] {
+        let approved = office.post("/api/v1/nodes/a/approve", &ann, "{}").await;
+        assert_eq!(approved.json(), json!({ "changed": changed }), "{approved:?}");
+    }
+    assert!(office.look("a", |it| it.approved).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Admin, "fleet");
+    let put = |body: String| {
+        let (office, ann) = (&office, &ann);
+        async move { office.ask("PUT", "/api/v1/policy", Some(ann), Some(&body)).await }
+    };
+    for wrong in [
+        json!({ "breakers": { "pool": { "share": 2.0 } } }),
+        json!({ "pools_default": { "silent_s": 0 } }),
+        json!({ "polls": {} }),
+        json!({ "pools": { "a b": {} } }),
+        json!({ "services": { "gpu.x": "x; rm -rf /" } }),
+        json!([]),
+        json!({ "blame": [3, 0.5, 300] }),
+    ] {
+        put(wrong.to_string()).await.assert_problem(400);
+    }
+    put("{".to_owned()).await.assert_problem(400);
+    let wanted = json!({ "pools": { "train": { "autonomy": "observe" } } });
+    for changed in [true, false] {
+        assert_eq!(put(wanted.to_string()).await.json(), json!({ "changed": changed }));
+    }
+    let policy = office.get("/api/v1/policy", &ann).await;
+    assert_eq!(policy["policy"]["pools"]["train"]["autonomy"], "observe");
+    assert_eq!(
+        policy["policy"]["lemon"],
+        serde_json::to_value(Policy::default()).unwrap()["lemon"]
+    );
+    let set =
+        office.site.entries().into_iter().find(|it| matches!(it.event, Event::PolicySet { .. }));
+    assert_eq!(set.unwrap().by, Actor::Person("ann".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_retired_is_gone_and_asked_for_again_not_found() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Admin, "pool:train");
+    let body = r#"{"reason":"sold"}"#;
+    assert_eq!(office.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
+    office.post("/api/v1/nodes/b/retire", &ann, body).await.assert_problem(404);
+    office.post("/api/v1/nodes/b/hold", &ann, body).await.assert_problem(404);
+    let gone: NodeId = node("b");
+    assert!(!office.brain().look(move |state| state.nodes.contains_key(&gone)).await.unwrap());
+}

@@ -1,0 +1,192 @@
+//! Who follows the log hears each entry once and in order: slowly, after a break, and until their token is taken back.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::Role;
+use farrier_fleet::fleet::event::Event;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_server::access::TokenKind;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::office::Office;
+use crate::world::node;
+
+/// A stream as a browser reads it.
+struct Reader {
+    lines: BufReader<TcpStream>,
+}
+
+impl Reader {
+    fn open(address: SocketAddr, token: &str, query: &str, head: &str) -> Self {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let text = format!(
+            "GET /api/v1/events/stream{query} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n{head}\r\n"
+        );
+        socket.write_all(text.as_bytes()).unwrap();
+        Self { lines: BufReader::new(socket) }
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = self.lines.read_line(&mut line).unwrap();
+        (read > 0).then(|| line.trim_end().to_owned())
+    }
+
+    /// The next event; its id is that of the entry.
+    fn next(&mut self) -> Option<Value> {
+        let mut id = None;
+        loop {
+            let line = self.line()?;
+            if let Some(number) = line.strip_prefix("id: ") {
+                id = Some(number.parse::<u64>().unwrap());
+            }
+            if let Some(data) = line.strip_prefix("data: ") {
+                let event: Value = serde_json::from_str(data).unwrap();
+                assert_eq!(event["seq"].as_u64(), id, "the id is the entry's place");
+                return Some(event);
+            }
+        }
+    }
+
+    fn seqs(&mut self, last: u64) -> Vec<u64> {
+        let mut seqs = Vec::new();
+        while seqs.last() != Some(&last) {
+            seqs.push(self.next().unwrap()["seq"].as_u64().unwrap());
+        }
+        seqs
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_loses_nothing_and_holds_nobody_up() {
+    let office = Office::open().await;
+    let token = office.token("ann", Role::Admin, "fleet");
+    let address = office.site.address;
+    let begin = office.site.running().tail().end();
+    let opened = token.clone();
+    let slow = tokio::task::spawn_blocking(move || {
+        Reader::open(address, &opened, &format!("?after={begin}"), "")
+    });
+    let mut slow = slow.await.unwrap();
+    // Nothing of it is read while a thousand findings come.
+    let mut worst = Duration::ZERO;
+    for number in 1..=1000 {
+        let start = Instant::now();
+        office.found("a", number).await;
+        worst = worst.max(start.elapsed());
+    }
+    assert!(worst < Duration::from_secs(2), "the server was held up for {worst:?}");
+    let end = office.site.running().tail().end();
+    assert!(end >= begin + 1000);
+    let heard = tokio::task::spawn_blocking(move || slow.seqs(end)).await.unwrap();
+    assert!(heard.iter().copied().eq(begin + 1..=end), "each once and in order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_back_goes_on_where_they_were() {
+    let mut office = Office::open().await;
+    let token = office.token("ann", Role::Admin, "fleet");
+    for number in 1..=10 {
+        office.found("a", number).await;
+    }
+    let (address, key) = (office.site.address, token.clone());
+    let some = tokio::task::spawn_blocking(move || {
+        let mut reader = Reader::open(address, &key, "?after=0", "");
+        (0..5).map(|_| reader.next().unwrap()["seq"].as_u64().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(some.await.unwrap(), [1, 2, 3, 4, 5]);
+    // Over a server that was started anew: what browsers send counts more than where they began.
+    office.site.running.take().unwrap().stop().await.unwrap();
+    office.site.start(None).await;
+    office.found("b", 1).await;
+    let end = office.site.running().tail().end();
+    let address = office.site.address;
+    let rest = tokio::task::spawn_blocking(move || {
+        let mut reader = Reader::open(address, &token, "?after=0", "Last-Event-ID: 5\r\n");
+        reader.seqs(end)
+    });
+    assert!(rest.await.unwrap().into_iter().eq(6..=end));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_cut_to_the_scope_and_the_filter_and_what_happens_is_there_soon() {
+    let office = Office::open().await;
+    let token = office.token("ann", Role::Viewer, "pool:train");
+    let address = office.site.address;
+    let reader = tokio::task::spawn_blocking(move || {
+        let mut reader = Reader::open(address, &token, "?kind=found", "");
+        assert_eq!(reader.line().unwrap(), "HTTP/1.1 200 OK");
+        while reader.line().unwrap() != "retry: 2000" {}
+        reader
+    });
+    let mut reader = reader.await.unwrap();
+    for (name, number) in [("c", 1), ("a", 1), ("c", 2), ("b", 1)] {
+        office.found(name, number).await;
+    }
+    let start = Instant::now();
+    let heard = tokio::task::spawn_blocking(move || {
+        (0..2)
+            .map(|_| reader.next().unwrap()["node"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(heard.await.unwrap(), ["a", "b"]);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_token_and_with_the_server() {
+    let mut office = Office::open().await;
+    let (first, second) =
+        (office.token("ann", Role::Viewer, "fleet"), office.token("bob", Role::Viewer, "fleet"));
+    let address = office.site.address;
+    let readers = tokio::task::spawn_blocking(move || {
+        [first, second].map(|token| {
+            let mut reader = Reader::open(address, &token, "", "");
+            while reader.line().unwrap() != "retry: 2000" {}
+            reader
+        })
+    });
+    let [mut ann, mut bob] = readers.await.unwrap();
+    let by = Actor::Person("local:test".to_owned());
+    office.site.store().revoke_token_by(&by, TokenKind::Person, 1, Timestamp::now()).unwrap();
+    let ended = tokio::task::spawn_blocking(move || {
+        let start = Instant::now();
+        let mut rest = Vec::new();
+        ann.lines.read_to_end(&mut rest).unwrap();
+        start.elapsed()
+    });
+    assert!(ended.await.unwrap() < Duration::from_secs(15));
+    let start = Instant::now();
+    let running = office.site.running.take().unwrap();
+    running.stop().await.unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "nobody waits for readers: {:?}",
+        start.elapsed()
+    );
+    let ended = tokio::task::spawn_blocking(move || while bob.line().is_some() {});
+    ended.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_of_the_log_is_whole() {
+    let office = Office::open().await;
+    for number in 1..=600 {
+        office.found("a", number).await;
+    }
+    office.told(Event::Retired { node: node("b"), why: "sold".to_owned() }).await;
+    let token = office.token("ann", Role::Admin, "fleet");
+    let end = office.site.running().tail().end();
+    let answer = office.ask("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    let seqs: Vec<u64> = answer
+        .body
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap())
+        .collect();
+    assert!(seqs.len() as u64 >= end && seqs.iter().copied().eq(1..=seqs.len() as u64));
+}

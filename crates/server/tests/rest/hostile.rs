@@ -1,0 +1,134 @@
+//! What is malformed, too large, too often or too slow is refused with a reason, and holds nobody up.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::Role;
+use farrier_server::rest::Rate;
+use farrier_server::run::{self, Options};
+
+use crate::office::{Office, exchange, request};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_read_is_a_problem_and_not_a_failure() {
+    let office = Office::open().await;
+    let token = office.token("ann", Role::Admin, "fleet");
+    let cases = [
+        ("GET", "/", None, 404),
+        ("GET", "/api/v1", None, 404),
+        ("GET", "/api/v1/nodes/", None, 400),
+        ("GET", "/api/v1/nodes/a/", None, 404),
+        ("GET", "/api/v1/nodes/a/b/c", None, 404),
+        ("GET", "/api/v1/nodes/..%2F..", None, 400),
+        ("GET", "/api/v1/nodes/%00", None, 400),
+        ("GET", "/api/v1/nodes/zzz", None, 404),
+        ("DELETE", "/api/v1/nodes", None, 405),
+        ("POST", "/api/v1/nodes", Some("{}"), 405),
+        ("GET", "/api/v1/nodes?limit=0", None, 400),
+        ("GET", "/api/v1/nodes?limit=99999999999999999999", None, 400),
+        ("GET", "/api/v1/nodes?colour=red", None, 400),
+        ("GET", "/api/v1/nodes?pool=%zz", None, 400),
+        ("GET", "/api/v1/findings?cursor=nonsense", None, 400),
+        ("GET", "/api/v1/events?kind=nothing", None, 400),
+        ("GET", "/api/v1/nodes", Some("{}"), 400),
+        ("POST", "/api/v1/nodes/a/hold", Some("{}"), 400),
+        ("POST", "/api/v1/nodes/a/hold", Some(r#"{"reason":""}"#), 400),
+        ("POST", "/api/v1/nodes/a/hold", Some(r#"{"reason":"a\nb"}"#), 400),
+        ("POST", "/api/v1/nodes/a/hold", Some(r#"{"reason":"x","more":1}"#), 400),
+        ("POST", "/api/v1/nodes/a/hold", Some("[[[["), 400),
+        ("POST", "/api/v1/nodes/a/verify", Some(r#"{"rung":"v9"}"#), 400),
+        ("POST", "/api/v1/freezes", Some(r#"{"domain":"rack","until":"soon","reason":"x"}"#), 400),
+        ("POST", "/api/v1/tokens", Some(r#"{"pool":"train","uses":0}"#), 400),
+        ("POST", "/api/v1/tokens", Some(r#"{"pool":"train","expires_s":4294967295}"#), 400),
+        ("POST", "/api/v1/tokens/99999999999999999999/revoke", Some("{}"), 400),
+    ];
+    for (method, path, body, status) in cases {
+        let answer = office.ask(method, path, Some(&token), body).await;
+        assert_eq!(answer.status, status, "{method} {path} {body:?}: {answer:?}");
+        answer.assert_problem(status);
+    }
+    let deep = format!(r#"{{"reason":{}}}"#, "[".repeat(100_000));
+    office.post("/api/v1/nodes/a/hold", &token, &deep).await.assert_problem(400);
+    let long = format!("/api/v1/nodes?text={}", "a".repeat(5000));
+    office.ask("GET", &long, Some(&token), None).await.assert_problem(400);
+    let wrong_media = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("reason=x"))
+        .replace("application/json", "application/x-www-form-urlencoded");
+    let address = office.site.address;
+    let answer = tokio::task::spawn_blocking(move || exchange(address, wrong_media.as_bytes()));
+    answer.await.unwrap().assert_problem(415);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
+    let office = Office::open().await;
+    let token = office.token("ann", Role::Admin, "fleet");
+    let large = format!(r#"{{"reason":"{}"}}"#, "a".repeat(3 << 20));
+    let address = office.site.address;
+    let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some(&large));
+    // Read what comes before all is sent: whoever is refused may be cut off.
+    let status = tokio::task::spawn_blocking(move || {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut reader = socket.try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            let _ = socket.write_all(text.as_bytes());
+        });
+        let mut head = [0; 12];
+        reader.read_exact(&mut head).unwrap();
+        drop(reader);
+        sender.join().unwrap();
+        String::from_utf8(head.to_vec()).unwrap()
+    });
+    assert_eq!(status.await.unwrap(), "HTTP/1.1 413");
+    assert_eq!(office.get("/api/v1/me", &token).await["name"], "ann", "others are served on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_too_often_waits_and_others_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        plain_pool: Some("train".parse().unwrap()),
+        rate: Rate { per_s: 1.0, burst: 5.0 },
+        ..Options::new(folder.path().join("server"), "127.0.0.1:0".parse().unwrap())
+    };
+    let running = run::start(options).await.unwrap();
+    let store = farrier_server::access::Store::open(&folder.path().join("server")).unwrap();
+    let now = jiff::Timestamp::now();
+    let [eager, other] = ["eager", "other"].map(|name| {
+        let expires = now + jiff::SignedDuration::from_hours(1);
+        let scope = farrier_fleet::fleet::Domain::Fleet;
+        let person =
+            farrier_server::access::NewPerson::new(name, Role::Viewer, scope, expires).unwrap();
+        let by = farrier_fleet::fleet::identity::Actor::Server;
+        store.add_person(&by, &person, now).unwrap().1.reveal().to_owned()
+    });
+    let address = running.address();
+    let answers = tokio::task::spawn_blocking(move || {
+        let ask = |token: &str| {
+            exchange(address, request("GET", "/api/v1/me", Some(token), None).as_bytes())
+        };
+        let many: Vec<_> = (0..20).map(|_| ask(&eager)).collect();
+        (many, ask(&other))
+    });
+    let (many, other) = answers.await.unwrap();
+    let refused: Vec<_> = many.iter().filter(|it| it.status != 200).collect();
+    assert!((10..=15).contains(&refused.len()), "{} were refused", refused.len());
+    refused[0].assert_problem(429);
+    assert_eq!(refused[0].headers["retry-after"], "1");
+    assert_eq!(other.status, 200);
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
+    let office = Office::open().await;
+    let token = office.token("ann", Role::Admin, "fleet");
+    let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("{}"))
+        .replace("Content-Length: 2", "Content-Length: 20");
+    let address = office.site.address;
+    let start = Instant::now();
+    let answer = tokio::task::spawn_blocking(move || exchange(address, text.as_bytes()));
+    answer.await.unwrap().assert_problem(408);
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+}

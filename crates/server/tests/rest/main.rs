@@ -1,0 +1,13 @@
+//! What people and programs ask of the server over its real port: who may what, what is seen, what is refused, and how.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod asks;
+mod follow;
+mod hostile;
+mod office;
+mod reads;
+mod roles;
+#[path = "../wire/world.rs"]
+#[allow(dead_code, reason = "the agents' tests use the rest")]
+mod world;

@@ -1,0 +1,197 @@
+//! A server with nodes of two pools and two tenants, people with tokens, and HTTP as anybody writes it.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup, Record};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{NodeId, Place, Role};
+use farrier_fleet::health::{Change, GpuUuid};
+use farrier_server::access::NewPerson;
+use farrier_server::brain::Brain;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::world::{Site, finding, node};
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
+    }
+
+    /// A problem is whole and of its kind.
+    pub(crate) fn assert_problem(&self, status: u16) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        let problem = self.json();
+        assert_eq!(problem["status"], status);
+        for field in ["type", "title", "detail", "hint"] {
+            assert!(problem[field].as_str().is_some_and(|it| !it.is_empty()), "{field}: {problem}");
+        }
+    }
+}
+
+/// A request as it goes over the wire.
+pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Option<&str>) -> String {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: fleet\r\nConnection: close\r\n");
+    if let Some(token) = token {
+        text.push_str(&format!("Authorization: Bearer {token}\r\n"));
+    }
+    if let Some(body) = body {
+        let length = body.len();
+        text.push_str(&format!("Content-Type: application/json\r\nContent-Length: {length}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.push_str(body.unwrap_or_default());
+    text
+}
+
+/// Sends bytes and reads until the other end closes.
+pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // Who is refused early need not read the rest.
+    let _ = socket.write_all(request);
+    let mut bytes = Vec::new();
+    let _ = socket.read_to_end(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let mut lines = head.lines();
+    let status = lines.next().unwrap_or_default().split(' ').nth(1).unwrap_or("0");
+    let header = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_lowercase(), value.trim().to_owned()))
+    };
+    Answer {
+        status: status.parse().unwrap(),
+        headers: lines.filter_map(header).collect(),
+        body: body.to_owned(),
+    }
+}
+
+pub(crate) struct Office {
+    pub(crate) site: Site,
+}
+
+/// Where each node stands: two of `train` for two tenants, one of `serve`; `a` and `c` share a rack.
+const NODES: [(&str, &str, &str, &str); 3] =
+    [("a", "train", "lab", "r1"), ("b", "train", "shop", "r2"), ("c", "serve", "shop", "r1")];
+
+impl Office {
+    pub(crate) async fn open() -> Self {
+        Self::with(Site::plain().await).await
+    }
+
+    pub(crate) async fn with(site: Site) -> Self {
+        let office = Self { site };
+        for (name, pool, tenant, rack) in NODES {
+            office.enrol(name, pool, Some(tenant), Some(rack)).await;
+        }
+        office
+    }
+
+    pub(crate) fn brain(&self) -> &Brain {
+        self.site.running().brain()
+    }
+
+    pub(crate) async fn enrol(
+        &self,
+        name: &str,
+        pool: &str,
+        tenant: Option<&str>,
+        rack: Option<&str>,
+    ) {
+        let mut place = Place::in_pool(pool.parse().unwrap());
+        place.tenant = tenant.map(|it| it.parse().unwrap());
+        place.rack = rack.map(|it| it.parse().unwrap());
+        self.told(Event::Enrolled { node: node(name), place }).await;
+    }
+
+    pub(crate) async fn told(&self, event: Event) {
+        let by = event.node().cloned().map_or(Actor::Server, Actor::Node);
+        self.brain().take(by, event).await.unwrap();
+    }
+
+    pub(crate) async fn found(&self, name: &str, number: u64) {
+        let record = Record { journal: "j".to_owned(), number };
+        let changes = vec![Change::Opened(finding(number))];
+        self.told(Event::Found { node: node(name), record, changes }).await;
+    }
+
+    pub(crate) async fn seen(&self, name: &str, gpu: Option<&str>, driver: Option<&str>) {
+        let gpu = |index| GpuMakeup {
+            uuid: GpuUuid(format!("GPU-{name}-{index}")),
+            name: gpu.map(str::to_owned),
+        };
+        let makeup = Makeup {
+            boot: "b".to_owned(),
+            driver: driver.map(str::to_owned),
+            gpus: driver.map(|_| (0..8).map(gpu).collect()),
+            ..Makeup::default()
+        };
+        self.told(Event::Seen { node: node(name), makeup }).await;
+    }
+
+    pub(crate) fn token(&self, name: &str, role: Role, scope: &str) -> String {
+        self.token_for(name, role, scope, SignedDuration::from_hours(1))
+    }
+
+    pub(crate) fn token_for(
+        &self,
+        name: &str,
+        role: Role,
+        scope: &str,
+        life: SignedDuration,
+    ) -> String {
+        let now = Timestamp::now();
+        let person = NewPerson::new(name, role, scope.parse().unwrap(), now + life).unwrap();
+        let by = Actor::Person("local:test".to_owned());
+        let (_, secret) = self.site.store().add_person(&by, &person, now).unwrap();
+        secret.reveal().to_owned()
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: Option<&str>,
+    ) -> Answer {
+        let (address, text) = (self.site.address, request(method, path, token, body));
+        tokio::task::spawn_blocking(move || exchange(address, text.as_bytes())).await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str, token: &str) -> Value {
+        let answer = self.ask("GET", path, Some(token), None).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        answer.json()
+    }
+
+    pub(crate) async fn post(&self, path: &str, token: &str, body: &str) -> Answer {
+        self.ask("POST", path, Some(token), Some(body)).await
+    }
+
+    pub(crate) fn names(page: &Value) -> Vec<String> {
+        let nodes = page["nodes"].as_array().unwrap();
+        nodes.iter().map(|it| it["node"].as_str().unwrap().to_owned()).collect()
+    }
+
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        name: &str,
+        look: impl FnOnce(&farrier_fleet::fleet::Node) -> T + Send + 'static,
+    ) -> T {
+        let id: NodeId = node(name);
+        self.brain().look(move |state| look(&state.nodes[&id])).await.unwrap()
+    }
+}

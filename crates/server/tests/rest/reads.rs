@@ -1,0 +1,281 @@
+//! What is seen: filters, pages, and the part of the fleet that is a caller's.
+
+use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Policy, Role};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::office::Office;
+use crate::world::node;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_cut_and_a_scope_cuts_what_is_left() {
+    let office = Office::open().await;
+    office.found("a", 1).await;
+    office.seen("b", Some("NVIDIA H200"), Some("580.95.05")).await;
+    let all = office.token("ann", Role::Viewer, "fleet");
+    for (query, names) in [
+        ("", vec!["a", "b", "c"]),
+        ("?pool=train", vec!["a", "b"]),
+        ("?rack=r1", vec!["a", "c"]),
+        ("?leaf=l1", vec![]),
+        ("?standing=joining", vec!["a", "b", "c"]),
+        ("?standing=held", vec![]),
+        ("?text=h200", vec!["b"]),
+        ("?text=gpu.lost", vec!["a"]),
+        ("?pool=train&rack=r2", vec!["b"]),
+    ] {
+        let page = office.get(&format!("/api/v1/nodes{query}"), &all).await;
+        assert_eq!(Office::names(&page), names, "{query}");
+    }
+    for (scope, names) in [
+        ("pool:train", vec!["a", "b"]),
+        ("pool:serve", vec!["c"]),
+        ("tenant:shop", vec!["b", "c"]),
+        ("tenant:nobody", vec![]),
+    ] {
+        let token = office.token("eve", Role::Viewer, scope);
+        let page = office.get("/api/v1/nodes", &token).await;
+        assert_eq!(Office::names(&page), names, "{scope}");
+        // A filter does not reach further than a scope.
+        let page = office.get("/api/v1/nodes?rack=r1", &token).await;
+        assert!(Office::names(&page).iter().all(|it| names.contains(&it.as_str())), "{scope}");
+        let found = office.get("/api/v1/findings", &token).await;
+        assert_eq!(!found["findings"].as_array().unwrap().is_empty(), names.contains(&"a"));
+        let found = office.get("/api/v1/findings?node=a", &token).await;
+        assert_eq!(!found["findings"].as_array().unwrap().is_empty(), names.contains(&"a"));
+        let export = office.ask("GET", "/api/v1/export", Some(&token), None).await;
+        assert_eq!(export.body.matches("\"node\":").count(), names.len(), "{scope}: {export:?}");
+        let matrix = office.get("/api/v1/matrix", &token).await;
+        let is_seen = !matrix["rows"].as_array().unwrap().is_empty();
+        assert_eq!(is_seen, names.contains(&"b"), "{scope}: {matrix}");
+    }
+}
+
+/// No name of a node or pool that is not theirs is in anything that they get.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
+    let office = Office::open().await;
+    let mut policy = Policy::default();
+    for pool in ["train", "serve"] {
+        policy.pools.insert(pool.parse().unwrap(), policy.pools_default.clone());
+    }
+    office.told(Event::PolicySet { policy: Box::new(policy) }).await;
+    // Both nodes of the rack are silent, with one more: the rack is to blame.
+    office.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
+    let since = Timestamp::now();
+    for name in ["a", "c", "secret-d"] {
+        office.told(Event::Silent { node: node(name), since }).await;
+    }
+    let root = Actor::Person("root".to_owned());
+    let until = since + SignedDuration::from_hours(1);
+    for (domain, reason) in [("rack:r1", "seen"), ("pool:serve", "hidden"), ("fleet", "all")] {
+        let domain = domain.parse().unwrap();
+        let what = Ask::Freeze { domain, until, reason: reason.to_owned() };
+        office.brain().take(root.clone(), Event::Asked { what }).await.unwrap();
+    }
+    let what = Ask::Hold { node: node("c"), reason: "theirs".to_owned() };
+    office.brain().take(root, Event::Asked { what }).await.unwrap();
+    let token = office.token("eve", Role::Viewer, "pool:train");
+    let blames = office.get("/api/v1/blames", &token).await;
+    assert_eq!(blames["blames"][0]["nodes"], serde_json::json!(["a"]), "{blames}");
+    let mut everything = String::new();
+    for path in [
+        "/api/v1/nodes",
+        "/api/v1/nodes/a",
+        "/api/v1/nodes/a/explanation",
+        "/api/v1/findings",
+        "/api/v1/events?limit=500",
+        "/api/v1/events?limit=500&after=0",
+        "/api/v1/domains",
+        "/api/v1/blames",
+        "/api/v1/freezes",
+        "/api/v1/matrix",
+        "/api/v1/policy",
+        "/api/v1/export",
+        "/api/v1/export?what=log",
+    ] {
+        let answer = office.ask("GET", path, Some(&token), None).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        for theirs in ["\"c\"", "secret-d", "serve", "hidden", "theirs", "local:test"] {
+            assert!(!answer.body.contains(theirs), "{path} has {theirs}: {}", answer.body);
+        }
+        everything.push_str(&answer.body);
+    }
+    for ours in ["seen", "all", "\"a\"", "blamed", "policy-set"] {
+        assert!(everything.contains(ours), "{ours} is missing");
+    }
+    let domains = office.get("/api/v1/domains", &token).await;
+    let rack = domains["domains"].as_array().unwrap().iter().find(|it| it["domain"] == "rack:r1");
+    let rack = rack.unwrap();
+    assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_whole_and_stay_so_while_nodes_come_and_go() {
+    let office = Office::open().await;
+    for number in 0..57 {
+        office.enrol(&format!("n{number:03}"), "train", None, None).await;
+    }
+    let token = office.token("ann", Role::Viewer, "fleet");
+    let mut seen: Vec<String> = Vec::new();
+    let mut path = "/api/v1/nodes?limit=7".to_owned();
+    let mut pages = 0;
+    loop {
+        let page = office.get(&path, &token).await;
+        seen.extend(Office::names(&page));
+        pages += 1;
+        if pages == 3 {
+            // One that was passed goes, one that is to come goes, one comes on each side.
+            for name in ["n001", "n050"] {
+                office.told(Event::Retired { node: node(name), why: "x".to_owned() }).await;
+            }
+            office.enrol("n000a", "train", None, None).await;
+            office.enrol("n051a", "train", None, None).await;
+        }
+        match page["next"].as_str() {
+            Some(next) => path = format!("/api/v1/nodes?limit=7&cursor={next}"),
+            None => break,
+        }
+    }
+    let mut sorted = seen.clone();
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!(seen, sorted, "each once, in order");
+    assert_eq!(seen.len(), 60 - 1 + 1);
+    assert!(seen.contains(&"n051a".to_owned()) && !seen.contains(&"n050".to_owned()));
+    // Findings, too: several of one node on two pages.
+    for number in 1..=9 {
+        office.found("a", number).await;
+        office.found("b", number).await;
+    }
+    let mut found = Vec::new();
+    let mut path = "/api/v1/findings?limit=4".to_owned();
+    loop {
+        let page = office.get(&path, &token).await;
+        for row in page["findings"].as_array().unwrap() {
+            found.push((
+                row["node"].as_str().unwrap().to_owned(),
+                row["finding"]["id"].as_u64().unwrap(),
+            ));
+        }
+        match page["next"].as_str() {
+            Some(next) => {
+                path = format!("/api/v1/findings?limit=4&cursor={}", next.replace('/', "%2F"));
+            }
+            None => break,
+        }
+    }
+    let wanted: Vec<(String, u64)> =
+        ["a", "b"].iter().flat_map(|name| (1..=9).map(|id| ((*name).to_owned(), id))).collect();
+    assert_eq!(found, wanted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_whole_both_ways_and_with_filters() {
+    let office = Office::open().await;
+    for number in 1..=40 {
+        office.found("a", number).await;
+    }
+    let token = office.token("ann", Role::Admin, "fleet");
+    let kinds = ["", "&kind=found", "&node=a", "&by=node%20a", "&kind=moved&node=b"];
+    crate::world::until("the token is in the log", || {
+        office.site.count(|it| matches!(it, Event::Access { .. })) == 1
+    })
+    .await;
+    for filter in kinds {
+        let mut ways = Vec::new();
+        for (name, start) in [("after", Some(0)), ("before", None)] {
+            let mut seqs: Vec<u64> = Vec::new();
+            let mut cursor: Option<u64> = start;
+            loop {
+                let cursor_text = cursor.map(|it| format!("&{name}={it}")).unwrap_or_default();
+                let page = office
+                    .get(&format!("/api/v1/events?limit=6{cursor_text}{filter}"), &token)
+                    .await;
+                seqs.extend(
+                    page["events"].as_array().unwrap().iter().map(|it| it["seq"].as_u64().unwrap()),
+                );
+                cursor = page["next"].as_u64();
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            if name == "before" {
+                seqs.reverse();
+            }
+            ways.push(seqs);
+        }
+        // Time may pass in between, and be in the log.
+        let least = ways[0].len().min(ways[1].len());
+        assert_eq!(ways[0][..least], ways[1][..least], "{filter}");
+        if filter.is_empty() {
+            assert!(ways[0].iter().copied().eq(1..=ways[0].len() as u64), "{:?}", ways[0]);
+        }
+        if filter == "&kind=found" {
+            assert_eq!(ways[0].len(), 40);
+        }
+    }
+    office
+        .ask("GET", "/api/v1/events?after=1&before=9", Some(&token), None)
+        .await
+        .assert_problem(400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_matrix_says_what_is_known_and_what_is_not() {
+    let office = Office::open().await;
+    office.seen("a", Some("NVIDIA H200"), Some("580.95.05")).await;
+    office.seen("b", Some("NVIDIA H100 80GB HBM3"), Some("550.54.15")).await;
+    office.seen("c", None, None).await;
+    office.enrol("d", "train", None, None).await;
+    office.seen("d", Some("NVIDIA Weird 9000"), Some("580.95.05")).await;
+    let token = office.token("ann", Role::Viewer, "fleet");
+    let matrix = office.get("/api/v1/matrix", &token).await;
+    let rows = matrix["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{matrix}");
+    assert_eq!(matrix["unknown_nodes"], 1);
+    let of = |gpu: &str| rows.iter().find(|it| it["gpu"] == gpu).unwrap();
+    let old = of("NVIDIA H100 80GB HBM3");
+    assert_eq!((&old["sku"], &old["gpus"]), (&Value::from("H100-SXM5-80GB"), &Value::from(8)));
+    assert_eq!(old["support"]["status"], "ended", "{old}");
+    assert!(old["exposure"]["advisories"].as_u64().unwrap() > 0, "{old}");
+    assert!(
+        old["reasons"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|it| it.as_str().unwrap().contains("out of support"))
+    );
+    let new = of("NVIDIA H200");
+    assert_eq!(
+        (&new["support"]["status"], &new["verdict"]),
+        (&"supported".into(), &"ok".into()),
+        "{new}"
+    );
+    // What is not in the facts is not fine.
+    let weird = of("NVIDIA Weird 9000");
+    assert_eq!((&weird["verdict"], &weird["exposure"]), (&"unknown".into(), &Value::Null));
+    assert_eq!(weird["support"]["branch"], "R580");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_and_health_is_open_to_all() {
+    let office = Office::open().await;
+    office.found("a", 1).await;
+    let token = office.token("prometheus", Role::Viewer, "fleet");
+    let answer = office.ask("GET", "/metrics", Some(&token), None).await;
+    assert!(answer.headers["content-type"].starts_with("text/plain; version=0.0.4"));
+    for line in [
+        "farrier_fleet_nodes{standing=\"joining\"} 3",
+        "farrier_fleet_nodes{standing=\"held\"} 0",
+        "farrier_fleet_findings{severity=\"warning\"} 1",
+        "farrier_server_agents_connected 0",
+        "# TYPE farrier_server_commits_total counter",
+    ] {
+        assert!(answer.body.contains(line), "{line} is missing: {}", answer.body);
+    }
+    let health = office.ask("GET", "/healthz", None, None).await;
+    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+}

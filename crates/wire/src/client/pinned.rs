@@ -1,0 +1,113 @@
+//! Trust in a server of which one knows the fingerprint of its authority.
+
+use std::sync::Arc;
+
+use ring::digest;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring as provider};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+
+/// Why a text is no fingerprint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no fingerprint: expected the 64 hexadecimal digits that the server shows")]
+pub struct FingerprintError(String);
+
+/// 64 hexadecimal digits, with or without colons.
+pub fn fingerprint(text: &str) -> Result<[u8; 32], FingerprintError> {
+    let wrong = || FingerprintError(text.chars().take(100).collect());
+    let digits: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b':' | b' ')).collect();
+    let mut bytes = [0; 32];
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(wrong());
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(bytes)
+}
+
+/// TLS with a server whose authority has this fingerprint, and with no certificate of our own.
+pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let provider = Arc::new(provider::default_provider());
+    let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
+    let mut tls = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(tls))
+}
+
+/// Trusts the authority with this fingerprint, which the server shows with its own certificate, and otherwise checks as usual.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: [u8; 32],
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let is_wanted = |it: &&CertificateDer<'_>| {
+            digest::digest(&digest::SHA256, it).as_ref() == self.fingerprint
+        };
+        let authority = intermediates.iter().find(is_wanted);
+        let authority =
+            authority.ok_or(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone().into_owned())?;
+        let provider = Arc::clone(&self.provider);
+        let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let usual = usual.map_err(|err| rustls::Error::General(err.to_string()))?;
+        usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("only TLS 1.3 is spoken".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_is_64_digits() {
+        assert_eq!(fingerprint(&"ab".repeat(32)), Ok([0xab; 32]));
+        assert_eq!(fingerprint(&["AB"; 32].join(":")), Ok([0xab; 32]));
+        for wrong in ["", "ab", &"zz".repeat(32), &"+1".repeat(32), &"é".repeat(32)] {
+            assert!(fingerprint(wrong).is_err(), "{wrong}");
+        }
+    }
+}

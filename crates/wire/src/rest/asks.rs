@@ -1,0 +1,230 @@
+//! What people ask for, and who they are.
+
+use farrier_fleet::fleet::{Domain, NodeId, Pool, Role, Rung};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::shape::{Shape, Shapes, view};
+
+/// Some words for other people, such as a reason: up to 1,000 characters without control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Words(String);
+
+/// Why a text is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected 1 to {} characters, none of them a control character", Words::MAX)]
+pub struct WordsError;
+
+impl Words {
+    /// The most characters.
+    pub const MAX: usize = 1000;
+
+    /// The text.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+}
+
+impl TryFrom<String> for Words {
+    type Error = WordsError;
+
+    fn try_from(text: String) -> Result<Self, WordsError> {
+        let is_good =
+            (1..=Self::MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        is_good.then_some(Self(text)).ok_or(WordsError)
+    }
+}
+
+impl From<Words> for String {
+    fn from(words: Words) -> Self {
+        words.0
+    }
+}
+
+impl Shape for Words {
+    fn shape(_: &mut Shapes) -> Value {
+        json!({
+            "type": "string", "minLength": 1, "maxLength": Self::MAX,
+            "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+        })
+    }
+}
+
+/// A number from `LEAST` to `MOST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Between<const LEAST: u32, const MOST: u32>(u32);
+
+impl<const LEAST: u32, const MOST: u32> TryFrom<u32> for Between<LEAST, MOST> {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        let wrong = || format!("expected a number from {LEAST} to {MOST}, found {number}");
+        (LEAST..=MOST).contains(&number).then_some(Self(number)).ok_or_else(wrong)
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> From<Between<LEAST, MOST>> for u32 {
+    fn from(number: Between<LEAST, MOST>) -> Self {
+        number.0
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> Shape for Between<LEAST, MOST> {
+    fn shape(_: &mut Shapes) -> Value {
+        json!({ "type": "integer", "minimum": LEAST, "maximum": MOST })
+    }
+}
+
+view! { strict
+    /// Nothing has to be said.
+    NothingAsk {}
+}
+
+view! { strict
+    /// Hold a node out of service.
+    HoldAsk {
+        /// Why.
+        reason: Words,
+    }
+}
+
+view! { strict
+    /// A node was repaired by hand, and may be proven.
+    RepairedAsk {
+        /// What was done.
+        what: Words,
+    }
+}
+
+view! { strict
+    /// Prove a node now.
+    VerifyAsk {
+        /// How far.
+        rung: Rung,
+    }
+}
+
+view! { strict
+    /// A node is gone for good.
+    RetireAsk {
+        /// Why.
+        reason: Words,
+    }
+}
+
+view! { strict
+    /// No repair that changes anything, for a while.
+    FreezeAsk {
+        /// Where.
+        domain: Domain,
+        /// Until when: a time to come, within a year.
+        until: Timestamp,
+        /// Why.
+        reason: Words,
+    }
+}
+
+view! { strict
+    /// A freeze is over.
+    ThawAsk {
+        /// Where.
+        domain: Domain,
+    }
+}
+
+view! { lenient
+    /// What became of what was asked.
+    Done {
+        /// Whether it is in the log now; false: it was so already.
+        changed: bool,
+    }
+}
+
+view! { strict
+    /// A token for nodes to join with.
+    TokenAsk {
+        /// The pool that they join.
+        pool: Pool,
+        /// The only node that may, also where it has enrolled before.
+        node: Option<NodeId>,
+        /// How many nodes may; one where nothing is said.
+        uses: Option<Between<1, 100_000>>,
+        /// For how long; an hour where nothing is said, up to a year.
+        expires_s: Option<Between<1, 31_536_000>>,
+    }
+}
+
+view! { lenient
+    /// A token, shown this once.
+    TokenMade {
+        /// Its number.
+        id: i64,
+        /// It.
+        token: String,
+        /// The pool that nodes join with it.
+        pool: Pool,
+        /// Until when.
+        expires: Timestamp,
+        /// How many nodes may use it.
+        uses: u32,
+        /// What nodes compare when they enrol.
+        ca_fingerprint: String,
+    }
+}
+
+view! { lenient
+    /// A token to join with, without what only its owner knows.
+    TokenRow {
+        /// Its number.
+        id: i64,
+        /// The pool.
+        pool: String,
+        /// The only node.
+        node: Option<String>,
+        /// Until when.
+        expires: Timestamp,
+        /// How often it can still be used.
+        uses_left: u32,
+        /// `open`, `used`, `expired` or `revoked`.
+        state: String,
+    }
+}
+
+view! { lenient
+    /// Tokens to join with.
+    TokenList {
+        /// The tokens.
+        tokens: Vec<TokenRow>,
+    }
+}
+
+view! { lenient
+    /// Who asks.
+    Me {
+        /// Their name.
+        name: String,
+        /// What they may do.
+        role: Role,
+        /// Where.
+        scope: Domain,
+        /// Until when their token holds.
+        expires: Timestamp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_bounded_and_harmless() {
+        let read = |text: &str| serde_json::from_value::<Words>(json!(text)).is_ok();
+        assert!(read("a cable, \u{e9}") && read(&"a".repeat(1000)));
+        for wrong in ["", "a\nb", "\x1b[2J", "\u{85}", &"a".repeat(1001)] {
+            assert!(!read(wrong), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What people and programs say to the server, and hear from it, as JSON under `/api/v1`.
+//!
+//! Each type tells its own shape ([`Shape`]), from which the server's OpenAPI document is made: what is served and what is
+//! written down cannot differ. What is asked for is read strictly, what is answered leniently: a client goes on when a newer
+//! server says more.
+
+mod asks;
+mod fleet;
+mod nodes;
+mod problem;
+mod shape;
+mod shapes;
+
+pub use asks::{
+    Between, Done, FreezeAsk, HoldAsk, Me, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, TokenAsk,
+    TokenList, TokenMade, TokenRow, VerifyAsk, Words,
+};
+pub use fleet::{
+    BlameList, BlameRow, DomainList, DomainRow, EventPage, EventRow, Exposure, FreezeList,
+    FreezeRow, Matrix, MatrixRow, PolicyView, Support,
+};
+pub use nodes::{
+    Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow, OrderView,
+    ProofView,
+};
+pub use problem::Problem;
+pub use shape::{Shape, Shapes};

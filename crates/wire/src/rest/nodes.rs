@@ -1,0 +1,178 @@
+//! Nodes and what is wrong with them.
+
+use farrier_fleet::fleet::event::{Cordon, Makeup, Why};
+use farrier_fleet::fleet::{NodeId, Place, Rung, Standing};
+use farrier_fleet::health::{Finding, Severity};
+use jiff::Timestamp;
+
+use super::shape::view;
+
+view! { lenient
+    /// A node in a list.
+    NodeRow {
+        /// Its name.
+        node: NodeId,
+        /// Where it stands, and whose it is.
+        place: Place,
+        /// How it stands.
+        standing: Standing,
+        /// Since when.
+        since: Timestamp,
+        /// Why, in words.
+        why: String,
+        /// How many GPUs; null is not known.
+        gpus: Option<u32>,
+        /// The GPUs' name, where all have one.
+        gpu: Option<String>,
+        /// NVIDIA's driver; null is not known.
+        driver: Option<String>,
+        /// Open findings.
+        findings: u32,
+        /// The worst of them.
+        worst: Option<Severity>,
+        /// The order that is on its way.
+        order: Option<String>,
+        /// Why something is not done that should be.
+        held_back: Option<String>,
+        /// When it was last heard, while it is silent.
+        silent_since: Option<Timestamp>,
+    }
+}
+
+view! { lenient
+    /// Nodes by name.
+    NodePage {
+        /// The nodes.
+        nodes: Vec<NodeRow>,
+        /// The cursor of the next page; null: this was the last.
+        next: Option<String>,
+    }
+}
+
+view! { lenient
+    /// A person who holds a node.
+    HoldView {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+    }
+}
+
+view! { lenient
+    /// An order on its way.
+    OrderView {
+        /// With the node it is the order's name.
+        generation: u64,
+        /// What, in words.
+        what: String,
+        /// Why.
+        reason: String,
+        /// Until when it must be answered.
+        lease_until: Timestamp,
+        /// Whether the agent is at it.
+        accepted: bool,
+    }
+}
+
+view! { lenient
+    /// What was proven, or not.
+    ProofView {
+        /// How far.
+        rung: Rung,
+        /// Whether it passed.
+        passed: bool,
+        /// When.
+        at: Timestamp,
+        /// What was seen.
+        evidence: String,
+    }
+}
+
+view! { lenient
+    /// A node with all that is known of it.
+    NodeDetail {
+        /// Its name.
+        node: NodeId,
+        /// Where it stands, and whose it is.
+        place: Place,
+        /// How it stands.
+        standing: Standing,
+        /// Since when.
+        since: Timestamp,
+        /// Why, and what would change it.
+        why: Why,
+        /// What should be done and is not.
+        held_back: Option<Why>,
+        /// Whether a repair waits for an approver.
+        waits_for_approval: bool,
+        /// What it is made of; null before its first report.
+        makeup: Option<Makeup>,
+        /// Open findings.
+        findings: Vec<Finding>,
+        /// Whether it takes new work.
+        cordon: Cordon,
+        /// Whether its work has ended.
+        drained: bool,
+        /// A person who holds it.
+        hold: Option<HoldView>,
+        /// The order that is on its way.
+        order: Option<OrderView>,
+        /// What was proven in this boot, since the last repair.
+        proven: Vec<ProofView>,
+        /// What was done to mend it since it was last in service.
+        repairs: Vec<String>,
+        /// When it was taken out of service, for as long as that counts.
+        quarantines: Vec<Timestamp>,
+        /// What it shares with others and is to blame.
+        blamed: Vec<String>,
+        /// When it was last heard, while it is silent.
+        silent_since: Option<Timestamp>,
+        /// Where all that happened to it is.
+        history: String,
+    }
+}
+
+view! { lenient
+    /// Why a node stands where it stands, and what would change it.
+    Explained {
+        /// Its name.
+        node: NodeId,
+        /// How it stands.
+        standing: Standing,
+        /// Since when.
+        since: Timestamp,
+        /// Why, and what would change it.
+        why: Why,
+        /// The findings behind it, in words.
+        because: Vec<String>,
+        /// The order that is on its way.
+        order: Option<String>,
+        /// What should be done and is not, and until when.
+        held_back: Option<Why>,
+        /// What it shares with others and is to blame.
+        blamed: Vec<String>,
+        /// A freeze that holds it back.
+        frozen: Vec<String>,
+    }
+}
+
+view! { lenient
+    /// A finding, with its node.
+    FindingRow {
+        /// Whose.
+        node: NodeId,
+        /// What.
+        finding: Finding,
+    }
+}
+
+view! { lenient
+    /// Open findings by node and number.
+    FindingPage {
+        /// The findings.
+        findings: Vec<FindingRow>,
+        /// The cursor of the next page; null: this was the last.
+        next: Option<String>,
+    }
+}

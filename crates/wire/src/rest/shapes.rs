@@ -1,0 +1,267 @@
+//! Shapes of what the fleet itself is written in. A test holds each against a value.
+
+use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Why};
+use farrier_fleet::fleet::identity::Unit;
+use farrier_fleet::fleet::policy::{Autonomy, Policy, PoolPolicy};
+use farrier_fleet::fleet::state::Symptom;
+use farrier_fleet::fleet::{Domain, Event, NodeId, Place, Pool, Role, Rung, Standing, Tenant};
+use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity};
+use serde_json::{Value, json};
+
+use super::shape::{Shape, Shapes, plain};
+
+/// As `farrier_fleet` checks names.
+macro_rules! names {
+    ($($type:ty),*) => { plain! { $($type => {
+        "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", "maxLength": 63
+    },)* } };
+}
+names!(NodeId, Pool, Tenant, Unit);
+
+plain! {
+    Domain => {
+        "type": "string",
+        "description": "`fleet`, or a kind and a name, such as `rack:r1`",
+        "pattern": "^(fleet|(pool|tenant|site|leaf|rack|nvlink):[A-Za-z0-9][A-Za-z0-9._-]{0,62})$",
+    },
+    GpuUuid => { "type": "string" },
+    Standing => {
+        "type": "string",
+        "enum": ["joining", "in-service", "suspect", "quarantined", "in-repair", "verifying", "held"],
+    },
+    Role => { "type": "string", "enum": ["viewer", "operator", "approver", "admin"] },
+    Rung => { "type": "string", "enum": ["v0", "v1", "v2", "v3"] },
+    Severity => { "type": "string", "enum": ["info", "warning", "critical", "fatal"] },
+    Autonomy => { "type": "string", "enum": ["observe", "quarantine", "repair"] },
+    Symptom => { "type": "string", "enum": ["silence", "network", "fabric", "power-or-cooling"] },
+    FindingKind => { "type": "string", "enum": ["fault", "advice"] },
+    Action => { "type": "string" },
+    Cordon => {
+        "description": "`unknown`, `none`, `ours`, or `theirs` with owner and reason",
+        "type": ["string", "object"],
+    },
+}
+
+impl Shape for Why {
+    const NAME: Option<&'static str> = Some("Why");
+
+    fn shape(_: &mut Shapes) -> Value {
+        json!({
+            "type": "object", "required": ["text", "until"],
+            "description": "Why something was decided, and what would change it.",
+            "properties": {
+                "text": { "type": "string" },
+                "until": { "type": "string" },
+                "findings": { "type": "array", "items": { "type": "integer" } },
+            },
+        })
+    }
+}
+
+impl Shape for Place {
+    const NAME: Option<&'static str> = Some("Place");
+
+    fn shape(shapes: &mut Shapes) -> Value {
+        let unit = shapes.of::<Unit>();
+        json!({
+            "type": "object", "required": ["pool"],
+            "description": "Where a node stands, and whose it is. What nobody told is left out.",
+            "properties": {
+                "pool": shapes.of::<Pool>(), "tenant": shapes.of::<Tenant>(),
+                "site": unit, "rack": unit, "leaf": unit, "nvlink": unit,
+            },
+        })
+    }
+}
+
+impl Shape for Makeup {
+    const NAME: Option<&'static str> = Some("Makeup");
+
+    fn shape(shapes: &mut Shapes) -> Value {
+        let text = shapes.of::<Option<String>>();
+        json!({
+            "type": "object", "required": ["boot", "agent"],
+            "description": "What a node is made of; null is not known.",
+            "properties": {
+                "boot": { "type": "string" }, "agent": { "type": "string" },
+                "kernel": text, "driver": text, "cuda": text,
+                "gpus": { "anyOf": [shapes.of::<Vec<GpuMakeup>>(), { "type": "null" }] },
+                "frameworks": {
+                    "type": "array",
+                    "items": { "type": "array", "items": { "type": "string" }, "minItems": 2, "maxItems": 2 },
+                },
+            },
+        })
+    }
+}
+
+impl Shape for GpuMakeup {
+    fn shape(shapes: &mut Shapes) -> Value {
+        json!({
+            "type": "object", "required": ["uuid"],
+            "properties": { "uuid": { "type": "string" }, "name": shapes.of::<Option<String>>() },
+        })
+    }
+}
+
+impl Shape for Finding {
+    const NAME: Option<&'static str> = Some("Finding");
+
+    fn shape(shapes: &mut Shapes) -> Value {
+        let time = shapes.of::<jiff::Timestamp>();
+        let text = json!({ "type": "string" });
+        json!({
+            "type": "object",
+            "description": "Something that is wrong, since when, on what evidence, and what to do.",
+            "required": ["id", "code", "subject", "kind", "severity", "text", "action", "evidence",
+                "first_seen", "last_seen", "count", "clears"],
+            "properties": {
+                "id": { "type": "integer" }, "code": text, "detail": text,
+                "subject": { "type": ["string", "object"] },
+                "kind": shapes.of::<FindingKind>(), "severity": shapes.of::<Severity>(),
+                "text": text, "action": text, "remedy": text, "rule_action": text, "action_by": text,
+                "evidence": { "type": "array", "items": { "type": "object" } },
+                "first_seen": time, "last_seen": time,
+                "count": { "type": "integer" }, "clears": text,
+                "cleared": { "type": ["object", "null"] },
+            },
+        })
+    }
+}
+
+impl Shape for Event {
+    const NAME: Option<&'static str> = Some("Event");
+
+    fn shape(_: &mut Shapes) -> Value {
+        json!({
+            "type": ["object", "string"],
+            "description": "An event as the log keeps it: one field with its kind and what belongs to it; `time-passed` alone.",
+        })
+    }
+}
+
+impl Shape for PoolPolicy {
+    const NAME: Option<&'static str> = Some("PoolPolicy");
+
+    fn shape(shapes: &mut Shapes) -> Value {
+        let seconds =
+            |least: u32| json!({ "type": "integer", "minimum": least, "maximum": 31_536_000 });
+        json!({
+            "type": "object", "additionalProperties": false,
+            "description": "How the nodes of a pool are treated. What is left out is as usual.",
+            "properties": {
+                "autonomy": shapes.of::<Autonomy>(),
+                "approve_reboot": { "type": "boolean" },
+                "drain_wait_s": seconds(0), "silent_s": seconds(30), "suspect_s": seconds(1),
+                "settle_s": seconds(0), "lease_s": seconds(10), "retry_s": seconds(1),
+                "tries": { "type": "integer", "minimum": 1, "maximum": 100 },
+                "prove": { "type": "array", "items": shapes.of::<Rung>(), "maxItems": 4 },
+            },
+        })
+    }
+}
+
+impl Shape for Policy {
+    const NAME: Option<&'static str> = Some("Policy");
+
+    fn shape(shapes: &mut Shapes) -> Value {
+        let share = json!({ "type": "number", "minimum": 0, "maximum": 1 });
+        let pool = shapes.of::<PoolPolicy>();
+        let kinds = json!(["fleet", "pool", "tenant", "site", "leaf", "rack", "nvlink"]);
+        let count =
+            |least: u32| json!({ "type": "integer", "minimum": least, "maximum": 1_000_000 });
+        json!({
+            "type": "object", "additionalProperties": false,
+            "description": "What may be decided without a person, how fast, and how much at once.",
+            "properties": {
+                "breakers": {
+                    "type": "object", "propertyNames": { "enum": kinds },
+                    "additionalProperties": {
+                        "type": "object", "additionalProperties": false, "required": ["share"],
+                        "properties": {
+                            "share": share,
+                            "nodes": {
+                                "anyOf": [
+                                    { "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32 },
+                                    { "type": "null" },
+                                ],
+                            },
+                        },
+                    },
+                },
+                "pools_default": pool,
+                "pools": {
+                    "type": "object", "additionalProperties": pool, "maxProperties": 10_000,
+                    "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" },
+                },
+                "blame": {
+                    "type": "object", "additionalProperties": false,
+                    "properties": {
+                        "nodes": count(2), "share": share,
+                        "window_s": { "type": "integer", "minimum": 1, "maximum": 31_536_000 },
+                    },
+                },
+                "lemon": {
+                    "type": "object", "additionalProperties": false,
+                    "properties": {
+                        "days": { "type": "integer", "minimum": 1, "maximum": 365 },
+                        "quarantines": count(1),
+                    },
+                },
+                "services": {
+                    "type": "object", "maxProperties": 10_000,
+                    "propertyNames": { "minLength": 1, "maxLength": 100 },
+                    "additionalProperties": {
+                        "type": "string",
+                        "pattern": "^[A-Za-z0-9][A-Za-z0-9@._-]{0,100}\\.service$",
+                    },
+                },
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    /// Every word of the shape reads as a value.
+    fn words_read<T: Shape + DeserializeOwned>(count: usize) {
+        let shape = T::shape(&mut Shapes::default());
+        let words = shape["enum"].as_array().unwrap();
+        assert_eq!(words.len(), count);
+        for word in words {
+            assert!(serde_json::from_value::<T>(word.clone()).is_ok(), "{word}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_fleet() {
+        words_read::<Standing>(7);
+        words_read::<Role>(Role::ALL.len());
+        words_read::<Rung>(4);
+        words_read::<Severity>(4);
+        words_read::<Autonomy>(3);
+        words_read::<Symptom>(4);
+        words_read::<FindingKind>(2);
+    }
+
+    #[test]
+    fn a_policy_has_the_fields_of_its_shape() {
+        let fields = |value: &Value| {
+            let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+            names.sort();
+            names
+        };
+        let policy = serde_json::to_value(Policy::default()).unwrap();
+        let shape = Policy::shape(&mut Shapes::default());
+        assert_eq!(fields(&policy), fields(&shape["properties"]));
+        for part in ["blame", "lemon"] {
+            assert_eq!(fields(&policy[part]), fields(&shape["properties"][part]["properties"]));
+        }
+        let pool = PoolPolicy::shape(&mut Shapes::default());
+        assert_eq!(fields(&policy["pools_default"]), fields(&pool["properties"]));
+    }
+}
