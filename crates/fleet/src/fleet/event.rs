@@ -230,12 +230,38 @@ pub struct Why {
     /// The node's findings behind it, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<u64>,
+    /// When time alone leads to another decision; none where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes_at: Option<Timestamp>,
+    /// Whether a person's approval does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub approvable: bool,
 }
 
 impl Why {
     /// A reason without findings.
     pub fn new(text: impl Into<String>, until: impl Into<String>) -> Self {
-        Self { text: text.into(), until: until.into(), findings: Vec::new() }
+        Self {
+            text: text.into(),
+            until: until.into(),
+            findings: Vec::new(),
+            changes_at: None,
+            approvable: false,
+        }
+    }
+
+    /// Time alone changes it, then.
+    #[must_use]
+    pub fn over_at(mut self, at: Timestamp) -> Self {
+        self.changes_at = Some(at);
+        self
+    }
+
+    /// An approval changes it.
+    #[must_use]
+    pub fn over_when_approved(mut self) -> Self {
+        self.approvable = true;
+        self
     }
 
     /// The findings behind it.

@@ -21,6 +21,7 @@ mod policy_check;
 pub mod replay;
 pub mod state;
 pub mod tell;
+pub mod window;
 
 pub use access::{AccessChange, Deed, Role};
 pub use decide::{Decision, Report, decide};

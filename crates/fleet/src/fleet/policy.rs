@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{DomainKind, Pool};
 use super::order::Rung;
+use super::window::Window;
 
 /// The rules of change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +98,8 @@ pub struct PoolPolicy {
     pub autonomy: Autonomy,
     /// Whether a reboot waits for a person.
     pub approve_reboot: bool,
+    /// When nodes may be repaired by order; none: at any time. What a person approves does not wait for it.
+    pub repair_windows: Vec<Window>,
     /// How long work may take to end.
     pub drain_wait_s: u32,
     /// How long a node may be silent before it is taken out.
@@ -120,6 +123,7 @@ impl Default for PoolPolicy {
         Self {
             autonomy: Autonomy::Repair,
             approve_reboot: false,
+            repair_windows: Vec::new(),
             drain_wait_s: 4 * 3600,
             silent_s: 300,
             suspect_s: 900,

@@ -16,6 +16,8 @@ pub struct PolicyError {
 const TIME_S_MAX: u32 = 365 * 86_400;
 /// Pools, and services, that have an entry.
 const ENTRIES_MAX: usize = 10_000;
+/// Windows of one pool.
+const WINDOWS_MAX: usize = 50;
 /// Names of services and codes.
 const NAME_MAX: usize = 128;
 
@@ -58,6 +60,10 @@ fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
         number(&format!("{at}.{name}"), seconds, least, TIME_S_MAX)?;
     }
     number(&format!("{at}.tries"), policy.tries, 1, 100)?;
+    within(&format!("{at}.repair_windows"), policy.repair_windows.len(), 0, WINDOWS_MAX)?;
+    for (number_of, window) in policy.repair_windows.iter().enumerate() {
+        number(&format!("{at}.repair_windows[{number_of}].hours"), window.hours, 1, 7 * 24)?;
+    }
     within(&format!("{at}.prove"), policy.prove.len(), 0, 4)
 }
 

@@ -28,7 +28,9 @@ fn act() -> impl Strategy<Value = Act> {
         1 => who.clone().prop_map(Act::Release),
         1 => who.clone().prop_map(Act::Repaired),
         1 => who.clone().prop_map(Act::Retire),
-        1 => who.prop_map(Act::Enrol),
+        1 => who.clone().prop_map(Act::Enrol),
+        1 => (1..2000_u32).prop_map(Act::Freeze),
+        1 => who.prop_map(Act::Approve),
         6 => (1..2000_u32).prop_map(Act::Wait),
     ]
 }

@@ -4,6 +4,7 @@ use farrier_fleet::fleet::event::{Ask, Cordon, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
 use farrier_fleet::fleet::replay::Replay;
+use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
 use farrier_fleet::health::{Action, Severity};
 
@@ -183,6 +184,58 @@ fn a_reboot_waits_for_approval_and_for_the_thaw() {
         "the fleet is frozen by ann: launch"
     );
     world.ask(Ask::Thaw { domain: Domain::Fleet });
+    assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
+}
+
+#[test]
+fn a_freeze_that_ends_by_itself_lets_go_on() {
+    let mut world = fleet();
+    let until = world.now + jiff::SignedDuration::from_hours(2);
+    world.ask(Ask::Freeze { domain: Domain::Fleet, until, reason: "launch".to_owned() });
+    let id = node(4);
+    world.act(&fatal(4, Action::RebootNode));
+    world.everybody_answers();
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    world.act(&Act::Wait(7199));
+    assert_eq!(order(&world, &id), None);
+    world.act(&Act::Wait(1));
+    assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
+    assert_eq!(world.state.nodes[&id].held_back, None, "what is ordered is held back no more");
+}
+
+/// A fleet whose repairs wait for a window that opens in an hour.
+fn shut_for_an_hour() -> World {
+    let mut world = fleet();
+    let opens = world.now + jiff::SignedDuration::from_hours(1);
+    let from = opens.to_zoned(jiff::tz::TimeZone::UTC).time();
+    let mut policy = world.state.policy.clone();
+    policy.pools_default.repair_windows = vec![Window { days: Vec::new(), from, hours: 2 }];
+    world.set_policy(policy);
+    world
+}
+
+#[test]
+fn a_repair_waits_for_the_window_and_taking_out_does_not() {
+    let mut world = shut_for_an_hour();
+    let id = node(4);
+    world.act(&fatal(4, Action::RebootNode));
+    world.everybody_answers();
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    assert_eq!(why.text, "`reboot` waits for a window of pool train");
+    assert!(why.until.ends_with("or a person approves it (`farrier fleet approve`)"), "{why:?}");
+    world.act(&Act::Wait(3600));
+    assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
+}
+
+#[test]
+fn a_person_need_not_wait_for_the_window() {
+    let mut world = shut_for_an_hour();
+    let id = node(4);
+    world.act(&fatal(4, Action::RebootNode));
+    world.everybody_answers();
+    assert!(world.state.nodes[&id].waits_for_approval());
+    world.ask(Ask::Approve { node: id.clone() });
     assert_eq!(order(&world, &id), Some(OrderKind::Reboot));
 }
 

@@ -10,6 +10,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::order::Rung;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::tell::KINDS;
+use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
     AccessChange, Answer, Domain, Entry, Event, FleetState, Order, OrderKind, Place, Policy, Role,
     Standing,
@@ -133,7 +134,9 @@ fn decided() -> Vec<Event> {
     });
     let mut events: Vec<Event> = ordered.into_iter().chain(moved).chain(blamed).collect();
     events.push(Event::Withdrawn { node: id.clone(), generation: 4, why: "no answer".to_owned() });
-    events.push(Event::HeldBack { node: id, why: why() });
+    events.push(Event::HeldBack { node: id.clone(), why: why() });
+    let shut = why().over_at(start()).over_when_approved();
+    events.push(Event::HeldBack { node: id, why: shut });
     events.push(Event::Absolved { domain, why: Why::new("all are well", "it comes back") });
     events
 }
@@ -161,6 +164,17 @@ fn access() -> Vec<Event> {
     (1..).zip(changes).map(event).collect()
 }
 
+fn policy_with_a_window() -> Policy {
+    let mut policy = Policy::default();
+    let from = jiff::civil::time(22, 0, 0, 0);
+    policy.pools_default.repair_windows.push(Window {
+        days: vec![Day::Sat, Day::Sun],
+        from,
+        hours: 6,
+    });
+    policy
+}
+
 /// One of each, with every field told.
 fn samples() -> Vec<Entry> {
     let mut events = facts_of_nodes();
@@ -168,6 +182,7 @@ fn samples() -> Vec<Entry> {
     events.extend(cordons_and_answers());
     events.extend(asked());
     events.push(Event::PolicySet { policy: Box::new(Policy::default()) });
+    events.push(Event::PolicySet { policy: Box::new(policy_with_a_window()) });
     events.push(Event::TimePassed);
     events.extend(decided());
     events.extend(access());

@@ -62,6 +62,14 @@ pub(crate) fn finding(
     }
 }
 
+fn ann() -> Actor {
+    Actor::Person("ann".to_owned())
+}
+
+fn asked(what: Ask) -> Event {
+    Event::Asked { what }
+}
+
 /// What the outside world may do.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
@@ -78,6 +86,8 @@ pub(crate) enum Act {
     Repaired(usize),
     Retire(usize),
     Enrol(usize),
+    Freeze(u32),
+    Approve(usize),
     Wait(u32),
 }
 
@@ -178,6 +188,8 @@ impl World {
                     "{:?} where work may run",
                     order.what
                 );
+                let frozen = self.state.freezes.values().any(|it| it.until > self.now);
+                assert!(!(order.what.is_repair() && frozen), "a repair in a freeze");
             }
             _ => {}
         }
@@ -255,24 +267,20 @@ impl World {
                 push(Actor::Node(id.clone()), Event::Answered { node: id, generation, answer });
             }
             Act::Hold(index) => {
-                let what = Ask::Hold { node: node(index), reason: "look".to_owned() };
-                push(Actor::Person("ann".to_owned()), Event::Asked { what });
+                push(ann(), asked(Ask::Hold { node: node(index), reason: "look".to_owned() }));
             }
-            Act::Release(index) => {
-                push(
-                    Actor::Person("ann".to_owned()),
-                    Event::Asked { what: Ask::Release { node: node(index) } },
-                );
-            }
+            Act::Release(index) => push(ann(), asked(Ask::Release { node: node(index) })),
             Act::Repaired(index) => {
-                let what = Ask::Repaired { node: node(index), what: "new board".to_owned() };
-                push(Actor::Person("ann".to_owned()), Event::Asked { what });
+                push(ann(), asked(Ask::Repaired { node: node(index), what: "board".to_owned() }));
+            }
+            Act::Approve(index) => push(ann(), asked(Ask::Approve { node: node(index) })),
+            Act::Freeze(seconds) => {
+                let until = self.now + SignedDuration::from_secs(i64::from(seconds));
+                let reason = "launch".to_owned();
+                push(ann(), asked(Ask::Freeze { domain: Domain::Fleet, until, reason }));
             }
             Act::Retire(index) => {
-                push(
-                    Actor::Person("ann".to_owned()),
-                    Event::Retired { node: node(index), why: "old".to_owned() },
-                );
+                push(ann(), Event::Retired { node: node(index), why: "old".to_owned() });
             }
             Act::Enrol(index) => {
                 push(Actor::Server, Event::Enrolled { node: node(index), place: place(index) });
@@ -298,7 +306,7 @@ impl World {
     }
 
     pub(crate) fn ask(&mut self, what: Ask) {
-        self.batch(vec![(Actor::Person("ann".to_owned()), Event::Asked { what })]);
+        self.batch(vec![(ann(), asked(what))]);
     }
 
     /// Every order is done at once, until there is none.

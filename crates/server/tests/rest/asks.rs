@@ -92,7 +92,8 @@ async fn nobody_approves_what_does_not_wait() {
     let why = farrier_fleet::fleet::event::Why::new(
         "a reboot waits for approval",
         "a person approves it",
-    );
+    )
+    .over_when_approved();
     office.told(Event::HeldBack { node: node("a"), why }).await;
     assert_eq!(office.get("/api/v1/nodes/a", &ann).await["waits_for_approval"], true);
     for changed in [true, false] {

@@ -4,6 +4,7 @@ use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Why};
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::policy::{Autonomy, Policy, PoolPolicy};
 use farrier_fleet::fleet::state::Symptom;
+use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{Domain, Event, NodeId, Place, Pool, Role, Rung, Standing, Tenant};
 use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 use serde_json::{Value, json};
@@ -45,7 +46,7 @@ plain! {
 impl Shape for Why {
     const NAME: Option<&'static str> = Some("Why");
 
-    fn shape(_: &mut Shapes) -> Value {
+    fn shape(shapes: &mut Shapes) -> Value {
         json!({
             "type": "object", "required": ["text", "until"],
             "description": "Why something was decided, and what would change it.",
@@ -53,6 +54,8 @@ impl Shape for Why {
                 "text": { "type": "string" },
                 "until": { "type": "string" },
                 "findings": { "type": "array", "items": { "type": "integer" } },
+                "changes_at": shapes.of::<jiff::Timestamp>(),
+                "approvable": { "type": "boolean" },
             },
         })
     }
@@ -140,6 +143,25 @@ impl Shape for Event {
     }
 }
 
+impl Shape for Window {
+    const NAME: Option<&'static str> = Some("Window");
+
+    fn shape(_: &mut Shapes) -> Value {
+        let days = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+        json!({
+            "type": "object", "additionalProperties": false, "required": ["from", "hours"],
+            "description": "A time of the week at which nodes may be repaired.",
+            "properties": {
+                "days": { "type": "array", "items": { "type": "string", "enum": days },
+                    "description": "When it opens; none: every day." },
+                "from": { "type": "string", "description": "UTC, such as `22:00`.",
+                    "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$" },
+                "hours": { "type": "integer", "minimum": 1, "maximum": 168 },
+            },
+        })
+    }
+}
+
 impl Shape for PoolPolicy {
     const NAME: Option<&'static str> = Some("PoolPolicy");
 
@@ -152,6 +174,7 @@ impl Shape for PoolPolicy {
             "properties": {
                 "autonomy": shapes.of::<Autonomy>(),
                 "approve_reboot": { "type": "boolean" },
+                "repair_windows": { "type": "array", "items": shapes.of::<Window>(), "maxItems": 50 },
                 "drain_wait_s": seconds(0), "silent_s": seconds(30), "suspect_s": seconds(1),
                 "settle_s": seconds(0), "lease_s": seconds(10), "retry_s": seconds(1),
                 "tries": { "type": "integer", "minimum": 1, "maximum": 100 },

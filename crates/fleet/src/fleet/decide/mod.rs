@@ -19,7 +19,6 @@ use super::policy::PoolPolicy;
 use super::state::{FleetState, Node};
 use breaker::Budget;
 use complaint::Complaint;
-pub(crate) use orders::WAITS_FOR_APPROVAL;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;

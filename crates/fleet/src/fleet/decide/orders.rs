@@ -7,6 +7,7 @@ use crate::fleet::event::{Cordon, Event, Why};
 use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::state::{Repair, Standing, later};
+use crate::fleet::window;
 use crate::health::Action;
 
 /// The next order; or that one is not waited for any longer; or why there is none though there should be.
@@ -139,7 +140,7 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
         }
         _ => {}
     }
-    let waits = frozen(look).or_else(|| unapproved(look, what));
+    let waits = frozen(look).or_else(|| unapproved(look, what)).or_else(|| shut(look, what));
     if let Some(why) = waits.filter(|_| changes) {
         return Some(Obstacle::Why(why));
     }
@@ -163,15 +164,27 @@ fn frozen(look: &Look<'_>) -> Option<Why> {
         .iter()
         .find(|(domain, freeze)| domains.contains(domain) && freeze.until > look.now)?;
     let text = format!("{domain} is frozen by {}: {}", freeze.by, freeze.reason);
-    Some(Why::new(text, format!("{:.0}, or whoever froze it thaws it", freeze.until)))
+    let until = format!("{:.0}, or whoever froze it thaws it", freeze.until);
+    Some(Why::new(text, until).over_at(freeze.until))
 }
-
-/// Why a repair is held back that a person may let go on.
-pub(crate) const WAITS_FOR_APPROVAL: &str = "a reboot waits for approval";
 
 fn unapproved(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
     let asks = *what == OrderKind::Reboot && look.pool.approve_reboot && !look.node.approved;
-    asks.then(|| Why::new(WAITS_FOR_APPROVAL, "a person approves it (`farrier fleet approve`)"))
+    asks.then(|| {
+        Why::new("a reboot waits for approval", "a person approves it (`farrier fleet approve`)")
+            .over_when_approved()
+    })
+}
+
+/// Outside of its windows a pool is left as it is, unless a person wants it done now.
+fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
+    if look.node.approved {
+        return None;
+    }
+    let opens = window::opens(&look.pool.repair_windows, look.now)?;
+    let text = format!("`{what}` waits for a window of pool {}", look.node.place.pool);
+    let until = format!("{opens:.0}, or a person approves it (`farrier fleet approve`)");
+    Some(Why::new(text, until).over_at(opens).over_when_approved())
 }
 
 fn order(look: &Look<'_>, what: OrderKind) -> Order {

@@ -229,8 +229,7 @@ impl Node {
 
     /// Whether a repair waits for a person to let it go on.
     pub fn waits_for_approval(&self) -> bool {
-        let waits = crate::fleet::decide::WAITS_FOR_APPROVAL;
-        !self.approved && self.held_back.as_ref().is_some_and(|why| why.text == waits)
+        !self.approved && self.held_back.as_ref().is_some_and(|why| why.approvable)
     }
 
     /// Whether the record was taken in already.
@@ -267,6 +266,7 @@ impl Node {
 
     pub(in crate::fleet) fn ordered(&mut self, order: &Order) {
         self.generation = order.generation;
+        self.held_back = None;
         self.order = Some(Pending { order: order.clone(), accepted: false });
     }
 
@@ -362,7 +362,8 @@ impl Node {
             (self.standing == Standing::Verifying).then(|| later(self.since, pool.settle_s));
         let retry =
             self.failed.as_ref().map(|(at, _)| later(*at, pool.retry_s_after(self.failures)));
-        [lease, silent, suspect, settled, retry].into_iter().flatten().min()
+        let held_back = self.held_back.as_ref().and_then(|why| why.changes_at);
+        [lease, silent, suspect, settled, retry, held_back].into_iter().flatten().min()
     }
 }
 
