@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 
 from fake_agent import Agent  # noqa: E402
 
-from farrier import agent  # noqa: E402
+from farrier import agent, wire  # noqa: E402
 
 # Steps are told to the agent: not to that of the machine on which the tests run.
 os.environ["FARRIER_SOCKET"] = ""
@@ -82,8 +82,9 @@ def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 
 @pytest.fixture
-def fake(socket_path: Path) -> Iterator[Agent]:
-    """An agent that does what a test says."""
+def fake(socket_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """An agent that does what a test says. It hears of no framework: which ones are imported here is not the test's."""
+    monkeypatch.setattr(wire, "FRAMEWORKS", ())
     made = Agent(socket_path)
     yield made
     made.server.close()

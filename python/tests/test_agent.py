@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 from fake_agent import PATIENCE_S, Agent
@@ -41,6 +42,15 @@ def test_the_environment_says_who_it_is(fake, monkeypatch):
         "type": "hello", "v": 1, "job": "4711", "rank": 3, "world_size": 16, "local_world_size": 8, "gpu": "GPU-5f2a",
     }  # fmt: skip
     assert (job.name, job.rank) == ("4711", 3)
+
+
+def test_the_agent_hears_what_the_program_computes_with(fake, monkeypatch):
+    torch = ModuleType("torch")
+    torch.__version__ = "2.11.0"
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(wire, "FRAMEWORKS", ("torch",))
+    Job("j")
+    assert fake.accept().hear()["frameworks"] == {"torch": "2.11.0"}
 
 
 def test_arguments_go_before_the_environment_and_nonsense_there_is_left_out(fake, monkeypatch):

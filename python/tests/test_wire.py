@@ -1,6 +1,7 @@
 """The words of docs/job-socket.md, without a socket."""
 
 import json
+from types import ModuleType
 
 import pytest
 
@@ -26,6 +27,16 @@ def test_hello_has_what_is_known_and_nothing_else():
         "local_world_size": 8,
         "gpu": "GPU-5f2a1c7e",
     }
+
+
+def test_hello_names_the_frameworks_that_were_imported():
+    torch, odd = ModuleType("torch"), ModuleType("jax")
+    torch.__version__ = "2.11.0+cu130"
+    odd.__version__ = 7
+    found = wire.frameworks({"torch": torch, "jax": odd, "keras": ModuleType("keras"), "numpy": torch})
+    assert found == {"torch": "2.11.0+cu130"}
+    assert said(Who("4711").hello(found))["frameworks"] == found
+    assert "frameworks" not in said(Who("4711").hello({}))
 
 
 def test_a_name_is_cut_and_is_utf8():

@@ -200,7 +200,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let name = name(&config, &hostname);
     let (wake, woken) = mark::wake();
     let desk = desk(options, &surroundings, (hostname, name.clone()), wake, &published, &board);
-    let uplink = uplink(&config, name, desk.clone(), woken, &published)?;
+    let uplink = uplink(&config, name, desk.clone(), woken, (&published, &board))?;
     let ended = runtime.block_on(async {
         let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
         let answers = StatusLine::new(published.clone(), Arc::clone(&board));
@@ -242,7 +242,7 @@ fn uplink(
     node: Option<NodeId>,
     desk: Option<Desk>,
     woken: Woken,
-    published: &Published,
+    (published, board): (&Published, &Arc<Board>),
 ) -> Result<Option<Uplink>, AgentError> {
     let Some(url) = config.server.parsed_url() else { return Ok(None) };
     let bell = Arc::default();
@@ -257,7 +257,7 @@ fn uplink(
         node,
         state_dir: config.state_dir.clone(),
         durable: published.durable(),
-        made_of: uplink::of_published(published.clone(), &config.root),
+        made_of: uplink::of_published(published.clone(), Arc::clone(board), &config.root),
         cordon: cordon.map_err(AgentError::Start)?,
         desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderDesk>, |it| Arc::new(it)),
         bell,

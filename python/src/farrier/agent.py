@@ -275,7 +275,7 @@ class Job:
             connection.close()
             return
         self._begin(connection)
-        if not self._send(self._who.hello()):
+        if not self._send(self._who.hello(wire.frameworks(sys.modules))):
             self._end()  # Nothing may come before it.
         self._read()
 

@@ -113,8 +113,8 @@ class Who:
     local_world_size: int | None = None
     gpu: str | None = None
 
-    def hello(self) -> bytes:
-        """What comes first on every connection."""
+    def hello(self, frameworks: Mapping[str, str] | None = None) -> bytes:
+        """What comes first on every connection, with what is computed with: name and version."""
         return line(
             "hello",
             v=VERSION,
@@ -123,7 +123,18 @@ class Who:
             world_size=whole(self.world_size, 32),
             local_world_size=whole(self.local_world_size, 32),
             gpu=None if self.gpu is None else text(self.gpu, NAME_CHARS_MAX),
+            frameworks=frameworks or None,
         )
+
+
+#: What the agent knows by name.
+FRAMEWORKS = ("jax", "keras", "tensorflow", "torch")
+
+
+def frameworks(modules: Mapping[str, object]) -> dict[str, str]:
+    """Name and version of those that the program has imported."""
+    versions = {name: getattr(modules.get(name), "__version__", None) for name in FRAMEWORKS}
+    return {name: str(version) for name, version in versions.items() if isinstance(version, str)}
 
 
 def job_name(environment: Mapping[str, str], program: str, pid: int, parent: int) -> str:

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::client::{Client, uuid};
 use super::job::{Job, JobKey, step_problem};
-use super::protocol::{Answer, Hello, JobState, RankStep, Request, VERSION};
+use super::protocol::{Answer, FRAMEWORKS, Hello, JobState, RankStep, Request, VERSION};
 use crate::brain::Held;
 
 /// Connections in all.
@@ -257,6 +257,14 @@ impl Board {
     }
 }
 
+/// A framework that is known, and a version that is one: it goes on to the server.
+fn is_framework((name, version): &(String, String)) -> bool {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || ".+-_".contains(letter);
+    FRAMEWORKS.contains(&name.as_str())
+        && (1..=40).contains(&version.len())
+        && version.chars().all(allowed)
+}
+
 impl Inner {
     /// Lets the oldest of these go that has said no hello, of the user who has most of them. Whether there was one.
     fn let_go(&mut self, of: impl Fn(&Client) -> bool) -> bool {
@@ -273,7 +281,7 @@ impl Inner {
     }
 
     fn hello(&mut self, id: u64, now: Moment, hello: Hello) -> Result<(), String> {
-        let Hello { v, job, rank, world_size, local_world_size, gpu } = hello;
+        let Hello { v, job, rank, world_size, local_world_size, gpu, frameworks } = hello;
         if v == 0 {
             return Err(format!(
                 "there is no version 0 of the protocol; this agent speaks 1 to {VERSION}"
@@ -297,6 +305,7 @@ impl Inner {
         let entry = self.jobs.entry(key.clone()).or_insert_with(|| Job::new(&key, now));
         entry.state.world_size = world_size.or(entry.state.world_size);
         entry.state.local_world_size = local_world_size.or(entry.state.local_world_size);
+        entry.state.frameworks.extend(frameworks.into_iter().filter(is_framework));
         entry.state.last_heard = now.wall;
         self.count_ranks(&key, now);
         self.tell(id, now);

@@ -62,6 +62,7 @@ impl Job {
             checkpoints_wanted: 0,
             checkpoint_wanted_at: None,
             checkpoint_wanted_for: Vec::new(),
+            frameworks: BTreeMap::new(),
         };
         Self {
             state,

@@ -1,5 +1,7 @@
 //! The lines that jobs and the agent exchange. `docs/job-socket.md` is their description.
 
+use std::collections::BTreeMap;
+
 use farrier_fleet::health::GpuUuid;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -26,7 +28,13 @@ pub struct Hello {
     /// The UUID of its GPU, where it knows it.
     #[serde(default)]
     pub gpu: Option<String>,
+    /// What it computes with: name and version.
+    #[serde(default)]
+    pub frameworks: BTreeMap<String, String>,
 }
+
+/// Frameworks that the agent knows by name; others are passed over.
+pub(super) const FRAMEWORKS: [&str; 4] = ["jax", "keras", "tensorflow", "torch"];
 
 /// What a client says. A field that is not known is passed over, so that an older agent serves a newer job.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -83,7 +91,7 @@ pub enum Request {
 const MESSAGES: [(&str, &str); 8] = [
     (
         "hello",
-        "`v` and `job`, which must be there, `rank`, `world_size`, `local_world_size` and `gpu`",
+        "`v` and `job`, which must be there, `rank`, `world_size`, `local_world_size`, `gpu` and `frameworks`",
     ),
     ("step_begin", "`step`, a whole number, which must be there"),
     ("step_end", "`step`, a whole number, which must be there, `seconds`, `tokens` and `loss`"),
@@ -265,6 +273,9 @@ pub struct JobState {
     /// Why: what came since the checkpoint before.
     #[serde(default)]
     pub checkpoint_wanted_for: Vec<String>,
+    /// What it computes with, where it said so: name and version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub frameworks: BTreeMap<String, String>,
 }
 
 #[cfg(test)]

@@ -553,6 +553,21 @@ fn hello_comes_once_and_names_a_gpu_as_the_driver_does() {
 }
 
 #[test]
+fn what_a_job_computes_with_is_known_by_name_and_a_version_is_one() {
+    let board = Board::default();
+    let hello = |frameworks: serde_json::Value| {
+        let id = board.join(1000, None, tokio::sync::mpsc::channel(1).0).unwrap();
+        let hello = json!({"type": "hello", "v": 1, "job": "job", "frameworks": frameworks});
+        board.take(id, at_s(0), request(hello)).unwrap();
+    };
+    hello(json!({"torch": "2.11.0+cu130", "numpy": "2.4.6", "jax": "0.10\u{1b}[2J", "keras": ""}));
+    hello(json!({"keras": "3.15.1"}));
+    let known: Vec<_> = board.jobs()[0].frameworks.clone().into_iter().collect();
+    let pair = |name: &str, version: &str| (name.to_owned(), version.to_owned());
+    assert_eq!(known, [pair("keras", "3.15.1"), pair("torch", "2.11.0+cu130")]);
+}
+
+#[test]
 fn jobs_of_one_name_are_those_of_their_users() {
     let board = Board::default();
     let hello = || request(json!({"type": "hello", "v": 1, "job": "train"}));

@@ -1,6 +1,8 @@
 //! What the node is made of, as the brain last showed it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use farrier_facts::FactSet;
 use farrier_facts::node::Reading;
@@ -9,13 +11,14 @@ use farrier_fleet::fleet::event::{GpuMakeup, Makeup};
 use farrier_hardware::Root;
 
 use super::MadeOf;
+use crate::jobs::Board;
 use crate::state::{Published, State};
 
 /// So long NVML is given to answer for the first time before the server is told that nobody knows the GPUs.
 const PATIENCE_MS: i64 = 30_000;
 
 /// What the brain last showed.
-pub fn of_published(published: Published, root: &Path) -> MadeOf {
+pub fn of_published(published: Published, board: Arc<Board>, root: &Path) -> MadeOf {
     let release = Root::unrecorded(root).word("/proc/sys/kernel/osrelease");
     let kernel = match release {
         Reading::Value(release) if !release.is_empty() => Some(release),
@@ -31,9 +34,22 @@ pub fn of_published(published: Published, root: &Path) -> MadeOf {
             cuda: state.values.driver.as_deref().and_then(cuda),
             driver: state.values.driver.clone(),
             gpus,
-            frameworks: Vec::new(),
+            frameworks: distinct(board.jobs().iter().map(|job| &job.frameworks)),
         })
     })
+}
+
+/// Frameworks of which the server is told.
+const FRAMEWORKS_MAX: usize = 16;
+
+/// What the jobs of the last day computed with, as they said it. A node without such a job has none that anybody knows.
+fn distinct<'j>(
+    jobs: impl IntoIterator<Item = &'j BTreeMap<String, String>>,
+) -> Vec<(String, String)> {
+    let named = jobs.into_iter().flatten();
+    let distinct: BTreeSet<(String, String)> =
+        named.map(|(name, version)| (name.clone(), version.clone())).collect();
+    distinct.into_iter().take(FRAMEWORKS_MAX).collect()
 }
 
 /// The newest CUDA that a driver speaks, where a source confirms it: a branch has one from its first release to its last.
@@ -61,6 +77,14 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuMakeup>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frameworks_are_those_of_the_jobs_each_once() {
+        let torch = |version: &str| ("torch".to_owned(), version.to_owned());
+        let jobs = ["2.11.0", "2.11.0", "2.9.1"].map(|version| BTreeMap::from([torch(version)]));
+        assert_eq!(distinct(&jobs), [torch("2.11.0"), torch("2.9.1")]);
+        assert_eq!(distinct(&[]), []);
+    }
 
     #[test]
     fn cuda_is_that_of_the_branch_and_what_no_source_confirms_is_not_known() {
