@@ -21,6 +21,10 @@ pub struct Core {
 /// Whether a state was kept of this log: one of another, or of what a backup lacks, is folded anew.
 fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
     let Some(before) = kept.state.seq.checked_sub(1) else { return Ok(false) };
+    let anchor = log.anchor()?;
+    if kept.state.seq == anchor.seq {
+        return Ok(kept.hash == anchor.hash);
+    }
     let entries = log.read(before, 1)?;
     Ok(entries.first().is_some_and(|it| it.seq == kept.state.seq && it.hash == kept.hash))
 }
@@ -40,7 +44,11 @@ impl Core {
         let epoch = log.take_over()?;
         let mut state = match log.newest()? {
             Some(kept) if belongs(&*log, &kept)? => kept.state,
-            _ => FleetState::default(),
+            _ => match log.anchor()?.seq {
+                0 => FleetState::default(),
+                // Without its beginning nothing can be folded: better no server than one that knows half.
+                seq => return Err(LogError::Beheaded(seq)),
+            },
         };
         loop {
             let page = log.read(state.seq, PAGE)?;

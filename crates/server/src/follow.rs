@@ -28,6 +28,16 @@ impl Tail {
         *self.end.borrow()
     }
 
+    /// The first entry's place: what was before it is in an archive.
+    pub async fn begin(&self) -> Result<u64, LogError> {
+        let path = Arc::clone(&self.path);
+        let read = tokio::task::spawn_blocking(move || {
+            Ok(SqliteLog::open_to_read(&path)?.anchor()?.seq + 1)
+        });
+        // A task that was cut off has read nothing: the server ends.
+        read.await.unwrap_or(Ok(1))
+    }
+
     /// Up to `most` entries after `seq`, as they are now.
     pub async fn read(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
         if seq >= self.end() {

@@ -169,3 +169,44 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     assert!(broken.stderr.contains("is not whole: entry 2 is missing"), "{}", broken.stderr);
     assert!(!town.path("other/log").exists());
 }
+
+#[test]
+fn what_is_old_is_archived_while_the_server_runs_and_the_chain_goes_on() {
+    let mut town = written();
+    // The state of the first stop and that of the second: what came before both may go.
+    town.start("server");
+    town.find("gpu-2", 1);
+    town.stop();
+    town.start("server");
+    let (dir, file) = (town.text("server"), town.text("archive"));
+    let mut number = 1;
+    let moved = loop {
+        number += 1;
+        town.find("gpu-2", number);
+        let ran = run(&["server", "archive", &dir, &file, "--older-than", "1s"]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        if !ran.stdout.starts_with("nothing was moved") {
+            break ran;
+        }
+        assert!(!Path::new(&file).exists(), "nothing is left of an archive that was none");
+    };
+    assert!(moved.stdout.contains("archive: entries 1 to "), "{}", moved.stdout);
+    assert_eq!(run(&["server", "archive", &dir, &file]).code, 2, "nothing is written over");
+    town.log_in("ann", "viewer");
+    let all = town.fine(&["fleet", "events", "--limit", "1000"]);
+    assert!(all.contains("gpu-2") && !all.contains("has enrolled"), "the rest is there: {all}");
+    town.stop();
+    let alone = verify(&dir, &[]);
+    assert_eq!(alone.code, 0, "{}", alone.stdout);
+    assert!(alone.stdout.contains("are in an archive that ends with "), "{}", alone.stdout);
+    let replayed = verify(&dir, &["--replay"]);
+    assert_eq!(replayed.code, 2);
+    assert!(replayed.stderr.contains("name each archive with --archive"), "{}", replayed.stderr);
+    let both = verify(&dir, &["--replay", "--archive", &file]);
+    assert_eq!(both.code, 0, "{} {}", both.stdout, both.stderr);
+    assert!(both.stdout.contains("what was decided follows from it"), "{}", both.stdout);
+    edit(Path::new(&file), "UPDATE entries SET bytes = replace(bytes, 'seq', 'sep') WHERE seq = 3");
+    let edited = verify(&dir, &["--archive", &file]);
+    assert_eq!(edited.code, 1);
+    assert!(edited.stdout.contains("entry 3 was changed"), "{}", edited.stdout);
+}

@@ -1,5 +1,6 @@
 //! The log: entries in order, each bound to all before it by a hash, durable when `append` returns.
 
+mod archive;
 mod chain;
 pub mod sqlite;
 mod verify;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use farrier_fleet::fleet::event::{DecodeError, EncodeError};
 use farrier_fleet::fleet::{Entry, FleetState};
 
+pub use archive::{Archived, archive, joined};
 pub use chain::Hash;
 pub use verify::{Flaw, verify};
 
@@ -21,6 +23,22 @@ pub struct Head {
     pub hash: Hash,
     /// Who may write: a writer of an older epoch is refused.
     pub epoch: u64,
+}
+
+/// What stands before the first entry of a log: nothing, or what was moved to an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Anchor {
+    /// The last entry that is not here; 0 where all are.
+    pub seq: u64,
+    /// The hash over everything up to it.
+    pub hash: Hash,
+}
+
+impl Anchor {
+    /// Of a log from its first entry on.
+    pub fn genesis() -> Self {
+        Self { seq: 0, hash: Hash::genesis() }
+    }
 }
 
 /// An entry as the log keeps it.
@@ -55,6 +73,9 @@ pub trait Log {
     /// The end of it.
     fn head(&self) -> Result<Head, LogError>;
 
+    /// What stands before its first entry.
+    fn anchor(&self) -> Result<Anchor, LogError>;
+
     /// Becomes the writer: the epoch from here on, higher than all before.
     fn take_over(&mut self) -> Result<u64, LogError>;
 
@@ -69,6 +90,12 @@ pub trait Log {
 
     /// The newest state that was kept and is whole; one that does not read is passed over.
     fn newest(&self) -> Result<Option<Snapshot>, LogError>;
+
+    /// The last entry that every state that was kept has seen; none where no state was kept.
+    fn covered(&self) -> Result<Option<u64>, LogError>;
+
+    /// Forgets the entries up to and with `through`, which are [`covered`](Self::covered), and remembers what stood there.
+    fn forget(&mut self, through: u64) -> Result<(), LogError>;
 }
 
 /// Why the log could not do what was asked.
@@ -116,6 +143,17 @@ pub enum LogError {
         #[source]
         err: EncodeError,
     },
+    /// Its beginning is in an archive, and the state that was kept of it does not read.
+    #[error("the log begins after entry {0}, and no state that was kept there reads")]
+    Beheaded(u64),
+    /// Entries that are needed to fold the log.
+    #[error("entry {through} is needed: states that were kept begin at {covered}")]
+    Needed {
+        /// What was to go.
+        through: u64,
+        /// What may go.
+        covered: u64,
+    },
     /// Of a later version, or not a log at all.
     #[error("`{}` is no log that this version reads: {what}", path.display())]
     Foreign {
@@ -123,6 +161,15 @@ pub enum LogError {
         path: PathBuf,
         /// What it is.
         what: String,
+    },
+    /// An archive that may not be on disk.
+    #[error("failed to bring `{}` to disk", path.display())]
+    Sync {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: std::io::Error,
     },
     /// SQLite failed.
     #[error("failed to {what}")]

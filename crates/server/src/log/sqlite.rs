@@ -8,10 +8,12 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
-use super::{Hash, Head, Log, LogError, Snapshot, Stored};
+use super::{Anchor, Hash, Head, Log, LogError, Snapshot, Stored};
 
 /// The version of the tables.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
+/// The one before: it has no anchor, and all entries from the first on.
+const WITHOUT_ANCHOR: i64 = 1;
 /// `fstl`: so that another program's database is not taken for a log.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
@@ -21,6 +23,8 @@ INSERT INTO writer VALUES (1, 0);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
 CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
 ";
+/// What stands before the first entry, where something does.
+const ANCHOR: &str = "CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL);";
 
 /// States that are kept: the newest, and one more for when that does not read.
 const SNAPSHOTS: i64 = 2;
@@ -71,9 +75,13 @@ impl SqliteLog {
             connection.pragma_update(None, "synchronous", "FULL")?;
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            if pragma(&transaction, "user_version")? == 0 {
+            let version = pragma(&transaction, "user_version")?;
+            if version == 0 {
                 transaction.execute_batch(TABLES)?;
                 transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            }
+            if version <= WITHOUT_ANCHOR {
+                transaction.execute_batch(ANCHOR)?;
                 transaction.pragma_update(None, "user_version", FORMAT)?;
             }
             transaction.commit()
@@ -84,11 +92,40 @@ impl SqliteLog {
     fn recognise(&self) -> Result<(), LogError> {
         let read = |name| pragma(&self.connection, name).map_err(failed("read the log"));
         let what = match (read("application_id")?, read("user_version")?) {
-            (APPLICATION_ID, FORMAT) => return Ok(()),
+            (APPLICATION_ID, WITHOUT_ANCHOR | FORMAT) => return Ok(()),
             (APPLICATION_ID, version) => format!("its format is {version}, this one's {FORMAT}"),
             _ => "it is a database of something else".to_owned(),
         };
         Err(LogError::Foreign { path: self.path.clone(), what })
+    }
+
+    /// A log that begins after `anchor`, in a file that is not there yet, for entries that are moved from another.
+    pub(super) fn after(path: &Path, anchor: &Anchor) -> Result<Self, LogError> {
+        let log = Self::open(path)?;
+        let write = |connection: &Connection| {
+            // One file that is whole: nobody appends to it again.
+            connection.pragma_update(None, "journal_mode", "DELETE")?;
+            let insert = "INSERT INTO anchor VALUES (1, ?1, ?2)";
+            connection.execute(insert, params![anchor.seq, anchor.hash.0])
+        };
+        write(&log.connection).map_err(failed("begin the archive"))?;
+        Ok(log)
+    }
+
+    /// Puts entries as they are, all or none.
+    pub(super) fn put(&mut self, entries: &[Stored]) -> Result<(), LogError> {
+        let put = |connection: &mut Connection| {
+            let transaction = connection.transaction()?;
+            {
+                let query = "INSERT INTO entries (seq, bytes, hash) VALUES (?1, ?2, ?3)";
+                let mut insert = transaction.prepare_cached(query)?;
+                for entry in entries {
+                    insert.execute(params![entry.seq, entry.bytes, entry.hash.0])?;
+                }
+            }
+            transaction.commit()
+        };
+        put(&mut self.connection).map_err(failed("write the archive"))
     }
 
     /// A whole copy of the log as it is now, in one file that is not there yet.
@@ -127,8 +164,22 @@ fn last(connection: &Connection) -> rusqlite::Result<Option<(u64, Hash)>> {
     connection.query_row(query, [], |row| Ok((row.get(0)?, hash_of(row, 1)?))).optional()
 }
 
+fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
+    if pragma(connection, "user_version")? == WITHOUT_ANCHOR {
+        return Ok(Anchor::genesis());
+    }
+    let read = |row: &Row<'_>| Ok(Anchor { seq: row.get(0)?, hash: hash_of(row, 1)? });
+    let found = connection.query_row("SELECT seq, hash FROM anchor", [], read).optional()?;
+    Ok(found.unwrap_or_else(Anchor::genesis))
+}
+
+fn covered_of(connection: &Connection) -> rusqlite::Result<Option<u64>> {
+    connection.query_row("SELECT min(seq) FROM snapshots", [], |row| row.get(0))
+}
+
 fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
-    let (seq, hash) = last(connection)?.unwrap_or((0, Hash::genesis()));
+    let anchor = anchor_of(connection)?;
+    let (seq, hash) = last(connection)?.unwrap_or((anchor.seq, anchor.hash));
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
@@ -147,6 +198,33 @@ fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
         head_of(&self.connection).map_err(failed("read the end of the log"))
+    }
+
+    fn anchor(&self) -> Result<Anchor, LogError> {
+        anchor_of(&self.connection).map_err(failed("read the beginning of the log"))
+    }
+
+    fn covered(&self) -> Result<Option<u64>, LogError> {
+        covered_of(&self.connection).map_err(failed("read the states that were kept"))
+    }
+
+    fn forget(&mut self, through: u64) -> Result<(), LogError> {
+        let what = "forget what is in an archive";
+        let begin = TransactionBehavior::Immediate;
+        let transaction = self.connection.transaction_with_behavior(begin).map_err(failed(what))?;
+        let covered = covered_of(&transaction).map_err(failed(what))?.unwrap_or_default();
+        if through > covered {
+            return Err(LogError::Needed { through, covered });
+        }
+        let forget = || {
+            let query = "SELECT hash FROM entries WHERE seq = ?1";
+            let hash = transaction.query_row(query, [through], |row| hash_of(row, 0))?;
+            let anchor = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2)";
+            transaction.execute(anchor, params![through, hash.0])?;
+            transaction.execute("DELETE FROM entries WHERE seq <= ?1", [through])
+        };
+        forget().map_err(failed(what))?;
+        transaction.commit().map_err(failed(what))
     }
 
     fn take_over(&mut self) -> Result<u64, LogError> {

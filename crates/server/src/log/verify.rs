@@ -1,6 +1,6 @@
 //! Whether a log is what was written: every hash again, from the first entry to the last.
 
-use super::{Hash, Head, Log, LogError};
+use super::{Anchor, Head, Log, LogError};
 
 /// Entries read at once.
 const PAGE: usize = 4096;
@@ -14,6 +14,9 @@ pub enum Flaw {
     /// An entry, or something before it, is not what was written.
     #[error("entry {0} was changed after it was written, or its hash was")]
     Changed(u64),
+    /// Two files have the same entries.
+    #[error("entry {0} is in two of the files")]
+    Twice(u64),
     /// An entry does not read.
     #[error("entry {seq} does not read: {why}")]
     Unreadable {
@@ -27,11 +30,13 @@ pub enum Flaw {
     Snapshot(u64),
 }
 
-/// Reads everything; the head, or the first flaw.
+/// Reads everything that is here; the head, or the first flaw.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
     let snapshot = log.newest()?;
-    let mut seq = 0;
-    let mut hash = Hash::genesis();
+    let Anchor { mut seq, mut hash } = log.anchor()?;
+    if snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash) {
+        return Ok(Err(Flaw::Snapshot(seq)));
+    }
     loop {
         let page = log.read(seq, PAGE)?;
         if page.is_empty() {

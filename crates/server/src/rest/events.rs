@@ -75,15 +75,19 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     if after.is_some() && before.is_some() {
         return Err(Failure::wrong("`after` and `before` go two ways"));
     }
-    let end = call.site.tail.end();
+    let (begin, end) = (call.site.tail.begin().await, call.site.tail.end());
+    let begin = begin.map_err(|err| unwell(&err))?;
     let page = match after {
-        Some(after) => forward(&call, after, end).await?,
-        None => backward(&call, before.unwrap_or(u64::MAX).min(end + 1), end).await?,
+        Some(after) => forward(&call, after.max(begin - 1), (begin, end)).await?,
+        None => {
+            let before = before.unwrap_or(u64::MAX).clamp(begin, end + 1);
+            backward(&call, before, (begin, end)).await?
+        }
     };
     Reply::json(&page)
 }
 
-async fn forward(call: &Call, after: u64, end: u64) -> Result<EventPage, Failure> {
+async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<EventPage, Failure> {
     let (filter, limit) = (Filter::of(&call.query)?, call.query.limit(PAGE));
     let mut events: Vec<EventRow> = Vec::new();
     let mut at = after;
@@ -98,14 +102,18 @@ async fn forward(call: &Call, after: u64, end: u64) -> Result<EventPage, Failure
         events.truncate(limit);
         at = events.last().map_or(at, |it| it.seq);
     }
-    Ok(EventPage { events, next: (at < end).then_some(at), end })
+    Ok(EventPage { events, next: (at < end).then_some(at), begin, end })
 }
 
-async fn backward(call: &Call, before: u64, end: u64) -> Result<EventPage, Failure> {
+async fn backward(
+    call: &Call,
+    before: u64,
+    (begin, end): (u64, u64),
+) -> Result<EventPage, Failure> {
     let (filter, limit) = (Filter::of(&call.query)?, call.query.limit(PAGE));
     let mut events: Vec<EventRow> = Vec::new();
     let mut at = before;
-    let stop = before.saturating_sub(LOOKED_MAX).max(1);
+    let stop = before.saturating_sub(LOOKED_MAX).max(begin);
     while at > stop && events.len() < limit {
         // The first steps are small: mostly somebody wants to see the last few.
         let back = if at == before { (limit as u64).saturating_mul(2).min(STEP) } else { STEP };
@@ -120,11 +128,14 @@ async fn backward(call: &Call, before: u64, end: u64) -> Result<EventPage, Failu
         events.truncate(limit);
         at = events.last().map_or(at, |it| it.seq);
     }
-    Ok(EventPage { events, next: (at > 1).then_some(at), end })
+    Ok(EventPage { events, next: (at > begin).then_some(at), begin, end })
 }
 
 /// Entries after `from`, up to and with `to`.
 async fn read(call: &Call, from: u64, to: u64) -> Result<Vec<Entry>, Failure> {
     let most = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
-    call.site.tail.read(from, most).await.map_err(|err| unwell(&err))
+    let mut entries = call.site.tail.read(from, most).await.map_err(|err| unwell(&err))?;
+    // What was archived a moment ago is not made up for by what comes later.
+    entries.retain(|it| it.seq <= to);
+    Ok(entries)
 }

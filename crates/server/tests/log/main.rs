@@ -7,7 +7,9 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId, Place, Policy};
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Flaw, Head, Log, LogError, Snapshot, verify};
+use farrier_server::log::{
+    Anchor, Archived, Flaw, Head, Log, LogError, Snapshot, Stored, archive, joined, verify,
+};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 
@@ -73,6 +75,80 @@ fn a_writer_of_an_epoch_that_is_over_is_refused() {
     assert_eq!(other.take_over().unwrap(), head.epoch + 1);
     let refused = log.append(&head, &[entry(4)]);
     assert!(matches!(refused, Err(LogError::Fenced { epoch: 1, current: 2 })), "{refused:?}");
+}
+
+/// Entries of which each is a minute younger than the one before, and states kept at some of them.
+fn aged(folder: &TempDir, count: u64, kept: &[u64]) -> (SqliteLog, Head) {
+    let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
+    let epoch = log.take_over().unwrap();
+    let mut head = Head { epoch, ..log.head().unwrap() };
+    let mut state = FleetState::default();
+    for seq in 1..=count {
+        let entry = Entry { at: at(60 * seq.cast_signed()), ..entry(seq) };
+        state.apply(&entry);
+        head = log.append(&head, &[entry]).unwrap();
+        if kept.contains(&seq) {
+            log.keep(&Snapshot { state: state.clone(), hash: head.hash }).unwrap();
+        }
+    }
+    (log, head)
+}
+
+#[test]
+fn what_is_old_is_moved_and_the_chain_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, head) = aged(&folder, 20, &[12, 16]);
+    let file = |name: &str| folder.path().join(name);
+    let moved = archive(&mut log, at(60 * 6), &file("first")).unwrap().unwrap();
+    let Archived::Moved { from: 1, through: first } = moved else { panic!("{moved:?}") };
+    assert_eq!(first.seq, 5, "what was written at that time stays");
+    // A later one goes no further than a start needs.
+    let moved = archive(&mut log, at(60 * 100), &file("second")).unwrap().unwrap();
+    let Archived::Moved { from: 6, through: second } = moved else { panic!("{moved:?}") };
+    assert_eq!((second.seq, log.anchor().unwrap()), (12, second));
+    assert_eq!(archive(&mut log, at(60 * 100), &file("third")).unwrap(), Ok(Archived::Nothing));
+    assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is whole");
+    let parts = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
+    assert!(parts.iter().all(|it| verify(it).unwrap().is_ok()));
+    let mut read = Vec::new();
+    let mut take = |stored: Stored| {
+        read.push(stored.seq);
+        Ok(())
+    };
+    assert_eq!(joined(&[&parts[0], &parts[1], &log], &mut take).unwrap(), Ok(()));
+    assert_eq!(joined(&[&parts[0], &log], |_| Ok(())).unwrap(), Err(Flaw::Missing(6)));
+    assert_eq!(joined(&[&parts[0], &parts[0]], |_| Ok(())).unwrap(), Err(Flaw::Twice(1)));
+    assert_eq!(read, (1..=20).collect::<Vec<u64>>());
+    // And it is written on, and folded from where it begins.
+    let core = Core::open(Box::new(log)).unwrap();
+    assert_eq!((core.state().seq, core.state().nodes.len()), (20, 20));
+}
+
+#[test]
+fn what_a_start_needs_is_not_forgotten_and_half_a_log_is_not_folded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = aged(&folder, 20, &[12]);
+    assert!(matches!(log.forget(13), Err(LogError::Needed { through: 13, covered: 12 })));
+    log.forget(12).unwrap();
+    let open = || Core::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
+    assert_eq!(open().unwrap().state().nodes.len(), 20);
+    edit(&folder, "UPDATE snapshots SET state = x'7b'");
+    assert!(matches!(open().err(), Some(LogError::Beheaded(12))));
+}
+
+#[test]
+fn a_log_from_before_there_were_archives_reads_and_is_written_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, head) = written(&folder, 5);
+    drop(log);
+    let path = folder.path().join("log");
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch("DROP TABLE anchor; PRAGMA user_version = 1").unwrap();
+    drop(old);
+    assert_eq!(verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap(), Ok(head));
+    let mut log = SqliteLog::open(&path).unwrap();
+    log.append(&head, &[entry(6)]).unwrap();
+    assert_eq!(log.anchor().unwrap(), Anchor::genesis());
 }
 
 fn edit(folder: &TempDir, statement: &str) {

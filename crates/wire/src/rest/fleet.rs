@@ -37,6 +37,8 @@ view! { lenient
         events: Vec<EventRow>,
         /// Where to go on, as `after` or `before`; null: there is no more.
         next: Option<u64>,
+        /// Where the log begins: what was before is in an archive.
+        begin: u64,
         /// Where the log ends.
         end: u64,
     }

@@ -49,7 +49,7 @@ const BESIDE: [(&str, &str); 3] = [
 ];
 
 /// Makes a file that is nobody else's to read, or says that there is one.
-fn make(path: &Path) -> anyhow::Result<File> {
+pub(super) fn make(path: &Path) -> anyhow::Result<File> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     made.map_err(|err| match err.kind() {
         io::ErrorKind::AlreadyExists => Hinted::error(

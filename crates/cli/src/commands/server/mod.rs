@@ -1,5 +1,6 @@
 //! `farrier server`: the fleet.
 
+mod archive;
 mod keep;
 mod revoke;
 mod run;
@@ -37,6 +38,8 @@ pub(crate) enum ServerCommand {
     Backup(keep::BackupArgs),
     /// A log from a backup, in a folder that has none
     Restore(keep::RestoreArgs),
+    /// Move what is old into a file of its own; the chain goes on. The server may run
+    Archive(archive::Args),
     /// Let no certificate of a node count any more; its stream ends at once
     Revoke(revoke::Args),
 }
@@ -65,6 +68,7 @@ pub(crate) fn run(command: &ServerCommand, printer: &mut Printer) -> anyhow::Res
         ServerCommand::VerifyLog(args) => verify_log::run(args, printer),
         ServerCommand::Backup(args) => keep::back_up(args, printer),
         ServerCommand::Restore(args) => keep::restore(args, printer),
+        ServerCommand::Archive(args) => archive::run(args, printer),
         ServerCommand::Revoke(args) => revoke::run(args, printer),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farrier_fleet::fleet::replay::Replay;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Log, LogError, verify};
+use farrier_server::log::{Log, LogError, joined, verify};
 use farrier_server::run::log_path;
 use serde_json::json;
 
@@ -14,15 +14,15 @@ use crate::commands::agent::absolute;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 
-/// Entries read at once.
-const PAGE: usize = 4096;
-
 /// Reads a log again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server's folder, or a backup
     #[arg(value_parser = absolute)]
     dir: PathBuf,
+    /// What `farrier server archive` moved out of it; for each file once
+    #[arg(long, value_name = "FILE", value_parser = absolute)]
+    archive: Vec<PathBuf>,
     /// Decide again on everything that was taken in, too
     #[arg(long)]
     replay: bool,
@@ -47,16 +47,33 @@ pub(super) fn open(path: &std::path::Path) -> anyhow::Result<SqliteLog> {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let log = open(&args.dir)?;
-    let flaw = match verify(&log)? {
-        Err(flaw) => Some(flaw.to_string()),
-        Ok(_) => missing(args, &log)?.or(diverging(args, &log)?),
+    let mut logs = args.archive.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
+    logs.push(open(&args.dir)?);
+    let mut begun = Vec::with_capacity(logs.len());
+    for log in &logs {
+        begun.push((log.anchor()?.seq, log));
+    }
+    begun.sort_by_key(|(seq, _)| *seq);
+    let first = begun.first().map_or(0, |(seq, _)| *seq);
+    if first > 0 && args.replay {
+        return Err(Hinted::error(
+            format!("entries 1 to {first} are not here, and decisions follow from all of them"),
+            "name each archive with --archive, or leave --replay out",
+        ));
+    }
+    let logs: Vec<&dyn Log> = begun.into_iter().map(|(_, log)| log as &dyn Log).collect();
+    let flaw = match flawed(&logs)? {
+        Some(flaw) => Some(flaw),
+        None => read_on(args, &logs)?,
     };
-    let head = log.head()?;
+    let Some(head) = logs.last().map(|log| log.head()).transpose()? else {
+        return Ok(Outcome::Fine);
+    };
     if args.output == Output::Json {
         printer.line(
             &json!({
-                "whole": flaw.is_none(), "entries": head.seq, "hash": head.hash.to_string(),
+                "whole": flaw.is_none(), "from": first + 1, "entries": head.seq,
+                "hash": head.hash.to_string(),
                 "replayed": args.replay && flaw.is_none(), "flaw": flaw,
             })
             .to_string(),
@@ -66,41 +83,51 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         printer.line("What comes before it is as it was written. A backup may have the rest.")?;
     } else {
         let decided = if args.replay { ", and what was decided follows from it" } else { "" };
-        printer.line(&format!("whole: {} entries are as they were written{decided}", head.seq))?;
+        let which = match first {
+            0 => format!("{} entries are", head.seq),
+            _ => format!("entries {} to {} are", first + 1, head.seq),
+        };
+        printer.line(&format!("whole: {which} as they were written{decided}"))?;
+        if let Some(log) = logs.first().filter(|_| first > 0) {
+            let hash = log.anchor()?.hash;
+            printer
+                .line(&format!("Entries 1 to {first} are in an archive that ends with {hash}."))?;
+        }
         printer.line(&format!("hash {}", head.hash))?;
     }
     Ok(Outcome::finding_if(flaw.is_some()))
 }
 
-fn missing(args: &Args, log: &SqliteLog) -> Result<Option<String>, LogError> {
-    let Some(wanted) = &args.holds else { return Ok(None) };
-    let mut seq = 0;
-    loop {
-        let page = log.read(seq, PAGE)?;
-        let Some(last) = page.last() else { break };
-        if page.iter().any(|it| it.hash.to_string() == *wanted) {
-            return Ok(None);
+fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
+    for log in logs {
+        if let Err(flaw) = verify(*log)? {
+            return Ok(Some(flaw.to_string()));
         }
-        seq = last.seq;
     }
-    Ok(Some(format!("no entry has the hash {wanted}: the end was cut off, or it is another log")))
+    Ok(None)
 }
 
-fn diverging(args: &Args, log: &SqliteLog) -> Result<Option<String>, LogError> {
-    if !args.replay {
-        return Ok(None);
-    }
-    let mut replay = Replay::default();
-    let mut seq = 0;
-    loop {
-        let page = log.read(seq, PAGE)?;
-        let Some(last) = page.last() else { break };
-        seq = last.seq;
-        for stored in &page {
-            if let Err(divergence) = replay.take(stored.entry()?) {
-                return Ok(Some(divergence.to_string()));
-            }
+/// All of it again, in one go: that the files follow on each other, that a hash is there, that decisions follow.
+fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
+    let mut replay = args.replay.then(Replay::default);
+    let mut diverged = None;
+    let mut is_held = args.holds.is_none();
+    let flaw = joined(logs, |stored| {
+        is_held = is_held || args.holds.as_ref() == Some(&stored.hash.to_string());
+        if let Some(replay) = replay.as_mut().filter(|_| diverged.is_none()) {
+            diverged = replay.take(stored.entry()?).err();
         }
+        Ok(())
+    })?;
+    if let Err(flaw) = flaw {
+        return Ok(Some(flaw.to_string()));
     }
-    Ok(replay.finish().err().map(|divergence| divergence.to_string()))
+    if !is_held {
+        let wanted = args.holds.as_deref().unwrap_or_default();
+        return Ok(Some(format!(
+            "no entry has the hash {wanted}: the end was cut off, or it is another log"
+        )));
+    }
+    let diverged = diverged.or_else(|| replay.and_then(|replay| replay.finish().err()));
+    Ok(diverged.map(|divergence| divergence.to_string()))
 }

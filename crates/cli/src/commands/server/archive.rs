@@ -1,0 +1,73 @@
+//! `farrier server archive`: the old part of the log goes into a file of its own.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::log::{Archived, archive};
+use farrier_server::run::log_path;
+use jiff::{SignedDuration, Timestamp};
+
+use super::keep::make;
+use super::span;
+use crate::commands::Outcome;
+use crate::commands::agent::absolute;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+
+/// Moves what is old.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The server's folder
+    #[arg(value_parser = absolute)]
+    dir: PathBuf,
+    /// Where to; a file that is not there yet
+    #[arg(value_parser = absolute)]
+    file: PathBuf,
+    /// What was written longer ago than this, such as 90d
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "90d")]
+    older_than: SignedDuration,
+}
+
+pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let path = log_path(&args.dir);
+    if !path.exists() {
+        let message = format!("`{}` is not there", path.display());
+        return Err(Hinted::error(message, "name the folder of a server that has run"));
+    }
+    let mut log = SqliteLog::open(&path)?;
+    let before = Timestamp::now()
+        .checked_sub(args.older_than)
+        .context("`--older-than` reaches before all time")?;
+    drop(make(&args.file)?);
+    let moved = archive(&mut log, before, &args.file);
+    if matches!(moved, Ok(Ok(Archived::Nothing) | Err(_))) {
+        // The log has all of it: what is not whole is not left where an archive is looked for.
+        let _ = fs::remove_file(&args.file);
+    }
+    let moved = moved.with_context(|| {
+        let file = args.file.display();
+        format!("`{file}` may have entries that the log has no more; see with `farrier server verify-log`")
+    });
+    match moved? {
+        Ok(Archived::Moved { from, through }) => {
+            let file = args.file.display();
+            let through_seq = through.seq;
+            printer.line(&format!("{file}: entries {from} to {through_seq}, whole"))?;
+            printer.line(&format!("hash {}; the log goes on from it", through.hash))?;
+            Ok(Outcome::Fine)
+        }
+        Ok(Archived::Nothing) => {
+            printer.line(
+                "nothing was moved: no entry is that old, or those that are the server needs for its next start",
+            )?;
+            Ok(Outcome::Fine)
+        }
+        Err(flaw) => {
+            printer.line(&format!("NOT WHOLE: {flaw}"))?;
+            printer.line("Nothing was moved. `farrier server verify-log` says more.")?;
+            Ok(Outcome::Finding)
+        }
+    }
+}
