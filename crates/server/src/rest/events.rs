@@ -77,12 +77,11 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     }
     let (begin, end) = (call.site.tail.begin().await, call.site.tail.end());
     let begin = begin.map_err(|err| unwell(&err))?;
-    let page = match after {
-        Some(after) => forward(&call, after.max(begin - 1), (begin, end)).await?,
-        None => {
-            let before = before.unwrap_or(u64::MAX).clamp(begin, end + 1);
-            backward(&call, before, (begin, end)).await?
-        }
+    let page = if let Some(after) = after {
+        forward(&call, after.max(begin - 1), (begin, end)).await?
+    } else {
+        let before = before.unwrap_or(u64::MAX).clamp(begin, end + 1);
+        backward(&call, before, (begin, end)).await?
     };
     Reply::json(&page)
 }
