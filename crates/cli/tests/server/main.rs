@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a measured time is shown")]
 
+mod access;
 #[path = "../support/kill.rs"]
 mod kill;
 #[path = "../support/server.rs"]
