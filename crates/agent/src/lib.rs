@@ -13,6 +13,7 @@
 //! Entry point: [`run::run`]. Decisions are farrier-fleet's, reads are farrier-hardware's; here is what holds
 //! them together and survives. See `docs/adr/0007-the-agent.md`.
 
+mod answers;
 pub mod brain;
 pub mod collect;
 pub mod config;

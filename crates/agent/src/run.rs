@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use farrier_facts::FactSet;
@@ -16,18 +16,18 @@ use farrier_hardware::{Root, clock};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::brain::{Blindness, Brain, Chain, Clock, Inventory, Parts, Place, Seen};
+use crate::answers::{Neighbours, StatusLine};
+use crate::brain::{Brain, Chain, Clock, Inventory, Parts, Place, Seen};
 use crate::collect::{self, Stop, Surroundings};
 use crate::config::{self, Config, ConfigError, Flags, Judgement, Listen};
 use crate::crash::Crash;
 use crate::http::{self, Pages};
-use crate::jobs::protocol::{Answer, ErrorCode};
-use crate::jobs::{self, Answers, Board, SocketError};
+use crate::jobs::{self, Board, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::orders::mark::{self, Wake, Woken};
-use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, Start};
-use crate::state::{Published, State};
+use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, OrdersError, Start};
+use crate::state::Published;
 use crate::status::Status;
 use crate::uplink::{self, Keep, NoOrders, OrderDesk, Uplink};
 
@@ -200,10 +200,12 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let name = name(&config, &hostname);
     let (wake, woken) = mark::wake();
     let desk = desk(options, &surroundings, (hostname, name.clone()), wake, &published, &board);
-    let uplink = uplink(&config, name, desk.clone(), woken, (&published, &board))?;
+    let hands = desk.as_ref().ok().cloned().flatten();
+    let uplink = uplink(&config, name, hands.clone(), woken, (&published, &board))?;
+    let neighbours = Neighbours::new(&config, uplink.as_ref(), &desk);
     let ended = runtime.block_on(async {
         let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
-        let answers = StatusLine::new(published.clone(), Arc::clone(&board));
+        let answers = StatusLine::new(published.clone(), Arc::clone(&board), neighbours);
         tokio::spawn(jobs::run(socket, board, Arc::new(answers)));
         if let Some(listener) = http {
             tokio::spawn(http::run(listener, pages.clone()));
@@ -216,7 +218,7 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     });
     notify::say("STOPPING=1");
     surroundings.stop.now();
-    if let Some(desk) = desk {
+    if let Some(desk) = hands {
         desk.stop();
     }
     end(&surroundings.inbox, &brain);
@@ -273,10 +275,10 @@ fn desk(
     wake: Wake,
     published: &Published,
     board: &Arc<Board>,
-) -> Option<Desk> {
+) -> Result<Option<Desk>, OrdersError> {
     let config = &surroundings.config;
     if !config.orders.enabled {
-        return None;
+        return Ok(None);
     }
     let elsewhere = || (options.hands_elsewhere)(&config.root);
     let hands = Some(config.is_live()).filter(|live| !live).and_then(|_| elsewhere());
@@ -290,15 +292,11 @@ fn desk(
     let eyes = NodeEyes::new(config, options.program.clone(), options.facts, Box::new(known));
     let wake = Box::new(move || wake.ring());
     let start = Start { hands, eyes: Arc::new(eyes), hostname, node, wake };
-    let desk = orders::open(config, start).inspect_err(|err| {
-        tracing::error!(err = %Chain(err), "orders are not carried out");
+    let opened = orders::open(config, start).and_then(|desk| {
+        desk.spawn().map_err(OrdersError::Thread)?;
+        Ok(Some(desk))
     });
-    let desk = desk.ok()?;
-    if let Err(err) = desk.spawn() {
-        tracing::error!(%err, "orders are not carried out");
-        return None;
-    }
-    Some(desk)
+    opened.inspect_err(|err| tracing::error!(err = %Chain(err), "orders are not carried out"))
 }
 
 /// Asks the brain to end. It does so at once unless the disk hangs; then its channel is full sooner or later, and nothing
@@ -457,46 +455,5 @@ impl Clock for SystemClock {
 
     fn cost(&self) -> (u64, Option<u64>) {
         (clock::process_cpu_us(), collect::rss_bytes("/proc/self/status"))
-    }
-}
-
-/// The answer to `status`: made once for each snapshot, and each second for one that is not renewed.
-struct StatusLine {
-    published: Published,
-    board: Arc<Board>,
-    made: Mutex<Option<Made>>,
-}
-
-struct Made {
-    of: Arc<State>,
-    still: Option<Blindness>,
-    line: Arc<str>,
-}
-
-impl StatusLine {
-    fn new(published: Published, board: Arc<Board>) -> Self {
-        Self { published, board, made: Mutex::new(None) }
-    }
-}
-
-impl Answers for StatusLine {
-    fn status(&self) -> Arc<str> {
-        let Some(state) = self.published.get() else {
-            let message = "the agent has only just started";
-            return Answer::Error { code: ErrorCode::Starting, message }.line().into();
-        };
-        let now_ms = clock::since_boot_ms();
-        let still = state.standstill(now_ms);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |made: &&Made| Arc::ptr_eq(&made.of, &state) && made.still == still;
-        if let Some(made) = made.as_ref().filter(same) {
-            return Arc::clone(&made.line);
-        }
-        let status = Status::of(&state, self.board.jobs(), now_ms);
-        let mut line = serde_json::to_string(&status).unwrap_or_default();
-        line.push('\n');
-        let line: Arc<str> = line.into();
-        *made = Some(Made { of: state, still, line: Arc::clone(&line) });
-        line
     }
 }

@@ -1,6 +1,7 @@
 //! The state of a node as `farrier status` tells it: a versioned document, made from a snapshot or a journal.
 
 mod group;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use crate::state::{State, Values};
 use group::Known;
 
 pub use group::{DoFirst, Group};
+pub use server::{OrderInHand, OrdersStatus, ServerStatus};
 
 /// The version of the document. What is added later does not change it: readers pass over what they do not know.
 pub const VERSION: u32 = 1;
@@ -107,6 +109,12 @@ pub struct Status {
     pub jobs: Vec<JobState>,
     /// The journal.
     pub journal: JournalStatus,
+    /// The fleet's server; none: nobody knows, as no agent answers.
+    #[serde(default)]
+    pub server: Option<ServerStatus>,
+    /// Its orders; none: nobody knows, as no agent answers.
+    #[serde(default)]
+    pub orders: Option<OrdersStatus>,
 }
 
 /// A rule that sees nothing.
@@ -225,6 +233,8 @@ impl Status {
                 damaged_lines: state.journal.damaged_lines,
                 torn_bytes: state.journal.torn_bytes,
             },
+            server: None,
+            orders: None,
         }
     }
 
@@ -264,6 +274,8 @@ impl Status {
                 damaged_lines: recovery.damaged_lines,
                 torn_bytes: recovery.torn_bytes,
             },
+            server: None,
+            orders: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use farrier_wire::identity::Identity;
 use farrier_wire::proof::{self, Purpose};
 use farrier_wire::proto::agents_server::Agents;
 use farrier_wire::proto::{Certificate, Down, EnrolRequest, RenewRequest, Up};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::access::{Authority, JoinError, Store, TokenDigest};
 use crate::brain::TakeError;
 use crate::ingest::{self, Cut, Desk};
-use crate::serve::Peer;
+use crate::serve::{NodePeer, Peer};
 
 /// What may wait for a stream to be read.
 const OUT_MAX: usize = 16;
@@ -36,6 +36,15 @@ pub(crate) struct Service {
     /// The pool of nodes that come without a certificate; none: they are not let in.
     pub(crate) plain_pool: Option<Pool>,
     pub(crate) enrolments: Arc<Semaphore>,
+    /// How long a certificate counts.
+    pub(crate) certificate_life: SignedDuration,
+}
+
+/// Who opens a stream.
+#[derive(Debug)]
+struct Speaker {
+    node: NodeId,
+    certificate: Option<NodePeer>,
 }
 
 impl Service {
@@ -44,25 +53,30 @@ impl Service {
         store: Arc<Store>,
         authority: Arc<Authority>,
         plain_pool: Option<Pool>,
+        certificate_life: SignedDuration,
     ) -> Self {
         let enrolments = Arc::new(Semaphore::new(ENROLMENTS_MAX));
-        Self { desk, store, authority, plain_pool, enrolments }
+        Self { desk, store, authority, plain_pool, enrolments, certificate_life }
     }
 
-    /// The identity of whoever asks, where it counts.
-    fn admitted<T>(&self, request: &Request<T>) -> Result<Identity, Status> {
-        let Some(Peer::Node(identity)) = request.extensions().get::<Peer>() else {
+    /// The certificate of whoever asks, where it counts.
+    fn admitted<T>(&self, request: &Request<T>) -> Result<NodePeer, Status> {
+        let Some(Peer::Node(peer)) = request.extensions().get::<Peer>() else {
             return Err(Status::unauthenticated("a certificate of a node is asked for"));
         };
-        let admits = self.store.admits(identity).map_err(|err| unwell(&err))?;
+        // The handshake looked at its dates; a connection may be older than a certificate gets.
+        if peer.until <= Timestamp::now() {
+            return Err(ingest::expired());
+        }
+        let admits = self.store.admits(&peer.identity).map_err(|err| unwell(&err))?;
         if !admits {
             return Err(Status::permission_denied("the certificate was revoked"));
         }
-        Ok(identity.clone())
+        Ok(peer.clone())
     }
 
-    /// The node that talks, and the generation of its certificate.
-    async fn speaker<T>(&self, request: &Request<T>) -> Result<(NodeId, Option<u64>), Status> {
+    /// The node that talks, and its certificate.
+    async fn speaker<T>(&self, request: &Request<T>) -> Result<Speaker, Status> {
         let named = request.metadata().get(NODE_HEADER).map(|name| {
             let name = name.to_str().unwrap_or_default().parse::<NodeId>();
             name.map_err(|err| Status::invalid_argument(err.to_string()))
@@ -73,14 +87,22 @@ impl Service {
         {
             let node = named.ok_or_else(|| Status::unauthenticated("`farrier-node` is missing"))?;
             self.enrol_in(&node, pool).await?;
-            return Ok((node, None));
+            return Ok(Speaker { node, certificate: None });
         }
-        let Identity { node, generation } = self.admitted(request)?;
+        let certificate = self.admitted(request)?;
+        let node = certificate.identity.node.clone();
         if named.is_some_and(|named| named != node) {
             tracing::warn!(%node, "a node spoke for another");
             return Err(Status::permission_denied("a node speaks only for itself"));
         }
-        Ok((node, Some(generation)))
+        Ok(Speaker { node, certificate: Some(certificate) })
+    }
+
+    /// Whether the node is of the fleet, and was not retired.
+    async fn is_member(&self, node: &NodeId) -> Result<bool, Status> {
+        let id = node.clone();
+        let is_member = self.desk.brain.look(move |state| state.nodes.contains_key(&id));
+        is_member.await.map_err(|err| ending(&err))
     }
 
     /// Brings a node into the fleet, where it is not there in this pool.
@@ -101,7 +123,8 @@ impl Service {
 
     fn certify(&self, identity: &Identity, point: &[u8]) -> Result<Response<Certificate>, Status> {
         let now = Timestamp::now();
-        let issued = self.authority.certify(identity, point, now).map_err(|err| unwell(&err))?;
+        let issued = self.authority.certify(identity, point, self.certificate_life, now);
+        let issued = issued.map_err(|err| unwell(&err))?;
         Ok(Response::new(Certificate {
             node: issued.certificate.to_vec().into(),
             authority: self.authority.certificate().to_vec().into(),
@@ -118,9 +141,7 @@ impl Service {
         let purpose = Purpose::Enrol { node: &asked.node, token: &asked.token };
         let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::of(&asked.token);
-        let id = node.clone();
-        let is_member = self.desk.brain.look(move |state| state.nodes.contains_key(&id));
-        let is_member = is_member.await.map_err(|err| ending(&err))?;
+        let is_member = self.is_member(&node).await?;
         let store = Arc::clone(&self.store);
         let (name, public) = (node.clone(), point.clone());
         let joined = tokio::task::spawn_blocking(move || {
@@ -176,7 +197,10 @@ impl Agents for Service {
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
-        let identity = self.admitted(&request)?;
+        let NodePeer { identity, .. } = self.admitted(&request)?;
+        if !self.is_member(&identity.node).await? {
+            return Err(ingest::stranger());
+        }
         let key = request.into_inner().key.unwrap_or_default();
         let point = proof::proven(&key, Purpose::Renew)
             .map_err(|err| Status::invalid_argument(err.to_string()))?;
@@ -188,10 +212,10 @@ impl Agents for Service {
         &self,
         request: Request<Streaming<Up>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let (node, generation) = self.speaker(&request).await?;
+        let Speaker { node, certificate } = self.speaker(&request).await?;
         let (out, outbound) = mpsc::channel(OUT_MAX);
         let desk = Arc::clone(&self.desk);
-        tokio::spawn(ingest::serve(desk, node, generation, request.into_inner(), out));
+        tokio::spawn(ingest::serve(desk, node, certificate, request.into_inner(), out));
         Ok(Response::new(ReceiverStream::new(outbound)))
     }
 }

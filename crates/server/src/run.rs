@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::Pool;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::access::{AccessError, Authority, AuthorityError, Store};
+use crate::access::{AccessError, Authority, AuthorityError, NODE_LIFE, Store};
 use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
@@ -96,6 +96,8 @@ pub struct Options {
     pub report_interval_s: u32,
     /// How often one token of a person may ask.
     pub rate: Rate,
+    /// How long a certificate of a node counts.
+    pub certificate_life: SignedDuration,
     /// What is known of GPUs and drivers.
     pub facts: Cow<'static, FactSet>,
     /// For a test: the server ends after so many commits, before anybody hears of the last.
@@ -112,6 +114,7 @@ impl Options {
             plain_pool: None,
             report_interval_s: 10,
             rate: Rate::default(),
+            certificate_life: NODE_LIFE,
             facts: Cow::Borrowed(FactSet::embedded()),
             dies_after: None,
         }
@@ -193,7 +196,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         stopped: stopped.clone(),
     };
     let rest = Rest::new(site, options.rate);
-    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool);
+    let life = options.certificate_life;
+    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(serve::run(listener, tls.clone(), service, rest, stopped.clone()));
     tasks.spawn(brain.clone().tick());

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use farrier_fleet::fleet::event::Cordon;
@@ -20,6 +20,7 @@ use super::offer::{self, Limits, Verdict};
 use super::scheduler::Scheduler;
 use super::task::Task;
 use crate::crash::{Crash, Point};
+use crate::status::{OrderInHand, OrdersStatus};
 
 /// What a desk is made of.
 pub struct Parts {
@@ -174,6 +175,24 @@ impl Desk {
         let current = ledger.current.as_ref().map(|it| it.order.generation);
         answers.extend(current.map(|generation| (generation, Answer::Accepted)));
         answers
+    }
+
+    /// What is in hand, for `farrier status`; none: the journal is being written, which may take as long as a disk hangs.
+    pub fn at_hand(&self) -> Option<OrdersStatus> {
+        let books = match self.inner.books.try_lock() {
+            Ok(books) => books,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let ledger = books.book.ledger();
+        let in_hand = ledger.current.as_ref().map(|current| OrderInHand {
+            generation: current.order.generation,
+            what: current.order.what.clone(),
+            reason: current.order.reason.clone(),
+            accepted: current.accepted,
+            lease_until: current.order.lease_until,
+        });
+        Some(OrdersStatus::On { in_hand, unacknowledged: ledger.answers.len() })
     }
 
     /// The server has on disk how an order ended. That it has on disk that it was accepted is not told here.

@@ -48,6 +48,9 @@ pub enum OrdersError {
         /// Where.
         line: usize,
     },
+    /// The system gives no thread.
+    #[error("failed to start carrying out orders")]
+    Thread(#[source] io::Error),
     /// A newer farrier wrote it.
     #[error("`{}` was written by a newer farrier (version {version} of the form)", path.display())]
     Newer {

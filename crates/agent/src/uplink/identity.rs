@@ -1,7 +1,7 @@
 //! The node's key and certificate, in one file that is replaced as a whole.
 //!
 //! ```text
-//! node.pem   not-before: 1763164800 / not-after: 1765756800 / the key / the certificate     mode 0600
+//! node.pem   issued, not-before and not-after, in seconds / the key / the certificate     mode 0600
 //! ca.pem     the authority
 //! ```
 
@@ -10,15 +10,19 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use farrier_wire::identity::Identity;
 use farrier_wire::pem;
 use farrier_wire::proof::NodeKey;
 use farrier_wire::proto::Certificate;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
+
+/// A certificate of weeks is looked at, and renewed, at most this often.
+const LOOK_EVERY_MOST: Duration = Duration::from_secs(600);
 
 /// Why the node has no identity.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +64,8 @@ pub struct Keep {
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
     pub(crate) tls: Arc<ClientConfig>,
+    /// None: that is not known, and it is not renewed.
+    pub(crate) term: Option<Term>,
 }
 
 impl Keep {
@@ -122,7 +128,7 @@ impl Keep {
             .with_client_auth_cert(chain, key.into())?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
         tls.resumption = rustls::client::Resumption::disabled();
-        Ok(Opened { identity, tls: Arc::new(tls) })
+        Ok(Opened { identity, tls: Arc::new(tls), term: Term::of(&text) })
     }
 
     /// TLS with the node's key and certificate, for whoever has a connection of their own.
@@ -133,19 +139,6 @@ impl Keep {
     /// Whether there is an identity that can be used.
     pub fn check(&self) -> Result<Identity, IdentityError> {
         self.open().map(|opened| opened.identity)
-    }
-
-    /// Whether two thirds of the certificate's life are over.
-    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        let Ok(text) = self.read() else { return false };
-        let second = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse::<i64>().ok()
-        };
-        let (Some(from), Some(until)) = (second("not-before:"), second("not-after:")) else {
-            return false;
-        };
-        now.as_second() > from + (until - from) / 3 * 2
     }
 
     /// Keeps what the server signed. `ca.pem` only where it is not there: who is trusted does not change by the way.
@@ -161,7 +154,8 @@ impl Keep {
                 .map_err(failed(&ca))?;
         }
         let text = format!(
-            "not-before: {}\nnot-after: {}\n{}{}",
+            "issued: {}\nnot-before: {}\nnot-after: {}\n{}{}",
+            signed.server_time_ms / 1000,
             signed.not_before_s,
             signed.not_after_s,
             pem::write(pem::PRIVATE_KEY, key.pkcs8()),
@@ -189,6 +183,41 @@ impl Keep {
     /// The enrolment is finished, or was refused for good.
     pub(crate) fn forget_key_to_enrol(&self) {
         let _ = fs::remove_file(self.dir.join("enrol.key"));
+    }
+}
+
+/// From when and until when a certificate counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Term {
+    from: Timestamp,
+    pub(crate) until: Timestamp,
+}
+
+impl Term {
+    /// As it stands above key and certificate. When it was issued and not from when on it counts: that is hours earlier.
+    fn of(text: &str) -> Option<Self> {
+        let time = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Timestamp::from_second(line.trim().parse().ok()?).ok()
+        };
+        // An agent that was here before this one kept the other.
+        let from = time("issued:").or_else(|| time("not-before:"))?;
+        Some(Self { from, until: time("not-after:")? })
+    }
+
+    fn life(self) -> SignedDuration {
+        self.until.duration_since(self.from)
+    }
+
+    /// Whether two thirds of its life are over.
+    pub(crate) fn is_due(self, now: Timestamp) -> bool {
+        now.duration_since(self.from) > self.life() / 3 * 2
+    }
+
+    /// How often it is looked whether it is due, and tried: often enough for several tries in what is left.
+    pub(crate) fn look_every(self) -> Duration {
+        let part = Duration::try_from(self.life() / 20).unwrap_or_default();
+        part.clamp(Duration::from_secs(1), LOOK_EVERY_MOST)
     }
 }
 
@@ -220,6 +249,26 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_when_two_thirds_are_over_however_long_it_lasts() {
+        let issued = 1_763_164_800;
+        let at = |second: i64| Timestamp::from_second(issued + second).unwrap();
+        for (life_s, every_s) in [(30 * 86_400, 600), (3600, 180), (10, 1)] {
+            let until = issued + life_s;
+            // From when it counts is hours earlier: clocks of nodes are behind.
+            let text =
+                format!("issued: {issued}\nnot-before: {}\nnot-after: {until}\n", issued - 21_600);
+            let term = Term::of(&text).unwrap();
+            assert_eq!(term.until, at(life_s));
+            assert!(!term.is_due(at(life_s / 3 * 2 - 1)) && term.is_due(at(life_s / 3 * 2 + 1)));
+            assert_eq!(term.look_every().as_secs(), every_s);
+        }
+        // As an agent kept it that knew no better.
+        let term = Term::of("not-before: 0\nnot-after: 300\n").unwrap();
+        assert!(term.is_due(Timestamp::from_second(201).unwrap()));
+        assert_eq!(Term::of("not-after: 300\n"), None);
+    }
 
     #[test]
     fn what_root_keeps_is_for_the_agents_user_and_nobody_else() {

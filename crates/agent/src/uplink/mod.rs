@@ -13,6 +13,7 @@ mod back_off;
 mod enrol;
 mod follow;
 mod identity;
+mod link;
 mod makeup;
 mod number;
 mod talk;
@@ -35,6 +36,8 @@ use crate::orders::Desk;
 use back_off::BackOff;
 pub use enrol::{EnrolError, Enrolment, enrol};
 pub use identity::{IdentityError, Keep};
+use link::Teller;
+pub use link::{Link, Sight};
 pub use makeup::of_published;
 use talk::Talk;
 
@@ -112,6 +115,7 @@ pub struct Parts {
 pub struct Uplink {
     stop: Arc<Notify>,
     acked: watch::Receiver<Option<u64>>,
+    sight: watch::Receiver<Sight>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -125,23 +129,29 @@ impl Uplink {
             .build()?;
         let stop = Arc::new(Notify::new());
         let (tell, acked) = watch::channel(None);
+        let (teller, sight) = Teller::new();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("uplink".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = run(parts, tell) => (),
+                    () = run(parts, tell, teller) => (),
                     () = stopped.notified() => (),
                 }
             });
             // A name that is being looked up, or a desk that waits for a disk, is not waited for.
             runtime.shutdown_background();
         })?;
-        Ok(Self { stop, acked, thread })
+        Ok(Self { stop, acked, sight, thread })
     }
 
     /// The last record that the server has; none: nothing is known of that yet.
     pub fn acked(&self) -> watch::Receiver<Option<u64>> {
         self.acked.clone()
+    }
+
+    /// Whether the server is told, and as whom.
+    pub fn sight(&self) -> watch::Receiver<Sight> {
+        self.sight.clone()
     }
 
     /// Ends it. What was not acknowledged is sent by the next one.
@@ -184,9 +194,9 @@ impl From<Status> for TalkError {
     }
 }
 
-async fn run(parts: Parts, acked: watch::Sender<Option<u64>>) {
+async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: Teller) {
     let mut back_off = BackOff::default();
-    let mut talk = Talk::new(parts, acked);
+    let mut talk = Talk::new(parts, acked, teller);
     let mut said = String::new();
     loop {
         let start = Instant::now();
@@ -196,6 +206,7 @@ async fn run(parts: Parts, acked: watch::Sender<Option<u64>>) {
             back_off.reset();
         }
         let text = Chain(&err).to_string();
+        talk.teller.lost(&text, must_enrol(&err), Timestamp::now());
         if text != said {
             tracing::warn!(why = %text, "the server is not told");
             said = text;
@@ -215,15 +226,37 @@ fn refuses_what_is_said(err: &TalkError) -> bool {
     matches!(err, TalkError::Status(status) if matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted))
 }
 
+/// Whether nothing but another enrolment helps: there is no certificate, it was revoked, or the node was retired.
+fn must_enrol(err: &TalkError) -> bool {
+    match err {
+        TalkError::Identity(IdentityError::NotEnrolled(_)) => true,
+        TalkError::Status(status) => matches!(
+            status.code(),
+            Code::PermissionDenied | Code::Unauthenticated | Code::FailedPrecondition
+        ),
+        _ => false,
+    }
+}
+
 async fn once(talk: &mut Talk) -> TalkError {
     talk.was_welcome = false;
     // The certificate may be another one by now.
     let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
-        (Some(name), true) => (name.clone(), farrier_wire::client::no_tls()),
+        (Some(name), true) => {
+            talk.teller.named(name);
+            (name.clone(), farrier_wire::client::no_tls())
+        }
         (None, true) => return TalkError::Nameless,
         (_, false) => match talk.parts.keep.open() {
-            Ok(opened) => (opened.identity.node.clone(), opened.tls),
-            Err(err) => return err.into(),
+            Ok(opened) => {
+                talk.teller.opened(&opened);
+                talk.term = opened.term;
+                (opened.identity.node, opened.tls)
+            }
+            Err(err) => {
+                talk.teller.has_nothing();
+                return err.into();
+            }
         },
     };
     let agents = match client::connect(&talk.parts.url, tls).await {

@@ -19,6 +19,8 @@ use tonic::metadata::MetadataValue;
 use tonic::{Request, Streaming};
 
 use super::follow::{Follower, Read};
+use super::identity::Term;
+use super::link::Teller;
 use super::number::JournalName;
 use super::{Parts, TalkError};
 use crate::brain::Chain;
@@ -33,14 +35,15 @@ const FLIGHT_BYTES_MAX: u64 = 1 << 20;
 const WELCOME_WAIT: Duration = Duration::from_secs(15);
 /// Before the brain has shown something there is nothing to say.
 const MADE_OF_EVERY: Duration = Duration::from_millis(100);
-/// A certificate is looked at, and renewed, at most this often.
-const RENEW_EVERY: Duration = Duration::from_secs(600);
 
 /// What is kept between streams.
 pub(super) struct Talk {
     pub(super) parts: Parts,
     /// Whether the last stream came as far as a welcome.
     pub(super) was_welcome: bool,
+    pub(super) teller: Teller,
+    /// How the life of the certificate goes that this stream has.
+    pub(super) term: Option<Term>,
     acked: watch::Sender<Option<u64>>,
     follower: Follower,
     name: JournalName,
@@ -66,12 +69,14 @@ struct Stream {
 }
 
 impl Talk {
-    pub(super) fn new(parts: Parts, acked: watch::Sender<Option<u64>>) -> Self {
+    pub(super) fn new(parts: Parts, acked: watch::Sender<Option<u64>>, teller: Teller) -> Self {
         let follower = Follower::new(&parts.state_dir);
         let name = JournalName::new(&parts.state_dir);
         Self {
             parts,
             was_welcome: false,
+            teller,
+            term: None,
             acked,
             follower,
             name,
@@ -122,6 +127,7 @@ impl Talk {
         let opened = tokio::time::timeout(WELCOME_WAIT, opening).await;
         let (inbound, welcome) = opened.map_err(|_| TalkError::Slow)??;
         self.was_welcome = true;
+        self.teller.connected(Timestamp::now());
         tracing::info!(server = %self.parts.url, acked = ?welcome.acked_record, "the server is told");
         self.begin(&mut stream, &welcome)?;
         let interval = Duration::from_secs(u64::from(welcome.report_interval_s.clamp(1, 3600)));
@@ -222,7 +228,7 @@ impl Talk {
         interval: Duration,
     ) -> Result<Infallible, TalkError> {
         let mut beats = tokio::time::interval(interval);
-        let mut renewals = tokio::time::interval(RENEW_EVERY);
+        let mut renewals = tokio::time::interval(self.look_every());
         renewals.reset();
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let bell = Arc::clone(&self.parts.bell);
@@ -315,9 +321,11 @@ impl Talk {
 
     /// Gets the next certificate when two thirds of this one's life are over. While that fails this one does.
     async fn renew(&mut self, agents: &mut Agents) -> Result<(), TalkError> {
-        let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < RENEW_EVERY);
-        let has_none = self.parts.url.is_plain();
-        if has_none || is_early || !self.parts.keep.is_due(Timestamp::now()) {
+        // A tick of the clock comes a moment early.
+        let soon = self.look_every().mul_f64(0.9);
+        let is_early = self.renewal_tried.is_some_and(|at| at.elapsed() < soon);
+        let is_due = self.term.is_some_and(|term| term.is_due(Timestamp::now()));
+        if is_early || !is_due {
             return Ok(());
         }
         // A clock that is weeks ahead would have a new one with every stream.
@@ -332,6 +340,10 @@ impl Talk {
                 Ok(())
             }
         }
+    }
+
+    fn look_every(&self) -> Duration {
+        self.term.map_or(Duration::from_secs(600), Term::look_every)
     }
 
     async fn next_certificate(&self, agents: &mut Agents) -> Result<(), TalkError> {

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a measured time is shown")]
 
+mod access;
 #[path = "../support/kill.rs"]
 mod kill;
+#[path = "../support/server.rs"]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../agent/world.rs"]
@@ -11,125 +14,29 @@ mod support;
 mod world;
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::{Entry, Event, Standing};
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Log, verify};
-use serde_json::Value;
+use farrier_server::log::verify;
 
-use support::{farrier, run};
+use server::{Server, found, until};
+use support::run;
 use world::{PATIENCE, World};
-
-/// A server that does not outlive its test.
-struct Server {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Server {
-    fn start(world: &World, listen: &str, name: &str) -> Self {
-        let log = world.path(name);
-        let dir = world.text("server");
-        let mut command = farrier(&["server", "run", "--dir", &dir, "--listen", listen]);
-        command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-        let server = Self { child: command.spawn().unwrap(), log };
-        until("the server serves", || server.said("fingerprint=").is_some());
-        server
-    }
-
-    /// A field of what it logged.
-    fn said(&self, field: &str) -> Option<String> {
-        let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let value = text.split(field).nth(1)?;
-        value.split_whitespace().next().map(str::to_owned)
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn stop(mut self) {
-        kill::kill("-TERM", &self.child.id().to_string());
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it still runs");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert!(status.success(), "{}", fs::read_to_string(&self.log).unwrap());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 fn open_log(world: &World) -> SqliteLog {
     SqliteLog::open_to_read(&world.path("server/log")).unwrap()
 }
 
-fn entries(world: &World) -> Vec<Entry> {
-    let log = open_log(world);
-    log.read(0, usize::MAX).unwrap().iter().map(|it| it.entry().unwrap()).collect()
-}
-
-fn has(world: &World, is: impl Fn(&Event) -> bool) -> bool {
-    entries(world).iter().any(|entry| is(&entry.event))
-}
-
-/// Whether a record with a finding of this code is in the log.
-fn found(event: &Event, detail: &str) -> bool {
-    match event {
-        Event::Found { changes, .. } => {
-            changes.iter().any(|change| change.finding().detail.contains(detail))
-        }
-        _ => false,
-    }
-}
-
-fn enrol(world: &World, server: &Server, node: &str, token: &str) -> support::Ran {
-    let (address, fingerprint) =
-        (server.said("address=").unwrap(), server.said("fingerprint=").unwrap());
-    let (url, identity) = (format!("https://{address}"), world.text("identity"));
-    let words = ["agent", "enrol", "--server", &url, "--node", node, "--token", token];
-    run(&[&words[..], &["--ca-fingerprint", &fingerprint, "--identity", &identity]].concat())
-}
-
-fn token(world: &World) -> String {
-    let dir = world.text("server");
-    let made =
-        run(&["server", "token", "create", "--dir", &dir, "--pool", "train", "--output", "json"]);
-    assert_eq!(made.code, 0, "{}", made.stderr);
-    let made: Value = serde_json::from_str(&made.stdout).unwrap();
-    made["token"].as_str().unwrap().to_owned()
-}
-
 #[test]
 fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     let world = World::of(2);
-    let server = Server::start(&world, "127.0.0.1:0", "server-1.log");
-    let refused = enrol(&world, &server, "gpu-1", "fjoin_wrong");
+    let server = Server::start(&world.path(""), "127.0.0.1:0", "server-1.log");
+    let refused = server.enrol("gpu-1", &world.text("identity"), "fjoin_wrong");
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("hint: `farrier server token create`"), "{}", refused.stderr);
-    let secret = token(&world);
-    let enrolled = enrol(&world, &server, "gpu-1", &secret);
+    let secret = server.token(&["--pool", "train"]);
+    let enrolled = server.enrol("gpu-1", &world.text("identity"), &secret);
     assert_eq!(enrolled.code, 0, "{}", enrolled.stderr);
     let address = server.said("address=").unwrap();
     let section =
@@ -139,19 +46,18 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     assert_eq!(checked.code, 0, "{}", checked.stderr);
     let agent = world.agent().ready();
     until("the node says what it is", || {
-        has(
-            &world,
+        server.has(
             |it| matches!(it, Event::Seen { makeup, .. } if makeup.gpus.as_ref().is_some_and(|it| it.len() == 2)),
         )
     });
     let start = Instant::now();
     world.inject(&["xid", "79", "--gpu", "0"]);
-    until("the finding is in the server's log", || has(&world, |it| found(it, "Xid 79")));
+    until("the finding is in the server's log", || server.has(|it| found(it, "Xid 79")));
     until("the node is quarantined", || {
-        has(&world, |it| matches!(it, Event::Moved { to: Standing::Quarantined, .. }))
+        server.has(|it| matches!(it, Event::Moved { to: Standing::Quarantined, .. }))
     });
     let took = start.elapsed();
-    let all = entries(&world);
+    let all = server.entries();
     let at = all.iter().find(|entry| found(&entry.event, "Xid 79")).unwrap();
     eprintln!("seen in the log {took:?} after the injection began");
     assert!(took < Duration::from_secs(1), "{took:?}");
@@ -160,12 +66,12 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
     // Killed and started anew, it goes on; nothing is there twice.
     server.kill();
     world.inject(&["xid", "79", "--gpu", "1"]);
-    let server = Server::start(&world, &address, "server-2.log");
+    let server = Server::start(&world.path(""), &address, "server-2.log");
     until("what was found meanwhile is there", || {
-        entries(&world).iter().filter(|entry| found(&entry.event, "Xid 79")).count() >= 2
+        server.entries().iter().filter(|entry| found(&entry.event, "Xid 79")).count() >= 2
     });
     let mut records: Vec<u64> = Vec::new();
-    for entry in entries(&world) {
+    for entry in server.entries() {
         if let Event::Found { record, .. } = entry.event {
             records.push(record.number);
         }
@@ -177,7 +83,7 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
         let bytes = fs::read(world.path(name)).unwrap();
         assert!(!bytes.windows(secret.len()).any(|it| it == secret.as_bytes()), "{name}");
     }
-    let revoked = run(&["server", "revoke", "gpu-1", "--dir", &world.text("server")]);
+    let revoked = server.command(&["revoke", "gpu-1"]);
     assert_eq!(revoked.code, 0, "{}", revoked.stderr);
     until("the agent is told", || agent.log().contains("the certificate was revoked"));
     agent.stop();
@@ -187,16 +93,15 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
 #[test]
 fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_is_there() {
     let world = World::of(4);
-    let (dir, log) = (world.text("server"), world.path("full.log"));
+    let dir = world.text("server");
     // A file may have so many blocks of 512 bytes: the log's own reach that after some commits.
     let run = format!(
         "trap '' XFSZ; ulimit -f 160; exec {} server run --dir {dir} --plain train --listen 127.0.0.1:0",
         env!("CARGO_BIN_EXE_farrier")
     );
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", &run]).stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-    let mut server = Server { child: command.spawn().unwrap(), log };
-    until("the server serves", || server.said("fingerprint=").is_some());
+    command.args(["-c", &run]);
+    let mut server = Server::spawn(&world.path(""), "full.log", &mut command);
     let address = server.said("address=").unwrap();
     let section = format!("[server]\nurl = \"http://{address}\"\n");
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
@@ -204,7 +109,7 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     let start = Instant::now();
     let mut turn = 0;
     let status = loop {
-        if let Some(status) = server.child.try_wait().unwrap() {
+        if let Some(status) = server.ended() {
             break status;
         }
         assert!(start.elapsed() < PATIENCE, "it still runs");
@@ -213,17 +118,16 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
         world.inject(&["xid", xid, "--gpu", &gpu]);
         turn += 1;
     };
-    let said = fs::read_to_string(&server.log).unwrap();
+    let said = server.log();
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains("error: the log failed: failed to "), "{said}");
     assert!(verify(&open_log(&world)).unwrap().is_ok());
-    let before = entries(&world).len();
-    let mut command =
-        farrier(&["server", "run", "--dir", &dir, "--plain", "train", "--listen", &address]);
-    command.stdout(Stdio::null()).stderr(fs::File::create(world.path("again.log")).unwrap());
-    let server = Server { child: command.spawn().unwrap(), log: world.path("again.log") };
-    until("it goes on", || entries(&world).len() > before && has(&world, |it| found(it, "Xid 79")));
-    let numbers: Vec<u64> = entries(&world)
+    let before = server.entries().len();
+    let plain = ["--plain", "train"];
+    let server = Server::start_with(&world.path(""), &address, "again.log", &plain);
+    until("it goes on", || server.entries().len() > before && server.has(|it| found(it, "Xid 79")));
+    let numbers: Vec<u64> = server
+        .entries()
         .into_iter()
         .filter_map(|entry| match entry.event {
             Event::Found { record, .. } => Some(record.number),

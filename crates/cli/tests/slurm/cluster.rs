@@ -78,6 +78,12 @@ impl Cluster {
         self.run("scontrol", &["show", "node", node])
     }
 
+    /// Drains a node as an administrator does.
+    pub(crate) fn drain(&self, node: &str, reason: &str) {
+        let (node, reason) = (format!("NodeName={node}"), format!("Reason={reason}"));
+        assert_eq!(self.run("scontrol", &["update", &node, "State=DRAIN", &reason]), "");
+    }
+
     /// What it says of a job.
     pub(crate) fn job(&self, job: &str) -> String {
         self.run("scontrol", &["show", "job", job])
@@ -85,8 +91,19 @@ impl Cluster {
 
     /// Starts a job and waits until it runs on the node; gives its number.
     pub(crate) fn start_job(&self, node: &str, more: &[&str]) -> String {
+        self.start_script(node, "exec sleep 600", more)
+    }
+
+    /// Starts one that ends well as soon as there is a file `job.may-end`.
+    pub(crate) fn start_ending_job(&self, node: &str) -> String {
+        let end = self.path("job.may-end").display().to_string();
+        let script = format!("until [ -e {end} ]; do sleep 0.1; done");
+        self.start_script(node, &script, &["--requeue"])
+    }
+
+    fn start_script(&self, node: &str, text: &str, more: &[&str]) -> String {
         let script = self.path("job.sh");
-        fs::write(&script, "#!/bin/sh\nexec sleep 600\n").unwrap();
+        fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
         let (script, log) =
             (script.display().to_string(), self.path("job.log").display().to_string());
         let usual = ["--parsable", "--gres=gpu:1", "--output", &log];
@@ -95,6 +112,12 @@ impl Cluster {
         self.wait("a job that runs", |cluster| cluster.job(&id).contains("JobState=RUNNING"));
         assert!(self.job(&id).contains(&format!("NodeList={node}")), "{}", self.job(&id));
         id
+    }
+
+    /// Waits until Slurm says so of a node; gives what it says.
+    pub(crate) fn until_node(&self, node: &str, holds: impl Fn(&str) -> bool) -> String {
+        self.wait("node that is so", |cluster| holds(&cluster.node(node)));
+        self.node(node)
     }
 
     pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
@@ -173,13 +196,14 @@ impl Cluster {
     }
 }
 
-/// Jobs end and nodes answer without the waits that are meant for large machines.
+/// Jobs end and nodes answer without the waits that are meant for large machines. `cred_expire` is also for how long a job that was
+/// requeued waits before it starts again (slurm.conf(5)).
 const CONF: &str = "\
 ClusterName=farrier
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root
@@ -193,6 +217,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none

@@ -84,11 +84,7 @@ fn what_others_have_drained_stays_drained() {
         desk(&world, &cluster)
     };
     // Drained by somebody: neither marked over nor resumed.
-    let drain = |node: &str, reason: &str| {
-        let (node, reason) = (format!("NodeName={node}"), format!("Reason={reason}"));
-        cluster.run("scontrol", &["update", &node, "State=DRAIN", &reason])
-    };
-    drain("node2", "bad disk");
+    cluster.drain("node2", "bad disk");
     let mut orders = configured("node2");
     let theirs = json!({ "theirs": { "owner": "root", "reason": "bad disk" } });
     assert_eq!(orders.cordon(), theirs);
@@ -102,7 +98,7 @@ fn what_others_have_drained_stays_drained() {
     // Ours, until a person writes a reason of their own.
     let mut orders = configured("node3");
     orders.done(&order(3, json!("cordon"), None));
-    drain("node3", "farrier: and the disk, do not resume");
+    cluster.drain("node3", "farrier: and the disk, do not resume");
     let why = orders.not_done(&order(4, json!("uncordon"), None));
     assert!(why.contains("do not resume"), "{why}");
     let node = cluster.node("node3");

@@ -7,6 +7,9 @@ mod kill;
 #[expect(dead_code, reason = "the tests of orders use all of it")]
 #[path = "../support/orders.rs"]
 mod orders;
+#[path = "../support/server.rs"]
+#[expect(dead_code, reason = "the tests of the server use all of it")]
+mod server;
 #[path = "../support/mod.rs"]
 mod support;
 #[expect(dead_code, reason = "the tests of the agent use all of it")]
@@ -15,3 +18,4 @@ mod world;
 
 mod cluster;
 mod drain;
+mod fleet;

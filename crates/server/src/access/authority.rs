@@ -22,8 +22,9 @@ use crate::log::Hash;
 
 /// Clocks of nodes may be behind by an hour and more: a certificate that begins now is none for them.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
-/// A node renews at two thirds of it; one that was off for longer enrols anew.
-const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// How long a node's certificate counts unless somebody wants it otherwise. A node renews at two thirds of it; one that was off for
+/// longer enrols anew.
+pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The server makes a new one whenever it starts, and each week.
 const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(60 * 24);
 /// To replace it means to enrol every node anew.
@@ -144,6 +145,7 @@ impl Authority {
         &self,
         identity: &Identity,
         point: &[u8],
+        life: SignedDuration,
         now: Timestamp,
     ) -> Result<Issued, AuthorityError> {
         let mut params = CertificateParams::default();
@@ -153,7 +155,7 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (not_before, not_after) = limit(&mut params, now, NODE_LIFE)?;
+        let (not_before, not_after) = limit(&mut params, now, life)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
         Ok(Issued { certificate, not_before, not_after })
     }
@@ -250,7 +252,7 @@ mod tests {
         let key = farrier_wire::proof::NodeKey::generate().unwrap();
         let purpose = farrier_wire::proof::Purpose::Renew;
         let point = key.prove(purpose).unwrap().point;
-        let issued = authority.certify(&identity, &point, now).unwrap();
+        let issued = authority.certify(&identity, &point, NODE_LIFE, now).unwrap();
         assert_eq!(Identity::of_certificate(&issued.certificate), Ok(identity));
         let certificate = webpki::EndEntityCert::try_from(&issued.certificate).unwrap();
         let roots = [webpki::anchor_from_trusted_cert(authority.certificate()).unwrap()];

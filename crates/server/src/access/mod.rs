@@ -14,7 +14,7 @@ mod people;
 mod store;
 mod token;
 
-pub use authority::{Authority, AuthorityError, Issued};
+pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
 pub use changes::{Change, local};
 pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};
 pub use store::{AccessError, JoinError, Listed, Store, Wanted};

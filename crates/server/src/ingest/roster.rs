@@ -24,6 +24,8 @@ pub(crate) enum Cut {
     Displaced,
     /// Its certificate counts no more.
     Revoked,
+    /// Its certificate has come to its end.
+    Expired,
     /// It is not of the fleet any more.
     Retired,
     /// It does not read what it is told.

@@ -15,6 +15,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::roster::{Cut, Pulse, Roster, Seated};
 use crate::brain::{Brain, TakeError};
+use crate::serve::NodePeer;
 
 /// How long a stream may take to say who it is.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
@@ -22,6 +23,9 @@ const HELLO_WAIT: Duration = Duration::from_secs(10);
 const SEND_WAIT: Duration = Duration::from_secs(10);
 /// A stream that says nothing for so many intervals is dead.
 const INTERVALS_MAX: u32 = 6;
+
+/// How often it is looked at the clock for the end of a certificate that lasts longer.
+const CLOCK_EVERY: Duration = Duration::from_secs(3600);
 
 /// What every stream needs.
 #[derive(Debug)]
@@ -66,11 +70,8 @@ impl End {
             Self::Left | Self::Unread => return None,
             Self::Cut(Cut::Displaced) => Status::aborted("the node has opened another stream"),
             Self::Cut(Cut::Revoked) => Status::permission_denied("the certificate was revoked"),
-            Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => {
-                Status::failed_precondition(
-                    "the node is not of the fleet: it was retired, or never enrolled",
-                )
-            }
+            Self::Cut(Cut::Expired) => expired(),
+            Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => stranger(),
             Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
                 Status::unavailable("the server ends or has no time")
             }
@@ -97,12 +98,13 @@ pub(crate) type Out = mpsc::Sender<Result<Down, Status>>;
 pub(crate) async fn serve(
     desk: Arc<Desk>,
     node: NodeId,
-    generation: Option<u64>,
+    certificate: Option<NodePeer>,
     mut inbound: Streaming<Up>,
     out: Out,
 ) {
     let end = match hello(&mut inbound).await {
         Ok(hello) => {
+            let generation = certificate.as_ref().map(|it| it.identity.generation);
             let Seated { number, pulse, orders, mut cut } = desk.roster.sit(&node, generation);
             let mut session = Session {
                 desk: &desk,
@@ -118,6 +120,7 @@ pub(crate) async fn serve(
             let end = tokio::select! {
                 end = talk => end,
                 Ok(cut) = &mut cut => Err(End::Cut(cut)),
+                () = end_of(certificate.map(|it| it.until)) => Err(End::Cut(Cut::Expired)),
             };
             desk.roster.leave(&node, number);
             end.err()
@@ -131,6 +134,29 @@ pub(crate) async fn serve(
     }
     if let Some(status) = end.status() {
         let _ = tokio::time::timeout(SEND_WAIT, out.send(Err(status))).await;
+    }
+}
+
+/// What a node hears that is not of the fleet.
+pub(crate) fn stranger() -> Status {
+    Status::failed_precondition("the node is not of the fleet: it was retired, or never enrolled")
+}
+
+/// What a node hears whose certificate has come to its end.
+pub(crate) fn expired() -> Status {
+    Status::unauthenticated("the certificate has expired")
+}
+
+/// Returns when a certificate has come to its end; never, where there is none.
+async fn end_of(until: Option<Timestamp>) {
+    let Some(until) = until else { return std::future::pending().await };
+    loop {
+        let Ok(left) = Duration::try_from(until.duration_since(Timestamp::now())) else { return };
+        if left.is_zero() {
+            return;
+        }
+        // A clock may be put right meanwhile.
+        tokio::time::sleep(left.min(CLOCK_EVERY)).await;
     }
 }
 

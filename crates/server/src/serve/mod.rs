@@ -14,6 +14,7 @@ use farrier_wire::proto::agents_server::AgentsServer;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -54,9 +55,17 @@ pub(crate) enum Peer {
     /// Somebody without a certificate.
     Nobody,
     /// A node, by its certificate.
-    Node(Identity),
+    Node(NodePeer),
     /// Somebody with a certificate of ours that names no node.
     Unknown,
+}
+
+/// What a node's certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodePeer {
+    pub(crate) identity: Identity,
+    /// Until when it counts.
+    pub(crate) until: Timestamp,
 }
 
 /// Where agents' calls begin; everything else is people's.
@@ -136,8 +145,8 @@ async fn connection(
     let shaken = tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await;
     drop(turn);
     match shaken {
-        Ok(Ok((stream, Peer::Node(identity)))) => {
-            serve(stream, Peer::Node(identity), front, presence, STREAMS_MAX, stop).await;
+        Ok(Ok((stream, peer @ Peer::Node(_)))) => {
+            serve(stream, peer, front, presence, STREAMS_MAX, stop).await;
         }
         // Whoever enrols is done soon. People stay while they are answered, and a little longer.
         Ok(Ok((stream, peer))) => {

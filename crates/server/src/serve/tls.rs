@@ -2,11 +2,12 @@
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rustls::crypto::ring as provider;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
@@ -15,8 +16,9 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use webpki::{EndEntityCert, KeyUsage};
 
-use super::Peer;
+use super::{NodePeer, Peer};
 use crate::access::{Authority, AuthorityError};
 
 /// Why there is no TLS.
@@ -100,5 +102,45 @@ fn certificate(authority: &Authority, names: &[String]) -> Result<Arc<CertifiedK
 
 /// The node that a certificate names; its signature and dates were checked in the handshake.
 fn named(certificate: &CertificateDer<'_>) -> Peer {
-    Identity::of_certificate(certificate).map_or(Peer::Unknown, Peer::Node)
+    match (Identity::of_certificate(certificate), end(certificate)) {
+        (Ok(identity), Some(until)) => Peer::Node(NodePeer { identity, until }),
+        _ => Peer::Unknown,
+    }
+}
+
+/// Until when a certificate counts: what its verifier says of it at the end of all days, so that nobody else has to read ASN.1.
+fn end(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
+    let certificate = EndEntityCert::try_from(certificate).ok()?;
+    let never = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let usage = KeyUsage::client_auth();
+    let judged = certificate.verify_for_usage(&[], &[], &[], never, usage, None, None);
+    let Err(webpki::Error::CertExpired { not_after, .. }) = judged else { return None };
+    Timestamp::from_second(i64::try_from(not_after.as_secs()).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_wire::proof::{NodeKey, Purpose};
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_certificate_is_read_from_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let authority = Authority::open(folder.path(), now).unwrap();
+        let identity: Identity = "farrier:node:a?3".parse().unwrap();
+        let point = NodeKey::generate().unwrap().prove(Purpose::Renew).unwrap().point;
+        // Dates from 2050 on are written otherwise than those before it.
+        for years in [0, 1, 60] {
+            let life = SignedDuration::from_hours(years * 366 * 24 + 1);
+            let issued = authority.certify(&identity, &point, life, now).unwrap();
+            let until = Timestamp::from_second(issued.not_after.as_second()).unwrap();
+            let peer = NodePeer { identity: identity.clone(), until };
+            assert_eq!(named(&issued.certificate), Peer::Node(peer));
+        }
+        assert_eq!(named(authority.certificate()), Peer::Unknown, "it names no node");
+        assert_eq!(named(&CertificateDer::from(&b"nothing"[..])), Peer::Unknown);
+    }
 }

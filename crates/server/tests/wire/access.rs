@@ -144,7 +144,7 @@ async fn a_certificate_is_renewed_before_it_ends() {
     // As if it were made long ago and ended tomorrow.
     let soon = Timestamp::now().as_second() + 86_400;
     let lines = old.lines().map(|line| match line.split_once(": ") {
-        Some(("not-before", _)) => format!("not-before: {}", soon - 30 * 86_400),
+        Some((name @ ("issued" | "not-before"), _)) => format!("{name}: {}", soon - 30 * 86_400),
         Some(("not-after", _)) => format!("not-after: {soon}"),
         _ => line.to_owned(),
     });
@@ -166,6 +166,40 @@ async fn a_certificate_is_renewed_before_it_ends() {
         assert_eq!(hello(&mut agents, None).await.unwrap_err().code(), Code::PermissionDenied);
     }
     until("the uplink has its say", || member.acked_now() == Some(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_left_of_it() {
+    let mut site = Site::with_tls().await;
+    site.certificate_life = SignedDuration::from_secs(3);
+    drop(site.running.take());
+    site.start(None).await;
+    let member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let enrolled = Instant::now();
+    let mut agents = raw(&site, &member).await;
+    let (_out, mut down) = open(&mut agents, None).await.unwrap();
+    let ending = async {
+        loop {
+            match down.message().await {
+                Ok(Some(_)) => (),
+                Ok(None) => panic!("it has ended without a word"),
+                Err(status) => break status,
+            }
+        }
+    };
+    let end = tokio::time::timeout(Duration::from_secs(10), ending).await;
+    let end = end.expect("it outlives its certificate");
+    assert_eq!((end.code(), end.message()), (Code::Unauthenticated, "the certificate has expired"));
+    let lived = enrolled.elapsed();
+    assert!((1..6).contains(&lived.as_secs()), "{lived:?}");
+    // The connection is there, and good for nothing.
+    for refused in [
+        agents.renew(proto::RenewRequest::default()).await.map(drop).unwrap_err(),
+        open(&mut agents, None).await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    }
 }
 
 async fn raw(site: &Site, member: &Member) -> client::Agents {
@@ -190,11 +224,18 @@ fn trusting(member: &Member) -> std::sync::Arc<rustls::ClientConfig> {
     std::sync::Arc::new(tls)
 }
 
-/// Opens a stream, under a name that is said aside.
-async fn hello(
+type Down = tonic::Streaming<proto::Down>;
+
+/// Opens a stream, under a name that is said aside, and is made welcome.
+async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), tonic::Status> {
+    open(agents, name).await.map(drop)
+}
+
+/// The same, and keeps it.
+async fn open(
     agents: &mut client::Agents,
     name: Option<&str>,
-) -> Result<proto::Welcome, tonic::Status> {
+) -> Result<(tokio::sync::mpsc::Sender<Up>, Down), tonic::Status> {
     let hello = proto::Hello {
         makeup: Some(form::makeup_message(&farrier_fleet::fleet::event::Makeup::default())),
         journal: "j".to_owned(),
@@ -209,7 +250,7 @@ async fn hello(
     }
     let mut down = agents.session(request).await?.into_inner();
     match down.message().await?.and_then(|it| it.what) {
-        Some(proto::down::What::Welcome(welcome)) => Ok(welcome),
+        Some(proto::down::What::Welcome(_)) => Ok((out, down)),
         other => panic!("{other:?}"),
     }
 }

@@ -41,6 +41,7 @@ pub(crate) struct Site {
     pub(crate) running: Option<Running>,
     pub(crate) address: SocketAddr,
     pub(crate) is_plain: bool,
+    pub(crate) certificate_life: SignedDuration,
 }
 
 impl Site {
@@ -55,7 +56,8 @@ impl Site {
     async fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut site = Self { folder, running: None, address, is_plain };
+        let certificate_life = farrier_server::access::NODE_LIFE;
+        let mut site = Self { folder, running: None, address, is_plain, certificate_life };
         site.start(None).await;
         site
     }
@@ -64,6 +66,7 @@ impl Site {
         Options {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
             report_interval_s: 1,
+            certificate_life: self.certificate_life,
             ..Options::new(self.folder.path().join("server"), self.address)
         }
     }

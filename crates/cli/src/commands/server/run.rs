@@ -6,8 +6,9 @@ use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, ServerError};
+use jiff::SignedDuration;
 
-use super::Folder;
+use super::{Folder, span};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::{log, sets};
@@ -29,9 +30,21 @@ pub(crate) struct Args {
     /// How often agents say that they live
     #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=600))]
     report_interval: u32,
+    /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
+    certificate_life: SignedDuration,
     /// How often one token of a person may ask
     #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     request_rate: u32,
+}
+
+/// A node needs time to renew, and a certificate that lasts for ever is not rotated.
+fn life(text: &str) -> Result<SignedDuration, String> {
+    let life = span(text)?;
+    if life < SignedDuration::from_secs(10) {
+        return Err("expected 10s or more".to_owned());
+    }
+    Ok(life)
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
@@ -44,6 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
             per_s: f64::from(args.request_rate),
             burst: f64::from(args.request_rate) * 4.0,
         },
+        certificate_life: args.certificate_life,
         facts: sets::active(),
         ..Options::new(args.folder.dir.clone(), args.listen)
     };

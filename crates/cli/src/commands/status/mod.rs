@@ -3,6 +3,7 @@
 mod faults;
 mod jobs;
 mod print;
+mod server;
 mod unseen;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

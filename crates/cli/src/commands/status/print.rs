@@ -8,7 +8,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{Action, FindingKind, Severity, Subject};
 use jiff::Timestamp;
 
-use super::{faults, jobs, unseen};
+use super::{faults, jobs, server, unseen};
 use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
@@ -18,6 +18,7 @@ pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()
     faults::print(status, printer)?;
     advice(status, printer)?;
     unseen::print(status, printer)?;
+    server::print(status, printer)?;
     cost(status, printer)
 }
 

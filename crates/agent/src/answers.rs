@@ -1,0 +1,128 @@
+//! The answer to `farrier status`: made once for each snapshot, and anew when what is outside of it changes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farrier_hardware::clock;
+use tokio::sync::watch;
+
+use crate::brain::Blindness;
+use crate::config::Config;
+use crate::jobs::protocol::{Answer, ErrorCode};
+use crate::jobs::{Answers, Board};
+use crate::orders::{Desk, OrdersError};
+use crate::state::{Published, State};
+use crate::status::{OrdersStatus, ServerStatus, Status};
+use crate::uplink::{Link, Sight, Uplink};
+
+/// What the brain does not know: the server, and what it ordered.
+#[derive(Debug, Clone, PartialEq)]
+struct Outside {
+    server: ServerStatus,
+    orders: OrdersStatus,
+}
+
+/// Where to look for that.
+pub(crate) struct Neighbours {
+    url: Option<String>,
+    uplink: Option<(watch::Receiver<Sight>, watch::Receiver<Option<u64>>)>,
+    desk: Result<Option<Desk>, String>,
+}
+
+impl Neighbours {
+    /// `desk`: none: no orders are carried out; an error: why they are not though they should be.
+    pub(crate) fn new(
+        config: &Config,
+        uplink: Option<&Uplink>,
+        desk: &Result<Option<Desk>, OrdersError>,
+    ) -> Self {
+        Self {
+            url: config.server.url.clone(),
+            uplink: uplink.map(|it| (it.sight(), it.acked())),
+            desk: match desk {
+                Ok(desk) => Ok(desk.clone()),
+                Err(err) => Err(crate::brain::Chain(err).to_string()),
+            },
+        }
+    }
+
+    /// Nobody is waited for: where a desk is busy with its disk, what was last seen of it holds.
+    fn look(&self, last: Option<&OrdersStatus>) -> Outside {
+        let server = match &self.uplink {
+            Some((sight, acked)) => {
+                let sight = sight.borrow().clone();
+                ServerStatus {
+                    url: self.url.clone(),
+                    node: sight.node,
+                    link: sight.link,
+                    acknowledged: *acked.borrow(),
+                    certificate_until: sight.certificate_until,
+                }
+            }
+            None => ServerStatus {
+                url: None,
+                node: None,
+                link: Link::Alone,
+                acknowledged: None,
+                certificate_until: None,
+            },
+        };
+        let orders = match &self.desk {
+            Ok(Some(desk)) => desk.at_hand().or_else(|| last.cloned()).unwrap_or_else(|| {
+                OrdersStatus::Unknown { why: "their journal is being written".to_owned() }
+            }),
+            Ok(None) => OrdersStatus::Off,
+            Err(why) => OrdersStatus::Failed { why: why.clone() },
+        };
+        Outside { server, orders }
+    }
+}
+
+/// The answer, and what it was made of. One that is not renewed is made anew each second.
+pub(crate) struct StatusLine {
+    published: Published,
+    board: Arc<Board>,
+    neighbours: Neighbours,
+    made: Mutex<Option<Made>>,
+}
+
+struct Made {
+    of: Arc<State>,
+    still: Option<Blindness>,
+    outside: Outside,
+    line: Arc<str>,
+}
+
+impl StatusLine {
+    pub(crate) fn new(published: Published, board: Arc<Board>, neighbours: Neighbours) -> Self {
+        Self { published, board, neighbours, made: Mutex::new(None) }
+    }
+}
+
+impl Answers for StatusLine {
+    fn status(&self) -> Arc<str> {
+        let Some(state) = self.published.get() else {
+            let message = "the agent has only just started";
+            return Answer::Error { code: ErrorCode::Starting, message }.line().into();
+        };
+        let now_ms = clock::since_boot_ms();
+        let still = state.standstill(now_ms);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let outside = self.neighbours.look(made.as_ref().map(|it| &it.outside.orders));
+        let same = |made: &&Made| {
+            Arc::ptr_eq(&made.of, &state) && made.still == still && made.outside == outside
+        };
+        if let Some(made) = made.as_ref().filter(same) {
+            return Arc::clone(&made.line);
+        }
+        let status = Status {
+            server: Some(outside.server.clone()),
+            orders: Some(outside.orders.clone()),
+            ..Status::of(&state, self.board.jobs(), now_ms)
+        };
+        let mut line = serde_json::to_string(&status).unwrap_or_default();
+        line.push('\n');
+        let line: Arc<str> = line.into();
+        *made = Some(Made { of: state, still, outside, line: Arc::clone(&line) });
+        line
+    }
+}
