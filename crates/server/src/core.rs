@@ -6,7 +6,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
 use jiff::Timestamp;
 
-use crate::log::{Head, Log, LogError, Snapshot};
+use crate::log::{Head, Keeper, Log, LogError, Snapshot};
 
 /// Entries folded at once on start.
 const PAGE: usize = 8192;
@@ -90,8 +90,17 @@ impl Core {
     }
 
     /// Keeps the state, so that the next start folds only what comes after it.
-    pub fn keep(&mut self) -> Result<(), LogError> {
-        self.log.keep(&Snapshot { state: self.state.clone(), hash: self.head.hash })
+    pub fn keep(&self) -> Result<(), LogError> {
+        self.log.keep(&self.snapshot())
+    }
+
+    /// The state as it is now, and what keeps it: for another thread, because that takes long.
+    pub fn keeping(&self) -> (Snapshot, Box<dyn Keeper + Send>) {
+        (self.snapshot(), self.log.keeper())
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { state: self.state.clone(), hash: self.head.hash }
     }
 
     fn take_in(

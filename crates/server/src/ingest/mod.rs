@@ -11,4 +11,4 @@ mod roster;
 mod session;
 
 pub(crate) use roster::{Cut, Roster};
-pub(crate) use session::{Desk, serve};
+pub(crate) use session::{Desk, Told, serve};

@@ -2,6 +2,7 @@
 
 mod chain;
 pub mod sqlite;
+mod state_file;
 mod verify;
 
 use std::path::PathBuf;
@@ -64,11 +65,22 @@ pub trait Log {
     /// Up to `most` entries after `seq`, in order.
     fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError>;
 
+    /// What keeps states, also while entries are appended.
+    fn keeper(&self) -> Box<dyn Keeper + Send>;
+
     /// Keeps a state. Older ones may go.
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
+    fn keep(&self, snapshot: &Snapshot) -> Result<(), LogError> {
+        self.keeper().keep(snapshot)
+    }
 
     /// The newest state that was kept and is whole; one that does not read is passed over.
     fn newest(&self) -> Result<Option<Snapshot>, LogError>;
+}
+
+/// Keeps states, on whatever thread has the time: it takes seconds where the fleet is large.
+pub trait Keeper {
+    /// Keeps a state. Older ones may go.
+    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
 }
 
 /// Why the log could not do what was asked.
@@ -136,7 +148,13 @@ pub enum LogError {
     /// A test ends the server between the log and whoever waits for it.
     #[error("the server ends here because a test asked for it")]
     Rehearsed,
-    /// A state could not be written as bytes.
-    #[error("failed to write the state as bytes")]
-    State(#[source] serde_json::Error),
+    /// A state could not be kept, or what was kept not be read.
+    #[error("failed to keep the state in `{}`, or to read it", path.display())]
+    State {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: std::io::Error,
+    },
 }

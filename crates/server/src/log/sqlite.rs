@@ -1,4 +1,5 @@
-//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash.
+//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash. States are kept in
+//! files beside it: SQLite has one writer at a time, and an append must not wait for hundreds of megabytes.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,8 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
-use super::{Hash, Head, Log, LogError, Snapshot, Stored};
+use super::state_file::StateFile;
+use super::{Hash, Head, Keeper, Log, LogError, Snapshot, Stored};
 
 /// The version of the tables.
 const FORMAT: i64 = 1;
@@ -19,11 +21,7 @@ const TABLES: &str = "
 CREATE TABLE writer (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL);
 INSERT INTO writer VALUES (1, 0);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
-CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
 ";
-
-/// States that are kept: the newest, and one more for when that does not read.
-const SNAPSHOTS: i64 = 2;
 
 /// A log in a file.
 #[derive(Debug)]
@@ -191,34 +189,11 @@ impl Log for SqliteLog {
         read().map_err(failed("read the log"))
     }
 
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
-        let bytes = serde_json::to_vec(&snapshot.state).map_err(LogError::State)?;
-        let digest = Hash::of(&bytes);
-        let keep = |connection: &mut Connection| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let insert = "INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3, ?4)";
-            transaction
-                .execute(insert, params![snapshot.state.seq, snapshot.hash.0, bytes, digest.0])?;
-            let older = "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?1)";
-            transaction.execute(older, [SNAPSHOTS])?;
-            transaction.commit()
-        };
-        keep(&mut self.connection).map_err(failed("keep the state"))
+    fn keeper(&self) -> Box<dyn Keeper + Send> {
+        Box::new(StateFile::beside(&self.path))
     }
 
     fn newest(&self) -> Result<Option<Snapshot>, LogError> {
-        let query = "SELECT hash, state, digest FROM snapshots ORDER BY seq DESC";
-        let read = || -> rusqlite::Result<Vec<(Hash, Vec<u8>, Hash)>> {
-            let mut select = self.connection.prepare_cached(query)?;
-            let rows = select
-                .query_map([], |row| Ok((hash_of(row, 0)?, bytes_of(row, 1)?, hash_of(row, 2)?)))?;
-            rows.collect()
-        };
-        let rows = read().map_err(failed("read the states that were kept"))?;
-        let whole = rows.into_iter().filter(|(_, bytes, digest)| Hash::of(bytes) == *digest);
-        Ok(whole.into_iter().find_map(|(hash, bytes, _)| {
-            serde_json::from_slice(&bytes).ok().map(|state| Snapshot { state, hash })
-        }))
+        StateFile::beside(&self.path).newest()
     }
 }

@@ -54,7 +54,7 @@ fn what_was_appended_is_there_after_it_was_opened_anew() {
 #[test]
 fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = written(&folder, 3);
+    let (log, head) = written(&folder, 3);
     let gap = [entry(4), entry(6)];
     assert!(matches!(log.append(&head, &gap), Err(LogError::Gap { seq: 6, after: 4 })));
     assert_eq!(log.head().unwrap(), head, "all or none");
@@ -68,7 +68,7 @@ fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing()
 #[test]
 fn a_writer_of_an_epoch_that_is_over_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = written(&folder, 3);
+    let (log, head) = written(&folder, 3);
     let mut other = SqliteLog::open(&folder.path().join("log")).unwrap();
     assert_eq!(other.take_over().unwrap(), head.epoch + 1);
     let refused = log.append(&head, &[entry(4)]);
@@ -100,12 +100,20 @@ fn an_edited_row_is_found() {
 #[test]
 fn a_kept_state_that_does_not_read_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = written(&folder, 5);
+    let (log, head) = written(&folder, 5);
     for seq in [2, 4] {
         let state = FleetState { seq, ..FleetState::default() };
         log.keep(&Snapshot { state, hash: head.hash }).unwrap();
     }
-    edit(&folder, "UPDATE snapshots SET state = x'7b' WHERE seq = 4");
+    assert_eq!(log.newest().unwrap().unwrap().state.seq, 4);
+    // Cut off, as by a disk that is full, and then changed.
+    let path = folder.path().join("log.state");
+    let mut bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
+    let at = bytes.iter().position(|it| *it == b'4').unwrap();
+    bytes[at] = b'5';
+    std::fs::write(&path, &bytes).unwrap();
     assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
 }
 
@@ -172,7 +180,7 @@ fn a_clock_that_is_set_back_does_not_take_the_log_back() {
 #[test]
 fn a_state_of_another_log_is_not_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = written(&folder, 5);
+    let (log, head) = written(&folder, 5);
     for seq in [4, 9] {
         log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
             .unwrap();
