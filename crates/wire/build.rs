@@ -6,6 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Neither side uses tonic's own transport.
     tonic_prost_build::configure()
         .build_transport(false)
+        .codec_path("crate::codec::SmallCodec")
         .bytes(".farrier.v1")
         .compile_fds(descriptors)?;
     Ok(())

@@ -3,8 +3,10 @@
 mod audit;
 mod bench;
 mod bench_agent;
+mod bench_fleet;
 mod bench_log;
 mod needs;
+mod process;
 mod python;
 mod shell;
 mod test;
@@ -21,6 +23,8 @@ usage: cargo xtask COMMAND
   audit             cargo-deny: licences, bans and sources of the dependencies
   bench facts       speed of check and decode, kept in bench/facts.md
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
+  bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
+                    `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
 ";
 
 fn main() -> ExitCode {
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
         ["audit"] => audit::run(),
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
+        ["bench", "fleet", how @ ..] => bench_fleet::run(how),
         _ => {
             shell::say(USAGE);
             return ExitCode::from(2);

@@ -8,9 +8,11 @@ use farrier_fleet::fleet::{NodeId, Place, Pool};
 use farrier_wire::identity::Identity;
 use farrier_wire::proof::{self, Purpose};
 use farrier_wire::proto::agents_server::Agents;
-use farrier_wire::proto::{Certificate, Down, EnrolRequest, RenewRequest, Up};
+use farrier_wire::proto::{Certificate, EnrolRequest, RenewRequest, Up};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::StreamExt;
+use tokio_stream::adapters::Map;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -186,7 +188,8 @@ fn ending(err: &TakeError) -> Status {
 
 #[tonic::async_trait]
 impl Agents for Service {
-    type SessionStream = ReceiverStream<Result<Down, Status>>;
+    type SessionStream =
+        Map<ReceiverStream<Box<ingest::Told>>, fn(Box<ingest::Told>) -> ingest::Told>;
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<Certificate>, Status> {
         let Ok(_turn) = self.enrolments.try_acquire() else {
@@ -216,6 +219,7 @@ impl Agents for Service {
         let (out, outbound) = mpsc::channel(OUT_MAX);
         let desk = Arc::clone(&self.desk);
         tokio::spawn(ingest::serve(desk, node, certificate, request.into_inner(), out));
-        Ok(Response::new(ReceiverStream::new(outbound)))
+        let unboxed: fn(Box<ingest::Told>) -> ingest::Told = |told| *told;
+        Ok(Response::new(ReceiverStream::new(outbound).map(unboxed)))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::mem::Discriminant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
@@ -25,7 +26,8 @@ const BATCH_MAX: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
 /// Nodes whose time has come and for whom nothing could be done are looked at again this often.
 const AGAIN: SignedDuration = SignedDuration::from_secs(60);
-/// A state is kept after so many entries: to fold them takes less than a second.
+/// A state is kept after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
+/// large fleet is not little.
 const KEEP_EVERY: u64 = 50_000;
 
 /// What became of an input.
@@ -99,6 +101,7 @@ impl Brain {
             log_end,
             looked,
             kept,
+            keeping: None,
             started,
             dies_after,
             commits: counted,
@@ -170,8 +173,10 @@ struct Thread {
     log_end: watch::Sender<u64>,
     /// The last time at which nodes whose time has come were looked at.
     looked: Timestamp,
-    /// The entry at which the state was kept.
+    /// The entry at which the state was kept, or is being.
     kept: u64,
+    /// Who keeps it.
+    keeping: Option<JoinHandle<()>>,
     started: Instant,
     dies_after: Option<u64>,
     commits: Arc<AtomicU64>,
@@ -187,6 +192,9 @@ impl Thread {
                 Job::Tick => self.tick()?,
                 Job::Stop => break,
             }
+        }
+        if let Some(keeping) = self.keeping.take() {
+            let _ = keeping.join();
         }
         self.core.keep()
     }
@@ -250,11 +258,29 @@ impl Thread {
         }
         self.roster.dispatch(&done.entries);
         self.log_end.send_replace(self.core.state().seq);
-        if self.core.state().seq >= self.kept + KEEP_EVERY {
-            self.core.keep()?;
-            self.kept = self.core.state().seq;
+        let every = KEEP_EVERY.max(self.core.state().nodes.len() as u64);
+        if self.core.state().seq >= self.kept + every {
+            self.keep();
         }
         Ok(())
+    }
+
+    /// Has the state kept beside all else. Where that fails the next start takes longer, and it is tried again later.
+    fn keep(&mut self) {
+        if self.keeping.as_ref().is_some_and(|keeping| !keeping.is_finished()) {
+            return;
+        }
+        let (snapshot, mut keeper) = self.core.keeping();
+        self.kept = snapshot.state.seq;
+        let keep = move || {
+            if let Err(err) = keeper.keep(&snapshot) {
+                tracing::error!(%err, cause = ?std::error::Error::source(&err).map(ToString::to_string), "the state was not kept");
+            }
+        };
+        match std::thread::Builder::new().name("keeper".to_owned()).spawn(keep) {
+            Ok(keeping) => self.keeping = Some(keeping),
+            Err(err) => tracing::error!(%err, "the state was not kept"),
+        }
     }
 
     fn tick(&mut self) -> Result<(), LogError> {

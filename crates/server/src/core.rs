@@ -6,7 +6,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
 use jiff::Timestamp;
 
-use crate::log::{Head, Log, LogError, Snapshot};
+use crate::log::{Head, Keeper, Log, LogError, Snapshot};
 
 /// Entries folded at once on start.
 const PAGE: usize = 8192;
@@ -21,10 +21,6 @@ pub struct Core {
 /// Whether a state was kept of this log: one of another, or of what a backup lacks, is folded anew.
 fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
     let Some(before) = kept.state.seq.checked_sub(1) else { return Ok(false) };
-    let anchor = log.anchor()?;
-    if kept.state.seq == anchor.seq {
-        return Ok(kept.hash == anchor.hash);
-    }
     let entries = log.read(before, 1)?;
     Ok(entries.first().is_some_and(|it| it.seq == kept.state.seq && it.hash == kept.hash))
 }
@@ -44,11 +40,7 @@ impl Core {
         let epoch = log.take_over()?;
         let mut state = match log.newest()? {
             Some(kept) if belongs(&*log, &kept)? => kept.state,
-            _ => match log.anchor()?.seq {
-                0 => FleetState::default(),
-                // Without its beginning nothing can be folded: better no server than one that knows half.
-                seq => return Err(LogError::Beheaded(seq)),
-            },
+            _ => log.beginning()?,
         };
         loop {
             let page = log.read(state.seq, PAGE)?;
@@ -98,8 +90,17 @@ impl Core {
     }
 
     /// Keeps the state, so that the next start folds only what comes after it.
-    pub fn keep(&mut self) -> Result<(), LogError> {
-        self.log.keep(&Snapshot { state: self.state.clone(), hash: self.head.hash })
+    pub fn keep(&self) -> Result<(), LogError> {
+        self.log.keep(&self.snapshot())
+    }
+
+    /// The state as it is now, and what keeps it: for another thread, because that takes long.
+    pub fn keeping(&self) -> (Snapshot, Box<dyn Keeper + Send>) {
+        (self.snapshot(), self.log.keeper())
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { state: self.state.clone(), hash: self.head.hash }
     }
 
     fn take_in(

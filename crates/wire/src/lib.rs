@@ -11,6 +11,7 @@
 
 #[cfg(feature = "client")]
 pub mod client;
+pub mod codec;
 pub mod form;
 pub mod identity;
 pub mod limits;

@@ -8,7 +8,6 @@
 
 mod node;
 mod peers;
-mod process;
 mod report;
 
 use std::collections::BTreeMap;
@@ -17,10 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::bench::Times;
+use crate::process::{Memory, Spent};
 use crate::shell::{cargo, root, say};
 use node::{Agent, Node};
 use peers::Peer;
-use process::{Memory, Spent};
 
 /// Until everybody has started and the agent has looked at everything once.
 const WARM_UP: Duration = Duration::from_secs(15);

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use anyhow::Context;
 
 use super::node::Node;
-use super::process::Running;
 use crate::needs;
+use crate::process::Running;
 use crate::shell::{command, root, run};
 
 /// As the tests of the simulated library pin them, and in the same folder.

@@ -26,6 +26,17 @@ pub struct Divergence {
 }
 
 impl Replay {
+    /// From a state on, which an archive leads to.
+    pub fn on(state: FleetState) -> Self {
+        Self { state, batch: Vec::new() }
+    }
+
+    /// The state, with all that was taken in.
+    pub fn settled(&mut self) -> Result<&FleetState, Box<Divergence>> {
+        self.judge()?;
+        Ok(&self.state)
+    }
+
     /// Takes the next entry. What was decided is judged when its batch is whole.
     pub fn take(&mut self, entry: Entry) -> Result<(), Box<Divergence>> {
         let begins = self.batch.first().is_some_and(|first| first.batch != entry.batch);

@@ -11,4 +11,4 @@ mod roster;
 mod session;
 
 pub(crate) use roster::{Cut, Roster};
-pub(crate) use session::{Desk, expired, serve, stranger};
+pub(crate) use session::{Desk, Told, expired, serve, stranger};

@@ -44,7 +44,7 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
     let is_news = match event {
         Event::Placed { place, .. } => node.place != *place,
-        Event::Seen { makeup, .. } => node.makeup.as_ref() != Some(makeup),
+        Event::Seen { makeup, .. } => node.makeup.as_deref() != Some(makeup),
         Event::Silent { .. } => node.silent_since.is_none(),
         Event::Heard { .. } => node.silent_since.is_some(),
         Event::Found { record, .. } => !node.has(record),

@@ -48,7 +48,7 @@ struct Stream {
     number: u64,
     /// Of the certificate; none on a connection without one.
     generation: Option<u64>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<Box<Order>>,
     cut: oneshot::Sender<Cut>,
 }
 
@@ -63,7 +63,8 @@ struct Seat {
 pub(crate) struct Seated {
     pub(crate) number: u64,
     pub(crate) pulse: Arc<Pulse>,
-    pub(crate) orders: mpsc::Receiver<Order>,
+    /// Boxed: a channel has room for thirty-two before the first is sent.
+    pub(crate) orders: mpsc::Receiver<Box<Order>>,
     pub(crate) cut: oneshot::Receiver<Cut>,
 }
 
@@ -124,7 +125,7 @@ impl Roster {
                     let Some(seat) = seats.get_mut(&order.node) else { continue };
                     let full = seat.stream.as_ref().is_some_and(|stream| {
                         matches!(
-                            stream.orders.try_send(order.clone()),
+                            stream.orders.try_send(Box::new(order.clone())),
                             Err(mpsc::error::TrySendError::Full(_))
                         )
                     });

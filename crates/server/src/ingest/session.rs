@@ -92,7 +92,10 @@ fn chain(err: &dyn std::error::Error) -> String {
 }
 
 /// Where what the node is told goes.
-pub(crate) type Out = mpsc::Sender<Result<Down, Status>>;
+pub(crate) type Out = mpsc::Sender<Box<Told>>;
+
+/// What the node is told. Boxed on its way: a channel has room for thirty-two before the first is sent.
+pub(crate) type Told = Result<Down, Status>;
 
 /// Serves a stream until it ends.
 pub(crate) async fn serve(
@@ -133,7 +136,7 @@ pub(crate) async fn serve(
         _ => tracing::info!(%node, why = %chain(&end), "a stream has ended"),
     }
     if let Some(status) = end.status() {
-        let _ = tokio::time::timeout(SEND_WAIT, out.send(Err(status))).await;
+        let _ = tokio::time::timeout(SEND_WAIT, out.send(Box::new(Err(status)))).await;
     }
 }
 
@@ -176,7 +179,8 @@ struct Session<'d> {
     /// The node's journal, and the last record of it that is on disk here.
     journal: String,
     last: Option<u64>,
-    makeup: Option<Makeup>,
+    /// What the node is made of: the state's own, and not kept twice.
+    makeup: Option<Arc<Makeup>>,
     /// The last order that was told on this stream.
     told: u64,
 }
@@ -184,7 +188,7 @@ struct Session<'d> {
 /// What is known of a node that opens a stream.
 struct Known {
     record: Option<Record>,
-    makeup: Option<Makeup>,
+    makeup: Option<Arc<Makeup>>,
     silent: bool,
 }
 
@@ -193,7 +197,7 @@ impl Session<'_> {
         &mut self,
         hello: proto::Hello,
         inbound: &mut Streaming<Up>,
-        mut orders: mpsc::Receiver<Order>,
+        mut orders: mpsc::Receiver<Box<Order>>,
     ) -> Result<(), End> {
         self.welcome(hello).await?;
         let idle =
@@ -308,9 +312,9 @@ impl Session<'_> {
     }
 
     async fn made_of(&mut self, makeup: Makeup) -> Result<(), End> {
-        if self.makeup.as_ref() != Some(&makeup) {
-            self.give(Event::Seen { node: self.node.clone(), makeup: makeup.clone() }).await?;
-            self.makeup = Some(makeup);
+        if self.makeup.as_deref() != Some(&makeup) {
+            self.give(Event::Seen { node: self.node.clone(), makeup }).await?;
+            self.makeup = self.known().await?.makeup;
         }
         Ok(())
     }
@@ -346,7 +350,7 @@ impl Session<'_> {
     }
 
     async fn say(&self, what: down::What) -> Result<(), End> {
-        let said = self.out.send(Ok(Down { what: Some(what) }));
+        let said = self.out.send(Box::new(Ok(Down { what: Some(what) })));
         match tokio::time::timeout(SEND_WAIT, said).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Left),

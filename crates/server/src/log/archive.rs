@@ -1,4 +1,5 @@
-//! The old part of a log in a file of its own. The chain goes on from one to the other: what the archive ends with the log begins after.
+//! The old part of a log in a file of its own. The chain goes on from one to the other: what the archive ends with the log begins after,
+//! with the state that all of it leads to.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +8,7 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::sqlite::SqliteLog;
-use super::{Anchor, Flaw, Head, Log, LogError, Stored, verify};
+use super::{Anchor, Flaw, Head, Log, LogError, Snapshot, verify};
 
 /// Entries moved at once.
 const PAGE: usize = 4096;
@@ -22,27 +23,31 @@ pub enum Archived {
         /// The last one, with the hash that the log now begins after.
         through: Anchor,
     },
-    /// No entry is that old, or all that are needed for the next start.
+    /// No entry is that old.
     Nothing,
 }
 
-/// Moves what was written before a time into a file that is not there yet. It is whole there before the log forgets it; whoever dies in between has
-/// it twice, and nothing is lost. A server may write meanwhile.
+/// Moves what was written before a time into a file that is not there yet. It is whole there before the log forgets it; whoever dies in
+/// between has it twice, and nothing is lost. A server may write meanwhile.
 pub fn archive(
     log: &mut dyn Log,
     before: Timestamp,
     path: &Path,
 ) -> Result<Result<Archived, Flaw>, LogError> {
-    let begin = log.anchor()?;
+    let Anchor { mut seq, hash } = log.anchor()?;
+    let from = seq + 1;
     let Some(through) = last_before(log, before)? else { return Ok(Ok(Archived::Nothing)) };
-    let mut archive = SqliteLog::after(path, &begin)?;
-    let mut seq = begin.seq;
+    let mut state = log.beginning()?;
+    let mut archive = SqliteLog::after(path, &Snapshot { state: state.clone(), hash })?;
     while seq < through {
         let mut page = log.read(seq, PAGE)?;
         page.retain(|it| it.seq <= through);
         let Some(last) = page.last().map(|it| it.seq) else {
             return Ok(Err(Flaw::Missing(seq + 1)));
         };
+        for stored in &page {
+            state.apply(&stored.entry()?);
+        }
         archive.put(&page)?;
         seq = last;
     }
@@ -52,9 +57,8 @@ pub fn archive(
     };
     drop(archive);
     synced(path).map_err(|err| LogError::Sync { path: path.to_owned(), err })?;
-    log.forget(through)?;
-    let through = Anchor { seq, hash };
-    Ok(Ok(Archived::Moved { from: begin.seq + 1, through }))
+    log.forget(&Snapshot { state, hash })?;
+    Ok(Ok(Archived::Moved { from, through: Anchor { seq, hash } }))
 }
 
 /// On disk, under its name.
@@ -63,35 +67,33 @@ fn synced(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// The last entry before a time that no start needs.
+/// The last entry of the last batch before a time. A batch was decided on as one, and is not torn.
 fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> {
-    let begin = log.anchor()?.seq;
-    let Some(end) = log.covered()? else { return Ok(None) };
+    let (begin, end) = (log.anchor()?.seq, log.head()?.seq);
+    let at = |seq: u64| -> Result<_, LogError> {
+        let found = log.read(seq - 1, 1)?.into_iter().next().filter(|it| it.seq == seq);
+        found.map(|stored| stored.entry()).transpose()
+    };
     // Times only grow: the first entry that is not older is found by halves.
-    let (mut older, mut not_older) = (begin, end.max(begin) + 1);
+    let (mut older, mut not_older) = (begin, end + 1);
     while older + 1 < not_older {
         let middle = older.midpoint(not_older);
-        let is_older = match log.read(middle - 1, 1)?.first() {
-            Some(stored) if stored.seq == middle => stored.entry()?.at < time,
-            _ => false,
-        };
-        if is_older {
+        if at(middle)?.is_some_and(|entry| entry.at < time) {
             older = middle;
         } else {
             not_older = middle;
         }
     }
-    Ok((older > begin).then_some(older))
+    let torn = at(older + 1)?.filter(|next| next.batch <= older);
+    let last = torn.map_or(older, |next| next.batch - 1);
+    Ok((last > begin).then_some(last))
 }
 
-/// Hands every entry of these logs on, in the order of their entries; or says where they do not follow on each other.
-pub fn joined(
-    logs: &[&dyn Log],
-    mut each: impl FnMut(Stored) -> Result<(), LogError>,
-) -> Result<Result<(), Flaw>, LogError> {
-    let mut end = logs.first().map_or(Ok(Anchor::genesis()), |log| log.anchor())?;
-    for log in logs {
-        let begin = log.anchor()?;
+/// Whether logs, in the order of their entries, follow on each other; each for itself is looked at by [`verify`].
+pub fn joined(logs: &[&dyn Log]) -> Result<Result<(), Flaw>, LogError> {
+    for pair in logs.windows(2) {
+        let [before, after] = pair else { continue };
+        let (end, begin) = (before.head()?, after.anchor()?);
         if begin.seq > end.seq {
             return Ok(Err(Flaw::Missing(end.seq + 1)));
         }
@@ -100,12 +102,6 @@ pub fn joined(
         }
         if begin.hash != end.hash {
             return Ok(Err(Flaw::Changed(begin.seq)));
-        }
-        loop {
-            let page = log.read(end.seq, PAGE)?;
-            let Some(last) = page.last() else { break };
-            end = Anchor { seq: last.seq, hash: last.hash };
-            page.into_iter().try_for_each(&mut each)?;
         }
     }
     Ok(Ok(()))

@@ -21,6 +21,16 @@ impl Hash {
         Self(hasher.chain_update(bytes).finalize().into())
     }
 
+    /// Of its text.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let digits = std::str::from_utf8(text).ok().filter(|it| it.len() == 64)?;
+        let mut hash = [0; 32];
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+        }
+        Some(Self(hash))
+    }
+
     /// Over bytes that stand alone.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())

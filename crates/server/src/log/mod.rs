@@ -3,6 +3,7 @@
 mod archive;
 mod chain;
 pub mod sqlite;
+mod state_file;
 mod verify;
 
 use std::path::PathBuf;
@@ -85,17 +86,28 @@ pub trait Log {
     /// Up to `most` entries after `seq`, in order.
     fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError>;
 
+    /// What keeps states, also while entries are appended.
+    fn keeper(&self) -> Box<dyn Keeper + Send>;
+
     /// Keeps a state. Older ones may go.
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
+    fn keep(&self, snapshot: &Snapshot) -> Result<(), LogError> {
+        self.keeper().keep(snapshot)
+    }
 
     /// The newest state that was kept and is whole; one that does not read is passed over.
     fn newest(&self) -> Result<Option<Snapshot>, LogError>;
 
-    /// The last entry that every state that was kept has seen; none where no state was kept.
-    fn covered(&self) -> Result<Option<u64>, LogError>;
+    /// The state at its anchor: what its entries are folded on.
+    fn beginning(&self) -> Result<FleetState, LogError>;
 
-    /// Forgets the entries up to and with `through`, which are [`covered`](Self::covered), and remembers what stood there.
-    fn forget(&mut self, through: u64) -> Result<(), LogError>;
+    /// Forgets the entries up to and with that of a state, with which the log begins from here on.
+    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError>;
+}
+
+/// Keeps states, on whatever thread has the time: it takes seconds where the fleet is large.
+pub trait Keeper {
+    /// Keeps a state. Older ones may go.
+    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
 }
 
 /// Why the log could not do what was asked.
@@ -143,17 +155,15 @@ pub enum LogError {
         #[source]
         err: EncodeError,
     },
-    /// Its beginning is in an archive, and the state that was kept of it does not read.
-    #[error("the log begins after entry {0}, and no state that was kept there reads")]
+    /// Its first entries are in an archive, and the state that stands for them does not read.
+    #[error("the log begins after entry {0}, and the state there does not read")]
     Beheaded(u64),
-    /// Entries that are needed to fold the log.
-    #[error("entry {through} is needed: states that were kept begin at {covered}")]
-    Needed {
-        /// What was to go.
-        through: u64,
-        /// What may go.
-        covered: u64,
-    },
+    /// A state that is not of this log.
+    #[error("a state at entry {0} is not of this log")]
+    NotOurs(u64),
+    /// A state that cannot be written.
+    #[error("failed to write a state as bytes")]
+    Unstatable(#[source] serde_json::Error),
     /// Of a later version, or not a log at all.
     #[error("`{}` is no log that this version reads: {what}", path.display())]
     Foreign {
@@ -183,7 +193,13 @@ pub enum LogError {
     /// A test ends the server between the log and whoever waits for it.
     #[error("the server ends here because a test asked for it")]
     Rehearsed,
-    /// A state could not be written as bytes.
-    #[error("failed to write the state as bytes")]
-    State(#[source] serde_json::Error),
+    /// A state could not be kept, or what was kept not be read.
+    #[error("failed to keep the state in `{}`, or to read it", path.display())]
+    State {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: std::io::Error,
+    },
 }

@@ -1,14 +1,16 @@
-//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash.
+//! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash. States are kept in
+//! files beside it: SQLite has one writer at a time, and an append must not wait for hundreds of megabytes.
 
 use std::path::{Path, PathBuf};
 
-use farrier_fleet::fleet::Entry;
+use farrier_fleet::fleet::{Entry, FleetState};
 use rusqlite::types::ValueRef;
 use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
-use super::{Anchor, Hash, Head, Log, LogError, Snapshot, Stored};
+use super::state_file::StateFile;
+use super::{Anchor, Hash, Head, Keeper, Log, LogError, Snapshot, Stored};
 
 /// The version of the tables.
 const FORMAT: i64 = 2;
@@ -21,13 +23,11 @@ const TABLES: &str = "
 CREATE TABLE writer (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL);
 INSERT INTO writer VALUES (1, 0);
 CREATE TABLE entries (seq INTEGER PRIMARY KEY, bytes BLOB NOT NULL, hash BLOB NOT NULL);
-CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
 ";
 /// What stands before the first entry, where something does.
-const ANCHOR: &str = "CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL);";
-
-/// States that are kept: the newest, and one more for when that does not read.
-const SNAPSHOTS: i64 = 2;
+const ANCHOR: &str = "
+CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash BLOB NOT NULL, state BLOB NOT NULL, digest BLOB NOT NULL);
+";
 
 /// A log in a file.
 #[derive(Debug)]
@@ -99,16 +99,13 @@ impl SqliteLog {
         Err(LogError::Foreign { path: self.path.clone(), what })
     }
 
-    /// A log that begins after `anchor`, in a file that is not there yet, for entries that are moved from another.
-    pub(super) fn after(path: &Path, anchor: &Anchor) -> Result<Self, LogError> {
+    /// A log that begins with a state, in a file that is not there yet, for entries that are moved from another.
+    pub(super) fn after(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
-        let write = |connection: &Connection| {
-            // One file that is whole: nobody appends to it again.
-            connection.pragma_update(None, "journal_mode", "DELETE")?;
-            let insert = "INSERT INTO anchor VALUES (1, ?1, ?2)";
-            connection.execute(insert, params![anchor.seq, anchor.hash.0])
-        };
-        write(&log.connection).map_err(failed("begin the archive"))?;
+        let what = "begin the archive";
+        // One file that is whole: nobody appends to it again.
+        log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
+        anchor_at(&log.connection, begin, what)?;
         Ok(log)
     }
 
@@ -173,8 +170,18 @@ fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
     Ok(found.unwrap_or_else(Anchor::genesis))
 }
 
-fn covered_of(connection: &Connection) -> rusqlite::Result<Option<u64>> {
-    connection.query_row("SELECT min(seq) FROM snapshots", [], |row| row.get(0))
+/// Lets the log begin with a state.
+fn anchor_at(
+    connection: &Connection,
+    begin: &Snapshot,
+    what: &'static str,
+) -> Result<(), LogError> {
+    let state = serde_json::to_vec(&begin.state).map_err(LogError::Unstatable)?;
+    let insert = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2, ?3, ?4)";
+    let digest = Hash::of(&state);
+    let row = params![begin.state.seq, begin.hash.0, state, digest.0];
+    connection.execute(insert, row).map_err(failed(what))?;
+    Ok(())
 }
 
 fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
@@ -204,26 +211,35 @@ impl Log for SqliteLog {
         anchor_of(&self.connection).map_err(failed("read the beginning of the log"))
     }
 
-    fn covered(&self) -> Result<Option<u64>, LogError> {
-        covered_of(&self.connection).map_err(failed("read the states that were kept"))
+    fn beginning(&self) -> Result<FleetState, LogError> {
+        let anchor = self.anchor()?;
+        if anchor.seq == 0 {
+            return Ok(FleetState::default());
+        }
+        let read = |row: &Row<'_>| Ok((bytes_of(row, 0)?, hash_of(row, 1)?));
+        let (bytes, digest) = self
+            .connection
+            .query_row("SELECT state, digest FROM anchor", [], read)
+            .map_err(failed("read the beginning of the log"))?;
+        let state = serde_json::from_slice(&bytes).ok().filter(|_| Hash::of(&bytes) == digest);
+        state.ok_or(LogError::Beheaded(anchor.seq))
     }
 
-    fn forget(&mut self, through: u64) -> Result<(), LogError> {
+    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
         let what = "forget what is in an archive";
-        let begin = TransactionBehavior::Immediate;
-        let transaction = self.connection.transaction_with_behavior(begin).map_err(failed(what))?;
-        let covered = covered_of(&transaction).map_err(failed(what))?.unwrap_or_default();
-        if through > covered {
-            return Err(LogError::Needed { through, covered });
+        let immediate = TransactionBehavior::Immediate;
+        let transaction =
+            self.connection.transaction_with_behavior(immediate).map_err(failed(what))?;
+        let through = begin.state.seq;
+        let query = "SELECT hash FROM entries WHERE seq = ?1";
+        let found = transaction.query_row(query, [through], |row| hash_of(row, 0)).optional();
+        if found.map_err(failed(what))? != Some(begin.hash) {
+            return Err(LogError::NotOurs(through));
         }
-        let forget = || {
-            let query = "SELECT hash FROM entries WHERE seq = ?1";
-            let hash = transaction.query_row(query, [through], |row| hash_of(row, 0))?;
-            let anchor = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2)";
-            transaction.execute(anchor, params![through, hash.0])?;
-            transaction.execute("DELETE FROM entries WHERE seq <= ?1", [through])
-        };
-        forget().map_err(failed(what))?;
+        anchor_at(&transaction, begin, what)?;
+        transaction
+            .execute("DELETE FROM entries WHERE seq <= ?1", [through])
+            .map_err(failed(what))?;
         transaction.commit().map_err(failed(what))
     }
 
@@ -269,34 +285,11 @@ impl Log for SqliteLog {
         read().map_err(failed("read the log"))
     }
 
-    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
-        let bytes = serde_json::to_vec(&snapshot.state).map_err(LogError::State)?;
-        let digest = Hash::of(&bytes);
-        let keep = |connection: &mut Connection| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let insert = "INSERT OR REPLACE INTO snapshots VALUES (?1, ?2, ?3, ?4)";
-            transaction
-                .execute(insert, params![snapshot.state.seq, snapshot.hash.0, bytes, digest.0])?;
-            let older = "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?1)";
-            transaction.execute(older, [SNAPSHOTS])?;
-            transaction.commit()
-        };
-        keep(&mut self.connection).map_err(failed("keep the state"))
+    fn keeper(&self) -> Box<dyn Keeper + Send> {
+        Box::new(StateFile::beside(&self.path))
     }
 
     fn newest(&self) -> Result<Option<Snapshot>, LogError> {
-        let query = "SELECT hash, state, digest FROM snapshots ORDER BY seq DESC";
-        let read = || -> rusqlite::Result<Vec<(Hash, Vec<u8>, Hash)>> {
-            let mut select = self.connection.prepare_cached(query)?;
-            let rows = select
-                .query_map([], |row| Ok((hash_of(row, 0)?, bytes_of(row, 1)?, hash_of(row, 2)?)))?;
-            rows.collect()
-        };
-        let rows = read().map_err(failed("read the states that were kept"))?;
-        let whole = rows.into_iter().filter(|(_, bytes, digest)| Hash::of(bytes) == *digest);
-        Ok(whole.into_iter().find_map(|(hash, bytes, _)| {
-            serde_json::from_slice(&bytes).ok().map(|state| Snapshot { state, hash })
-        }))
+        StateFile::beside(&self.path).newest()
     }
 }

@@ -168,7 +168,7 @@ fn detail(state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
         why: node.why.clone(),
         held_back: node.held_back.clone(),
         waits_for_approval: node.waits_for_approval(),
-        makeup: node.makeup.clone(),
+        makeup: node.makeup.as_deref().cloned(),
         findings: node.findings.values().cloned().collect(),
         cordon: node.cordon.clone(),
         drained: node.drained,

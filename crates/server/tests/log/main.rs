@@ -8,7 +8,7 @@ use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId, Place, Policy};
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
-    Anchor, Archived, Flaw, Head, Log, LogError, Snapshot, Stored, archive, joined, verify,
+    Anchor, Archived, Flaw, Head, Log, LogError, Snapshot, archive, joined, verify,
 };
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
@@ -77,19 +77,15 @@ fn a_writer_of_an_epoch_that_is_over_is_refused() {
     assert!(matches!(refused, Err(LogError::Fenced { epoch: 1, current: 2 })), "{refused:?}");
 }
 
-/// Entries of which each is a minute younger than the one before, and states kept at some of them.
-fn aged(folder: &TempDir, count: u64, kept: &[u64]) -> (SqliteLog, Head) {
+/// Entries in batches of two, of which each is a minute younger than the one before.
+fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
     let mut head = Head { epoch, ..log.head().unwrap() };
-    let mut state = FleetState::default();
     for seq in 1..=count {
-        let entry = Entry { at: at(60 * seq.cast_signed()), ..entry(seq) };
-        state.apply(&entry);
+        let batch = (seq - 1) / 2 * 2 + 1;
+        let entry = Entry { at: at(60 * batch.cast_signed()), batch, ..entry(seq) };
         head = log.append(&head, &[entry]).unwrap();
-        if kept.contains(&seq) {
-            log.keep(&Snapshot { state: state.clone(), hash: head.hash }).unwrap();
-        }
     }
     (log, head)
 }
@@ -97,43 +93,55 @@ fn aged(folder: &TempDir, count: u64, kept: &[u64]) -> (SqliteLog, Head) {
 #[test]
 fn what_is_old_is_moved_and_the_chain_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = aged(&folder, 20, &[12, 16]);
+    let (mut log, head) = aged(&folder, 20);
     let file = |name: &str| folder.path().join(name);
     let moved = archive(&mut log, at(60 * 6), &file("first")).unwrap().unwrap();
     let Archived::Moved { from: 1, through: first } = moved else { panic!("{moved:?}") };
-    assert_eq!(first.seq, 5, "what was written at that time stays");
-    // A later one goes no further than a start needs.
-    let moved = archive(&mut log, at(60 * 100), &file("second")).unwrap().unwrap();
-    let Archived::Moved { from: 6, through: second } = moved else { panic!("{moved:?}") };
+    assert_eq!((first.seq, log.anchor().unwrap()), (6, first), "a batch is not torn");
+    assert_eq!(archive(&mut log, at(60 * 6), &file("none")).unwrap(), Ok(Archived::Nothing));
+    let moved = archive(&mut log, at(60 * 12), &file("second")).unwrap().unwrap();
+    let Archived::Moved { from: 7, through: second } = moved else { panic!("{moved:?}") };
     assert_eq!((second.seq, log.anchor().unwrap()), (12, second));
-    assert_eq!(archive(&mut log, at(60 * 100), &file("third")).unwrap(), Ok(Archived::Nothing));
     assert_eq!(verify(&log).unwrap(), Ok(head), "the rest is whole");
     let parts = ["first", "second"].map(|name| SqliteLog::open_to_read(&file(name)).unwrap());
     assert!(parts.iter().all(|it| verify(it).unwrap().is_ok()));
-    let mut read = Vec::new();
-    let mut take = |stored: Stored| {
-        read.push(stored.seq);
-        Ok(())
-    };
-    assert_eq!(joined(&[&parts[0], &parts[1], &log], &mut take).unwrap(), Ok(()));
-    assert_eq!(joined(&[&parts[0], &log], |_| Ok(())).unwrap(), Err(Flaw::Missing(6)));
-    assert_eq!(joined(&[&parts[0], &parts[0]], |_| Ok(())).unwrap(), Err(Flaw::Twice(1)));
-    assert_eq!(read, (1..=20).collect::<Vec<u64>>());
-    // And it is written on, and folded from where it begins.
+    let read = |log: &dyn Log| log.read(0, 100).unwrap().into_iter().map(|it| it.seq);
+    let all: Vec<u64> = read(&parts[0]).chain(read(&parts[1])).chain(read(&log)).collect();
+    assert_eq!(all, (1..=20).collect::<Vec<u64>>());
+    assert_eq!(joined(&[&parts[0], &parts[1], &log]).unwrap(), Ok(()));
+    assert_eq!(joined(&[&parts[0], &log]).unwrap(), Err(Flaw::Missing(7)));
+    assert_eq!(joined(&[&parts[0], &parts[0]]).unwrap(), Err(Flaw::Twice(1)));
+    // Each begins with what those before it lead to, and the rest is folded on that.
+    let numbers = |log: &dyn Log| log.beginning().unwrap().nodes.len();
+    assert_eq!([numbers(&parts[0]), numbers(&parts[1]), numbers(&log)], [0, 6, 12]);
     let core = Core::open(Box::new(log)).unwrap();
     assert_eq!((core.state().seq, core.state().nodes.len()), (20, 20));
 }
 
 #[test]
-fn what_a_start_needs_is_not_forgotten_and_half_a_log_is_not_folded() {
+fn all_of_a_log_may_be_old_and_it_is_written_on() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = aged(&folder, 20, &[12]);
-    assert!(matches!(log.forget(13), Err(LogError::Needed { through: 13, covered: 12 })));
-    log.forget(12).unwrap();
-    let open = || Core::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
-    assert_eq!(open().unwrap().state().nodes.len(), 20);
-    edit(&folder, "UPDATE snapshots SET state = x'7b'");
-    assert!(matches!(open().err(), Some(LogError::Beheaded(12))));
+    let (mut log, head) = aged(&folder, 4);
+    archive(&mut log, at(100_000), &folder.path().join("all")).unwrap().unwrap();
+    assert_eq!(log.head().unwrap(), head);
+    log.append(&head, &[entry(5)]).unwrap();
+    let copy = folder.path().join("copy");
+    log.back_up(&copy).unwrap();
+    let core = Core::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
+    assert_eq!((core.state().seq, core.state().nodes.len()), (5, 5), "a backup has its beginning");
+}
+
+#[test]
+fn half_a_log_is_not_folded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, head) = aged(&folder, 20);
+    let state = FleetState { seq: 12, ..FleetState::default() };
+    let other = Snapshot { state, hash: head.hash };
+    assert!(matches!(log.forget(&other), Err(LogError::NotOurs(12))));
+    archive(&mut log, at(60 * 12), &folder.path().join("old")).unwrap().unwrap();
+    edit(&folder, "UPDATE anchor SET state = x'7b'");
+    let opened = Core::open(Box::new(SqliteLog::open(&folder.path().join("log")).unwrap()));
+    assert!(matches!(opened.err(), Some(LogError::Beheaded(12))));
 }
 
 #[test]
@@ -176,12 +184,20 @@ fn an_edited_row_is_found() {
 #[test]
 fn a_kept_state_that_does_not_read_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = written(&folder, 5);
+    let (log, head) = written(&folder, 5);
     for seq in [2, 4] {
         let state = FleetState { seq, ..FleetState::default() };
         log.keep(&Snapshot { state, hash: head.hash }).unwrap();
     }
-    edit(&folder, "UPDATE snapshots SET state = x'7b' WHERE seq = 4");
+    assert_eq!(log.newest().unwrap().unwrap().state.seq, 4);
+    // Cut off, as by a disk that is full, and then changed.
+    let path = folder.path().join("log.state");
+    let mut bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
+    let at = bytes.iter().position(|it| *it == b'4').unwrap();
+    bytes[at] = b'5';
+    std::fs::write(&path, &bytes).unwrap();
     assert_eq!(log.newest().unwrap().unwrap().state.seq, 2);
 }
 
@@ -248,7 +264,7 @@ fn a_clock_that_is_set_back_does_not_take_the_log_back() {
 #[test]
 fn a_state_of_another_log_is_not_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, head) = written(&folder, 5);
+    let (log, head) = written(&folder, 5);
     for seq in [4, 9] {
         log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
             .unwrap();

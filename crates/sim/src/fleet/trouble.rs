@@ -140,7 +140,7 @@ impl Trouble {
     }
 
     /// What the node's agent would say of it.
-    pub(super) fn finding(&self, id: u64, gpu: &GpuUuid, at: Timestamp) -> Finding {
+    pub fn finding(&self, id: u64, gpu: &GpuUuid, at: Timestamp) -> Finding {
         let subject = if self.code.starts_with("nic.") {
             Subject::Nic { device: "mlx5_0".to_owned(), port: 1 }
         } else {

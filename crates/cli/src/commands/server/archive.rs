@@ -59,9 +59,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             Ok(Outcome::Fine)
         }
         Ok(Archived::Nothing) => {
-            printer.line(
-                "nothing was moved: no entry is that old, or those that are the server needs for its next start",
-            )?;
+            printer.line("nothing was moved: no entry is that old")?;
             Ok(Outcome::Fine)
         }
         Err(flaw) => {

@@ -101,7 +101,7 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     let (entries, hash) = checked(&args.file)?;
     folder(&args.dir)?;
     let target = log_path(&args.dir);
-    for suffix in ["", "-wal", "-shm"] {
+    for suffix in ["", "-wal", "-shm", ".state", ".state.before"] {
         let path = args.dir.join(format!("log{suffix}"));
         if path.exists() {
             return Err(Hinted::error(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farrier_fleet::fleet::replay::Replay;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Log, LogError, joined, verify};
+use farrier_server::log::{Flaw, Log, LogError, joined, verify};
 use farrier_server::run::log_path;
 use serde_json::json;
 
@@ -13,6 +13,9 @@ use crate::commands::Outcome;
 use crate::commands::agent::absolute;
 use crate::failure::Hinted;
 use crate::printer::Printer;
+
+/// Entries read at once.
+const PAGE: usize = 4096;
 
 /// Reads a log again.
 #[derive(Debug, clap::Args)]
@@ -55,12 +58,6 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     begun.sort_by_key(|(seq, _)| *seq);
     let first = begun.first().map_or(0, |(seq, _)| *seq);
-    if first > 0 && args.replay {
-        return Err(Hinted::error(
-            format!("entries 1 to {first} are not here, and decisions follow from all of them"),
-            "name each archive with --archive, or leave --replay out",
-        ));
-    }
     let logs: Vec<&dyn Log> = begun.into_iter().map(|(_, log)| log as &dyn Log).collect();
     let flaw = match flawed(&logs)? {
         Some(flaw) => Some(flaw),
@@ -98,36 +95,51 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(flaw.is_some()))
 }
 
+/// Each for itself, then that one follows on the other.
 fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
     for log in logs {
         if let Err(flaw) = verify(*log)? {
             return Ok(Some(flaw.to_string()));
         }
     }
-    Ok(None)
+    Ok(joined(logs)?.err().map(|flaw| flaw.to_string()))
 }
 
-/// All of it again, in one go: that the files follow on each other, that a hash is there, that decisions follow.
+/// All of it again, for what hashes alone do not show.
 fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
-    let mut replay = args.replay.then(Replay::default);
-    let mut diverged = None;
     let mut is_held = args.holds.is_none();
-    let flaw = joined(logs, |stored| {
-        is_held = is_held || args.holds.as_ref() == Some(&stored.hash.to_string());
-        if let Some(replay) = replay.as_mut().filter(|_| diverged.is_none()) {
-            diverged = replay.take(stored.entry()?).err();
+    let mut replay: Option<Replay> = None;
+    for log in logs.iter().filter(|_| args.replay || args.holds.is_some()) {
+        let begin = log.beginning()?;
+        let mut replayed = match replay.take() {
+            None => Replay::on(begin),
+            Some(mut replayed) => match replayed.settled() {
+                Ok(state) if *state == begin => replayed,
+                Ok(state) => return Ok(Some(Flaw::Snapshot(state.seq).to_string())),
+                Err(divergence) => return Ok(Some(divergence.to_string())),
+            },
+        };
+        let mut seq = log.anchor()?.seq;
+        loop {
+            let page = log.read(seq, PAGE)?;
+            let Some(last) = page.last() else { break };
+            seq = last.seq;
+            for stored in page {
+                is_held = is_held || args.holds.as_ref() == Some(&stored.hash.to_string());
+                if !args.replay {
+                    continue;
+                }
+                if let Err(divergence) = replayed.take(stored.entry()?) {
+                    return Ok(Some(divergence.to_string()));
+                }
+            }
         }
-        Ok(())
-    })?;
-    if let Err(flaw) = flaw {
-        return Ok(Some(flaw.to_string()));
+        replay = Some(replayed);
     }
-    if !is_held {
-        let wanted = args.holds.as_deref().unwrap_or_default();
-        return Ok(Some(format!(
-            "no entry has the hash {wanted}: the end was cut off, or it is another log"
-        )));
+    if let Some(Err(divergence)) = replay.map(Replay::finish) {
+        return Ok(Some(divergence.to_string()));
     }
-    let diverged = diverged.or_else(|| replay.and_then(|replay| replay.finish().err()));
-    Ok(diverged.map(|divergence| divergence.to_string()))
+    let wanted = args.holds.as_deref().unwrap_or_default();
+    let text = "the end was cut off, or it is another log";
+    Ok((!is_held).then(|| format!("no entry has the hash {wanted}: {text}")))
 }

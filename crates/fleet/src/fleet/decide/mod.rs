@@ -48,7 +48,7 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
     decision.events.extend(verdicts);
     for id in dirty {
         let Some(node) = state.nodes.get(id) else { continue };
-        let mut node = node.clone();
+        let mut node = Node::clone(node);
         for _ in 0..STEPS_MAX {
             let complaint = Complaint::of(&node);
             let pool = state.policy.of(&node.place.pool);

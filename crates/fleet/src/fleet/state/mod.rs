@@ -4,6 +4,7 @@ mod node;
 mod symptom;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -24,8 +25,8 @@ pub struct FleetState {
     pub at: Timestamp,
     /// The policy in force.
     pub policy: Policy,
-    /// Nodes that are not retired.
-    pub nodes: BTreeMap<NodeId, Node>,
+    /// Nodes that are not retired. Shared, so that a copy of the state costs little: whoever keeps it does not hold the one who decides up.
+    pub nodes: BTreeMap<NodeId, Arc<Node>>,
     /// The last generation of retired nodes: one that comes back goes on counting.
     pub retired: BTreeMap<NodeId, u64>,
     /// Members of each domain, and how many of them are out of service.
@@ -132,7 +133,7 @@ impl FleetState {
         let generation = self.retired.remove(id).unwrap_or_default();
         let node = Node::joining(place.clone(), at, generation);
         self.count(&node, 1);
-        self.nodes.insert(id.clone(), node);
+        self.nodes.insert(id.clone(), Arc::new(node));
     }
 
     fn retire(&mut self, id: &NodeId) {
@@ -154,9 +155,10 @@ impl FleetState {
         if let Some(at) = node.wake {
             self.wakes.remove(&(at, id.clone()));
         }
-        change(&mut node);
+        let changed = Arc::make_mut(&mut node);
+        change(changed);
+        changed.wake = changed.next_look(&self.policy);
         self.note_symptoms(id, &node);
-        node.wake = node.next_look(&self.policy);
         if let Some(at) = node.wake {
             self.wakes.insert((at, id.clone()));
         }

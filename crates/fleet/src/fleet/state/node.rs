@@ -1,6 +1,7 @@
 //! One node: what is known of it, and what an event makes of that.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -64,7 +65,7 @@ pub struct Node {
     /// Why.
     pub why: Why,
     /// What it is made of; none before its first report.
-    pub makeup: Option<Makeup>,
+    pub makeup: Option<Arc<Makeup>>,
     /// When it was last heard, while it is silent.
     pub silent_since: Option<Timestamp>,
     /// The last record of the agent's journal that is here.
@@ -210,7 +211,7 @@ impl Node {
             // What was proven in another boot is proven no more.
             self.proven.clear();
         }
-        self.makeup = Some(makeup.clone());
+        self.makeup = Some(Arc::new(makeup.clone()));
     }
 
     fn found(&mut self, record: &Record, changes: &[Change]) {

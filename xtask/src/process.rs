@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 /// A process that does not outlive the measurement, however that ends.
-pub(super) struct Running(pub(super) Child);
+pub(crate) struct Running(pub(super) Child);
 
 impl Running {
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Fails when it has ended by itself.
-    pub(super) fn must_run(&mut self, name: &str) -> anyhow::Result<()> {
+    pub(crate) fn must_run(&mut self, name: &str) -> anyhow::Result<()> {
         match self.0.try_wait()? {
             None => Ok(()),
             Some(status) => anyhow::bail!("{name} ended early ({status})"),
@@ -32,7 +32,7 @@ impl Drop for Running {
 }
 
 /// Processor time up to a moment. Threads count in nanoseconds, children that have ended in ticks.
-pub(super) struct Spent {
+pub(crate) struct Spent {
     when: Instant,
     threads: BTreeMap<u32, Thread>,
     ended: Duration,
@@ -48,7 +48,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 impl Spent {
     /// Of a process and its children. A thread's part is its name, a child's is `child`.
-    pub(super) fn by(pid: u32, child: &str) -> anyhow::Result<Self> {
+    pub(crate) fn by(pid: u32, child: &str) -> anyhow::Result<Self> {
         let mut spent =
             Self { when: Instant::now(), threads: BTreeMap::new(), ended: Duration::ZERO };
         for member in family(pid) {
@@ -68,7 +68,7 @@ impl Spent {
     }
 
     /// Milliseconds of processor time a second since `before`, by part.
-    pub(super) fn rates_since(&self, before: &Self) -> BTreeMap<String, f64> {
+    pub(crate) fn rates_since(&self, before: &Self) -> BTreeMap<String, f64> {
         let elapsed_s = (self.when - before.when).as_secs_f64();
         let mut rates = BTreeMap::new();
         let mut add = |part: &str, time: Duration| {
@@ -88,14 +88,14 @@ impl Spent {
 
 /// Memory in kibibytes.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Memory {
-    pub(super) rss_kib: u32,
-    pub(super) pss_kib: u32,
+pub(crate) struct Memory {
+    pub(crate) rss_kib: u32,
+    pub(crate) pss_kib: u32,
 }
 
 impl Memory {
     /// Of a process and its children.
-    pub(super) fn of(pid: u32) -> anyhow::Result<Self> {
+    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         for member in family(pid) {
             let path = format!("/proc/{member}/smaps_rollup");
@@ -114,12 +114,12 @@ impl Memory {
     }
 
     /// Resident megabytes, each process counted for itself.
-    pub(super) fn rss_mb(self) -> f64 {
+    pub(crate) fn rss_mb(self) -> f64 {
         f64::from(self.rss_kib) * 1024.0 / 1e6
     }
 
     /// The same with pages that are shared divided among those who share them.
-    pub(super) fn pss_mb(self) -> f64 {
+    pub(crate) fn pss_mb(self) -> f64 {
         f64::from(self.pss_kib) * 1024.0 / 1e6
     }
 }

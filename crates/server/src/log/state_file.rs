@@ -1,0 +1,108 @@
+//! States that were kept, each in a file beside the log: a line that says of which entry, the state as JSON, and a line with a digest over both.
+//! One that was cut off or changed is not whole, and passed over.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::{Hash, Keeper, LogError, Snapshot};
+
+/// What is written at once.
+const BUFFER_BYTES: usize = 1 << 20;
+/// A digest and its line break, as text.
+const DIGEST_BYTES: usize = 65;
+
+/// Where states are kept.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    newest: PathBuf,
+    /// The one before, for when the newest does not read.
+    before: PathBuf,
+    /// One that is being written.
+    part: PathBuf,
+}
+
+/// Hashes what goes through it.
+struct Hashed<W> {
+    to: W,
+    hasher: Sha256,
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+impl StateFile {
+    pub(super) fn beside(log: &Path) -> Self {
+        let named = |suffix: &str| {
+            let mut name = log.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        Self { newest: named(".state"), before: named(".state.before"), part: named(".state.part") }
+    }
+
+    pub(super) fn newest(&self) -> Result<Option<Snapshot>, LogError> {
+        for path in [&self.newest, &self.before] {
+            match fs::read(path) {
+                Ok(bytes) => match parsed(&bytes) {
+                    Some(snapshot) => return Ok(Some(snapshot)),
+                    None => {
+                        tracing::warn!(path = %path.display(), "a state that was kept is not whole");
+                    }
+                },
+                Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+                Err(err) => return Err(LogError::State { path: path.clone(), err }),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whole under its name, or not there.
+    fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
+        let mut open = OpenOptions::new();
+        let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
+        let hashed = Hashed { to: &file, hasher: Sha256::new() };
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES, hashed);
+        writeln!(out, "{}", snapshot.hash)?;
+        serde_json::to_writer(&mut out, &snapshot.state)?;
+        out.write_all(b"\n")?;
+        let Hashed { mut to, hasher } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        writeln!(to, "{}", Hash(hasher.finalize().into()))?;
+        file.sync_all()?;
+        match fs::rename(&self.newest, &self.before) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+            _ => {}
+        }
+        fs::rename(&self.part, &self.newest)?;
+        self.newest.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    }
+}
+
+impl Keeper for StateFile {
+    fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        self.write(snapshot).map_err(|err| LogError::State { path: self.newest.clone(), err })
+    }
+}
+
+/// What was written, where it is whole.
+fn parsed(bytes: &[u8]) -> Option<Snapshot> {
+    let (said, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
+    if format!("{}\n", Hash::of(said)).as_bytes() != digest {
+        return None;
+    }
+    let (hash, state) = said.split_at_checked(DIGEST_BYTES)?;
+    let hash = Hash::parse(hash.strip_suffix(b"\n")?)?;
+    Some(Snapshot { state: serde_json::from_slice(state).ok()?, hash })
+}

@@ -1,0 +1,281 @@
+//! One agent as the server sees it: it says who it is, reports, resumes after what was acknowledged, and does what it is told at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use farrier_fleet::fleet::{Answer, NodeId, OrderKind};
+use farrier_fleet::health::finding::Cleared;
+use farrier_fleet::health::{Change, Finding, GpuUuid};
+use farrier_sim::fleet::Trouble;
+use farrier_wire::client::{Agents, ServerUrl, connect};
+use farrier_wire::form;
+use farrier_wire::proto::{self, Down, Up, down, report, up};
+use jiff::Timestamp;
+use rustls::ClientConfig;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Streaming};
+
+use crate::board::{Ask, Board, Sent};
+
+const OUT_MAX: usize = 64;
+/// GPUs of each node.
+const GPUS: u64 = 8;
+/// As much longer an agent may wait until it tries again, by its number: not all at the same instant.
+const AGAIN_MS: u64 = 250;
+
+/// What an agent says every interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// What a real agent says while nothing changes: that it lives.
+    Heartbeat,
+    /// All that its node is made of, each time.
+    Makeup,
+}
+
+/// How an agent comes to the server.
+pub(crate) enum Link {
+    /// On a connection with others, without TLS.
+    Shared(Agents),
+    /// On a connection of its own, with its certificate.
+    Own(ServerUrl, Arc<ClientConfig>),
+}
+
+pub(crate) struct Agent {
+    index: usize,
+    name: NodeId,
+    makeup: proto::Makeup,
+    record: u64,
+    findings: u64,
+    open: BTreeMap<u64, Finding>,
+    /// Records that are not acknowledged, with the moment at which they were made.
+    journal: VecDeque<(u64, Vec<u8>, Instant)>,
+}
+
+/// The name of a node.
+pub(crate) fn name(index: usize) -> NodeId {
+    format!("node-{index:06}").parse().expect("letters and digits are a name")
+}
+
+/// The number of a node by its name.
+pub(crate) fn number(node: &NodeId) -> Option<usize> {
+    node.as_str().strip_prefix("node-")?.parse().ok()
+}
+
+fn gpu(index: usize, at: u64) -> String {
+    let mixed = (index as u64 * GPUS + at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("GPU-{:08x}-{:04x}-4000-8000-{mixed:012.12x}", mixed >> 32, mixed & 0xffff)
+}
+
+fn makeup(index: usize) -> proto::Makeup {
+    let gpus = (0..GPUS)
+        .map(|at| proto::Gpu { uuid: gpu(index, at), name: Some("NVIDIA H200".to_owned()) });
+    let framework = |name: &str, version: &str| proto::Framework {
+        name: name.to_owned(),
+        version: version.to_owned(),
+    };
+    proto::Makeup {
+        boot: format!("{index:08x}-0d2c-4b5e-9d1f-8f3a6c1e7b90"),
+        agent: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: Some("6.8.0-90-generic".to_owned()),
+        driver: Some("580.95.05".to_owned()),
+        cuda: Some("13.0".to_owned()),
+        gpus: Some(proto::Gpus { gpus: gpus.collect() }),
+        frameworks: vec![framework("torch", "2.9.1"), framework("nccl", "2.28.3")],
+    }
+}
+
+impl Agent {
+    pub(crate) fn new(index: usize) -> Self {
+        Self {
+            index,
+            name: name(index),
+            makeup: makeup(index),
+            record: 0,
+            findings: 0,
+            open: BTreeMap::new(),
+            journal: VecDeque::new(),
+        }
+    }
+
+    /// Talks, and begins again when the stream ends.
+    pub(crate) async fn live(
+        mut self,
+        link: Link,
+        report: Report,
+        board: Arc<Board>,
+        mut turn: Option<OwnedSemaphorePermit>,
+    ) {
+        let Some(mut asks) = board.inbox(self.index) else { return };
+        loop {
+            let agents = match &link {
+                Link::Shared(agents) => Ok(agents.clone()),
+                Link::Own(url, tls) => connect(url, Arc::clone(tls)).await,
+            };
+            if let Ok(agents) = agents {
+                let mut is_connected = false;
+                let talk =
+                    self.talk(agents, report, &board, &mut asks, &mut turn, &mut is_connected);
+                let ended = talk.await;
+                if is_connected {
+                    board.has_gone();
+                }
+                if let Err(err) = ended {
+                    tracing::debug!(node = %self.name, %err, "a stream has ended");
+                }
+            }
+            let wait_ms = AGAIN_MS / 2 + self.index as u64 % AGAIN_MS;
+            tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        }
+    }
+
+    async fn talk(
+        &mut self,
+        mut agents: Agents,
+        reports: Report,
+        board: &Board,
+        asks: &mut mpsc::Receiver<Ask>,
+        turn: &mut Option<OwnedSemaphorePermit>,
+        is_connected: &mut bool,
+    ) -> anyhow::Result<()> {
+        let (out, outbound) = mpsc::channel(OUT_MAX);
+        out.send(Up { what: Some(up::What::Hello(self.hello())) }).await?;
+        let mut request = Request::new(ReceiverStream::new(outbound));
+        request.metadata_mut().insert("farrier-node", self.name.as_str().parse()?);
+        let mut inbound: Streaming<Down> = agents.session(request).await?.into_inner();
+        let first = inbound.message().await?.context("the stream has ended")?;
+        let Some(down::What::Welcome(welcome)) = first.what else {
+            anyhow::bail!("the server did not greet");
+        };
+        self.resume(&out, welcome.acked_record).await?;
+        board.has_connected();
+        *is_connected = true;
+        drop(turn.take());
+        let every = Duration::from_secs(u64::from(welcome.report_interval_s.max(1)));
+        // Agents are not in step with each other.
+        let first_ms = self.index as u64 * 7919 % u64::try_from(every.as_millis())?;
+        let begin = tokio::time::Instant::now() + Duration::from_millis(first_ms);
+        let mut beats = tokio::time::interval_at(begin, every);
+        loop {
+            tokio::select! {
+                said = inbound.message() => {
+                    let said = said?.context("the stream has ended")?;
+                    self.take(&out, said, board).await?;
+                }
+                _ = beats.tick() => out.send(self.report(reports)).await?,
+                Some(ask) = asks.recv() => {
+                    self.meet(ask, board);
+                    self.tell_last(&out).await?;
+                }
+            }
+        }
+    }
+
+    fn hello(&self) -> proto::Hello {
+        proto::Hello {
+            makeup: Some(self.makeup.clone()),
+            journal: format!("{}-journal", self.name),
+            last_record: self.record,
+            outstanding: Vec::new(),
+            cordon: Some(form::cordon_message(&farrier_fleet::fleet::event::Cordon::None)),
+        }
+    }
+
+    fn report(&self, report: Report) -> Up {
+        reported(match report {
+            Report::Heartbeat => report::What::Heartbeat(proto::Heartbeat {}),
+            Report::Makeup => report::What::Makeup(self.makeup.clone()),
+        })
+    }
+
+    /// Goes on after what the server has; where it has nothing, with everything that is open.
+    async fn resume(&mut self, out: &mpsc::Sender<Up>, acked: Option<u64>) -> anyhow::Result<()> {
+        let Some(acked) = acked else { return self.tell_open(out).await };
+        self.journal.retain(|(record, ..)| *record > acked);
+        for (record, json, _) in &self.journal {
+            out.send(changes(*record, json)).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell_open(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+        let json = form::findings_json(self.open.values().cloned()).into();
+        let open = proto::Findings { record: self.record, json };
+        Ok(out.send(reported(report::What::Open(open))).await?)
+    }
+
+    async fn tell_last(&self, out: &mpsc::Sender<Up>) -> anyhow::Result<()> {
+        let Some((record, json, _)) = self.journal.back() else { return Ok(()) };
+        Ok(out.send(changes(*record, json)).await?)
+    }
+
+    async fn take(
+        &mut self,
+        out: &mpsc::Sender<Up>,
+        said: Down,
+        board: &Board,
+    ) -> anyhow::Result<()> {
+        match said.what {
+            Some(down::What::Ack(proto::Ack { record })) => {
+                while let Some((_, _, at)) = self.journal.pop_front_if(|(it, ..)| *it <= record) {
+                    board.was_acknowledged(at.elapsed());
+                }
+                Ok(())
+            }
+            Some(down::What::Resync(_)) => self.tell_open(out).await,
+            Some(down::What::Order(order)) => {
+                let order = form::order(self.name.clone(), order)?;
+                let evidence = "it was done, and looked at".to_owned();
+                let answer = form::answer_message(order.generation, &Answer::Done { evidence });
+                out.send(Up { what: Some(up::What::Answer(answer)) }).await?;
+                board.has_answered();
+                if matches!(order.what, OrderKind::ResetGpu { .. } | OrderKind::Reboot) {
+                    self.meet(Ask::Mend, board);
+                    self.tell_last(out).await?;
+                }
+                Ok(())
+            }
+            Some(down::What::Welcome(_) | down::What::AnswerAck(_)) | None => Ok(()),
+        }
+    }
+
+    /// Something changes on the node; it is in the journal then.
+    fn meet(&mut self, ask: Ask, board: &Board) {
+        let now = Timestamp::now();
+        let change = match ask {
+            Ask::Befall(trouble) => {
+                let finding = self.found(trouble, now);
+                let sent = Sent { node: self.index, finding: finding.id, at: Instant::now() };
+                board.has_sent(sent);
+                Change::Opened(finding)
+            }
+            Ask::Mend => {
+                let Some((_, finding)) = self.open.pop_first() else { return };
+                let cleared = Cleared { at: now, why: "it was mended".to_owned() };
+                Change::Cleared(Finding { cleared: Some(cleared), ..finding })
+            }
+        };
+        let Some(json) = form::changes_json(&[change]) else { return };
+        self.record += 1;
+        self.journal.push_back((self.record, json, Instant::now()));
+    }
+
+    fn found(&mut self, trouble: Trouble, now: Timestamp) -> Finding {
+        self.findings += 1;
+        let gpu = GpuUuid(gpu(self.index, self.findings % GPUS));
+        let finding = trouble.finding(self.findings, &gpu, now);
+        self.open.insert(finding.id, finding.clone());
+        finding
+    }
+}
+
+fn changes(record: u64, json: &[u8]) -> Up {
+    let json = json.to_vec().into();
+    reported(report::What::Changes(proto::Changes { record, after: record - 1, json }))
+}
+
+fn reported(what: report::What) -> Up {
+    Up { what: Some(up::What::Report(proto::Report { what: Some(what) })) }
+}

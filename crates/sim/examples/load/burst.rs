@@ -1,0 +1,72 @@
+//! A quarter of a fleet fails within a second: how long until each failure is decided on, in the log, and told.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use farrier_fleet::fleet::Policy;
+use farrier_fleet::fleet::identity::DomainKind;
+use farrier_sim::fleet::Trouble;
+use farrier_wire::client::{Asker, ServerUrl, no_tls};
+use serde_json::Value;
+
+use crate::agent::{self, Report};
+use crate::board::{Ask, say_times};
+use crate::feed::Feed;
+use crate::{say, start};
+
+pub(crate) async fn run(
+    url: &ServerUrl,
+    token: &str,
+    nodes: usize,
+    failing: usize,
+    share: f64,
+) -> anyhow::Result<()> {
+    let board = start(url, nodes, Report::Heartbeat).await?;
+    let mut policy = Policy::default();
+    for kind in [DomainKind::Fleet, DomainKind::Pool] {
+        if let Some(breaker) = policy.breakers.get_mut(&kind) {
+            breaker.share = breaker.share.max(share);
+        }
+    }
+    let mut asker = Asker::connect(url, no_tls(), token).await?;
+    let _: Value = asker.put("/api/v1/policy", &policy).await?;
+    let trouble = Trouble::named("gpu.xid", "Xid 48").context("the simulation knows Xid 48")?;
+    let mut feed = Feed::open(url, token).await?;
+    say("mark", "begin");
+    let begun = tokio::time::Instant::now();
+    let sender = std::sync::Arc::clone(&board);
+    tokio::spawn(async move {
+        for index in 0..failing {
+            let at = Duration::from_secs_f64(index as f64 / failing as f64);
+            tokio::time::sleep_until(begun + at).await;
+            sender.ask(index * nodes / failing, Ask::Befall(trouble)).await;
+        }
+    });
+    // The first decision on each node, and what it was.
+    let mut decided: HashMap<usize, (Instant, String)> = HashMap::new();
+    while decided.len() < failing {
+        let (at, rows) = feed.next().await?;
+        for row in rows {
+            let Some(node) = row.node.as_ref().and_then(agent::number) else { continue };
+            let to = row.event.pointer("/moved/to").and_then(Value::as_str);
+            let is_out = to.is_some_and(|to| to != "suspect");
+            if (is_out || row.kind == "held-back") && node % (nodes / failing) == 0 {
+                decided.entry(node).or_insert((at, row.kind));
+            }
+        }
+    }
+    say("mark", "end");
+    let sent = board.sent();
+    let last = sent.iter().map(|it| it.at).max().context("something was sent")?;
+    let times = sent
+        .iter()
+        .filter_map(|it| decided.get(&it.node).map(|(at, _)| at.saturating_duration_since(it.at)));
+    say_times("failure_to_decision", times.collect());
+    let done = decided.values().map(|(at, _)| *at).max().context("something was decided")?;
+    let after = done.saturating_duration_since(last);
+    say("last_failure_to_last_decision_ms", after.as_secs_f64() * 1e3);
+    say("taken_out", decided.values().filter(|(_, kind)| kind == "moved").count());
+    say("held_back", decided.values().filter(|(_, kind)| kind == "held-back").count());
+    Ok(())
+}

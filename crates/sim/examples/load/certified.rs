@@ -1,0 +1,169 @@
+//! Nodes with a certificate and a connection each, as real ones are; then the server dies, and all come back at once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::BufRead;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use farrier_wire::client::{self, ServerUrl, connect};
+use farrier_wire::proof::{NodeKey, Purpose};
+use farrier_wire::proto::EnrolRequest;
+use rustls::crypto::ring as provider;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::task::JoinSet;
+
+use crate::agent::{self, Agent, Link, Report};
+use crate::board::{Ask, Board, say_times};
+use crate::feed::Feed;
+use crate::findings::warning;
+use crate::say;
+
+/// Enrolments at once; the server takes sixteen.
+const ENROLLING_MAX: usize = 12;
+/// Findings of each node before the server dies, and one more while it is gone.
+const FINDINGS: usize = 2;
+/// Until what was said is answered, and memory is counted.
+const REST: Duration = Duration::from_secs(5);
+
+/// What lets nodes and a person in.
+pub(crate) struct Access {
+    pub(crate) join: String,
+    pub(crate) fingerprint: String,
+    pub(crate) person: String,
+}
+
+pub(crate) async fn run(url: &ServerUrl, access: &Access, nodes: usize) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let identities = enrol(url, access, nodes).await?;
+    say("enrol_s", begun.elapsed().as_secs_f64());
+    tokio::time::sleep(REST).await;
+    say("mark", "enrolled");
+    answered()?;
+    let board = Arc::new(Board::new(nodes));
+    let begun = Instant::now();
+    for (index, tls) in identities.into_iter().enumerate() {
+        let link = Link::Own(url.clone(), tls);
+        tokio::spawn(Agent::new(index).live(link, Report::Heartbeat, Arc::clone(&board), None));
+    }
+    board.until(|board| board.connected() == nodes).await?;
+    say("connect_s", begun.elapsed().as_secs_f64());
+    board.until(|board| board.answered() >= 2 * nodes).await?;
+    say("in_service_s", begun.elapsed().as_secs_f64());
+    for _ in 0..FINDINGS {
+        befall(&board, nodes).await?;
+    }
+    tokio::time::sleep(REST).await;
+    say_times("change_to_acknowledgement", board.acknowledged());
+    say("mark", "connected");
+    // The server is killed here, while changes are on their way, and started again.
+    let sender = Arc::clone(&board);
+    let last = tokio::spawn(async move { befall(&sender, nodes).await });
+    answered()?;
+    board.until(|board| board.connected() < nodes / 2).await?;
+    say("mark", "gone");
+    answered()?;
+    let begun = Instant::now();
+    board.until(|board| board.connected() == nodes).await?;
+    say("reconnect_s", begun.elapsed().as_secs_f64());
+    last.await??;
+    tokio::time::sleep(REST).await;
+    say("mark", "back");
+    compare(url, access, nodes * (FINDINGS + 1)).await
+}
+
+/// Waits until whoever started this has done what was marked.
+fn answered() -> anyhow::Result<()> {
+    let mut line = String::new();
+    if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        bail!("nobody answers");
+    }
+    Ok(())
+}
+
+async fn befall(board: &Board, nodes: usize) -> anyhow::Result<()> {
+    let trouble = warning()?;
+    for node in 0..nodes {
+        board.ask(node, Ask::Befall(trouble)).await;
+    }
+    Ok(())
+}
+
+/// Every finding is in the log, and none twice.
+async fn compare(url: &ServerUrl, access: &Access, sent: usize) -> anyhow::Result<()> {
+    let pinned = client::pinned(client::fingerprint(&access.fingerprint)?)?;
+    let mut feed = Feed::after(url, pinned, &access.person, Some(0)).await?;
+    let (mut logged, mut records) = (0_usize, HashSet::new());
+    let mut findings: BTreeMap<String, HashSet<u64>> = BTreeMap::new();
+    let begun = Instant::now();
+    while findings.values().map(HashSet::len).sum::<usize>() < sent {
+        if begun.elapsed() > Duration::from_secs(60) {
+            break;
+        }
+        let Ok(next) = tokio::time::timeout(REST, feed.next()).await else { break };
+        for row in next?.1.into_iter().filter(|row| row.kind == "found") {
+            let node = row.node.context("a finding is of a node")?.to_string();
+            let number = |at: &str| row.event.pointer(at).and_then(serde_json::Value::as_u64);
+            logged += 1;
+            records.insert((node.clone(), number("/found/record/number")));
+            findings.entry(node).or_default().extend(number("/found/changes/0/opened/id"));
+        }
+    }
+    say("findings_sent", sent);
+    say("findings_logged", findings.values().map(HashSet::len).sum::<usize>());
+    say("records_doubled", logged - records.len());
+    Ok(())
+}
+
+async fn enrol(
+    url: &ServerUrl,
+    access: &Access,
+    nodes: usize,
+) -> anyhow::Result<Vec<Arc<ClientConfig>>> {
+    let mut found = vec![None; nodes];
+    let mut enrolling = JoinSet::new();
+    let mut next = 0..nodes;
+    loop {
+        while enrolling.len() < ENROLLING_MAX
+            && let Some(index) = next.next()
+        {
+            let (url, token) = (url.clone(), access.join.clone());
+            let pinned = client::pinned(client::fingerprint(&access.fingerprint)?)?;
+            enrolling.spawn(async move { enrol_one(&url, &token, pinned, index).await });
+        }
+        let Some(done) = enrolling.join_next().await else { break };
+        let (index, tls) = done??;
+        found[index] = Some(tls);
+    }
+    found.into_iter().map(|it| it.context("each has enrolled")).collect()
+}
+
+async fn enrol_one(
+    url: &ServerUrl,
+    token: &str,
+    pinned: Arc<ClientConfig>,
+    index: usize,
+) -> anyhow::Result<(usize, Arc<ClientConfig>)> {
+    let node = agent::name(index);
+    let key = NodeKey::generate()?;
+    let purpose = Purpose::Enrol { node: node.as_str(), token };
+    let request = EnrolRequest {
+        token: token.to_owned(),
+        node: node.to_string(),
+        key: Some(key.prove(purpose)?),
+    };
+    let mut agents = connect(url, pinned).await?;
+    let signed = agents.enrol(request).await?.into_inner();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(signed.authority.to_vec()))?;
+    let key = PrivatePkcs8KeyDer::from(key.pkcs8().to_vec());
+    let certificate = CertificateDer::from(signed.node.to_vec());
+    let mut tls = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate], key.into())?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    tls.resumption = rustls::client::Resumption::disabled();
+    Ok((index, Arc::new(tls)))
+}
