@@ -5,6 +5,7 @@
 mod access;
 #[path = "../support/kill.rs"]
 mod kill;
+mod killed;
 #[path = "../support/server.rs"]
 mod server;
 #[path = "../support/mod.rs"]
