@@ -54,6 +54,7 @@ def cut_unevenly(batch, sizes):
         ({"count": lambda batch: batch["labels"].sum()}, r"count fails on the first batch \(KeyError: 'labels'\)"),
         ({"count": lambda batch: None}, "count gave None: it must give a whole number"),
         ({"count": lambda batch: batch["y"]}, r"count gave a tensor of shape \(8, 1\)"),
+        ({"count": lambda batch: 8}, r"counts of the pieces \[8, 8\] do not add up to the batch's 8"),
         ({"split": lambda batch, sizes: [batch]}, "split gave 1 pieces where 2 were asked for"),
         ({"split": lambda batch, sizes: batch["ids"]}, "split fails on the first batch"),
         ({"split": cut_unevenly, "rows": lambda batch: len(batch["x"])}, r"pieces of \[1, 1\] rows, by rows="),
@@ -63,15 +64,6 @@ def cut_unevenly(batch, sizes):
 def test_a_function_that_does_not_work_is_told_at_the_first_step_and_not_when_memory_runs_out(wrong, said):
     with pytest.raises((TypeError, ValueError), match=said):
         guard(**wrong)(rows())
-
-
-def test_counts_that_make_no_mean_are_told_at_the_first_step(caplog):
-    run = guard(count=lambda batch: 8)
-    for _ in range(2):
-        run(rows())
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "will not be split when memory runs out: the counts of the pieces [8, 8] do not add up" in record.getMessage()
 
 
 def test_functions_that_work_are_tried_once():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -14,9 +12,7 @@ from farrier.torch.arguments import kind
 from farrier.torch.attempt import Setting, cut, weighed
 from farrier.torch.ladder import Means
 from farrier.torch.learned import Learned
-from farrier.torch.split import NotSplittable, pieces_of, row_count
-
-log = logging.getLogger("farrier.torch")
+from farrier.torch.split import pieces_of, row_count
 
 Result = TypeVar("Result")
 
@@ -49,10 +45,7 @@ def rows_checked(rows: Callable[[Any], Any]) -> Callable[[Any], int]:
 
 
 def try_functions(setting: Setting, batch: Any, means: Means, rows: Callable[[Any], int]) -> None:
-    """Runs `count` on the batch, and `split`, `count` and `rows` on two pieces of it, where it has rows to split.
-
-    What fails or gives no number is an error. Counts that make no mean are a warning: batches run whole all the same.
-    """
+    """Runs `count` on the batch, and `split`, `count` and `rows` on two pieces of it, where it has rows to split."""
     if setting.count is not None:
         _number(_tried("count", lambda: setting.count(batch)))  # type: ignore[misc]
     if not means.split or (setting.count is None and setting.split is pieces_of):
@@ -64,10 +57,7 @@ def try_functions(setting: Setting, batch: Any, means: Means, rows: Callable[[An
         if found != sizes:
             raise ValueError(f"split gave pieces of {found} rows, by rows=, where {sizes} were asked for")
     if setting.count is not None:
-        try:
-            _tried("count", lambda: weighed(setting, pieces, sizes, batch))
-        except NotSplittable as err:
-            log.warning("batches will not be split when memory runs out: %s", err)
+        _tried("count", lambda: weighed(setting, pieces, sizes, batch))
 
 
 def _tried(name: str, run: Callable[[], Result]) -> Result:
@@ -90,5 +80,7 @@ def _number(found: Any) -> None:
                 f"count gave a tensor of shape {tuple(found.shape)}: it must give one number, such as .sum() does"
             )
         return
-    if not isinstance(found, Real):
-        raise TypeError(f"count gave {kind(found)}: it must give a whole number or a tensor of one element")
+    try:
+        operator.index(found)
+    except TypeError:
+        raise TypeError(f"count gave {kind(found)}: it must give a whole number or a tensor of one element") from None
