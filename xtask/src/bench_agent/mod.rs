@@ -1,7 +1,7 @@
 //! `cargo xtask bench agent`: what the agent costs and how fast it is, on a simulated node of eight H100.
 //!
 //! ```text
-//! node ─┬─ agent and probe, scraped ─┐
+//! node ─┬─ agent and probe, scraped ─┐   (the agent tells a server, and carries out its orders)
 //!       ├─ gpustat, once a second    ├─ one run ─> cost ─> (peers end) ─> latency ─> flood ─> bench/agent.md
 //!       └─ nvitop, once a second     ┘
 //! ```
@@ -9,6 +9,7 @@
 mod node;
 mod peers;
 mod report;
+mod server;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::process::{Memory, Spent};
 use crate::shell::{cargo, root, say};
 use node::{Agent, Node};
 use peers::Peer;
+use server::Server;
 
 /// Until everybody has started and the agent has looked at everything once.
 const WARM_UP: Duration = Duration::from_secs(15);
@@ -47,8 +49,10 @@ const XID_FLOOD: usize = 31;
 /// Measures and writes `bench/agent.md`.
 pub(crate) fn run() -> anyhow::Result<()> {
     cargo(&["build", "--release", "--locked"])?;
-    let node = Node::make(&root().join("target/release/farrier"))?;
-    let mut agent = node.agent()?;
+    let farrier = root().join("target/release/farrier");
+    let node = Node::make(&farrier)?;
+    let server = Server::start(&farrier, &node.folder)?;
+    let mut agent = node.agent(&server.enrol("bench-1")?)?;
     let costs = costs(&node, &mut agent)?;
     say("--- from line to finding");
     let latency = latency(&node, &mut agent)?;

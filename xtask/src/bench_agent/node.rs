@@ -59,11 +59,12 @@ impl Node {
         Ok(KernelLog { file, next, gpu: self.gpu()? })
     }
 
-    /// Starts an agent, and waits until it sees everything and finds nothing wrong.
-    pub(super) fn agent(&self) -> anyhow::Result<Agent> {
+    /// Starts an agent with this more in its configuration, and waits until it sees everything, finds nothing wrong, and its server
+    /// has heard of it.
+    pub(super) fn agent(&self, more: &str) -> anyhow::Result<Agent> {
         let at = |name: &str| self.at(name).display().to_string();
         let config = format!(
-            "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n[sink]\nfile = {:?}\n",
+            "state_dir = {:?}\nlisten = \"127.0.0.1:0\"\nroot = {:?}\nnvml = {:?}\n[socket]\npath = {:?}\n[sink]\nfile = {:?}\n{more}",
             at("state"),
             at("node/root"),
             at("node/lib/libnvidia-ml.so.1"),
@@ -92,8 +93,10 @@ impl Node {
     fn is_healthy(&self) -> anyhow::Result<bool> {
         let mut status = command(&self.farrier);
         status.arg("status").arg("--socket").arg(self.at("agent.sock"));
-        status.arg("--state-dir").arg(self.at("state"));
-        Ok(status.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
+        status.arg("--state-dir").arg(self.at("state")).args(["--output", "json"]);
+        let said = status.stderr(Stdio::null()).output()?;
+        let is_told = String::from_utf8_lossy(&said.stdout).contains("\"connected\"");
+        Ok(said.status.success() && is_told)
     }
 }
 

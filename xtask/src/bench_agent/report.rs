@@ -24,7 +24,8 @@ pub(super) fn text(costs: &[Cost], latency: &Times, flood: &Flood) -> anyhow::Re
     writeln!(text, "Made by `cargo xtask bench agent` on {}: {}.", today()?, machine()?)?;
     writeln!(
         text,
-        "The node is simulated, with eight H100. On a real GPU: [agent_h200.md](agent_h200.md).\n"
+        "The node is simulated, with eight H100. The agent is enrolled with a server on this machine (TLS), tells it what it finds, and carries out \
+         its orders. On a real GPU: [agent_h200.md](agent_h200.md).\n"
     )?;
     write_costs(&mut text, costs)?;
     write_parts(&mut text, &costs[0])?;
@@ -79,6 +80,9 @@ fn write_parts(text: &mut String, agent: &Cost) -> anyhow::Result<()> {
             "host" => "thread `host`: /proc, /sys",
             "kernel" => "thread `kernel`: the kernel log",
             "check" => "thread `check`: the node's check, once a minute",
+            "uplink" => "thread `uplink`: to the server and from it",
+            "orders" => "thread `orders`: carries them out",
+            "mark" => "thread `mark`: whether the node takes work",
             "probe" => "the probe, a child: every call of NVML",
             other => other,
         };

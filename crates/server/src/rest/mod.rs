@@ -21,6 +21,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod query;
+mod read;
 mod reply;
 mod routes;
 mod sight;
@@ -47,6 +48,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::body::Body;
 
 pub use limits::Rate;
+#[doc(hidden)]
+pub use read::reads;
 
 use crate::access::{Store, TokenDigest};
 use crate::audit::Audit;
@@ -107,20 +110,24 @@ impl Call {
 
     /// The body, read strictly.
     fn body<T: DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
-        let wrong = |err| Failure::wrong(format!("the body: {err}"));
-        let given: Value = serde_json::from_slice(&self.body).map_err(wrong)?;
-        let read: T = T::deserialize(&given).map_err(wrong)?;
-        let meant = serde_json::to_value(&read).map_err(wrong)?;
-        if !has_fields(&given, &meant) {
-            return Err(Failure::wrong("the body: a list stands where fields have names"));
-        }
-        Ok(read)
+        body_of(&self.body)
     }
 
     /// Nothing is said, or nothing in so many words.
     fn nothing(&self) -> Result<(), Failure> {
         if self.body.is_empty() { Ok(()) } else { self.body().map(|NothingAsk {}| ()) }
     }
+}
+
+fn body_of<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
+    let wrong = |err| Failure::wrong(format!("the body: {err}"));
+    let given: Value = serde_json::from_slice(bytes).map_err(wrong)?;
+    let read: T = T::deserialize(&given).map_err(wrong)?;
+    let meant = serde_json::to_value(&read).map_err(wrong)?;
+    if !has_fields(&given, &meant) {
+        return Err(Failure::wrong("the body: a list stands where fields have names"));
+    }
+    Ok(read)
 }
 
 /// Whether fields have their names: serde would take them from a list by their order, too.

@@ -213,7 +213,7 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
 }
 
 /// `NODE/NUMBER`.
-fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
+pub(super) fn cursor(text: &str) -> Result<(NodeId, u64), Failure> {
     let parts =
         text.split_once('/').and_then(|(node, id)| Some((node.parse().ok()?, id.parse().ok()?)));
     parts.ok_or_else(|| Failure::wrong("`cursor` is none that was given as `next`"))

@@ -85,3 +85,52 @@ fn words(orders: &OrdersStatus) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farrier_agent::status::OrderInHand;
+    use farrier_fleet::fleet::OrderKind;
+
+    use super::*;
+
+    fn server(acknowledged: Option<u64>) -> ServerStatus {
+        ServerStatus {
+            url: Some("https://fleet.example:9443".to_owned()),
+            node: None,
+            link: Link::Connecting,
+            acknowledged,
+            certificate_until: None,
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_and_not_taken_for_nothing() {
+        assert_eq!(records(&server(None), 3), "what it has of the journal is not known");
+        assert_eq!(records(&server(Some(2)), 3), "it has record 2 of 3, the rest waits here");
+        assert_eq!(records(&server(Some(3)), 3), "it has all 3 records");
+        assert_eq!(end(&server(None)), "until when the certificate counts is not known");
+        let plain = ServerStatus { url: Some("http://[::1]:1".to_owned()), ..server(None) };
+        assert_eq!(end(&plain), "without a certificate");
+        let unknown = OrdersStatus::Unknown { why: "their journal is being written".to_owned() };
+        assert_eq!(words(&unknown), "not known: their journal is being written");
+    }
+
+    #[test]
+    fn an_order_in_hand_says_what_until_when_and_why() {
+        let time = |text: &str| text.parse().unwrap();
+        let in_hand = OrderInHand {
+            generation: 17,
+            what: OrderKind::Cordon,
+            reason: "fatal gpu.xid (Xid 79)".to_owned(),
+            accepted: time("2026-11-15T12:00:00Z"),
+            lease_until: time("2026-11-15T12:10:00Z"),
+        };
+        let on = OrdersStatus::On { in_hand: Some(in_hand), unacknowledged: 2 };
+        assert_eq!(
+            words(&on),
+            "order 17 in hand: cordon, until 2026-11-15T12:10:00Z, because of fatal gpu.xid (Xid 79); 2 answers wait for the server"
+        );
+        let none = OrdersStatus::On { in_hand: None, unacknowledged: 0 };
+        assert_eq!(words(&none), "none in hand");
+    }
+}

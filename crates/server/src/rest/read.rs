@@ -1,0 +1,46 @@
+//! A request as far as it can be read without a fleet, for whoever throws bytes at it.
+
+use farrier_fleet::fleet::Policy;
+use farrier_wire::rest::{
+    FreezeAsk, HoldAsk, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, TokenAsk, VerifyAsk,
+};
+use hyper::Method;
+
+use super::query::Said;
+use super::{body_of, nodes, routes};
+
+/// Whether path, query and body are read: a path of the table with what it takes, and a body that some path takes.
+pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {
+    let asked = Method::from_bytes(method).ok().and_then(|method| {
+        let found = routes::find(&method, path).ok()?;
+        let said = Said::read(query, found.route.query).ok()?;
+        said.text("cursor").is_none_or(|text| nodes::cursor(text).is_ok()).then_some(())
+    });
+    let policy = body_of::<Policy>(body).is_ok_and(|policy| policy.check().is_ok());
+    let asks = [
+        policy,
+        body_of::<FreezeAsk>(body).is_ok(),
+        body_of::<HoldAsk>(body).is_ok(),
+        body_of::<NothingAsk>(body).is_ok(),
+        body_of::<RepairedAsk>(body).is_ok(),
+        body_of::<RetireAsk>(body).is_ok(),
+        body_of::<ThawAsk>(body).is_ok(),
+        body_of::<TokenAsk>(body).is_ok(),
+        body_of::<VerifyAsk>(body).is_ok(),
+    ];
+    (asked.is_some(), asks.contains(&true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_takes_is_read_and_nothing_else() {
+        let hold = br#"{"reason":"cable"}"#;
+        assert_eq!(reads(b"POST", "/api/v1/nodes/gpu-1/hold", "", hold), (true, true));
+        assert_eq!(reads(b"GET", "/api/v1/findings", "cursor=gpu-1%2F7", b""), (true, false));
+        assert_eq!(reads(b"GET", "/api/v1/findings", "cursor=gpu-1", b"[]"), (false, false));
+        assert_eq!(reads(b"GET", "/api/v1/nothing", "", b"{}"), (false, true));
+    }
+}

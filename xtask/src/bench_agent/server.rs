@@ -1,0 +1,78 @@
+//! A server that the agent tells, on this machine, over TLS.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::process::Running;
+use crate::shell::command;
+
+/// What takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server that runs.
+pub(super) struct Server {
+    farrier: PathBuf,
+    folder: PathBuf,
+    url: String,
+    fingerprint: String,
+    _process: Running,
+}
+
+impl Server {
+    /// Starts one in `folder`.
+    pub(super) fn start(farrier: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let log = folder.join("server.log");
+        let mut start = command(farrier);
+        start.args(["server", "run", "--listen", "127.0.0.1:0", "--dir"]);
+        start.arg(folder.join("server")).stdout(Stdio::null()).stderr(File::create(&log)?);
+        let process = Running(start.spawn().context("failed to start the server")?);
+        let begun = Instant::now();
+        let (address, fingerprint) = loop {
+            let text = fs::read_to_string(&log)?;
+            let field = |name: &str| {
+                let value = text.split(name).nth(1)?.split_whitespace().next()?;
+                Some(value.to_owned())
+            };
+            if let (Some(address), Some(fingerprint)) = (field("address="), field("fingerprint=")) {
+                break (address, fingerprint);
+            }
+            if begun.elapsed() > PATIENCE {
+                bail!("the server does not serve; its log is {}", log.display());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        Ok(Self {
+            farrier: farrier.to_owned(),
+            folder: folder.to_owned(),
+            url: format!("https://{address}"),
+            fingerprint,
+            _process: process,
+        })
+    }
+
+    /// Enrols a node; gives what its agent's configuration says of it. Orders are carried out, but for those that would end the
+    /// agent: Xids come later.
+    pub(super) fn enrol(&self, node: &str) -> anyhow::Result<String> {
+        let identity = self.folder.join("identity");
+        let mut create = command(&self.farrier);
+        create.args(["server", "token", "create", "--pool", "bench", "--dir"]);
+        let made = create.arg(self.folder.join("server")).output()?;
+        let token = String::from_utf8(made.stdout)?;
+        let token = token.lines().next().context("no token was made")?;
+        let mut enrol = command(&self.farrier);
+        enrol.args(["agent", "enrol", "--server", &self.url, "--node", node, "--token", token]);
+        enrol.args(["--ca-fingerprint", &self.fingerprint, "--identity"]).arg(&identity);
+        if !enrol.stdout(Stdio::null()).status()?.success() {
+            bail!("the node does not enrol");
+        }
+        Ok(format!(
+            "[server]\nurl = {:?}\nidentity = {:?}\n[orders]\nenabled = true\nscheduler = \"host\"\nallow_reboot = false\nallow_reset = false\n",
+            self.url,
+            identity.display().to_string()
+        ))
+    }
+}
