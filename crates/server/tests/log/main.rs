@@ -54,7 +54,7 @@ fn what_was_appended_is_there_after_it_was_opened_anew() {
 #[test]
 fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, head) = written(&folder, 3);
+    let (mut log, head) = written(&folder, 3);
     let gap = [entry(4), entry(6)];
     assert!(matches!(log.append(&head, &gap), Err(LogError::Gap { seq: 6, after: 4 })));
     assert_eq!(log.head().unwrap(), head, "all or none");
@@ -68,7 +68,7 @@ fn a_gap_and_a_writer_that_does_not_know_the_end_are_refused_and_leave_nothing()
 #[test]
 fn a_writer_of_an_epoch_that_is_over_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, head) = written(&folder, 3);
+    let (mut log, head) = written(&folder, 3);
     let mut other = SqliteLog::open(&folder.path().join("log")).unwrap();
     assert_eq!(other.take_over().unwrap(), head.epoch + 1);
     let refused = log.append(&head, &[entry(4)]);
