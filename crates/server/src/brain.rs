@@ -87,6 +87,7 @@ impl Brain {
         log_end: watch::Sender<u64>,
         dies_after: Option<u64>,
     ) -> std::io::Result<(Self, Ended)> {
+        roster.expect(core.state());
         let (jobs, inbox) = mpsc::channel(WAITING_MAX);
         let (end, ended) = oneshot::channel();
         let looked = Timestamp::MIN;

@@ -93,22 +93,20 @@ fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
     )?;
     writeln!(
         text,
-        "| reports | nodes | for | CPU, cores | of these deciding | peak RSS | PSS | PSS a node | all connected | all proven and in service | change → ack 50 % | 99 % | worst |"
+        "| reports | nodes | for | CPU, cores | of these deciding | peak RSS | PSS | PSS a node | change → ack 50 % | 99 % | worst |"
     )?;
-    writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
+    writeln!(text, "|---|---|---|---|---|---|---|---|---|---|---|")?;
     for it in all {
-        let Steady { report, nodes, seconds, cost, empty_mb, figures } = it;
+        let Steady { report, nodes, seconds, cost, empty_mb, figures, .. } = it;
         #[expect(clippy::cast_precision_loss, reason = "some hundred thousand")]
         let each_kb = (cost.pss_mb - empty_mb) * 1e3 / *nodes as f64;
         writeln!(
             text,
-            "| {report} | {nodes} | {seconds} s | {:.2} | {:.3} | {:.0} MB | {:.0} MB | {each_kb:.1} kB | {:.0} s | {:.0} s | {:.1} ms | {:.1} ms | {:.0} ms |",
+            "| {report} | {nodes} | {seconds} s | {:.2} | {:.3} | {:.0} MB | {:.0} MB | {each_kb:.1} kB | {:.1} ms | {:.1} ms | {:.0} ms |",
             cost.cores,
             cost.brain_cores,
             cost.peak_rss_mb,
             cost.pss_mb,
-            figures.get("connect_s")?,
-            figures.get("in_service_s")?,
             figures.get("change_to_acknowledgement_p50_ms")?,
             figures.get("change_to_acknowledgement_p99_ms")?,
             figures.get("change_to_acknowledgement_max_ms")?,
@@ -116,9 +114,36 @@ fn steady(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
     }
     writeln!(
         text,
-        "| budget | 100000 | 180 s | {CORES_MAX} | | {MEMORY_MB_MAX:.0} MB | | | | | | | |"
+        "| budget | 100000 | 180 s | {CORES_MAX} | | {MEMORY_MB_MAX:.0} MB | | | | | |"
     )?;
-    writeln!(text, "| NVSentinel | 100000 | | | | 235 GB | | | | | | | |\n")?;
+    writeln!(text, "| NVSentinel | 100000 | | | | 235 GB | | | | | |\n")?;
+    joined(text, all)
+}
+
+/// How they came, and how the server comes back with as many.
+fn joined(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
+    writeln!(
+        text,
+        "Before that all of them join at once: each enrols, is seen, is asked for two proofs, passes them and is put in service.\n"
+    )?;
+    writeln!(
+        text,
+        "| reports | all connected | all in service | events in the log | events a second | restart after kill -9, with all of them in the log |"
+    )?;
+    writeln!(text, "|---|---|---|---|---|---|")?;
+    for it in all {
+        let (entries, time_s) =
+            (it.figures.get("entries_joined")?, it.figures.get("in_service_s")?);
+        writeln!(
+            text,
+            "| {} | {:.1} s | {time_s:.1} s | {entries} | {:.0} | {:.1} s |",
+            it.report,
+            it.figures.get("connect_s")?,
+            entries / time_s,
+            it.restart.as_secs_f64(),
+        )?;
+    }
+    writeln!(text, "| NVSentinel | | | | 57 | |\n")?;
     Ok(())
 }
 

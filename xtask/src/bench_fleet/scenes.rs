@@ -18,11 +18,14 @@ pub(super) struct Steady {
     pub(super) cost: Cost,
     /// Memory before anybody came.
     pub(super) empty_mb: f64,
+    /// How long the next start took, after it was killed.
+    pub(super) restart: Duration,
     pub(super) figures: Figures,
 }
 
 pub(super) fn steady((nodes, seconds): (usize, usize), report: &str) -> anyhow::Result<Steady> {
-    let server = Server::start(&folder("steady")?, Door::Plain)?;
+    let folder = folder("steady")?;
+    let server = Server::start(&folder, Door::Plain)?;
     let empty_mb = Memory::of(server.pid())?.pss_mb();
     let token = server.person()?;
     let (of, time) = (nodes.to_string(), seconds.to_string());
@@ -36,7 +39,11 @@ pub(super) fn steady((nodes, seconds): (usize, usize), report: &str) -> anyhow::
         Ok(())
     })?;
     server.kill()?;
-    Ok(Steady { report: report.to_owned(), nodes, seconds, cost, empty_mb, figures })
+    let server = Server::start(&folder, Door::Plain)?;
+    let restart = server.ready_after;
+    say(&format!("    restart {restart:?}"));
+    server.kill()?;
+    Ok(Steady { report: report.to_owned(), nodes, seconds, cost, empty_mb, restart, figures })
 }
 
 pub(super) struct Findings {

@@ -81,6 +81,15 @@ impl Roster {
         Self { started: Instant::now(), numbers: AtomicU64::new(1), seats: Mutex::default() }
     }
 
+    /// Has a seat for every node of the fleet. Before this server nobody was heard: it begins to wait when it starts.
+    pub(crate) fn expect(&self, state: &FleetState) {
+        let mut seats = self.seats();
+        for (id, node) in &state.nodes {
+            let seat = seats.entry(id.clone()).or_default();
+            seat.pulse.is_silent.store(node.silent_since.is_some(), Ordering::Relaxed);
+        }
+    }
+
     fn seats(&self) -> MutexGuard<'_, HashMap<NodeId, Seat>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,6 +142,10 @@ impl Roster {
                         let _ = stream.cut.send(Cut::Slow);
                     }
                 }
+                Event::Enrolled { node, .. } => {
+                    let pulse = Arc::clone(&self.seats().entry(node.clone()).or_default().pulse);
+                    self.heard(&pulse);
+                }
                 Event::Retired { node, .. } => {
                     let gone = self.seats().remove(node).and_then(|seat| seat.stream);
                     if let Some(stream) = gone {
@@ -163,30 +176,33 @@ impl Roster {
     }
 
     /// Nodes that were not heard for too long and of which the log does not say so.
+    ///
+    /// Of a large fleet nearly all were heard lately: for these nothing but their pulse is looked at, because whoever decides waits for it.
     pub(crate) fn silent(&self, state: &FleetState, up: Duration, now: Timestamp) -> Vec<Event> {
-        let mut seats = self.seats();
-        let mut silent = Vec::new();
+        let patience_ms = |silent_s: u32| u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
+        let pools = state.policy.pools.values().map(|pool| pool.silent_s);
+        let least_s = pools.chain([state.policy.pools_default.silent_s]).min().unwrap_or_default();
+        let least_ms = patience_ms(least_s);
         let up_ms = u64::try_from(up.as_millis()).unwrap_or(u64::MAX);
-        for (id, node) in &state.nodes {
-            // Before this server nobody was heard: it begins to wait when it starts.
-            let pulse = match seats.get(id) {
-                Some(seat) => &seat.pulse,
-                None => &seats.entry(id.clone()).or_default().pulse,
-            };
-            if node.silent_since.is_some() {
-                pulse.is_silent.store(true, Ordering::Relaxed);
+        let mut silent = Vec::new();
+        for (id, seat) in self.seats().iter() {
+            let pulse = &seat.pulse;
+            let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
+            if quiet_ms <= least_ms {
                 continue;
             }
-            let silent_s = state.policy.of(&node.place.pool).silent_s;
-            let patience_ms = u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
-            let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
-            if quiet_ms > patience_ms {
+            let Some(node) = state.nodes.get(id).filter(|node| node.silent_since.is_none()) else {
+                continue;
+            };
+            if quiet_ms > patience_ms(state.policy.of(&node.place.pool).silent_s) {
                 pulse.is_silent.store(true, Ordering::Relaxed);
                 let ago = SignedDuration::from_millis(quiet_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 silent.push(Event::Silent { node: id.clone(), since });
             }
         }
+        // In an order of their own, which is not that of a map's chance.
+        silent.sort_by(|a, b| a.node().cmp(&b.node()));
         silent
     }
 }

@@ -1,5 +1,5 @@
-//! States that were kept, each in a file beside the log: a line that says of which entry, the state as JSON, and a line with a digest over both.
-//! One that was cut off or changed is not whole, and passed over.
+//! States that were kept, each in a file beside the log: a line with the version and the hash at the state's last entry, the state as JSON, and a line
+//! with a digest over both. One that was cut off, changed or is of another version is passed over: the log has everything.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -12,6 +12,8 @@ use super::{Hash, Keeper, LogError, Snapshot};
 
 /// What is written at once.
 const BUFFER_BYTES: usize = 1 << 20;
+/// What the file begins with: what it is, and the version of its form.
+const FORM: &[u8] = b"farrier state 1 ";
 /// A digest and its line break, as text.
 const DIGEST_BYTES: usize = 65;
 
@@ -75,6 +77,7 @@ impl StateFile {
         let file = open.write(true).create(true).truncate(true).mode(0o600).open(&self.part)?;
         let hashed = Hashed { to: &file, hasher: Sha256::new() };
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, hashed);
+        out.write_all(FORM)?;
         writeln!(out, "{}", snapshot.hash)?;
         serde_json::to_writer(&mut out, &snapshot.state)?;
         out.write_all(b"\n")?;
@@ -102,7 +105,7 @@ fn parsed(bytes: &[u8]) -> Option<Snapshot> {
     if format!("{}\n", Hash::of(said)).as_bytes() != digest {
         return None;
     }
-    let (hash, state) = said.split_at_checked(DIGEST_BYTES)?;
+    let (hash, state) = said.strip_prefix(FORM)?.split_at_checked(DIGEST_BYTES)?;
     let hash = Hash::parse(hash.strip_suffix(b"\n")?)?;
     Some(Snapshot { state: serde_json::from_slice(state).ok()?, hash })
 }
