@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::process::Running;
+use crate::process::Running;
 use crate::shell::command;
 
 /// What takes longer does not come.
