@@ -103,7 +103,7 @@ impl Printer {
         }
         let mut empty = true;
         for word in text.split_whitespace() {
-            let used = line.chars().count();
+            let used = visible(&line);
             if !empty && used + 1 + word.chars().count() > width {
                 self.line(line.trim_end())?;
                 line = " ".repeat(indent);
@@ -163,6 +163,13 @@ impl Printer {
     }
 }
 
+/// Letters that show: colours take no room.
+fn visible(text: &str) -> usize {
+    let coloured = text.split("\x1b[").skip(1);
+    let hidden = coloured.filter_map(|part| part.find('m')).map(|end| end + 3).sum::<usize>();
+    text.chars().count() - hidden
+}
+
 /// A text without control characters, but for the codes of [`Printer::toned`].
 fn harmless(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
@@ -192,6 +199,12 @@ fn harmless(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colours_take_no_room() {
+        assert_eq!(visible("a\x1b[31mred\x1b[0m b"), 6);
+        assert_eq!(visible("grün"), 4);
+    }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {

@@ -122,6 +122,15 @@ fn another_tools_cordon_is_left_alone() {
 }
 
 #[test]
+fn what_explains_most_is_blamed_alone() {
+    let mut world = fleet();
+    // All of rack r0 is behind leaf switch l0, and half of rack r1; one node there still works.
+    world.ports_down(0..5);
+    let blamed: Vec<String> = world.state.blamed.keys().map(ToString::to_string).collect();
+    assert_eq!(blamed, ["leaf switch l0"]);
+}
+
+#[test]
 fn a_rack_is_blamed_and_its_nodes_stay() {
     let mut world = fleet();
     for index in 0..4 {

@@ -301,6 +301,16 @@ impl World {
         Event::Found { node: id.clone(), record, changes: vec![change] }
     }
 
+    /// Ports of several nodes go down at once.
+    pub(crate) fn ports_down(&mut self, nodes: impl Iterator<Item = usize>) {
+        let down = finding(1, Severity::Critical, Action::Investigate, "nic.down", self.now);
+        let each = nodes
+            .map(node)
+            .map(|id| (Actor::Node(id.clone()), self.found(&id, Change::Opened(down.clone()))));
+        let inputs = each.collect();
+        self.batch(inputs);
+    }
+
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.batch(vec![(Actor::Server, Event::PolicySet { policy: Box::new(policy) })]);
     }

@@ -9,6 +9,9 @@ use farrier_fleet::health::Change;
 
 use crate::printer::{Printer, Tone};
 
+/// Where the text of a line begins.
+const TEXT_AT: usize = 19;
+
 /// A line, but for whom it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
@@ -184,7 +187,12 @@ impl Story {
     ) -> anyhow::Result<()> {
         self.clear(printer)?;
         let word = printer.toned(tone, &format!("{word:<8}"));
-        printer.line(&format!("{:>6.1} s  {word} {text}", at.as_secs_f64()))?;
+        let begin = format!("{:>6.1} s  {word}", at.as_secs_f64());
+        if self.is_live {
+            printer.paragraph(&begin, TEXT_AT, text)?;
+        } else {
+            printer.line(&format!("{begin} {text}"))?;
+        }
         printer.finish()?;
         Ok(())
     }

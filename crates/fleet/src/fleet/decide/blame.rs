@@ -31,8 +31,11 @@ pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp
             Some(_) => {}
         }
     }
-    // The domain of which most is ill explains best; what it explains accuses nobody else.
-    suspects.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.domain.cmp(&b.domain)));
+    // What explains most nodes explains best, and of two that explain the same the one of which more is ill; what is explained accuses nobody else.
+    suspects.sort_by(|a, b| {
+        let by_nodes = b.nodes.len().cmp(&a.nodes.len());
+        by_nodes.then(b.share.total_cmp(&a.share)).then_with(|| a.domain.cmp(&b.domain))
+    });
     let mut explained: BTreeSet<(Symptom, NodeId)> = BTreeSet::new();
     for (domain, blame) in &state.blamed {
         explained
