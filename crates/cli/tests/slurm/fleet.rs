@@ -122,8 +122,9 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
     cluster.drain("node3", "its PSU, too");
     for (member, agent) in [(two, second), (three, third)] {
-        member.world.inject(&["reboot"]);
+        // By hand: no agent outlives it.
         agent.kill();
+        member.world.inject(&["reboot"]);
     }
     let (second, third) = (two.agent(&cluster), three.agent(&cluster));
     let told = bob.fine(&["fleet", "repaired", "node3", "--what", "the riser was reseated"]);

@@ -47,6 +47,7 @@ fn link(server: &ServerStatus, printer: &Printer) -> String {
 /// How much of the journal the server has. What it does not have yet waits on disk.
 fn records(server: &ServerStatus, durable: u64) -> String {
     match server.acknowledged {
+        Some(_) if durable == 0 => "nothing was found yet that it could have".to_owned(),
         Some(record) if record >= durable => format!("it has all {durable} records"),
         Some(record) => format!("it has record {record} of {durable}, the rest waits here"),
         None => "what it has of the journal is not known".to_owned(),
@@ -108,6 +109,7 @@ mod tests {
         assert_eq!(records(&server(None), 3), "what it has of the journal is not known");
         assert_eq!(records(&server(Some(2)), 3), "it has record 2 of 3, the rest waits here");
         assert_eq!(records(&server(Some(3)), 3), "it has all 3 records");
+        assert_eq!(records(&server(Some(0)), 0), "nothing was found yet that it could have");
         assert_eq!(end(&server(None)), "until when the certificate counts is not known");
         let plain = ServerStatus { url: Some("http://[::1]:1".to_owned()), ..server(None) };
         assert_eq!(end(&plain), "without a certificate");
