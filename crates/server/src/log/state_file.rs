@@ -61,7 +61,7 @@ impl StateFile {
                 Ok(bytes) => match parsed(&bytes) {
                     Some(snapshot) => return Ok(Some(snapshot)),
                     None => {
-                        tracing::warn!(path = %path.display(), "a state that was kept is not whole")
+                        tracing::warn!(path = %path.display(), "a state that was kept is not whole");
                     }
                 },
                 Err(err) if err.kind() == io::ErrorKind::NotFound => {}
