@@ -144,10 +144,19 @@ fn tasks(pid: u32) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Time of the children that a process has waited for: `cutime` and `cstime` of `proc_pid_stat(5)`.
+/// Time of a process itself, up to now: `utime` and `stime` of `proc_pid_stat(5)`.
+pub(crate) fn own_time(pid: u32) -> Option<Duration> {
+    times(pid, 11)
+}
+
+/// Time of the children that a process has waited for: `cutime` and `cstime`.
 fn ended_children(pid: u32) -> Option<Duration> {
+    times(pid, 13)
+}
+
+fn times(pid: u32, first: usize) -> Option<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u32>().ok();
-    Some(TICK * (ticks(13)? + ticks(14)?))
+    Some(TICK * (ticks(first)? + ticks(first + 1)?))
 }

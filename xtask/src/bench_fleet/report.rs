@@ -136,11 +136,12 @@ fn joined(text: &mut String, all: &[Steady]) -> anyhow::Result<()> {
             (it.figures.get("entries_joined")?, it.figures.get("in_service_s")?);
         writeln!(
             text,
-            "| {} | {:.1} s | {time_s:.1} s | {entries} | {:.0} | {:.1} s |",
+            "| {} | {:.1} s | {time_s:.1} s | {entries} | {:.0} | {:.1} s (CPU {:.1} s) |",
             it.report,
             it.figures.get("connect_s")?,
             entries / time_s,
-            it.restart.as_secs_f64(),
+            it.restart.0.as_secs_f64(),
+            it.restart.1.as_secs_f64(),
         )?;
     }
     writeln!(text, "| NVSentinel | | | | 57 | |\n")?;
@@ -250,13 +251,20 @@ fn restarts(text: &mut String, all: &[Restart]) -> anyhow::Result<()> {
          `/healthz` answers.\n",
         first.entries, first.days, first.nodes
     )?;
-    writeln!(text, "| start | each | worst | budget |")?;
-    writeln!(text, "|---|---|---|---|")?;
+    writeln!(text, "| start | each | worst | CPU, worst | budget |")?;
+    writeln!(text, "|---|---|---|---|---|")?;
     for it in all {
         let each: Vec<String> =
             it.times.iter().map(|time| format!("{:.2} s", time.as_secs_f64())).collect();
         let budget = if it.has_budget { format!("{RESTART_S_MAX:.0} s") } else { String::new() };
-        writeln!(text, "| {} | {} | {:.2} s | {budget} |", it.what, each.join(", "), it.worst_s())?;
+        writeln!(
+            text,
+            "| {} | {} | {:.2} s | {:.2} s | {budget} |",
+            it.what,
+            each.join(", "),
+            it.worst_s(),
+            it.worst_cpu_s()
+        )?;
     }
     Ok(())
 }

@@ -18,8 +18,8 @@ pub(super) struct Steady {
     pub(super) cost: Cost,
     /// Memory before anybody came.
     pub(super) empty_mb: f64,
-    /// How long the next start took, after it was killed.
-    pub(super) restart: Duration,
+    /// How long the next start took, after it was killed, and of that its processor time.
+    pub(super) restart: (Duration, Duration),
     pub(super) figures: Figures,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn steady((nodes, seconds): (usize, usize), report: &str) -> anyhow::
     })?;
     server.kill()?;
     let server = Server::start(&folder, Door::Plain)?;
-    let restart = server.ready_after;
+    let restart = (server.ready_after, server.ready_cpu);
     say(&format!("    restart {restart:?}"));
     server.kill()?;
     Ok(Steady { report: report.to_owned(), nodes, seconds, cost, empty_mb, restart, figures })
@@ -132,11 +132,16 @@ pub(super) struct Restart {
     pub(super) nodes: f64,
     pub(super) days: f64,
     pub(super) times: Vec<Duration>,
+    pub(super) cpu: Vec<Duration>,
 }
 
 impl Restart {
     pub(super) fn worst_s(&self) -> f64 {
         self.times.iter().max().map_or(0.0, Duration::as_secs_f64)
+    }
+
+    pub(super) fn worst_cpu_s(&self) -> f64 {
+        self.cpu.iter().max().map_or(0.0, Duration::as_secs_f64)
     }
 }
 
@@ -166,15 +171,16 @@ pub(super) fn restarts((entries, unkept): (usize, usize)) -> anyhow::Result<Vec<
                        has_budget,
                        before: &dyn Fn() -> anyhow::Result<()>,
                        ends: &dyn Fn(Server) -> anyhow::Result<()>| {
-        let mut times = Vec::new();
+        let (mut times, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..STARTS {
             before()?;
             let server = Server::start(&folder, Door::Plain)?;
             times.push(server.ready_after);
+            cpu.push(server.ready_cpu);
             ends(server)?;
         }
         say(&format!("    {what}: {times:?}"));
-        restarts.push(Restart { what, has_budget, entries, nodes, days, times });
+        restarts.push(Restart { what, has_budget, entries, nodes, days, times, cpu });
         Ok::<_, anyhow::Error>(())
     };
     let worst = || copy(&made, &folder);

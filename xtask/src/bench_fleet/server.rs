@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::process::{Memory, Running, Spent};
+use crate::process::{Memory, Running, Spent, own_time};
 use crate::shell::{command, root};
 
 /// Longer than a start may ever take.
@@ -41,6 +41,8 @@ pub(super) struct Server {
     pub(super) address: SocketAddr,
     /// From the start of the process until it answered.
     pub(super) ready_after: Duration,
+    /// Processor time until then.
+    pub(super) ready_cpu: Duration,
     folder: PathBuf,
     door: Door,
 }
@@ -73,7 +75,8 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         }
         let ready_after = begun.elapsed();
-        Ok(Self { process, address, ready_after, folder: folder.to_owned(), door })
+        let ready_cpu = own_time(process.pid()).context("the server runs")?;
+        Ok(Self { process, address, ready_after, ready_cpu, folder: folder.to_owned(), door })
     }
 
     pub(super) fn url(&self) -> String {

@@ -181,14 +181,15 @@ impl Roster {
     pub(crate) fn silent(&self, state: &FleetState, up: Duration, now: Timestamp) -> Vec<Event> {
         let patience_ms = |silent_s: u32| u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
         let pools = state.policy.pools.values().map(|pool| pool.silent_s);
-        let least_s = pools.chain([state.policy.pools_default.silent_s]).min().unwrap_or_default();
-        let least_ms = patience_ms(least_s);
+        let shortest_s =
+            pools.chain([state.policy.pools_default.silent_s]).min().unwrap_or_default();
+        let soonest_ms = patience_ms(shortest_s);
         let up_ms = u64::try_from(up.as_millis()).unwrap_or(u64::MAX);
         let mut silent = Vec::new();
         for (id, seat) in self.seats().iter() {
             let pulse = &seat.pulse;
             let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
-            if quiet_ms <= least_ms {
+            if quiet_ms <= soonest_ms {
                 continue;
             }
             let Some(node) = state.nodes.get(id).filter(|node| node.silent_since.is_none()) else {

@@ -219,8 +219,9 @@ impl Agent {
     ) -> anyhow::Result<()> {
         match said.what {
             Some(down::What::Ack(proto::Ack { record })) => {
-                while let Some((_, _, at)) = self.journal.pop_front_if(|(it, ..)| *it <= record) {
+                while let Some((_, _, at)) = self.journal.front().filter(|it| it.0 <= record) {
                     board.was_acknowledged(at.elapsed());
+                    self.journal.pop_front();
                 }
                 Ok(())
             }

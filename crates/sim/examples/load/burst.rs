@@ -38,7 +38,7 @@ pub(crate) async fn run(
     let sender = std::sync::Arc::clone(&board);
     tokio::spawn(async move {
         for index in 0..failing {
-            let at = Duration::from_secs_f64(index as f64 / failing as f64);
+            let at = Duration::from_micros(1_000_000 * index as u64 / failing as u64);
             tokio::time::sleep_until(begun + at).await;
             sender.ask(index * nodes / failing, Ask::Befall(trouble)).await;
         }
