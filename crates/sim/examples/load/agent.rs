@@ -228,6 +228,9 @@ impl Agent {
             Some(down::What::Resync(_)) => self.tell_open(out).await,
             Some(down::What::Order(order)) => {
                 let order = form::order(self.name.clone(), order)?;
+                if matches!(order.what, OrderKind::Drain { .. }) && board.is_at_work() {
+                    return Ok(());
+                }
                 let evidence = "it was done, and looked at".to_owned();
                 let answer = form::answer_message(order.generation, &Answer::Done { evidence });
                 out.send(Up { what: Some(up::What::Answer(answer)) }).await?;

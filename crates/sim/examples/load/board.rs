@@ -1,6 +1,6 @@
 //! What all agents share: how far they are, what is asked of them, and how long answers took.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub(crate) struct Board {
     pub(crate) opening: Arc<Semaphore>,
     connected: AtomicUsize,
     answered: AtomicUsize,
+    /// Whether nodes have work that does not end: a drain is not answered then.
+    is_at_work: AtomicBool,
     asks: Vec<mpsc::Sender<Ask>>,
     inboxes: Mutex<Vec<Option<mpsc::Receiver<Ask>>>>,
     sent: Mutex<Vec<Sent>>,
@@ -54,6 +56,7 @@ impl Board {
             opening: Arc::new(Semaphore::new(OPENING_MAX)),
             connected: AtomicUsize::new(0),
             answered: AtomicUsize::new(0),
+            is_at_work: AtomicBool::new(false),
             asks,
             inboxes: Mutex::new(inboxes),
             sent: Mutex::default(),
@@ -87,6 +90,14 @@ impl Board {
 
     pub(crate) fn has_answered(&self) {
         self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.is_at_work.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin_work(&self) {
+        self.is_at_work.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn has_sent(&self, sent: Sent) {
