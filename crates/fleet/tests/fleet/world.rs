@@ -165,7 +165,8 @@ impl World {
                     let proven = before.proven.values().filter(|proof| proof.passed).count();
                     assert!(!out || proven == 2, "{node} comes back unproven");
                 }
-                if before.standing.in_service() && *to == Standing::Quarantined {
+                let was_in = before.standing.in_service() || before.standing == Standing::Joining;
+                if was_in && *to == Standing::Quarantined {
                     for domain in before.place.domains() {
                         self.check_breaker(&domain);
                     }
@@ -182,7 +183,8 @@ impl World {
                     "another's cordon is removed"
                 );
                 let fit = matches!(node.standing, Standing::InService | Standing::Suspect);
-                assert!(!fit, "{:?} ordered on a node that works", order.what);
+                let proof = matches!(order.what, OrderKind::Verify { .. });
+                assert!(!fit || proof, "{:?} ordered on a node that works", order.what);
                 assert!(
                     !order.what.is_repair() || node.drained,
                     "{:?} where work may run",

@@ -14,16 +14,18 @@ pub(super) type InForce = BTreeMap<Domain, Symptom>;
 /// Blames what the nodes that changed share, and absolves what is no longer to blame.
 pub(super) fn judge(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> Vec<Event> {
     let nodes = dirty.iter().filter_map(|id| state.nodes.get(id));
-    let touched: BTreeSet<Domain> =
+    let mut touched: BTreeSet<Domain> =
         nodes.flat_map(|node| node.place.domains()).filter(Domain::fails_as_one).collect();
+    // Nodes may have left what is blamed, and nothing of it is changed then.
+    touched.extend(state.blamed.keys().cloned());
     let mut events = Vec::new();
     let mut suspects: Vec<Suspect> = Vec::new();
     for domain in touched {
         match state.blamed.get(&domain) {
             None => suspects.extend(common(state, &domain, now)),
-            Some(blame) if shown(state, &domain, blame.symptom).is_empty() => {
-                let text =
-                    format!("no node of {domain} shows {} any longer", blame.symptom.words());
+            Some(blame) if !is_common(state, &domain, blame.symptom) => {
+                let shows = blame.symptom.words();
+                let text = format!("too few nodes of {domain} show {shows} for a common cause");
                 let why = Why::new(text, "several of its nodes show the same again");
                 suspects.extend(common(state, &domain, now));
                 events.push(Event::Absolved { domain, why });
@@ -98,6 +100,14 @@ fn shown(state: &FleetState, domain: &Domain, symptom: Symptom) -> BTreeMap<Node
     state.symptoms.get(domain).and_then(|all| all.get(&symptom)).cloned().unwrap_or_default()
 }
 
+/// Whether so many nodes show it still that one cause is likely. The share is half of what it takes to blame: no coming and going.
+fn is_common(state: &FleetState, domain: &Domain, symptom: Symptom) -> bool {
+    let policy = &state.policy.blame;
+    let count = u32::try_from(shown(state, domain, symptom).len()).unwrap_or(u32::MAX);
+    let members = state.tallies.get(domain).map_or(0, |tally| tally.members);
+    count >= policy.nodes && f64::from(count) >= f64::from(members) * policy.share / 2.0
+}
+
 /// The symptom that enough nodes of the domain began to show within the window, with the nodes.
 fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect> {
     let policy = &state.policy.blame;
@@ -124,6 +134,6 @@ fn blamed(state: &FleetState, suspect: Suspect) -> Event {
         nodes.len(),
         symptom.words()
     );
-    let why = Why::new(text, format!("none of them shows {} any longer", symptom.words()));
+    let why = Why::new(text, format!("fewer of them show {}", symptom.words()));
     Event::Blamed { domain, symptom, nodes, why }
 }

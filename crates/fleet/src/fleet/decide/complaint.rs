@@ -1,6 +1,7 @@
 //! What speaks against a node.
 
-use crate::fleet::state::Node;
+use crate::fleet::order::Rung;
+use crate::fleet::state::{Node, Standing};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
 /// How much speaks against a node.
@@ -44,10 +45,25 @@ impl Complaint {
             findings: worst.iter().map(|(_, finding)| finding.id).collect(),
             text: worst.first().map_or(String::new(), |(_, finding)| words(finding, worst.len())),
         };
+        complaint.add_what_was_not_passed(node);
         if complaint.weight == Weight::None {
             complaint.doubt_what_is_unknown(node);
         }
         complaint
+    }
+
+    /// A proof that was not passed speaks against a node for itself, whether there is a finding or not. One that joins is tried again.
+    fn add_what_was_not_passed(&mut self, node: &Node) {
+        let Some(unproven) = &node.unproven else { return };
+        if self.weight == Weight::Serious || node.standing == Standing::Joining {
+            return;
+        }
+        self.weight = Weight::Serious;
+        // What is loaded and what is on disk are the same after a boot.
+        let helps =
+            if unproven.rung == Rung::V0 { Action::RebootNode } else { Action::Investigate };
+        self.action = self.action.max(helps);
+        self.text = format!("it did not pass {}: {}", unproven.rung, unproven.why);
     }
 
     fn doubt_what_is_unknown(&mut self, node: &Node) {

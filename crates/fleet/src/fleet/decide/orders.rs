@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::Look;
 use crate::fleet::event::{Cordon, Event, Why};
-use crate::fleet::order::{Order, OrderKind};
+use crate::fleet::order::{Order, OrderKind, Rung};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::state::{Repair, Standing, later};
 use crate::fleet::window;
@@ -16,8 +16,9 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
         let order = &pending.order;
         let (node, generation) = (look.id.clone(), order.generation);
         let why = format!("`{}` was not answered until {:.0}", order.what, order.lease_until);
-        let over = order.lease_until <= look.now;
-        return over.then_some(Event::Withdrawn { node, generation, why });
+        let over = (order.lease_until <= look.now).then_some(why);
+        let stopped = || stopped(look).filter(|_| !pending.accepted && order.what.is_repair());
+        return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
     }
     let wanted = wanted(look)?;
     let what = match wanted {
@@ -40,7 +41,9 @@ fn wanted(look: &Look<'_>) -> Option<Wanted> {
     let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
     let drain = OrderKind::Drain { wait_s: look.pool.drain_wait_s };
     match look.node.standing {
-        Standing::InService | Standing::Suspect => None,
+        Standing::InService | Standing::Suspect => {
+            look.node.prove_now.map(|rung| Wanted::Order(OrderKind::Verify { rung }))
+        }
         Standing::Joining => proof(look).map(Wanted::Order),
         Standing::Quarantined if !cordoned => Some(Wanted::Order(OrderKind::Cordon)),
         Standing::Quarantined => (!look.node.drained).then_some(Wanted::Order(drain)),
@@ -55,7 +58,8 @@ fn wanted(look: &Look<'_>) -> Option<Wanted> {
 
 /// The first rung that is not proven.
 fn proof(look: &Look<'_>) -> Option<OrderKind> {
-    let open = look.pool.prove.iter().find(|rung| !look.node.proven.contains_key(rung));
+    let passed = |rung: &&Rung| look.node.proven.get(rung).is_some_and(|proof| proof.passed);
+    let open = look.pool.prove.iter().find(|rung| !passed(rung));
     open.map(|rung| OrderKind::Verify { rung: *rung })
 }
 
@@ -145,7 +149,9 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
         return Some(Obstacle::Why(why));
     }
     let (at, failure) = look.node.failed.as_ref()?;
-    if look.node.failures >= look.pool.tries {
+    // A proof is tried for as long as it takes: nothing else brings a node into service.
+    let is_proof = matches!(what, OrderKind::Verify { .. });
+    if look.node.failures >= look.pool.tries && !is_proof {
         let text = format!("`{what}` failed {} times, last: {failure}", look.node.failures);
         return Some(Obstacle::Why(Why::new(
             text,
@@ -153,7 +159,21 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
         )));
     }
     let again = later(*at, look.pool.retry_s_after(look.node.failures));
-    (look.now < again).then_some(Obstacle::Later)
+    if look.now >= again {
+        return None;
+    }
+    let unproven = look.node.unproven.as_ref().filter(|_| look.node.standing == Standing::Joining);
+    Some(unproven.map_or(Obstacle::Later, |it| {
+        let text = format!("it did not pass {}: {}", it.rung, it.why);
+        let until = format!("it passes: it is tried again at {again:.0}");
+        Obstacle::Why(Why::new(text, until).over_at(again))
+    }))
+}
+
+/// Who says that nothing is to be done there, since it was ordered.
+fn stopped(look: &Look<'_>) -> Option<String> {
+    let held = look.node.hold.as_ref().map(|hold| format!("{} holds it: {}", hold.by, hold.reason));
+    held.or_else(|| frozen(look).map(|why| why.text))
 }
 
 fn frozen(look: &Look<'_>) -> Option<Why> {

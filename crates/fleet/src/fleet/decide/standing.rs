@@ -14,7 +14,7 @@ pub(super) fn step(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
         return Some(step);
     }
     match look.node.standing {
-        Standing::Joining => joining(look),
+        Standing::Joining => joining(look, budget),
         Standing::InService => in_service(look, budget),
         Standing::Suspect => suspect(look, budget),
         Standing::Quarantined => quarantined(look),
@@ -42,9 +42,11 @@ fn held(look: &Look<'_>) -> Option<Event> {
     }
 }
 
-fn joining(look: &Look<'_>) -> Option<Event> {
+fn joining(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
     if look.complaint.weight == Weight::Serious {
-        return Some(look.quarantine());
+        return Some(
+            look.refusal(budget).map_or_else(|| look.quarantine(), |why| look.held_back(why)),
+        );
     }
     let proven = look.proven() && look.complaint.weight == Weight::None;
     proven.then(|| look.in_service("it has enrolled and passed what its pool asks for"))
@@ -78,6 +80,9 @@ fn suspect(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
 }
 
 fn quarantined(look: &Look<'_>) -> Option<Event> {
+    if look.node.mended {
+        return Some(look.moved(Standing::Verifying, Why::new(MENDED, RETURNS)));
+    }
     if look.complaint.weight == Weight::None {
         let why = Why::new(
             "nothing speaks against it any longer; it is proven before it comes back",
@@ -91,7 +96,7 @@ fn quarantined(look: &Look<'_>) -> Option<Event> {
 
 fn in_repair(look: &Look<'_>) -> Option<Event> {
     let text = match (look.node.mended, look.complaint.weight) {
-        (true, _) => "it was mended, and is proven before it comes back",
+        (true, _) => MENDED,
         (false, Weight::None) => {
             "nothing speaks against it any longer; it is proven before it comes back"
         }
@@ -106,6 +111,7 @@ fn in_repair(look: &Look<'_>) -> Option<Event> {
     Some(look.moved(Standing::Verifying, Why::new(text, RETURNS)))
 }
 
+const MENDED: &str = "it was mended, and is proven before it comes back";
 const RETURNS: &str = "it passes, and comes back; or it does not, and is mended";
 
 fn verifying(look: &Look<'_>) -> Option<Event> {

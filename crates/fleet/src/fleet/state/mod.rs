@@ -90,10 +90,13 @@ impl FleetState {
             Event::Asked { what } => return self.asked(what, entry),
             Event::PolicySet { policy } => {
                 self.policy = (**policy).clone();
-                return self.nodes.keys().cloned().collect();
+                return self.look_at_all();
             }
             Event::Access { number, .. } => self.access = self.access.max(*number),
-            Event::TimePassed => return self.due(),
+            Event::TimePassed => {
+                self.freezes.retain(|_, freeze| freeze.until > self.at);
+                return self.due();
+            }
             Event::Blamed { domain, symptom, nodes, why } => {
                 let blame = Blame {
                     symptom: *symptom,
@@ -120,6 +123,28 @@ impl FleetState {
             Event::Ordered { order } => self.change(&order.node, |it| it.ordered(order)),
         }
         entry.event.node().cloned().into_iter().collect()
+    }
+
+    /// Every node is to be looked at, and again when the policy of now says so.
+    fn look_at_all(&mut self) -> BTreeSet<NodeId> {
+        for (id, node) in &mut self.nodes {
+            let wake = node.next_look(&self.policy);
+            if wake == node.wake {
+                continue;
+            }
+            if let Some(at) = node.wake {
+                self.wakes.remove(&(at, id.clone()));
+            }
+            self.wakes.extend(wake.map(|at| (at, id.clone())));
+            Arc::make_mut(node).wake = wake;
+        }
+        self.nodes.keys().cloned().collect()
+    }
+
+    /// The nodes of a domain.
+    fn members(&self, domain: &Domain) -> BTreeSet<NodeId> {
+        let members = self.nodes.iter().filter(|(_, it)| it.place.domains().contains(domain));
+        members.map(|(id, _)| id.clone()).collect()
     }
 
     /// Nodes whose time has come.
@@ -180,7 +205,7 @@ impl FleetState {
     }
 
     fn note_symptoms(&mut self, id: &NodeId, node: &Node) {
-        for (symptom, at) in node.symptoms() {
+        for (&symptom, &at) in &node.shows {
             for domain in node.place.domains().into_iter().filter(Domain::fails_as_one) {
                 let shown = self.symptoms.entry(domain).or_default().entry(symptom).or_default();
                 shown.insert(id.clone(), at);
@@ -206,12 +231,11 @@ impl FleetState {
             Ask::Freeze { domain, until, reason } => {
                 let freeze = Freeze { until: *until, by: entry.by.clone(), reason: reason.clone() };
                 self.freezes.insert(domain.clone(), freeze);
+                self.members(domain)
             }
             Ask::Thaw { domain } => {
                 self.freezes.remove(domain);
-                let members =
-                    self.nodes.iter().filter(|(_, it)| it.place.domains().contains(domain));
-                return members.map(|(id, _)| id.clone()).collect();
+                self.members(domain)
             }
             Ask::Hold { node, .. }
             | Ask::Release { node }
@@ -219,9 +243,8 @@ impl FleetState {
             | Ask::Approve { node }
             | Ask::Verify { node, .. } => {
                 self.change(node, |it| it.asked(what, entry));
-                return BTreeSet::from([node.clone()]);
+                BTreeSet::from([node.clone()])
             }
         }
-        BTreeSet::new()
     }
 }

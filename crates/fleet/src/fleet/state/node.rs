@@ -1,6 +1,6 @@
 //! One node: what is known of it, and what an event makes of that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -90,14 +90,23 @@ pub struct Node {
     pub failed: Option<(Timestamp, String)>,
     /// What was proven, in the present boot and since the last repair.
     pub proven: BTreeMap<Rung, Proof>,
+    /// The proof that it did not pass, for as long as nothing was done about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unproven: Option<Unproven>,
+    /// What a person wants proven though the node is in service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prove_now: Option<Rung>,
     /// Repairs since it was last in service.
     pub repairs: Vec<Repair>,
     /// Whether one of them was made since it came into repair.
     pub mended: bool,
-    /// When it was quarantined, for as long as the policy counts.
+    /// When it was quarantined, in the last year.
     pub quarantines: Vec<Timestamp>,
     /// Why something is not done that should be.
     pub held_back: Option<Why>,
+    /// What it shows that other nodes of its rack or switch may show too, and since when, by the server's clock.
+    #[serde(default)]
+    pub shows: BTreeMap<Symptom, Timestamp>,
     /// When it is looked at again.
     pub wake: Option<Timestamp>,
 }
@@ -141,6 +150,15 @@ pub struct Proof {
     pub evidence: String,
 }
 
+/// A proof that was not passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unproven {
+    /// Which.
+    pub rung: Rung,
+    /// What was seen.
+    pub why: String,
+}
+
 impl Node {
     pub(super) fn joining(place: Place, at: Timestamp, generation: u64) -> Self {
         Self {
@@ -164,10 +182,13 @@ impl Node {
             failures: 0,
             failed: None,
             proven: BTreeMap::new(),
+            unproven: None,
+            prove_now: None,
             repairs: Vec::new(),
             mended: false,
             quarantines: Vec::new(),
             held_back: None,
+            shows: BTreeMap::new(),
             wake: None,
         }
     }
@@ -183,7 +204,12 @@ impl Node {
             Event::Placed { place, .. } => self.place = place.clone(),
             Event::Seen { makeup, .. } => self.seen(makeup),
             Event::Silent { since, .. } => self.silent_since = Some(*since),
-            Event::Heard { .. } => self.silent_since = None,
+            Event::Heard { .. } => {
+                self.silent_since = None;
+                // What could not be done because nobody was there is no failure of the node.
+                self.failures = 0;
+                self.failed = None;
+            }
             Event::Found { record, changes, .. } => self.found(record, changes),
             Event::Resynced { record, open, .. } => {
                 self.record = Some(record.clone());
@@ -203,13 +229,15 @@ impl Node {
             Event::HeldBack { why, .. } => self.held_back = Some(why.clone()),
             _ => {}
         }
+        self.note_symptoms(entry.at);
     }
 
     fn seen(&mut self, makeup: &Makeup) {
         let before = self.makeup.as_ref().map(|it| it.boot.as_str());
         if before.is_some_and(|boot| boot != makeup.boot) {
-            // What was proven in another boot is proven no more.
+            // What was proven in another boot is proven no more, and what was not may be now.
             self.proven.clear();
+            self.unproven = None;
         }
         self.makeup = Some(Arc::new(makeup.clone()));
     }
@@ -243,8 +271,11 @@ impl Node {
         match to {
             Standing::Quarantined => {
                 if !self.counts_as_out() {
+                    let year = SignedDuration::from_hours(365 * 24);
+                    self.quarantines.retain(|it| at.duration_since(*it) < year);
                     self.quarantines.push(at);
                 }
+                self.mended = false;
                 self.proven.clear();
             }
             Standing::InRepair => {
@@ -254,8 +285,12 @@ impl Node {
             Standing::InService => {
                 self.repairs.clear();
                 self.approved = false;
+                self.unproven = None;
             }
             _ => {}
+        }
+        if !to.in_service() {
+            self.prove_now = None;
         }
         self.standing = to;
         self.since = at;
@@ -291,6 +326,9 @@ impl Node {
             (Answer::Failed { why }, OrderKind::Verify { rung }) => {
                 let proof = Proof { at, passed: false, evidence: why.clone() };
                 self.proven.insert(*rung, proof);
+                self.unproven = Some(Unproven { rung: *rung, why: why.clone() });
+                self.prove_now.take_if(|wanted| wanted == rung);
+                self.fail(why, at);
             }
             (Answer::Failed { why } | Answer::Refused { why }, _) => self.fail(why, at),
             (Answer::Accepted, _) => {}
@@ -311,6 +349,8 @@ impl Node {
             OrderKind::Verify { rung } => {
                 let proof = Proof { at, passed: true, evidence: evidence.to_owned() };
                 self.proven.insert(rung, proof);
+                self.unproven.take_if(|it| it.rung == rung);
+                self.prove_now.take_if(|wanted| *wanted == rung);
             }
             OrderKind::ResetGpu { .. } | OrderKind::Reboot | OrderKind::RestartService { .. } => {
                 self.mend(Repair::Ordered(what));
@@ -320,8 +360,11 @@ impl Node {
 
     fn mend(&mut self, repair: Repair) {
         self.proven.clear();
+        self.unproven = None;
         self.approved = false;
         self.mended = true;
+        self.failures = 0;
+        self.failed = None;
         self.repairs.push(repair);
     }
 
@@ -347,6 +390,8 @@ impl Node {
             Ask::Repaired { what, .. } => self.mend(Repair::ByHand(what.clone())),
             Ask::Verify { rung, .. } => {
                 self.proven.remove(rung);
+                self.unproven.take_if(|it| it.rung == *rung);
+                self.prove_now = self.standing.in_service().then_some(*rung);
             }
             Ask::Freeze { .. } | Ask::Thaw { .. } => {}
         }
@@ -363,25 +408,29 @@ impl Node {
             (self.standing == Standing::Verifying).then(|| later(self.since, pool.settle_s));
         let retry =
             self.failed.as_ref().map(|(at, _)| later(*at, pool.retry_s_after(self.failures)));
-        let held_back = self.held_back.as_ref().and_then(|why| why.changes_at);
+        // Who should be out and may not is looked at again and again: a breaker does not say when there is room.
+        let refused = doubted || self.standing == Standing::Joining;
+        let held_back = self
+            .held_back
+            .as_ref()
+            .and_then(|why| why.changes_at.or(refused.then_some(self.since)));
         [lease, silent, suspect, settled, retry, held_back].into_iter().flatten().min()
     }
 }
 
 impl Node {
-    /// What it shows that other nodes of its rack or switch may show too, and since when.
-    pub fn symptoms(&self) -> BTreeMap<Symptom, Timestamp> {
-        let mut shown = BTreeMap::new();
-        if let Some(since) = self.silent_since {
-            shown.insert(Symptom::Silence, since);
+    /// Dated by when the server heard of it: nodes' own clocks may be hours apart.
+    fn note_symptoms(&mut self, at: Timestamp) {
+        let faults = self.findings.values().filter(|it| it.kind == FindingKind::Fault);
+        let mut shown: BTreeSet<Symptom> = faults.filter_map(|it| Symptom::of(&it.code)).collect();
+        if self.silent_since.is_some() {
+            shown.insert(Symptom::Silence);
         }
-        for finding in self.findings.values().filter(|it| it.kind == FindingKind::Fault) {
-            if let Some(symptom) = Symptom::of(&finding.code) {
-                let at = shown.entry(symptom).or_insert(finding.first_seen);
-                *at = (*at).max(finding.first_seen);
-            }
+        self.shows.retain(|symptom, _| shown.contains(symptom));
+        for symptom in shown {
+            let since = self.silent_since.filter(|_| symptom == Symptom::Silence).unwrap_or(at);
+            self.shows.entry(symptom).or_insert(since);
         }
-        shown
     }
 }
 
