@@ -5,4 +5,5 @@
 mod histories;
 mod quarantine;
 mod recorded;
+mod waits;
 mod world;

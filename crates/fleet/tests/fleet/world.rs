@@ -303,6 +303,12 @@ impl World {
         Event::Found { node: id.clone(), record, changes: vec![change] }
     }
 
+    pub(crate) fn found_on(&mut self, index: usize, finding: Finding) {
+        let id = node(index);
+        let found = self.found(&id, Change::Opened(finding));
+        self.batch(vec![(Actor::Node(id), found)]);
+    }
+
     /// Ports of several nodes go down at once.
     pub(crate) fn ports_down(&mut self, nodes: impl Iterator<Item = usize>) {
         let down = finding(1, Severity::Critical, Action::Investigate, "nic.down", self.now);

@@ -282,6 +282,8 @@ impl Node {
                 self.mended = false;
                 self.proven.clear();
             }
+            // Whoever held it may have changed anything.
+            Standing::Held => self.proven.clear(),
             Standing::InService => {
                 self.repairs.clear();
                 self.approved = false;
