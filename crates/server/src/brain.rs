@@ -13,6 +13,7 @@ use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::clock::LogClock;
 use crate::core::Core;
 use crate::ingest::Roster;
 use crate::ingest::news::{self, Verdict};
@@ -45,6 +46,9 @@ pub enum TakeError {
     /// Nobody knows the node.
     #[error("`{0}` is not a node of the fleet: it was retired, or never enrolled")]
     Stranger(NodeId),
+    /// The node has more open findings than anybody reads.
+    #[error("`{0}` has too many open findings")]
+    TooMany(NodeId),
     /// The log takes nothing any more. Nobody knows whether it has the input.
     #[error("the server is ending")]
     Ended,
@@ -68,6 +72,7 @@ enum Job {
 pub struct Brain {
     jobs: mpsc::Sender<Job>,
     commits: Arc<AtomicU64>,
+    clock: Arc<LogClock>,
 }
 
 impl std::fmt::Debug for Brain {
@@ -95,8 +100,10 @@ impl Brain {
         let started = Instant::now();
         let commits = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&commits);
+        let clock = Arc::new(LogClock::after(core.state().at));
         let mut thread = Thread {
             core,
+            clock: Arc::clone(&clock),
             roster,
             inbox,
             log_end,
@@ -114,7 +121,7 @@ impl Brain {
             // Nobody is left to tell when the receiver is gone.
             let _ = end.send(ended);
         })?;
-        Ok((Self { jobs, commits }, ended))
+        Ok((Self { jobs, commits, clock }, ended))
     }
 
     /// Gives it an input, and waits until that is on disk.
@@ -136,6 +143,11 @@ impl Brain {
         }));
         self.jobs.send(job).await.map_err(|_| TakeError::Ended)?;
         seen.await.map_err(|_| TakeError::Ended)
+    }
+
+    /// The time by which leases and silence are counted.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Batches that were written since the server started.
@@ -168,6 +180,7 @@ impl Brain {
 
 struct Thread {
     core: Core,
+    clock: Arc<LogClock>,
     roster: Arc<Roster>,
     inbox: mpsc::Receiver<Job>,
     /// Who waits for entries hears here that there are some.
@@ -214,6 +227,9 @@ impl Thread {
                     Verdict::Stranger(node) => {
                         drop(input.reply.send(Err(TakeError::Stranger(node))));
                     }
+                    Verdict::TooMany(node) => {
+                        drop(input.reply.send(Err(TakeError::TooMany(node))));
+                    }
                     Verdict::News => {
                         let kind = std::mem::discriminant(&input.event);
                         if !kinds.insert((input.event.node().cloned(), kind)) {
@@ -249,7 +265,7 @@ impl Thread {
         if inputs.is_empty() {
             return Ok(());
         }
-        let done = self.core.commit(inputs, Timestamp::now())?;
+        let done = self.core.commit(inputs, self.clock.now())?;
         self.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(left) = &mut self.dies_after {
             *left = left.saturating_sub(1);
@@ -285,7 +301,7 @@ impl Thread {
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
-        let now = Timestamp::now();
+        let now = self.clock.now();
         let state = self.core.state();
         let silent = self.roster.silent(state, self.started.elapsed(), now);
         let mut inputs: Vec<(Actor, Event)> =

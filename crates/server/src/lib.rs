@@ -14,6 +14,7 @@ pub mod access;
 mod agents;
 mod audit;
 pub mod brain;
+mod clock;
 pub mod core;
 pub mod follow;
 mod ingest;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farrier_facts::FactSet;
-use farrier_fleet::fleet::Pool;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Event, Pool};
 use jiff::{SignedDuration, Timestamp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -165,7 +166,12 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let path = log_path(&options.dir);
     let opened = path.clone();
     let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&opened)?)));
-    let core = core.await.map_err(|_| ServerError::Brain)??;
+    let mut core = core.await.map_err(|_| ServerError::Brain)??;
+    if core.state().seq == 0 {
+        // What a fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
+        let policy = Event::PolicySet { policy: Box::default() };
+        core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
+    }
     let audited = core.state().access;
     let (log_end, end) = watch::channel(core.state().seq);
     let tail = Tail::new(path, end);

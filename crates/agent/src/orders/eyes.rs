@@ -7,8 +7,9 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_facts::check::Verdict;
 use farrier_facts::node::{self, Item, Nvml, NvmlDevice, NvmlReading, Reading};
+use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::order::Rung;
-use farrier_fleet::health::{Action, Finding, FindingKind, GpuUuid, Severity, Subject};
+use farrier_fleet::health::{Finding, GpuUuid, Subject};
 use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
 use jiff::{SignedDuration, Timestamp};
@@ -162,19 +163,12 @@ fn said(item: &Item) -> String {
     format!("{} [{}]", item.text, item.code)
 }
 
-/// What speaks against a node in the server's eyes as well.
-fn weighs(finding: &Finding) -> bool {
-    let grave = finding.severity >= Severity::Critical;
-    let asks = finding.severity == Severity::Warning && finding.action >= Action::ResetGpu;
-    finding.kind == FindingKind::Fault && (grave || asks)
-}
-
 /// What the watching agent found, and whether it sees.
 fn watched(status: &Status, proof: &mut Proof) {
     if status.agent.is_none() {
         proof.unknown.push("no agent watches the node".to_owned());
     }
-    for found in status.findings.iter().map(|it| &it.finding).filter(|it| weighs(it)) {
+    for found in status.findings.iter().map(|it| &it.finding).filter(|it| speaks_against(it)) {
         let detail =
             if found.detail.is_empty() { String::new() } else { format!(" ({})", found.detail) };
         proof

@@ -4,6 +4,7 @@ use farrier_fleet::fleet::event::{Ask, Event, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Node, Repair};
 use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
+use farrier_wire::limits::FINDINGS_MAX;
 
 /// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub(crate) enum Verdict {
     Known,
     /// It is about a node that nobody knows.
     Stranger(NodeId),
+    /// The node would have more open findings than one message can tell.
+    TooMany(NodeId),
 }
 
 /// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
@@ -42,6 +45,12 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
         return Verdict::News;
     };
     let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
+    if let Event::Found { changes, .. } = event {
+        let opened = changes.iter().filter(|it| it.finding().is_open()).count();
+        if node.findings.len() + opened > FINDINGS_MAX {
+            return Verdict::TooMany(id.clone());
+        }
+    }
     let is_news = match event {
         Event::Placed { place, .. } => node.place != *place,
         Event::Seen { makeup, .. } => node.makeup.as_deref() != Some(makeup),
@@ -106,6 +115,7 @@ fn is_older(node: &Node, record: &Record) -> bool {
 mod tests {
     use farrier_fleet::fleet::event::{Cordon, Makeup};
     use farrier_fleet::fleet::{AccessChange, Domain, Entry, Place, Rung};
+    use farrier_fleet::health::Change;
     use jiff::Timestamp;
 
     use super::*;
@@ -240,5 +250,31 @@ mod tests {
         let state = after(vec![change(3)]);
         assert_eq!(judged(&state, &change(3)), Verdict::Known);
         assert_eq!(judged(&state, &change(4)), Verdict::News);
+    }
+
+    #[test]
+    fn a_node_has_no_more_open_findings_than_one_message_can_tell() {
+        let opened = |ids: std::ops::Range<u64>| {
+            let finding = |id| {
+                serde_json::from_value(serde_json::json!({
+                    "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
+                    "severity": "info", "text": "", "action": "ignore", "rule_action": "ignore",
+                    "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+                    "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "",
+                }))
+            };
+            ids.map(|id| Change::Opened(finding(id).unwrap())).collect::<Vec<_>>()
+        };
+        let said = |number, ids| Event::Found {
+            node: node(),
+            record: record("j", number),
+            changes: opened(ids),
+        };
+        let state = after(vec![
+            Event::Enrolled { node: node(), place: Place::in_pool("train".parse().unwrap()) },
+            said(1, 0..FINDINGS_MAX as u64),
+        ]);
+        assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
+        assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
     }
 }

@@ -75,6 +75,7 @@ impl End {
             Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
                 Status::unavailable("the server ends or has no time")
             }
+            Self::Take(TakeError::TooMany(_)) => Status::resource_exhausted(text),
             Self::Idle => Status::deadline_exceeded(text),
             Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
         })
@@ -226,7 +227,7 @@ impl Session<'_> {
         self.makeup = known.makeup;
         self.say(down::What::Welcome(proto::Welcome {
             acked_record: self.last,
-            server_time_ms: Timestamp::now().as_millisecond(),
+            server_time_ms: self.desk.brain.now().as_millisecond(),
             report_interval_s: self.desk.report_interval_s,
         }))
         .await?;
@@ -291,7 +292,12 @@ impl Session<'_> {
         }
         let changes = form::changes(&said.json)?;
         let record = self.record(said.record);
-        self.give(Event::Found { node: self.node.clone(), record, changes }).await?;
+        let found = self.give(Event::Found { node: self.node.clone(), record, changes }).await;
+        if let Err(End::Take(TakeError::TooMany(_))) = found {
+            // All that are open come in one message, which has its bound.
+            return self.say(down::What::Resync(proto::Resync {})).await;
+        }
+        found?;
         self.last = Some(said.record);
         self.acknowledge().await
     }

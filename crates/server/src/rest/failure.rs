@@ -117,7 +117,7 @@ impl From<TakeError> for Failure {
     fn from(err: TakeError) -> Self {
         match err {
             TakeError::Stranger(node) => Self::no_node(node.as_str()),
-            TakeError::Ended => Self::ending(),
+            TakeError::TooMany(_) | TakeError::Ended => Self::ending(),
         }
     }
 }

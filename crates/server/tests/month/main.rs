@@ -167,9 +167,7 @@ impl World {
         for (domain, tally) in &state.tallies {
             if let Some(breaker) = state.policy.breakers.get(&domain.kind()) {
                 let limit = breaker.limit(tally.members);
-                // All nodes are out while they join.
-                let joining = state.nodes.values().any(|it| it.standing == Standing::Joining);
-                assert!(joining || tally.out <= limit, "{domain}: {tally:?}, at most {limit}");
+                assert!(tally.out <= limit, "{domain}: {tally:?}, at most {limit}");
             }
         }
         for (id, node) in &state.nodes {

@@ -133,9 +133,10 @@ async fn a_policy_is_taken_whole_and_only_if_it_can_be_meant() {
         policy["policy"]["lemon"],
         serde_json::to_value(Policy::default()).unwrap()["lemon"]
     );
-    let set =
-        office.site.entries().into_iter().find(|it| matches!(it.event, Event::PolicySet { .. }));
-    assert_eq!(set.unwrap().by, Actor::Person("ann".to_owned()));
+    let sets = office.site.entries().into_iter();
+    let sets = sets.filter(|it| matches!(it.event, Event::PolicySet { .. })).map(|it| it.by);
+    let by = [Actor::Server, Actor::Person("ann".to_owned())];
+    assert_eq!(sets.collect::<Vec<_>>(), by, "a log begins with the policy of its fleet");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,11 @@ impl Complaint {
     }
 }
 
+/// Whether a finding keeps a node from service, or brings it into doubt.
+pub fn speaks_against(finding: &Finding) -> bool {
+    weight(finding) > Weight::None
+}
+
 fn weight(finding: &Finding) -> Weight {
     let takes_it_out = finding.action >= Action::Investigate;
     match (finding.kind, finding.severity) {

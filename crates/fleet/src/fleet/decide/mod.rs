@@ -19,6 +19,7 @@ use super::policy::PoolPolicy;
 use super::state::{FleetState, Node};
 use breaker::Budget;
 use complaint::Complaint;
+pub use complaint::speaks_against;
 
 /// More steps than any node has to take at once. Beyond it a rule and another undo each other's work.
 const STEPS_MAX: usize = 16;

@@ -1,0 +1,244 @@
+//! Nobody waits for ever: what was not passed, refused, forbidden or too early is looked at again, or a person is told.
+
+use farrier_fleet::fleet::event::{Ask, Event};
+use farrier_fleet::fleet::identity::{Actor, DomainKind};
+use farrier_fleet::fleet::policy::{Autonomy, Breaker};
+use farrier_fleet::fleet::{Domain, OrderKind, Policy, Rung, Standing};
+use farrier_fleet::health::{Action, Severity};
+use jiff::SignedDuration;
+
+use crate::world::{Act, NODES, World, finding, node};
+
+fn fleet() -> World {
+    let mut world = World::new();
+    world.everybody_answers();
+    let room = [DomainKind::Fleet, DomainKind::Pool]
+        .map(|kind| (kind, Breaker { share: 0.5, nodes: None }));
+    world.set_policy(Policy { breakers: room.into(), ..Policy::default() });
+    world
+}
+
+fn standing(world: &World, index: usize) -> Standing {
+    world.state.nodes[&node(index)].standing
+}
+
+fn order(world: &World, index: usize) -> Option<OrderKind> {
+    world.state.nodes[&node(index)].order.as_ref().map(|it| it.order.what.clone())
+}
+
+fn held_back(world: &World, index: usize) -> String {
+    let why = world.state.nodes[&node(index)].held_back.clone();
+    why.map_or_else(String::new, |why| format!("{}; until {}", why.text, why.until))
+}
+
+fn reboot(index: usize) -> Act {
+    Act::Fault(index, 1, Severity::Fatal, Action::RebootNode, 0)
+}
+
+/// Answers well until a verification is asked for, which is not passed.
+fn not_passed(world: &mut World, index: usize) {
+    for _ in 0..10 {
+        match order(world, index) {
+            Some(OrderKind::Verify { .. }) => return world.act(&Act::Answer(index, false)),
+            Some(_) => world.act(&Act::Answer(index, true)),
+            None => panic!("no proof was asked for: {:?}", world.state.nodes[&node(index)]),
+        }
+    }
+}
+
+#[test]
+fn a_proof_that_fails_without_a_finding_leads_to_a_repair_and_then_to_a_person() {
+    let mut world = fleet();
+    world.act(&Act::Hold(3));
+    world.act(&Act::Answer(3, true));
+    world.act(&Act::Release(3));
+    not_passed(&mut world, 3);
+    let id = node(3);
+    world.answer_until(&id, |what| *what == OrderKind::Reboot);
+    not_passed(&mut world, 3);
+    for _ in 0..20 {
+        world.everybody_answers();
+        world.act(&Act::Wait(300));
+    }
+    assert_eq!((standing(&world, 3), order(&world, 3)), (Standing::InRepair, None));
+    let why = held_back(&world, 3);
+    assert!(why.starts_with("it did not pass V0 (coherence): no: "), "{why}");
+    assert!(why.contains("a person repairs it and says so"), "{why}");
+    let orders = world
+        .log
+        .iter()
+        .filter(|it| matches!(&it.event, Event::Ordered { order } if order.node == id));
+    assert!(orders.count() < 15, "it does not go round in circles");
+    world.act(&Act::Repaired(3));
+    world.everybody_answers();
+    assert_eq!(standing(&world, 3), Standing::InService);
+}
+
+#[test]
+fn who_joins_and_fails_a_proof_is_tried_again() {
+    let mut world = fleet();
+    world.act(&Act::Retire(2));
+    world.act(&Act::Enrol(2));
+    world.act(&Act::Boot(2));
+    not_passed(&mut world, 2);
+    assert_eq!((standing(&world, 2), order(&world, 2)), (Standing::Joining, None));
+    let why = held_back(&world, 2);
+    assert!(why.starts_with("it did not pass V0 (coherence): no; until it passes: "), "{why}");
+    for _ in 0..8 {
+        world.act(&Act::Wait(3840));
+        not_passed(&mut world, 2);
+    }
+    world.act(&Act::Wait(3840));
+    world.everybody_answers();
+    assert_eq!(standing(&world, 2), Standing::InService);
+}
+
+#[test]
+fn whoever_joins_broken_is_taken_out_only_as_far_as_the_breaker_and_the_pool_allow() {
+    for autonomy in [Autonomy::Repair, Autonomy::Observe] {
+        let mut world = fleet();
+        let mut policy = Policy::default(); // A tenth of the fleet: one node.
+        policy.pools_default.autonomy = autonomy;
+        world.set_policy(policy);
+        for index in 0..NODES {
+            world.act(&Act::Retire(index));
+        }
+        for index in 0..NODES {
+            world.act(&Act::Enrol(index));
+            world.act(&Act::Boot(index));
+        }
+        for index in 0..NODES {
+            world.act(&reboot(index));
+        }
+        let out = world.state.nodes.values().filter(|it| it.standing == Standing::Quarantined);
+        assert_eq!(out.count(), usize::from(autonomy == Autonomy::Repair), "{autonomy:?}");
+        let words = if autonomy == Autonomy::Observe { "only observes" } else { "may be" };
+        assert!(held_back(&world, NODES - 1).contains(words), "{}", held_back(&world, NODES - 1));
+    }
+}
+
+#[test]
+fn room_that_comes_is_used_within_a_minute() {
+    let mut world = fleet();
+    world.set_policy(Policy::default());
+    world.act(&reboot(0));
+    world.act(&reboot(1));
+    assert_eq!(standing(&world, 1), Standing::Suspect);
+    world.act(&Act::Clear(0, 1));
+    world.everybody_answers();
+    assert_eq!(standing(&world, 0), Standing::InService);
+    world.act(&Act::Wait(60));
+    assert_eq!(standing(&world, 1), Standing::Quarantined);
+}
+
+#[test]
+fn nodes_whose_clocks_are_apart_are_blamed_on_what_they_share() {
+    let mut world = fleet();
+    let hours = [-2, -1, 1, 2].map(SignedDuration::from_hours);
+    for (index, apart) in hours.into_iter().enumerate() {
+        let at = world.now + apart;
+        let down = finding(1, Severity::Critical, Action::Investigate, "nic.down", at);
+        world.found_on(index, down);
+    }
+    let blamed: Vec<String> = world.state.blamed.keys().map(ToString::to_string).collect();
+    assert_eq!(blamed, ["rack r0"]);
+    // All but one are well again: that one is looked at for itself.
+    for index in 0..3 {
+        world.act(&Act::Clear(index, 1));
+    }
+    assert!(world.state.blamed.is_empty());
+    world.act(&Act::Wait(60));
+    assert_eq!(standing(&world, 3), Standing::Quarantined);
+}
+
+#[test]
+fn what_is_blamed_and_has_no_nodes_any_more_is_absolved() {
+    let mut world = fleet();
+    world.ports_down(0..4);
+    assert_eq!(world.state.blamed.len(), 1);
+    for index in 0..4 {
+        world.act(&Act::Retire(index));
+    }
+    assert!(world.state.blamed.is_empty());
+}
+
+#[test]
+fn a_policy_counts_for_those_who_wait_already() {
+    let mut world = fleet();
+    let doubt = Act::Fault(5, 1, Severity::Warning, Action::ResetGpu, 0);
+    world.act(&doubt);
+    assert_eq!(standing(&world, 5), Standing::Suspect);
+    let mut policy = world.state.policy.clone();
+    policy.pools_default.suspect_s = 60;
+    world.set_policy(policy);
+    world.act(&Act::Wait(60));
+    assert_eq!(standing(&world, 5), Standing::Quarantined);
+}
+
+#[test]
+fn who_was_out_of_reach_is_cordoned_when_heard_again() {
+    let mut world = fleet();
+    world.act(&reboot(5));
+    assert_eq!(order(&world, 5), Some(OrderKind::Cordon));
+    for _ in 0..10 {
+        world.act(&Act::Wait(2000));
+    }
+    assert_eq!(order(&world, 5), None, "nobody answers");
+    world.act(&Act::Silent(5));
+    world.act(&Act::Heard(5));
+    assert_eq!(order(&world, 5), Some(OrderKind::Cordon));
+}
+
+#[test]
+fn what_was_repaired_by_hand_is_proven_wherever_it_stands() {
+    let mut world = fleet();
+    world.act(&reboot(5));
+    assert_eq!(standing(&world, 5), Standing::Quarantined);
+    world.act(&Act::Clear(5, 1));
+    world.act(&reboot(5));
+    world.act(&Act::Repaired(5));
+    assert_eq!(standing(&world, 5), Standing::Verifying, "and nothing is rebooted");
+}
+
+#[test]
+fn a_hold_and_a_freeze_stop_what_was_ordered_and_not_begun() {
+    for by_freeze in [true, false] {
+        let mut world = fleet();
+        world.act(&reboot(4));
+        for _ in 0..2 {
+            world.act(&Act::Answer(4, true));
+        }
+        assert_eq!(order(&world, 4), Some(OrderKind::Reboot));
+        if by_freeze {
+            let until = world.now + SignedDuration::from_hours(1);
+            let reason = "launch".to_owned();
+            world.ask(Ask::Freeze { domain: Domain::Fleet, until, reason });
+        } else {
+            world.act(&Act::Hold(4));
+        }
+        assert_eq!(order(&world, 4), None, "by freeze: {by_freeze}");
+    }
+}
+
+#[test]
+fn a_node_in_service_is_proven_when_a_person_wants_it() {
+    let mut world = fleet();
+    let ask = |world: &mut World| world.ask(Ask::Verify { node: node(1), rung: Rung::V1 });
+    ask(&mut world);
+    assert_eq!(order(&world, 1), Some(OrderKind::Verify { rung: Rung::V1 }));
+    world.act(&Act::Answer(1, true));
+    assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::InService, None));
+    ask(&mut world);
+    world.act(&Act::Answer(1, false));
+    assert_eq!(standing(&world, 1), Standing::Quarantined);
+}
+
+#[test]
+fn a_freeze_that_is_over_is_forgotten() {
+    let mut world = fleet();
+    world.act(&Act::Freeze(100));
+    assert_eq!(world.state.freezes.len(), 1);
+    world.act(&Act::Wait(101));
+    assert!(world.state.freezes.is_empty());
+    world.batch(vec![(Actor::Server, Event::TimePassed)]);
+}
