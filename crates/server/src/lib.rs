@@ -22,3 +22,4 @@ pub mod log;
 pub mod rest;
 pub mod run;
 mod serve;
+pub mod served;

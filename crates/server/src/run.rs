@@ -29,6 +29,7 @@ use crate::log::LogError;
 use crate::log::sqlite::SqliteLog;
 use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
+use crate::served;
 
 /// Another process may change who may speak: so often it is looked whether one did.
 const ACCESS_EVERY: Duration = Duration::from_millis(200);
@@ -159,6 +160,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
+    let is_plain = options.plain_pool.is_some();
+    let noted = served::note(&options.dir, &options.names, address, is_plain);
     let tls = match &options.plain_pool {
         Some(_) => None,
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
@@ -210,6 +213,9 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
+    }
+    if let Err(err) = noted {
+        tracing::warn!(%err, "where the server is found is not noted");
     }
     tracing::info!(%address, %fingerprint, "agents are served");
     Ok(Running { address, fingerprint, brain, tail, roster, ended, stop, tasks, _lock: lock })

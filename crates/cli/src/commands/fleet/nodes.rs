@@ -68,7 +68,9 @@ pub(super) fn list(
             break;
         }
     }
-    if args.output == Output::Table {
+    if args.output == Output::Table && nodes.is_empty() {
+        printer.line("no node that you see is like that; `farrier server token create` on the server lets nodes join")?;
+    } else if args.output == Output::Table {
         let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
         let headings =
             ["Node", "Pool", "Rack", "Standing", "Since", "GPUs", "Driver", "Findings", "Why"];

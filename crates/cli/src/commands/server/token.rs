@@ -2,6 +2,7 @@
 
 use farrier_fleet::fleet::{NodeId, Pool};
 use farrier_server::access::{Authority, Wanted};
+use farrier_server::served::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -118,7 +119,8 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     ))?;
     let node = args.node.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
     printer.line(&format!(
-        "farrier agent enrol --server https://HOST:9443 --ca-fingerprint {fingerprint}{node} --token {}",
+        "farrier agent enrol --server {} --ca-fingerprint {fingerprint}{node} --token {}",
+        url(&args.folder.dir),
         token.reveal()
     ))?;
     Ok(())

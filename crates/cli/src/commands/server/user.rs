@@ -2,6 +2,7 @@
 
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
 use farrier_server::access::{Authority, NewPerson, TokenKind, local};
+use farrier_server::served::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -104,7 +105,8 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
         args.name, args.role
     ))?;
     printer.line(&format!(
-        "farrier login --server https://HOST:9443 --ca-fingerprint {fingerprint} --token -"
+        "farrier login --server {} --ca-fingerprint {fingerprint} --token -",
+        url(&args.folder.dir)
     ))?;
     Ok(())
 }

@@ -1,0 +1,53 @@
+//! Where the server was last to be found, for the commands that it prints for others.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Its file in the server's folder.
+const NAME: &str = "url";
+
+/// Notes it: under the first name that was given, otherwise under its address.
+pub(crate) fn note(
+    dir: &Path,
+    names: &[String],
+    address: SocketAddr,
+    is_plain: bool,
+) -> io::Result<()> {
+    let scheme = if is_plain { "http" } else { "https" };
+    let url = match names.first() {
+        Some(name) => format!("{scheme}://{name}:{}", address.port()),
+        None if address.ip().is_unspecified() => format!("{scheme}://HOST:{}", address.port()),
+        None => format!("{scheme}://{address}"),
+    };
+    let part = dir.join("url.part");
+    fs::write(&part, url)?;
+    fs::rename(part, dir.join(NAME))
+}
+
+/// Where it is; `HOST` stands for what nobody said.
+pub fn url(dir: &Path) -> String {
+    let noted = fs::read_to_string(dir.join(NAME)).ok().filter(|it| !it.is_empty());
+    noted.unwrap_or_else(|| "https://HOST:9443".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_goes_before_an_address_and_what_nobody_knows_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        assert_eq!(url(dir), "https://HOST:9443");
+        let told = |names: &[&str], address: &str, is_plain| {
+            let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+            note(dir, &names, address.parse().unwrap(), is_plain).unwrap();
+            url(dir)
+        };
+        assert_eq!(told(&["a.example", "b"], "0.0.0.0:9443", false), "https://a.example:9443");
+        assert_eq!(told(&[], "0.0.0.0:19443", false), "https://HOST:19443");
+        assert_eq!(told(&[], "[::1]:7", true), "http://[::1]:7");
+    }
+}
