@@ -1,6 +1,8 @@
 //! From a socket to requests: connections are counted, handshakes have a deadline, and who is at the other end goes with each request.
 
+mod door;
 mod presence;
+mod room;
 mod tls;
 
 use std::io;
@@ -21,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower_service::Service;
 
+use door::Door;
 pub(crate) use presence::{Presence, Present};
 pub(crate) use tls::{Tls, TlsError};
 
@@ -29,8 +32,6 @@ use crate::rest::Rest;
 
 /// Connections at a time; each costs some tens of kilobytes.
 const CONNECTIONS_MAX: usize = 20_000;
-/// Handshakes at a time: each costs a millisecond of a core.
-const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take, and a client to send its first request's head.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 /// How long somebody without a certificate may stay after the last request of somebody known: places are few.
@@ -87,7 +88,7 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let door = Arc::new(Door::new());
     let agents = AgentsServer::new(agents)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -109,10 +110,10 @@ pub(crate) async fn run(
         };
         while tasks.try_join_next().is_some() {}
         let (tls, front, stop) = (tls.clone(), front.clone(), stop.clone());
-        let handshakes = Arc::clone(&handshakes);
+        let door = Arc::clone(&door);
         tasks.spawn(async move {
             let _place = place;
-            connection(socket, from, tls, front, &handshakes, stop).await;
+            connection(socket, from, tls, front, &door, stop).await;
         });
     }
     let all = async { while tasks.join_next().await.is_some() {} };
@@ -133,7 +134,7 @@ async fn connection(
     from: SocketAddr,
     tls: Option<Arc<Tls>>,
     front: Front,
-    handshakes: &Semaphore,
+    door: &Door,
     stop: watch::Receiver<bool>,
 ) {
     let _ = socket.set_nodelay(true);
@@ -141,15 +142,12 @@ async fn connection(
     let Some(tls) = tls else {
         return serve(socket, Peer::Local, front, presence, PLAIN_STREAMS_MAX, stop).await;
     };
-    let Ok(turn) = handshakes.acquire().await else { return };
-    let shaken = tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await;
-    drop(turn);
-    match shaken {
-        Ok(Ok((stream, peer @ Peer::Node(_)))) => {
+    match door.enter(&tls, socket).await {
+        Ok((stream, peer @ Peer::Node(_))) => {
             serve(stream, peer, front, presence, STREAMS_MAX, stop).await;
         }
         // Whoever enrols is done soon. People stay while they are answered, and a little longer.
-        Ok(Ok((stream, peer))) => {
+        Ok((stream, peer)) => {
             let watched = Arc::clone(&presence);
             let served = serve(stream, peer, front, presence, STREAMS_MAX, stop);
             tokio::select! {
@@ -157,8 +155,7 @@ async fn connection(
                 () = watched.absent_for(STRANGER_WAIT) => (),
             }
         }
-        Ok(Err(err)) => tracing::info!(%from, %err, "a handshake has failed"),
-        Err(_) => tracing::info!(%from, "a handshake took too long"),
+        Err(err) => tracing::info!(%from, %err, "a handshake has failed"),
     }
 }
 
