@@ -102,6 +102,9 @@ pub trait Log {
 
     /// Forgets the entries up to and with that of a state, with which the log begins from here on.
     fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError>;
+
+    /// Deletes what was forgotten: whoever forgets may die before that is done, and nobody sees it any more.
+    fn sweep(&mut self) -> Result<(), LogError>;
 }
 
 /// Keeps states, on whatever thread has the time: it takes seconds where the fleet is large.
