@@ -1,6 +1,7 @@
 //! The log: entries in order, each bound to all before it by a hash, durable when `append` returns.
 
 mod archive;
+mod beginning;
 mod chain;
 pub mod sqlite;
 mod state_file;

@@ -11,6 +11,7 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
+use super::beginning::{Beginning, Unread, state_of};
 use super::state_file::StateFile;
 use super::{Anchor, Hash, Head, Keeper, Log, LogError, Snapshot, Stored};
 
@@ -176,28 +177,6 @@ fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
     Ok(found.unwrap_or_else(Anchor::genesis))
 }
 
-/// A state as the log begins with it. Made before a transaction is begun: it takes seconds where the fleet is large.
-struct Beginning<'b> {
-    at: &'b Snapshot,
-    bytes: Vec<u8>,
-    digest: Hash,
-}
-
-impl<'b> Beginning<'b> {
-    fn of(at: &'b Snapshot) -> Result<Self, LogError> {
-        let bytes = serde_json::to_vec(&at.state).map_err(LogError::Unstatable)?;
-        let digest = Hash::of(&bytes);
-        Ok(Self { at, bytes, digest })
-    }
-
-    /// Lets the log begin with it.
-    fn put(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let insert = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2, ?3, ?4)";
-        let row = params![self.at.state.seq, self.at.hash.0, self.bytes, self.digest.0];
-        connection.execute(insert, row).map(drop)
-    }
-}
-
 fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
     let anchor = anchor_of(connection)?;
     let (seq, hash) = last(connection, anchor.seq)?.unwrap_or((anchor.seq, anchor.hash));
@@ -235,8 +214,13 @@ impl Log for SqliteLog {
             .connection
             .query_row("SELECT state, digest FROM anchor", [], read)
             .map_err(failed("read the beginning of the log"))?;
-        let state = serde_json::from_slice(&bytes).ok().filter(|_| Hash::of(&bytes) == digest);
-        state.ok_or(LogError::Beheaded(anchor.seq))
+        state_of(&bytes, digest).map_err(|unread| match unread {
+            Unread::Damaged => LogError::Beheaded(anchor.seq),
+            Unread::Newer => {
+                let what = "the state that it begins with is of a later version".to_owned();
+                LogError::Foreign { path: self.path.clone(), what }
+            }
+        })
     }
 
     fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {

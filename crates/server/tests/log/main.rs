@@ -1,6 +1,8 @@
 //! What every log promises, shown on each that there is.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod recorded;
+
 use std::path::Path;
 
 use farrier_fleet::fleet::identity::Actor;
