@@ -1,6 +1,7 @@
 //! What every log promises, shown on each that there is.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod meanwhile;
 mod recorded;
 
 use std::path::Path;
