@@ -100,6 +100,8 @@ pub struct Options {
     pub rate: Rate,
     /// How long a certificate of a node counts.
     pub certificate_life: SignedDuration,
+    /// How long a connection stays on which nobody known is answered.
+    pub absent_wait: Duration,
     /// What is known of GPUs and drivers.
     pub facts: Cow<'static, FactSet>,
     /// For a test: the server ends after so many commits, before anybody hears of the last.
@@ -117,6 +119,7 @@ impl Options {
             report_interval_s: 10,
             rate: Rate::default(),
             certificate_life: NODE_LIFE,
+            absent_wait: serve::ABSENT_WAIT,
             facts: Cow::Borrowed(FactSet::embedded()),
             dies_after: None,
         }
@@ -208,7 +211,14 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let life = options.certificate_life;
     let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool, life);
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve::run(listener, tls.clone(), service, rest, stopped.clone()));
+    tasks.spawn(serve::run(
+        listener,
+        tls.clone(),
+        service,
+        rest,
+        options.absent_wait,
+        stopped.clone(),
+    ));
     tasks.spawn(brain.clone().tick());
     tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
     if let Some(tls) = tls {

@@ -17,6 +17,7 @@ use rcgen::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use webpki::EndEntityCert;
 
 use crate::log::Hash;
 
@@ -49,6 +50,14 @@ pub enum AuthorityError {
         path: PathBuf,
         /// What it should be.
         what: &'static str,
+    },
+    /// They are of two authorities: nobody would trust what such a key signs.
+    #[error("`{}` is not the key of `{}`", key.display(), certificate.display())]
+    Unfit {
+        /// The key.
+        key: PathBuf,
+        /// The certificate.
+        certificate: PathBuf,
     },
     /// A certificate could not be made.
     #[error("failed to make a certificate")]
@@ -97,27 +106,52 @@ impl PublicKeyData for Point<'_> {
 }
 
 impl Authority {
-    /// The authority in the server's folder; made if there is none.
+    /// The authority in the server's folder; made if there is none, by one process at a time.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let (key_path, path) = (dir.join("ca.key"), dir.join("ca.pem"));
-        match (fs::read_to_string(&key_path), fs::read_to_string(&path)) {
-            (Ok(key), Ok(certificate)) => {
-                let foreign =
-                    |path: &Path, what| AuthorityError::Foreign { path: path.to_owned(), what };
-                let key = pem::read(pem::PRIVATE_KEY, &key).into_iter().next();
-                let key = key.ok_or_else(|| foreign(&key_path, "private key"))?;
-                let certificate = pem::read(pem::CERTIFICATE, &certificate).into_iter().next();
-                let certificate = certificate.ok_or_else(|| foreign(&path, "certificate"))?;
-                let key = key_of(&key).map_err(|_| foreign(&key_path, "private key"))?;
-                Ok(Self { issuer: Issuer::new(params(&key), key), certificate: certificate.into() })
-            }
-            (Err(err), _) | (_, Err(err)) if err.kind() != io::ErrorKind::NotFound => {
-                Err(AuthorityError::File { path: key_path, err })
-            }
-            // A key without its certificate is what a server that died here has left: nobody has seen it yet.
-            (_, Err(_)) => Self::make(&key_path, &path, now),
-            (Err(err), Ok(_)) => Err(AuthorityError::File { path: key_path, err }),
+        if let Some(there) = Self::read(&key_path, &path)? {
+            return Ok(there);
         }
+        let lock_path = dir.join("ca.lock");
+        let mut lock = OpenOptions::new();
+        lock.write(true).create(true).truncate(false).mode(0o600);
+        let lock = lock.open(&lock_path).and_then(|lock| lock.lock().map(|()| lock));
+        let _lock = lock.map_err(|err| AuthorityError::File { path: lock_path, err })?;
+        // Somebody may have made it while this one waited.
+        match Self::read(&key_path, &path)? {
+            Some(there) => Ok(there),
+            None => Self::make(&key_path, &path, now),
+        }
+    }
+
+    /// What is there. The certificate is written last and so read first: where it is, its key is there and stays.
+    fn read(key_path: &Path, path: &Path) -> Result<Option<Self>, AuthorityError> {
+        let text = |path: &Path| {
+            fs::read_to_string(path)
+                .map_err(|err| AuthorityError::File { path: path.to_owned(), err })
+        };
+        let certificate = match text(path) {
+            // A key without its certificate is what a server that died here has left: nobody has seen it yet.
+            Err(AuthorityError::File { err, .. }) if err.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            read => read?,
+        };
+        let key = text(key_path)?;
+        let foreign = |path: &Path, what| AuthorityError::Foreign { path: path.to_owned(), what };
+        let key = pem::read(pem::PRIVATE_KEY, &key).into_iter().next();
+        let key = key.ok_or_else(|| foreign(key_path, "private key"))?;
+        let key = key_of(&key).map_err(|_| foreign(key_path, "private key"))?;
+        let certificate = pem::read(pem::CERTIFICATE, &certificate).into_iter().next();
+        let certificate = certificate.ok_or_else(|| foreign(path, "certificate"))?;
+        let certificate = CertificateDer::from(certificate);
+        let read = EndEntityCert::try_from(&certificate);
+        let point = read.map_err(|_| foreign(path, "certificate"))?.subject_public_key_info();
+        if *point != *key.subject_public_key_info() {
+            let (key, certificate) = (key_path.to_owned(), path.to_owned());
+            return Err(AuthorityError::Unfit { key, certificate });
+        }
+        Ok(Some(Self { issuer: Issuer::new(params(&key), key), certificate }))
     }
 
     fn make(key_path: &Path, path: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
@@ -222,7 +256,9 @@ fn limit(
 
 /// Whole or not at all, and never readable by more than `mode` says.
 fn write(path: &Path, mode: u32, text: &str) -> Result<(), AuthorityError> {
-    let part = path.with_extension("part");
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
     let written = || {
         match fs::remove_file(&part) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
@@ -254,7 +290,7 @@ mod tests {
         let point = key.prove(purpose).unwrap().point;
         let issued = authority.certify(&identity, &point, NODE_LIFE, now).unwrap();
         assert_eq!(Identity::of_certificate(&issued.certificate), Ok(identity));
-        let certificate = webpki::EndEntityCert::try_from(&issued.certificate).unwrap();
+        let certificate = EndEntityCert::try_from(&issued.certificate).unwrap();
         let roots = [webpki::anchor_from_trusted_cert(authority.certificate()).unwrap()];
         for (hours, is_good) in [(-7, false), (-1, true), (0, true), (1, true), (24 * 31, false)] {
             let at = (now + SignedDuration::from_hours(hours)).as_second();
@@ -290,5 +326,33 @@ mod tests {
         fs::remove_file(folder.path().join("ca.key")).unwrap();
         // A certificate whose key is lost is not replaced in silence: every node would have to enrol anew.
         assert!(matches!(Authority::open(folder.path(), now), Err(AuthorityError::File { .. })));
+    }
+    #[test]
+    fn whoever_comes_first_makes_it_and_the_others_find_it() {
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().unwrap();
+            let start = std::sync::Barrier::new(8);
+            let open = || {
+                start.wait();
+                Authority::open(folder.path(), Timestamp::now()).unwrap().fingerprint()
+            };
+            let mut seen: Vec<String> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+                all.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            seen.push(Authority::open(folder.path(), Timestamp::now()).unwrap().fingerprint());
+            seen.dedup();
+            assert_eq!(seen.len(), 1, "one authority: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_authority_is_refused() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let now = Timestamp::now();
+        Authority::open(folder.path(), now).unwrap();
+        Authority::open(other.path(), now).unwrap();
+        fs::copy(other.path().join("ca.key"), folder.path().join("ca.key")).unwrap();
+        assert!(matches!(Authority::open(folder.path(), now), Err(AuthorityError::Unfit { .. })));
     }
 }

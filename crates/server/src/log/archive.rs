@@ -34,6 +34,7 @@ pub fn archive(
     before: Timestamp,
     path: &Path,
 ) -> Result<Result<Archived, Flaw>, LogError> {
+    log.sweep()?;
     let Anchor { mut seq, hash } = log.anchor()?;
     let from = seq + 1;
     let Some(through) = last_before(log, before)? else { return Ok(Ok(Archived::Nothing)) };

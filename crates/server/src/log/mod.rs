@@ -1,6 +1,7 @@
 //! The log: entries in order, each bound to all before it by a hash, durable when `append` returns.
 
 mod archive;
+mod beginning;
 mod chain;
 pub mod sqlite;
 mod state_file;
@@ -102,6 +103,9 @@ pub trait Log {
 
     /// Forgets the entries up to and with that of a state, with which the log begins from here on.
     fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError>;
+
+    /// Deletes what was forgotten: whoever forgets may die before that is done, and nobody sees it any more.
+    fn sweep(&mut self) -> Result<(), LogError>;
 }
 
 /// Keeps states, on whatever thread has the time: it takes seconds where the fleet is large.

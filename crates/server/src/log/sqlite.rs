@@ -2,6 +2,8 @@
 //! files beside it: SQLite has one writer at a time, and an append must not wait for hundreds of megabytes.
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 use farrier_fleet::fleet::{Entry, FleetState};
 use rusqlite::types::ValueRef;
@@ -9,6 +11,7 @@ use rusqlite::{
     Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
 
+use super::beginning::{Beginning, Unread, state_of};
 use super::state_file::StateFile;
 use super::{Anchor, Hash, Head, Keeper, Log, LogError, Snapshot, Stored};
 
@@ -16,6 +19,8 @@ use super::{Anchor, Hash, Head, Keeper, Log, LogError, Snapshot, Stored};
 const FORMAT: i64 = 2;
 /// The one before: it has no anchor, and all entries from the first on.
 const WITHOUT_ANCHOR: i64 = 1;
+/// Entries that are deleted in one transaction, some ten milliseconds: a server that appends waits for it.
+const SWEPT_AT_ONCE: u64 = 2048;
 /// `fstl`: so that another program's database is not taken for a log.
 const APPLICATION_ID: i64 = 0x6673_746c;
 
@@ -102,10 +107,11 @@ impl SqliteLog {
     /// A log that begins with a state, in a file that is not there yet, for entries that are moved from another.
     pub(super) fn after(path: &Path, begin: &Snapshot) -> Result<Self, LogError> {
         let log = Self::open(path)?;
+        let begin = Beginning::of(begin)?;
         let what = "begin the archive";
         // One file that is whole: nobody appends to it again.
         log.connection.pragma_update(None, "journal_mode", "DELETE").map_err(failed(what))?;
-        anchor_at(&log.connection, begin, what)?;
+        begin.put(&log.connection).map_err(failed(what))?;
         Ok(log)
     }
 
@@ -156,9 +162,10 @@ fn epoch(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT epoch FROM writer", [], |row| row.get(0))
 }
 
-fn last(connection: &Connection) -> rusqlite::Result<Option<(u64, Hash)>> {
-    let query = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1";
-    connection.query_row(query, [], |row| Ok((row.get(0)?, hash_of(row, 1)?))).optional()
+/// The last entry after the anchor: what is before it may not be deleted yet.
+fn last(connection: &Connection, anchor: u64) -> rusqlite::Result<Option<(u64, Hash)>> {
+    let query = "SELECT seq, hash FROM entries WHERE seq > ?1 ORDER BY seq DESC LIMIT 1";
+    connection.query_row(query, [anchor], |row| Ok((row.get(0)?, hash_of(row, 1)?))).optional()
 }
 
 fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
@@ -170,23 +177,9 @@ fn anchor_of(connection: &Connection) -> rusqlite::Result<Anchor> {
     Ok(found.unwrap_or_else(Anchor::genesis))
 }
 
-/// Lets the log begin with a state.
-fn anchor_at(
-    connection: &Connection,
-    begin: &Snapshot,
-    what: &'static str,
-) -> Result<(), LogError> {
-    let state = serde_json::to_vec(&begin.state).map_err(LogError::Unstatable)?;
-    let insert = "INSERT OR REPLACE INTO anchor VALUES (1, ?1, ?2, ?3, ?4)";
-    let digest = Hash::of(&state);
-    let row = params![begin.state.seq, begin.hash.0, state, digest.0];
-    connection.execute(insert, row).map_err(failed(what))?;
-    Ok(())
-}
-
 fn head_of(connection: &Connection) -> rusqlite::Result<Head> {
     let anchor = anchor_of(connection)?;
-    let (seq, hash) = last(connection)?.unwrap_or((anchor.seq, anchor.hash));
+    let (seq, hash) = last(connection, anchor.seq)?.unwrap_or((anchor.seq, anchor.hash));
     Ok(Head { seq, hash, epoch: epoch(connection)? })
 }
 
@@ -204,7 +197,9 @@ fn admit(transaction: &Transaction<'_>, head: &Head) -> Result<(), LogError> {
 
 impl Log for SqliteLog {
     fn head(&self) -> Result<Head, LogError> {
-        head_of(&self.connection).map_err(failed("read the end of the log"))
+        // One look: whoever archives may move the anchor between two.
+        let read = || head_of(&*self.connection.unchecked_transaction()?);
+        read().map_err(failed("read the end of the log"))
     }
 
     fn anchor(&self) -> Result<Anchor, LogError> {
@@ -221,26 +216,48 @@ impl Log for SqliteLog {
             .connection
             .query_row("SELECT state, digest FROM anchor", [], read)
             .map_err(failed("read the beginning of the log"))?;
-        let state = serde_json::from_slice(&bytes).ok().filter(|_| Hash::of(&bytes) == digest);
-        state.ok_or(LogError::Beheaded(anchor.seq))
+        state_of(&bytes, digest).map_err(|unread| match unread {
+            Unread::Damaged => LogError::Beheaded(anchor.seq),
+            Unread::Newer => {
+                let what = "the state that it begins with is of a later version".to_owned();
+                LogError::Foreign { path: self.path.clone(), what }
+            }
+        })
     }
 
     fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
         let what = "forget what is in an archive";
+        let beginning = Beginning::of(begin)?;
         let immediate = TransactionBehavior::Immediate;
         let transaction =
             self.connection.transaction_with_behavior(immediate).map_err(failed(what))?;
         let through = begin.state.seq;
         let query = "SELECT hash FROM entries WHERE seq = ?1";
         let found = transaction.query_row(query, [through], |row| hash_of(row, 0)).optional();
-        if found.map_err(failed(what))? != Some(begin.hash) {
+        let is_old = anchor_of(&transaction).map_err(failed(what))?.seq >= through;
+        if is_old || found.map_err(failed(what))? != Some(begin.hash) {
             return Err(LogError::NotOurs(through));
         }
-        anchor_at(&transaction, begin, what)?;
-        transaction
-            .execute("DELETE FROM entries WHERE seq <= ?1", [through])
-            .map_err(failed(what))?;
-        transaction.commit().map_err(failed(what))
+        beginning.put(&transaction).map_err(failed(what))?;
+        transaction.commit().map_err(failed(what))?;
+        self.sweep()
+    }
+
+    fn sweep(&mut self) -> Result<(), LogError> {
+        let what = "delete what is in an archive";
+        let through = self.anchor()?.seq;
+        let first = "SELECT min(seq) FROM entries WHERE seq <= ?1";
+        let delete = "DELETE FROM entries WHERE seq < ?1 AND seq <= ?2";
+        loop {
+            let start = Instant::now();
+            let first = self.connection.query_row(first, [through], |row| row.get(0));
+            let first: Option<u64> = first.map_err(failed(what))?;
+            let Some(first) = first else { return Ok(()) };
+            let some = params![first + SWEPT_AT_ONCE, through];
+            self.connection.execute(delete, some).map_err(failed(what))?;
+            // SQLite gives its lock to whoever asks at the right moment: half of all moments are the server's.
+            thread::sleep(start.elapsed());
+        }
     }
 
     fn take_over(&mut self) -> Result<u64, LogError> {
@@ -273,9 +290,16 @@ impl Log for SqliteLog {
     }
 
     fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
-        let query = "SELECT seq, bytes, hash FROM entries WHERE seq > ?1 ORDER BY seq LIMIT ?2";
         let read = || -> rusqlite::Result<Vec<Stored>> {
-            let mut select = self.connection.prepare_cached(query)?;
+            // In one look at the file with the entries: it may be moved between two.
+            let anchor = match pragma(&self.connection, "user_version")? {
+                WITHOUT_ANCHOR => "0",
+                _ => "(SELECT coalesce(max(seq), 0) FROM anchor)",
+            };
+            let query = format!(
+                "SELECT seq, bytes, hash FROM entries WHERE seq > max(?1, {anchor}) ORDER BY seq LIMIT ?2"
+            );
+            let mut select = self.connection.prepare_cached(&query)?;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let rows = select.query_map(params![seq, most], |row| {
                 Ok(Stored { seq: row.get(0)?, bytes: bytes_of(row, 1)?, hash: hash_of(row, 2)? })

@@ -1,6 +1,6 @@
 //! Whether a log is what was written: every hash again, from the first entry to the last.
 
-use super::{Anchor, Head, Log, LogError};
+use super::{Anchor, Hash, Head, Log, LogError, Stored};
 
 /// Entries read at once.
 const PAGE: usize = 4096;
@@ -30,48 +30,68 @@ pub enum Flaw {
     Snapshot(u64),
 }
 
-/// Reads everything that is here; the head, or the first flaw.
+/// Reads everything that is here; the head, or the first flaw. A server may append meanwhile, and what is old be moved to an archive.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
     let snapshot = log.newest()?;
     let Anchor { mut seq, mut hash } = log.anchor()?;
     if snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash) {
         return Ok(Err(Flaw::Snapshot(seq)));
     }
-    loop {
+    // Where the log was read to when it turned out to be longer.
+    let mut ended = None;
+    let head = loop {
         let page = log.read(seq, PAGE)?;
+        if page.first().is_none_or(|it| it.seq != seq + 1) {
+            let begin = log.anchor()?;
+            if begin.seq > seq {
+                // What comes next was moved to an archive, which was verified before the log forgot it.
+                Anchor { seq, hash } = begin;
+                continue;
+            }
+        }
         if page.is_empty() {
-            break;
+            let head = log.head()?;
+            if head.seq <= seq || ended == Some(seq) {
+                break head;
+            }
+            ended = Some(seq);
         }
         for stored in page {
-            if stored.seq != seq + 1 {
-                return Ok(Err(Flaw::Missing(seq + 1)));
+            if let Some(flaw) = flaw_of(&stored, seq, hash) {
+                return Ok(Err(flaw));
             }
-            seq = stored.seq;
-            hash = hash.then(seq, &stored.bytes);
-            if hash != stored.hash {
-                return Ok(Err(Flaw::Changed(seq)));
-            }
-            match stored.entry() {
-                Ok(entry) if entry.seq == seq => {}
-                Ok(entry) => {
-                    let why = format!("it says that it is entry {}", entry.seq);
-                    return Ok(Err(Flaw::Unreadable { seq, why }));
-                }
-                Err(err) => return Ok(Err(Flaw::Unreadable { seq, why: err.to_string() })),
-            }
+            (seq, hash) = (stored.seq, stored.hash);
             if snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash) {
                 return Ok(Err(Flaw::Snapshot(seq)));
             }
         }
-    }
+    };
     // A state that was kept later than the log ends has seen entries that are gone.
     if let Some(kept) = snapshot.filter(|it| it.state.seq > seq) {
         return Ok(Err(Flaw::Snapshot(kept.state.seq)));
     }
-    let head = log.head()?;
     if head.seq == seq && head.hash == hash {
         Ok(Ok(head))
     } else {
         Ok(Err(Flaw::Missing(seq + 1)))
+    }
+}
+
+/// What is wrong with an entry that should follow on one with this place and hash.
+fn flaw_of(stored: &Stored, after: u64, hash: Hash) -> Option<Flaw> {
+    let seq = stored.seq;
+    if seq != after + 1 {
+        return Some(Flaw::Missing(after + 1));
+    }
+    if hash.then(seq, &stored.bytes) != stored.hash {
+        return Some(Flaw::Changed(seq));
+    }
+    match stored.entry() {
+        Ok(entry) if entry.seq == seq => None,
+        Ok(entry) => {
+            let why = format!("it says that it is entry {}", entry.seq);
+            Some(Flaw::Unreadable { seq, why })
+        }
+        Err(err) => Some(Flaw::Unreadable { seq, why: err.to_string() }),
     }
 }

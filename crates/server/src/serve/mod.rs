@@ -1,6 +1,8 @@
 //! From a socket to requests: connections are counted, handshakes have a deadline, and who is at the other end goes with each request.
 
+mod door;
 mod presence;
+mod room;
 mod tls;
 
 use std::io;
@@ -8,9 +10,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use farrier_fleet::fleet::NodeId;
 use farrier_wire::identity::Identity;
 use farrier_wire::limits::MESSAGE_BYTES_MAX;
 use farrier_wire::proto::agents_server::AgentsServer;
+use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -19,22 +23,29 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::body::Body;
 use tower_service::Service;
 
+use door::Door;
 pub(crate) use presence::{Presence, Present};
+use room::Room;
 pub(crate) use tls::{Tls, TlsError};
 
+use crate::access::Store;
 use crate::agents::Service as Agents;
 use crate::rest::Rest;
 
 /// Connections at a time; each costs some tens of kilobytes.
 const CONNECTIONS_MAX: usize = 20_000;
-/// Handshakes at a time: each costs a millisecond of a core.
-const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take, and a client to send its first request's head.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// How long somebody without a certificate may stay after the last request of somebody known: places are few.
-const STRANGER_WAIT: Duration = Duration::from_secs(30);
+/// How long a connection may stay after the last request of somebody known was answered, unless somebody wants it otherwise: places are few.
+pub(crate) const ABSENT_WAIT: Duration = Duration::from_secs(30);
+/// Connections at a time of those whom nobody knows yet: a fifth of all.
+const STRANGERS_MAX: usize = 4096;
+/// Connections at a time of one node: it needs one, and after its network was gone those before are there until their pings fail.
+const NODE_CONNECTIONS_MAX: usize = 4;
 /// Streams of one connection: a node needs one, and one to renew its certificate.
 const STREAMS_MAX: u32 = 64;
 /// On loopback without TLS a simulation has many nodes on one connection.
@@ -78,16 +89,59 @@ struct Front {
     rest: Rest,
 }
 
+/// Who may stay.
+struct Hall {
+    door: Door,
+    store: Arc<Store>,
+    strangers: Arc<Room<()>>,
+    nodes: Arc<Room<NodeId>>,
+    absent_wait: Duration,
+}
+
+impl Hall {
+    /// The node of a certificate that counts. Where that cannot be looked up it does: a disk that fails must not look like a fleet that was
+    /// revoked, and each request is looked at again.
+    fn node_of(&self, peer: &Peer) -> Option<NodeId> {
+        let Peer::Node(NodePeer { identity, .. }) = peer else { return None };
+        self.store.admits(identity).unwrap_or(true).then(|| identity.node.clone())
+    }
+
+    /// Returns when a connection has to go. That of a node without a stream goes as anybody's does; whoever is revoked is nobody.
+    async fn outstayed(&self, peer: &Peer, presence: &Presence) {
+        if let Some(node) = self.node_of(peer) {
+            let mut guest = self.nodes.enter(node);
+            tokio::select! {
+                () = guest.displaced() => (),
+                () = presence.absent_for(self.absent_wait) => (),
+            }
+            return;
+        }
+        let mut guest = self.strangers.enter(());
+        tokio::select! {
+            () = guest.displaced() => if !presence.is_known() { return },
+            () = presence.absent_for(self.absent_wait) => return,
+        }
+        presence.absent_for(self.absent_wait).await;
+    }
+}
+
 /// Accepts until it is told to stop; then ends what there is.
 pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     agents: Agents,
     rest: Rest,
+    absent_wait: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let hall = Arc::new(Hall {
+        door: Door::new(),
+        store: Arc::clone(&agents.store),
+        strangers: Room::new(STRANGERS_MAX),
+        nodes: Room::new(NODE_CONNECTIONS_MAX),
+        absent_wait,
+    });
     let agents = AgentsServer::new(agents)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -109,10 +163,10 @@ pub(crate) async fn run(
         };
         while tasks.try_join_next().is_some() {}
         let (tls, front, stop) = (tls.clone(), front.clone(), stop.clone());
-        let handshakes = Arc::clone(&handshakes);
+        let hall = Arc::clone(&hall);
         tasks.spawn(async move {
             let _place = place;
-            connection(socket, from, tls, front, &handshakes, stop).await;
+            connection(socket, from, tls, front, &hall, stop).await;
         });
     }
     let all = async { while tasks.join_next().await.is_some() {} };
@@ -133,7 +187,7 @@ async fn connection(
     from: SocketAddr,
     tls: Option<Arc<Tls>>,
     front: Front,
-    handshakes: &Semaphore,
+    hall: &Hall,
     stop: watch::Receiver<bool>,
 ) {
     let _ = socket.set_nodelay(true);
@@ -141,25 +195,31 @@ async fn connection(
     let Some(tls) = tls else {
         return serve(socket, Peer::Local, front, presence, PLAIN_STREAMS_MAX, stop).await;
     };
-    let Ok(turn) = handshakes.acquire().await else { return };
-    let shaken = tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)).await;
-    drop(turn);
-    match shaken {
-        Ok(Ok((stream, peer @ Peer::Node(_)))) => {
-            serve(stream, peer, front, presence, STREAMS_MAX, stop).await;
-        }
-        // Whoever enrols is done soon. People stay while they are answered, and a little longer.
-        Ok(Ok((stream, peer))) => {
-            let watched = Arc::clone(&presence);
-            let served = serve(stream, peer, front, presence, STREAMS_MAX, stop);
+    match hall.door.enter(&tls, socket).await {
+        Ok((stream, peer)) => {
+            let served =
+                serve(stream, peer.clone(), front, Arc::clone(&presence), STREAMS_MAX, stop);
             tokio::select! {
                 () = served => (),
-                () = watched.absent_for(STRANGER_WAIT) => (),
+                () = hall.outstayed(&peer, &presence) => (),
             }
         }
-        Ok(Err(err)) => tracing::info!(%from, %err, "a handshake has failed"),
-        Err(_) => tracing::info!(%from, "a handshake took too long"),
+        Err(err) => tracing::info!(%from, %err, "a handshake has failed"),
     }
+}
+
+/// A node is present while it is answered, which a stream is until it ends; whoever was refused is not.
+fn attended(answer: hyper::Response<Body>, presence: &Arc<Presence>) -> hyper::Response<Body> {
+    if answer.headers().contains_key(Status::GRPC_STATUS) {
+        return answer;
+    }
+    let present = Present::new(presence);
+    answer.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _present = &present;
+            frame
+        }))
+    })
 }
 
 async fn serve(
@@ -175,7 +235,7 @@ async fn serve(
         let (mut front, presence) = (front.clone(), Arc::clone(&presence));
         async move {
             if request.uri().path().starts_with(AGENTS_PATH) {
-                front.agents.call(request).await
+                front.agents.call(request).await.map(|answer| attended(answer, &presence))
             } else {
                 Ok(front.rest.answer(request, &presence).await)
             }

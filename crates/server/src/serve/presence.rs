@@ -1,6 +1,6 @@
-//! Whether somebody known is at the other end of a connection that has no certificate.
+//! Whether somebody known is at the other end of a connection: a person by their token, or a node that is being answered.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,13 +11,21 @@ use tokio::time::Instant;
 pub(crate) struct Presence {
     /// Requests of somebody known that are being answered.
     answered: AtomicUsize,
+    /// Whether there was one.
+    is_known: AtomicBool,
     /// When the last of them was.
     last: Mutex<Instant>,
 }
 
 impl Presence {
     pub(crate) fn new() -> Self {
-        Self { answered: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+        let last = Mutex::new(Instant::now());
+        Self { answered: AtomicUsize::new(0), is_known: AtomicBool::new(false), last }
+    }
+
+    /// Whether somebody known was ever answered.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
     }
 
     fn touch(&self) {
@@ -46,6 +54,7 @@ pub(crate) struct Present(Arc<Presence>);
 impl Present {
     pub(crate) fn new(presence: &Arc<Presence>) -> Self {
         presence.answered.fetch_add(1, Ordering::Relaxed);
+        presence.is_known.store(true, Ordering::Relaxed);
         presence.touch();
         Self(Arc::clone(presence))
     }

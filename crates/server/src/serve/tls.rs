@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{
-    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+    Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::{StartHandshake, TlsStream};
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::{NodePeer, Peer};
@@ -37,7 +37,7 @@ pub enum TlsError {
 
 /// What accepts.
 pub(crate) struct Tls {
-    acceptor: TlsAcceptor,
+    config: Arc<ServerConfig>,
     own: Arc<Own>,
     authority: Arc<Authority>,
     names: Vec<String>,
@@ -72,7 +72,7 @@ impl Tls {
         // A session that is taken up again would not ask whether the certificate has expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), own, authority, names })
+        Ok(Self { config: Arc::new(config), own, authority, names })
     }
 
     /// A new certificate of the server's own.
@@ -82,11 +82,17 @@ impl Tls {
         Ok(())
     }
 
-    pub(super) async fn accept(
+    /// Waits for what a client says first; nothing is computed for it.
+    pub(super) async fn hello(socket: TcpStream) -> io::Result<StartHandshake<TcpStream>> {
+        LazyConfigAcceptor::new(Acceptor::default(), socket).await
+    }
+
+    /// The rest of the handshake, and who that is.
+    pub(super) async fn shake(
         &self,
-        socket: TcpStream,
+        hello: StartHandshake<TcpStream>,
     ) -> io::Result<(TlsStream<TcpStream>, Peer)> {
-        let stream = self.acceptor.accept(socket).await?;
+        let stream = hello.into_stream(Arc::clone(&self.config)).await?;
         let certificates = stream.get_ref().1.peer_certificates();
         let peer = certificates.and_then(|all| all.first()).map_or(Peer::Nobody, named);
         Ok((stream, peer))

@@ -1,6 +1,9 @@
 //! What every log promises, shown on each that there is.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod meanwhile;
+mod recorded;
+
 use std::path::Path;
 
 use farrier_fleet::fleet::identity::Actor;
@@ -129,6 +132,39 @@ fn all_of_a_log_may_be_old_and_it_is_written_on() {
     log.back_up(&copy).unwrap();
     let core = Core::open(Box::new(SqliteLog::open(&copy).unwrap())).unwrap();
     assert_eq!((core.state().seq, core.state().nodes.len()), (5, 5), "a backup has its beginning");
+}
+
+#[test]
+fn whoever_dies_while_a_log_forgets_leaves_one_that_begins_where_it_should() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = written(&folder, 10_000);
+    let path = folder.path().join("log");
+    let edited = rusqlite::Connection::open(&path).unwrap();
+    let deadly = "CREATE TRIGGER die BEFORE DELETE ON entries WHEN OLD.seq = 6000
+        BEGIN SELECT RAISE(ROLLBACK, 'the power is gone'); END";
+    edited.execute_batch(deadly).unwrap();
+    let all = at(1);
+    assert!(archive(&mut log, all, &folder.path().join("old")).is_err());
+    let mut count = edited.prepare("SELECT count(*) FROM entries").unwrap();
+    let mut left = || count.query_row([], |row| row.get::<_, u64>(0)).unwrap();
+    let after = left();
+    assert!((4001..10_000).contains(&after), "piece by piece: {after}");
+    // Nothing of what is left is seen.
+    let anchor = Anchor { seq: 10_000, hash: log.head().unwrap().hash };
+    assert_eq!(log.anchor().unwrap(), anchor);
+    assert_eq!(log.read(0, 100).unwrap(), []);
+    assert!(verify(&log).unwrap().is_ok());
+    let mut core = Core::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+    assert_eq!((core.state().seq, core.state().nodes.len()), (10_000, 10_000));
+    let event = entry(10_001).event;
+    core.commit(vec![(Actor::Server, event)], at(2)).unwrap();
+    assert_eq!(log.read(0, 1).unwrap()[0].seq, 10_001);
+    assert!(verify(&log).unwrap().is_ok());
+    // Whoever comes next cleans up, whether there is something to move or not.
+    edited.execute_batch("DROP TRIGGER die").unwrap();
+    let none = folder.path().join("none");
+    assert_eq!(archive(&mut log, all, &none).unwrap(), Ok(Archived::Nothing));
+    assert_eq!(left(), log.head().unwrap().seq - 10_000);
 }
 
 #[test]

@@ -202,7 +202,7 @@ async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_le
     }
 }
 
-async fn raw(site: &Site, member: &Member) -> client::Agents {
+pub(crate) async fn raw(site: &Site, member: &Member) -> client::Agents {
     let tls = Keep::new(&member.identity(), None).tls().unwrap();
     client::connect(&site.url().parse().unwrap(), tls).await.unwrap()
 }
@@ -224,7 +224,7 @@ fn trusting(member: &Member) -> std::sync::Arc<rustls::ClientConfig> {
     std::sync::Arc::new(tls)
 }
 
-type Down = tonic::Streaming<proto::Down>;
+pub(crate) type Down = tonic::Streaming<proto::Down>;
 
 /// Opens a stream, under a name that is said aside, and is made welcome.
 async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), tonic::Status> {
@@ -232,7 +232,7 @@ async fn hello(agents: &mut client::Agents, name: Option<&str>) -> Result<(), to
 }
 
 /// The same, and keeps it.
-async fn open(
+pub(crate) async fn open(
     agents: &mut client::Agents,
     name: Option<&str>,
 ) -> Result<(tokio::sync::mpsc::Sender<Up>, Down), tonic::Status> {

@@ -42,6 +42,7 @@ pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
+    pub(crate) absent_wait: Duration,
 }
 
 impl Site {
@@ -57,7 +58,9 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let certificate_life = farrier_server::access::NODE_LIFE;
-        let mut site = Self { folder, running: None, address, is_plain, certificate_life };
+        let absent_wait = Duration::from_secs(30);
+        let mut site =
+            Self { folder, running: None, address, is_plain, certificate_life, absent_wait };
         site.start(None).await;
         site
     }
@@ -67,6 +70,7 @@ impl Site {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
             report_interval_s: 1,
             certificate_life: self.certificate_life,
+            absent_wait: self.absent_wait,
             ..Options::new(self.folder.path().join("server"), self.address)
         }
     }

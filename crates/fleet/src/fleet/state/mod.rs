@@ -13,7 +13,7 @@ use super::event::{Ask, Entry, Event, Why};
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::policy::Policy;
 pub(crate) use node::later;
-pub use node::{Hold, Node, Pending, Proof, Repair, Standing};
+pub use node::{Hold, Node, Pending, Proof, Repair, Standing, Unproven};
 pub use symptom::Symptom;
 
 /// The fleet.

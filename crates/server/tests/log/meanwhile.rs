@@ -1,0 +1,107 @@
+//! What a server does to its log while somebody else verifies it.
+
+use std::cell::{Cell, RefCell};
+
+use farrier_fleet::fleet::{Entry, FleetState};
+use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::log::{
+    Anchor, Archived, Head, Keeper, Log, LogError, Snapshot, Stored, archive, verify,
+};
+
+use crate::{at, entry, written};
+
+/// A log to which something happens right after it was read for the so-manieth time.
+struct Busy<'b> {
+    log: SqliteLog,
+    reads: Cell<usize>,
+    happens: RefCell<Box<dyn FnMut(usize) + 'b>>,
+}
+
+impl<'b> Busy<'b> {
+    fn new(log: SqliteLog, happens: impl FnMut(usize) + 'b) -> Self {
+        Self { log, reads: Cell::new(0), happens: RefCell::new(Box::new(happens)) }
+    }
+}
+
+impl Log for Busy<'_> {
+    fn head(&self) -> Result<Head, LogError> {
+        self.log.head()
+    }
+
+    fn anchor(&self) -> Result<Anchor, LogError> {
+        self.log.anchor()
+    }
+
+    fn take_over(&mut self) -> Result<u64, LogError> {
+        self.log.take_over()
+    }
+
+    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Head, LogError> {
+        self.log.append(head, entries)
+    }
+
+    fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {
+        let read = self.log.read(seq, most);
+        self.reads.set(self.reads.get() + 1);
+        self.happens.borrow_mut()(self.reads.get());
+        read
+    }
+
+    fn keeper(&self) -> Box<dyn Keeper + Send> {
+        self.log.keeper()
+    }
+
+    fn newest(&self) -> Result<Option<Snapshot>, LogError> {
+        self.log.newest()
+    }
+
+    fn beginning(&self) -> Result<FleetState, LogError> {
+        self.log.beginning()
+    }
+
+    fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError> {
+        self.log.forget(begin)
+    }
+
+    fn sweep(&mut self) -> Result<(), LogError> {
+        self.log.sweep()
+    }
+}
+
+#[test]
+fn what_is_appended_while_a_log_is_verified_is_no_flaw() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, mut head) = written(&folder, 5);
+    let read = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
+    // The second page is empty, and one entry comes before it is asked where the log ends; then once more.
+    let busy = Busy::new(read, |reads| {
+        if reads == 2 || reads == 4 {
+            head = log.append(&head, &[entry(head.seq + 1)]).unwrap();
+        }
+    });
+    let verified = verify(&busy).unwrap();
+    drop(busy);
+    assert_eq!(verified, Ok(head));
+    assert_eq!(head.seq, 7);
+}
+
+#[test]
+fn what_is_archived_while_a_log_is_verified_is_no_flaw() {
+    let folder = tempfile::tempdir().unwrap();
+    // The first page ends before what is moved does.
+    let (mut log, head) = written(&folder, 6000);
+    let last = Entry { at: at(100), ..entry(6001) };
+    let head = log.append(&head, &[last]).unwrap();
+    let read = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
+    let old = folder.path().join("old");
+    let busy = Busy::new(read, |reads| {
+        if reads == 1 {
+            let moved = archive(&mut log, at(50), &old).unwrap().unwrap();
+            assert!(matches!(
+                moved,
+                Archived::Moved { from: 1, through: Anchor { seq: 6000, .. } }
+            ));
+        }
+    });
+    assert_eq!(verify(&busy).unwrap(), Ok(head));
+}

@@ -1,0 +1,131 @@
+//! Connections that are only there: of strangers, of nodes that were revoked, and of nodes that want too many.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrier_agent::uplink::Keep;
+use farrier_wire::proto;
+use jiff::Timestamp;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::Code;
+
+use crate::access::{Down, open, raw};
+use crate::world::{Member, Site, node};
+
+/// More than there are turns.
+const MANY: usize = 300;
+
+/// Enrols a node before any of those could be tired of.
+async fn is_open(site: &Site, name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let token = site.token(None, 1);
+    let enrolled = site.enrol(name, folder.path(), &token);
+    let soon = tokio::time::timeout(Duration::from_secs(5), enrolled).await;
+    assert_eq!(soon.expect("nobody stands in the way").unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_say_nothing_keep_nobody_from_coming_in() {
+    let site = Site::with_tls().await;
+    let mut idle = Vec::new();
+    for _ in 0..MANY {
+        idle.push(TcpStream::connect(site.address).await.unwrap());
+    }
+    is_open(&site, "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
+    let site = Site::with_tls().await;
+    let mut idle = Vec::new();
+    for _ in 0..MANY {
+        let name = "localhost".try_into().unwrap();
+        let tls = farrier_wire::client::no_tls();
+        let mut client = rustls::ClientConnection::new(Arc::clone(&tls), name).unwrap();
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).unwrap();
+        let mut socket = TcpStream::connect(site.address).await.unwrap();
+        socket.write_all(&hello).await.unwrap();
+        idle.push(socket);
+    }
+    is_open(&site, "a").await;
+}
+
+/// Waits until a stream has ended, with its connection or without.
+async fn ended(down: &mut Down) {
+    let end = async { while let Ok(Some(_)) = down.message().await {} };
+    tokio::time::timeout(Duration::from_secs(10), end).await.expect("it goes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_too_many_connections_of_a_node_the_oldest_goes_and_others_stay() {
+    let site = Site::with_tls().await;
+    let (mut other, member) = (Member::new("b"), Member::new("a"));
+    for it in [&other, &member] {
+        site.enrol(&it.name, &it.identity(), &site.token(None, 1)).await.unwrap();
+    }
+    other.connect(&site);
+    other.find(1);
+    other.acked(1).await;
+    let mut first = raw(&site, &member).await;
+    let (_out, mut down) = open(&mut first, None).await.unwrap();
+    let mut later = Vec::new();
+    for _ in 0..4 {
+        later.push(raw(&site, &member).await);
+    }
+    ended(&mut down).await;
+    let gone = first.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(gone.code(), Code::Unknown, "the connection itself is gone: {gone:?}");
+    for agents in &mut later {
+        // What is asked for is wrong, and answered.
+        let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+        assert_eq!(answer.code(), Code::InvalidArgument, "{answer:?}");
+    }
+    other.find(2);
+    other.acked(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() {
+    let site = Site::with_tls().await;
+    let old = Member::new("a");
+    site.enrol("a", &old.identity(), &site.token(None, 1)).await.unwrap();
+    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    let new = Member::new("a");
+    site.enrol("a", &new.identity(), &site.token(Some("a"), 1)).await.unwrap();
+    let mut agents = raw(&site, &new).await;
+    let (_out, _down) = open(&mut agents, None).await.unwrap();
+    let mut revoked = Vec::new();
+    for _ in 0..8 {
+        let mut agents = raw(&site, &old).await;
+        let refused = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        revoked.push(agents);
+    }
+    let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(answer.code(), Code::InvalidArgument, "it is there: {answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
+    let mut site = Site::with_tls().await;
+    site.absent_wait = Duration::from_secs(1);
+    drop(site.running.take());
+    site.start(None).await;
+    let member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let mut agents = raw(&site, &member).await;
+    let (_out, _down) = open(&mut agents, None).await.unwrap();
+    let tls = Keep::new(&member.identity(), None).tls().unwrap();
+    let tcp = TcpStream::connect(site.address).await.unwrap();
+    let name = "localhost".try_into().unwrap();
+    let mut idle = tokio_rustls::TlsConnector::from(tls).connect(name, tcp).await.unwrap();
+    // It begins as HTTP/2 does, and asks for nothing.
+    idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut said = Vec::new();
+    let gone = tokio::time::timeout(Duration::from_secs(10), idle.read_to_end(&mut said)).await;
+    assert!(gone.is_ok(), "it goes");
+    let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
+    assert_eq!(answer.code(), Code::InvalidArgument, "the one with a stream stays: {answer:?}");
+}
