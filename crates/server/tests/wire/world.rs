@@ -107,7 +107,8 @@ impl Site {
     pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_node = of_node.map(node);
-        let wanted = Wanted { pool: "train".parse().unwrap(), node: of_node, expires, uses };
+        let of_pool = Wanted::new("train".parse().unwrap(), expires);
+        let wanted = Wanted { node: of_node, uses, ..of_pool };
         self.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
     }
 
