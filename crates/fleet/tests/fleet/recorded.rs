@@ -175,7 +175,10 @@ fn added_since() -> Vec<Event> {
         expires: start(),
         place: Some(Box::new(place(1))),
     };
-    vec![Event::Access { number: 5, at: start(), what: placed }]
+    vec![
+        Event::Access { number: 5, at: start(), what: placed },
+        Event::OrdersSeen { node: node(1), generation: 41 },
+    ]
 }
 
 fn policy_with_a_window() -> Policy {

@@ -181,6 +181,8 @@ pub(crate) struct FakeDesk {
     pub(crate) offered: Mutex<Vec<Order>>,
     pub(crate) answers: Mutex<Vec<(u64, Answer)>>,
     pub(crate) acknowledged: Mutex<Vec<u64>>,
+    /// The number of the last order.
+    pub(crate) last: Mutex<u64>,
 }
 
 impl OrderDesk for FakeDesk {
@@ -189,6 +191,11 @@ impl OrderDesk for FakeDesk {
         if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
             return answer.clone();
         }
+        let mut last = self.last.lock().unwrap();
+        if order.generation < *last {
+            return Answer::Refused { why: format!("it is not newer than order {last}") };
+        }
+        *last = order.generation;
         answers.push((order.generation, Answer::Accepted));
         self.offered.lock().unwrap().push(order);
         Answer::Accepted
@@ -196,6 +203,10 @@ impl OrderDesk for FakeDesk {
 
     fn outstanding(&self) -> Vec<(u64, Answer)> {
         self.answers.lock().unwrap().clone()
+    }
+
+    fn last_order(&self) -> u64 {
+        *self.last.lock().unwrap()
     }
 
     fn acknowledged(&self, generation: u64) {
