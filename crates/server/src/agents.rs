@@ -16,7 +16,7 @@ use tokio_stream::adapters::Map;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::access::{Authority, JoinError, Store, TokenDigest};
+use crate::access::{Authority, JoinError, Joined, Placing, Store, TokenDigest};
 use crate::brain::TakeError;
 use crate::ingest::{self, Cut, Desk};
 use crate::serve::{NodePeer, Peer};
@@ -88,7 +88,7 @@ impl Service {
             (request.extensions().get::<Peer>(), &self.plain_pool)
         {
             let node = named.ok_or_else(|| Status::unauthenticated("`farrier-node` is missing"))?;
-            self.enrol_in(&node, pool).await?;
+            self.enrol_in(&node, Place::in_pool(pool.clone()), Placing::Nothing).await?;
             return Ok(Speaker { node, certificate: None });
         }
         let certificate = self.admitted(request)?;
@@ -107,16 +107,25 @@ impl Service {
         is_member.await.map_err(|err| ending(&err))
     }
 
-    /// Brings a node into the fleet, where it is not there in this pool.
-    async fn enrol_in(&self, node: &NodeId, pool: &Pool) -> Result<(), Status> {
+    /// Where a node of the fleet stands.
+    async fn place_of(&self, node: &NodeId) -> Result<Option<Place>, Status> {
         let id = node.clone();
-        let place =
+        let look =
             self.desk.brain.look(move |state| state.nodes.get(&id).map(|it| it.place.clone()));
-        let event = match place.await.map_err(|err| ending(&err))? {
-            None => Event::Enrolled { node: node.clone(), place: Place::in_pool(pool.clone()) },
-            Some(place) if place.pool == *pool => return Ok(()),
-            Some(place) => {
-                Event::Placed { node: node.clone(), place: Place { pool: pool.clone(), ..place } }
+        look.await.map_err(|err| ending(&err))
+    }
+
+    /// Brings a node into the fleet; where it is there, it stands where it stood but for what is told anew.
+    async fn enrol_in(&self, node: &NodeId, told: Place, placing: Placing) -> Result<(), Status> {
+        let event = match (self.place_of(node).await?, placing) {
+            (None, _) => Event::Enrolled { node: node.clone(), place: told },
+            (Some(_), Placing::Nothing) => return Ok(()),
+            (Some(known), Placing::InPool) => {
+                let told = Place { pool: known.pool.clone(), ..told };
+                Event::Placed { node: node.clone(), place: known.with(&told) }
+            }
+            (Some(known), Placing::AnyPool) => {
+                Event::Placed { node: node.clone(), place: known.with(&told) }
             }
         };
         self.desk.brain.take(Actor::Node(node.clone()), event).await.map_err(|err| ending(&err))?;
@@ -143,16 +152,17 @@ impl Service {
         let purpose = Purpose::Enrol { node: &asked.node, token: &asked.token };
         let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::of(&asked.token);
-        let is_member = self.is_member(&node).await?;
+        let member_of = self.place_of(&node).await?.map(|it| it.pool);
         let store = Arc::clone(&self.store);
         let (name, public) = (node.clone(), point.clone());
         let joined = tokio::task::spawn_blocking(move || {
-            store.join(&digest, &name, &public, is_member, Timestamp::now())
+            store.join(&digest, &name, &public, member_of.as_ref(), Timestamp::now())
         });
         let joined =
             joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
-        let (pool, identity) = joined.map_err(|err| refused(&node, &err))?;
-        self.enrol_in(&node, &pool).await?;
+        let Joined { identity, place, placing } = joined.map_err(|err| refused(&node, &err))?;
+        let pool = place.pool.clone();
+        self.enrol_in(&node, place, placing).await?;
         // Whoever had the name before has it no more.
         let newest = identity.generation;
         self.desk.roster.cut(|it, generation| {

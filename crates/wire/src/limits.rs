@@ -24,5 +24,8 @@ pub const GPUS_MAX: usize = 1024;
 /// Frameworks of a node.
 pub const FRAMEWORKS_MAX: usize = 256;
 
+/// The number of an order: so high that no fleet comes there, and so low that a node that lies cannot make anybody count beyond a number.
+pub const ORDER_MAX: u64 = 1 << 48;
+
 /// Answers that wait on a node: there is one order at a time, and what was not acknowledged.
 pub const ANSWERS_MAX: usize = 1024;

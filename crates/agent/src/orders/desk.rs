@@ -177,6 +177,11 @@ impl Desk {
         answers
     }
 
+    /// The number of the last order that was taken or refused: only a higher one is taken from here on.
+    pub fn last_order(&self) -> u64 {
+        self.inner.lock().book.ledger().generation
+    }
+
     /// What is in hand, for `farrier status`; none: the journal is being written, which may take as long as a disk hangs.
     pub fn at_hand(&self) -> Option<OrdersStatus> {
         let books = match self.inner.books.try_lock() {

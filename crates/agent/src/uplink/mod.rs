@@ -50,6 +50,8 @@ pub trait OrderDesk: Send + Sync {
     fn offer(&self, order: Order) -> Answer;
     /// The newest answer to each order that the server has not acknowledged.
     fn outstanding(&self) -> Vec<(u64, Answer)>;
+    /// The number of the last order that was taken or refused; 0: none. May wait for the disk.
+    fn last_order(&self) -> u64;
     /// The server has what became of an order on disk.
     fn acknowledged(&self, generation: u64);
 }
@@ -62,6 +64,10 @@ impl OrderDesk for Desk {
 
     fn outstanding(&self) -> Vec<(u64, Answer)> {
         Self::outstanding(self)
+    }
+
+    fn last_order(&self) -> u64 {
+        Self::last_order(self)
     }
 
     fn acknowledged(&self, generation: u64) {
@@ -80,6 +86,10 @@ impl OrderDesk for NoOrders {
 
     fn outstanding(&self) -> Vec<(u64, Answer)> {
         Vec::new()
+    }
+
+    fn last_order(&self) -> u64 {
+        0
     }
 
     fn acknowledged(&self, _: u64) {}

@@ -158,6 +158,7 @@ impl Talk {
             last_record: *self.parts.durable.borrow(),
             outstanding: outstanding.collect(),
             cordon: Some(form::cordon_message(&self.parts.cordon.borrow())),
+            last_order: self.parts.desk.last_order(),
         }
     }
 

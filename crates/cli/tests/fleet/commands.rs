@@ -133,6 +133,25 @@ fn findings_the_matrix_freezes_and_the_policy() {
 }
 
 #[test]
+fn a_person_says_where_a_node_stands_and_what_is_not_told_stays() {
+    let town = Town::plain();
+    town.log_in("root", "admin");
+    let place = |words: &[&str]| town.fine(&[&["fleet", "place", "gpu-1"], words].concat());
+    let placed = place(&["--rack", "r9", "--leaf", "l1", "--tenant", "lab"]);
+    assert_eq!(placed, "gpu-1 stands in pool train, tenant lab, leaf switch l1, rack r9\n");
+    assert_eq!(place(&["--rack", "r9"]), "it is so already\n");
+    let racked = town.fine(&["fleet", "nodes", "--rack", "r9"]);
+    assert!(racked.contains("gpu-1") && !racked.contains("gpu-2"), "{racked}");
+    let domains = town.fine(&["fleet", "domains"]);
+    assert!(domains.contains("tenant lab") && !domains.contains("rack r1"), "{domains}");
+    let moved = place(&["--pool", "serve", "--forget", "leaf,tenant", "--nvlink", "n1"]);
+    assert_eq!(moved, "gpu-1 stands in pool serve, rack r9, NVLink domain n1\n");
+    let nothing = town.run(&["fleet", "place", "gpu-1"]);
+    assert_eq!(nothing.code, 2);
+    assert!(nothing.stderr.contains("hint: such as `--rack r1"), "{}", nothing.stderr);
+}
+
+#[test]
 fn whoever_follows_hears_of_it_and_goes_on_after_a_restart() {
     let mut town = Town::plain();
     town.log_in("ann", "viewer");

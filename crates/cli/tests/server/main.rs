@@ -165,6 +165,15 @@ fn tokens_are_listed_and_taken_back_and_plain_text_is_for_loopback() {
         "{}",
         listed.stdout
     );
+    let placed = run(&[&create[..], &["--uses", "18", "--rack", "r1", "--nvlink", "n1"]].concat());
+    assert!(
+        placed.stdout.contains("18 nodes in pool train, rack r1, NVLink domain n1."),
+        "{}",
+        placed.stdout
+    );
+    let listed = run(&["server", "token", "list", "--dir", &dir]);
+    let line = "   3  open      pool train, rack r1, NVLink domain n1  18 left";
+    assert!(listed.stdout.contains(line), "{}", listed.stdout);
     assert_eq!(run(&["server", "token", "revoke", "1", "--dir", &dir]).code, 0);
     let listed = run(&["server", "token", "list", "--dir", &dir, "--output", "json"]);
     assert!(listed.stdout.contains("\"state\":\"revoked\""), "{}", listed.stdout);

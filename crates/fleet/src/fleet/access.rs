@@ -109,6 +109,9 @@ pub enum AccessChange {
         uses: u32,
         /// Until when.
         expires: Timestamp,
+        /// Where they stand, where more is told than the pool.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        place: Option<Box<Place>>,
     },
     /// A person got a token.
     PersonAdded {

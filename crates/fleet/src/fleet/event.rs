@@ -107,6 +107,13 @@ pub enum Event {
         /// What.
         answer: Answer,
     },
+    /// A node had orders that are not in the log, which is from a backup: the next must have a higher number.
+    OrdersSeen {
+        /// Which.
+        node: NodeId,
+        /// The number of the last one.
+        generation: u64,
+    },
     /// A person wants something.
     Asked {
         /// What.
@@ -205,6 +212,7 @@ impl Event {
             | Self::Resynced { node, .. }
             | Self::CordonSeen { node, .. }
             | Self::Answered { node, .. }
+            | Self::OrdersSeen { node, .. }
             | Self::Moved { node, .. }
             | Self::Withdrawn { node, .. }
             | Self::HeldBack { node, .. } => Some(node),

@@ -124,6 +124,25 @@ impl Place {
         Self { pool, tenant: None, site: None, rack: None, leaf: None, nvlink: None }
     }
 
+    /// The place with what somebody tells of it: the pool, and the rest as far as it is told. What they do not tell stays.
+    #[must_use]
+    pub fn with(self, told: &Self) -> Self {
+        let told = told.clone();
+        Self {
+            pool: told.pool,
+            tenant: told.tenant.or(self.tenant),
+            site: told.site.or(self.site),
+            rack: told.rack.or(self.rack),
+            leaf: told.leaf.or(self.leaf),
+            nvlink: told.nvlink.or(self.nvlink),
+        }
+    }
+
+    /// Whether more is told than the pool.
+    pub fn tells_more(&self) -> bool {
+        *self != Self::in_pool(self.pool.clone())
+    }
+
     /// Every domain that the node is in, the fleet first, the smallest last.
     pub fn domains(&self) -> Vec<Domain> {
         let mut domains = vec![Domain::Fleet, Domain::Pool(self.pool.clone())];
@@ -302,6 +321,17 @@ mod tests {
     #[test]
     fn a_name_that_is_read_is_checked_too() {
         assert!(serde_json::from_str::<NodeId>("\"a b\"").is_err());
+    }
+
+    #[test]
+    fn what_nobody_tells_stays() {
+        let place = |text: &str| serde_json::from_str::<Place>(text).unwrap();
+        let known = place(r#"{"pool":"train","tenant":"lab","rack":"r1","leaf":"l1"}"#);
+        let told = place(r#"{"pool":"serve","rack":"r2","site":"north","nvlink":"n1"}"#);
+        let wanted = r#"{"pool":"serve","tenant":"lab","site":"north","rack":"r2","leaf":"l1","nvlink":"n1"}"#;
+        assert_eq!(known.clone().with(&told), place(wanted));
+        assert_eq!(known.clone().with(&Place::in_pool("train".parse().unwrap())), known);
+        assert!(told.tells_more() && !Place::in_pool("train".parse().unwrap()).tells_more());
     }
 
     #[test]

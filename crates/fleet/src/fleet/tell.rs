@@ -6,7 +6,7 @@ use super::order::Answer;
 use crate::health::Change;
 
 /// Every kind of event, as [`Event::kind`] names it.
-pub const KINDS: [&str; 20] = [
+pub const KINDS: [&str; 21] = [
     "enrolled",
     "placed",
     "retired",
@@ -17,6 +17,7 @@ pub const KINDS: [&str; 20] = [
     "resynced",
     "cordon-seen",
     "answered",
+    "orders-seen",
     "asked",
     "policy-set",
     "access",
@@ -43,6 +44,7 @@ impl Event {
             Self::Resynced { .. } => "resynced",
             Self::CordonSeen { .. } => "cordon-seen",
             Self::Answered { .. } => "answered",
+            Self::OrdersSeen { .. } => "orders-seen",
             Self::Asked { .. } => "asked",
             Self::PolicySet { .. } => "policy-set",
             Self::Access { .. } => "access",
@@ -105,6 +107,9 @@ impl Event {
                 Answer::Failed { why } => format!("failed at order {generation}: {why}"),
                 Answer::Refused { why } => format!("refused order {generation}: {why}"),
             },
+            Self::OrdersSeen { generation, .. } => {
+                format!("had orders up to {generation}, which are not in the log")
+            }
             Self::Asked { what } => asked(what),
             Self::PolicySet { .. } => "there is a new policy".to_owned(),
             Self::Access { what, .. } => access(what),

@@ -149,6 +149,7 @@ fn access() -> Vec<Event> {
             node: Some(node(1)),
             uses: 4,
             expires: start(),
+            place: None,
         },
         AccessChange::PersonAdded {
             token: 2,
@@ -162,6 +163,22 @@ fn access() -> Vec<Event> {
     ];
     let event = |(number, what)| Event::Access { number, at: start(), what };
     (1..).zip(changes).map(event).collect()
+}
+
+/// What came later stands at the end: lines that are recorded keep their numbers.
+fn added_since() -> Vec<Event> {
+    let placed = AccessChange::JoinTokenMade {
+        token: 3,
+        pool: "train".parse().unwrap(),
+        node: None,
+        uses: 18,
+        expires: start(),
+        place: Some(Box::new(place(1))),
+    };
+    vec![
+        Event::Access { number: 5, at: start(), what: placed },
+        Event::OrdersSeen { node: node(1), generation: 41 },
+    ]
 }
 
 fn policy_with_a_window() -> Policy {
@@ -186,6 +203,7 @@ fn samples() -> Vec<Entry> {
     events.push(Event::TimePassed);
     events.extend(decided());
     events.extend(access());
+    events.extend(added_since());
     let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
     let entry = |(index, event): (usize, Event)| {
         let seq = index as u64 + 1;

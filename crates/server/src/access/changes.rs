@@ -133,7 +133,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let expires = now() + SignedDuration::from_hours(1);
-        let wanted = Wanted { pool: "train".parse().unwrap(), node: None, expires, uses: 1 };
+        let wanted = Wanted::new("train".parse().unwrap(), expires);
         let ann = Actor::Person("ann".to_owned());
         let (id, secret) = store.create_by(&ann, &wanted, now()).unwrap();
         for _ in 0..2 {

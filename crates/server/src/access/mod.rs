@@ -10,12 +10,14 @@
 
 mod authority;
 mod changes;
+mod join;
 mod people;
 mod store;
 mod token;
 
 pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
 pub use changes::{Change, local};
+pub use join::{JoinError, Joined, Placing};
 pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};
-pub use store::{AccessError, JoinError, Listed, Store, Wanted};
+pub use store::{AccessError, Listed, Store, Wanted};
 pub use token::{Secret, TokenDigest, TokenKind};

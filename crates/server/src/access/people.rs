@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(store.person(&secret.digest(), day).unwrap(), None, "it has expired");
         assert_eq!(store.person(&TokenDigest::of("fperson_wrong"), now()).unwrap(), None);
         // With a person's token nobody joins.
-        let joined = store.join(&secret.digest(), &"a".parse().unwrap(), b"key", false, now());
+        let joined = store.join(&secret.digest(), &"a".parse().unwrap(), b"key", None, now());
         assert!(joined.is_err());
         assert!(store.list().unwrap().is_empty());
         store.revoke_token_by(&root, TokenKind::Person, id, now()).unwrap();

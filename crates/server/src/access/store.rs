@@ -5,20 +5,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{AccessChange, NodeId, Pool};
+use farrier_fleet::fleet::{AccessChange, Domain, NodeId, Place, Pool};
 use farrier_wire::identity::Identity;
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::changes::local;
-use super::token::{Secret, TokenDigest, TokenKind};
+use super::token::{Secret, TokenKind};
 
 /// The version of the tables.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 /// `fsta`: so that another program's database is not taken for this.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
-/// `kind` tells join tokens from those of people, which have a role and a scope.
+/// `kind` tells join tokens from those of people, which have a role and a scope. The scope of a join token is that of whoever made it.
 const TABLES: &str = "
 CREATE TABLE tokens (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, kind TEXT NOT NULL, name TEXT,
@@ -33,6 +33,9 @@ CREATE TABLE identities (node TEXT PRIMARY KEY, generation INTEGER NOT NULL, rev
 const TABLES_2: &str = "
 CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, by TEXT NOT NULL, at_s INTEGER NOT NULL, what TEXT NOT NULL);
 ";
+
+/// Since format 3: where nodes stand that join with a token, as JSON; none where it tells no more than the pool.
+const TABLES_3: &str = "ALTER TABLE tokens ADD COLUMN place TEXT;";
 
 /// Why something could not be looked up or kept.
 #[derive(Debug, thiserror::Error)]
@@ -60,31 +63,26 @@ pub enum AccessError {
     NoSuchToken(i64),
 }
 
-/// Why a node may not join. What is wrong with a token is told alike, so that nobody learns which exist.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    /// There is no such token, or it was used, has expired, was revoked, or is for another node.
-    #[error("the token is not valid: it is wrong, used up, expired, revoked or for another node")]
-    Token,
-    /// Somebody has that name.
-    #[error("`{0}` has enrolled already")]
-    Taken(NodeId),
-    /// It could not be looked up.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-}
-
 /// A token that somebody asks for.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// The pool that nodes join with it.
-    pub pool: Pool,
+    /// The pool that nodes join with it, and what else it tells of where they stand.
+    pub place: Place,
     /// The only node that may, even where it has enrolled before.
     pub node: Option<NodeId>,
+    /// Where whoever makes it has a say: only those who have the fleet take a node from one pool to another with it.
+    pub scope: Domain,
     /// Until when.
     pub expires: Timestamp,
     /// How often.
     pub uses: u32,
+}
+
+impl Wanted {
+    /// For one node of a pool, by somebody who has the fleet.
+    pub fn new(pool: Pool, expires: Timestamp) -> Self {
+        Self { place: Place::in_pool(pool), node: None, scope: Domain::Fleet, expires, uses: 1 }
+    }
 }
 
 /// A token in a list.
@@ -94,6 +92,8 @@ pub struct Listed {
     pub id: i64,
     /// The pool.
     pub pool: Option<String>,
+    /// Where nodes stand that join with it, where it tells more than the pool.
+    pub place: Option<Place>,
     /// The only node.
     pub node: Option<String>,
     /// Until when.
@@ -156,26 +156,31 @@ impl Store {
         now: Timestamp,
     ) -> Result<(i64, Secret), AccessError> {
         let secret = Secret::generate(TokenKind::Join).ok_or(AccessError::Random)?;
-        let insert = "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left)
-            VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6)";
+        let insert =
+            "INSERT INTO tokens (digest, kind, pool, node, made_s, expires_s, uses_left, scope, place)
+            VALUES (?1, 'join', ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         let node = wanted.node.as_ref().map(NodeId::as_str);
+        let place = Some(&wanted.place).filter(|it| it.tells_more());
         let row = params![
             secret.digest().0,
-            wanted.pool.as_str(),
+            wanted.place.pool.as_str(),
             node,
             now.as_second(),
             wanted.expires.as_second(),
-            wanted.uses
+            wanted.uses,
+            String::from(wanted.scope.clone()),
+            place.and_then(|it| serde_json::to_string(it).ok())
         ];
         let id = self.change("keep the token", by, now, |transaction| {
             transaction.execute(insert, row)?;
             let token = transaction.last_insert_rowid();
             let what = AccessChange::JoinTokenMade {
                 token,
-                pool: wanted.pool.clone(),
+                pool: wanted.place.pool.clone(),
                 node: wanted.node.clone(),
                 uses: wanted.uses,
                 expires: wanted.expires,
+                place: place.cloned().map(Box::new),
             };
             Ok(Some((token, what)))
         })?;
@@ -184,7 +189,7 @@ impl Store {
 
     /// All join tokens, the newest last.
     pub fn list(&self) -> Result<Vec<Listed>, AccessError> {
-        let query = "SELECT id, pool, node, expires_s, uses_left, revoked_s FROM tokens
+        let query = "SELECT id, pool, node, expires_s, uses_left, revoked_s, place FROM tokens
             WHERE kind = 'join' ORDER BY id";
         let read = |connection: &Connection| {
             let mut select = connection.prepare(query)?;
@@ -196,6 +201,7 @@ impl Store {
                     expires: Timestamp::from_second(row.get(3)?).unwrap_or(Timestamp::MIN),
                     uses_left: row.get::<_, Option<u32>>(4)?.unwrap_or_default(),
                     is_revoked: row.get::<_, Option<i64>>(5)?.is_some(),
+                    place: place_of(row.get(6)?),
                 })
             })?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
@@ -233,28 +239,6 @@ impl Store {
             Ok(Some(((), AccessChange::TokenRevoked { token: id, name })))
         })?;
         if is_there { Ok(()) } else { Err(AccessError::NoSuchToken(id)) }
-    }
-
-    /// Uses a token for a node and its key; the pool, and the identity that its certificates have from here on.
-    ///
-    /// Whoever asks again with the same key is answered the same: the answer may have been lost on the way. A name that the
-    /// fleet knows (`is_member`) is given again only to a token for that very node, or after it was revoked.
-    pub fn join(
-        &self,
-        token: &TokenDigest,
-        node: &NodeId,
-        key: &[u8],
-        is_member: bool,
-        now: Timestamp,
-    ) -> Result<(Pool, Identity), JoinError> {
-        let mut connection = self.connection();
-        let what = failed("use the token");
-        let transaction =
-            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
-        let joined = use_up(&transaction, token, node, key, is_member, now)
-            .map_err(|err| JoinError::Access(what(err)))??;
-        transaction.commit().map_err(&what)?;
-        Ok(joined)
     }
 
     /// Whether a certificate counts: it is not of an enrolment before the node's last, and was not revoked.
@@ -303,6 +287,11 @@ impl Store {
     }
 }
 
+/// What a row tells of a place.
+pub(super) fn place_of(text: Option<String>) -> Option<Place> {
+    text.and_then(|it| serde_json::from_str(&it).ok())
+}
+
 fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
     connection.busy_timeout(Duration::from_secs(10))?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -319,89 +308,15 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
         transaction.pragma_query_value(None, "application_id", |row| row.get(0))?,
         transaction.pragma_query_value(None, "user_version", |row| row.get(0))?,
     );
-    if found == (APPLICATION_ID, 1) {
-        transaction.execute_batch(TABLES_2)?;
-        transaction.pragma_update(None, "user_version", FORMAT)?;
+    for (format, tables) in [(1, TABLES_2), (2, TABLES_3)] {
+        if found.0 == APPLICATION_ID && (1..=format).contains(&found.1) {
+            transaction.execute_batch(tables)?;
+            transaction.pragma_update(None, "user_version", format + 1)?;
+        }
     }
     transaction.commit()?;
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get(0));
     Ok((pragma("application_id")?, pragma("user_version")?))
-}
-
-struct Token {
-    id: i64,
-    pool: Pool,
-    is_for_node: bool,
-    uses_left: u32,
-}
-
-/// A token that is valid for the node, used up or not.
-fn valid(
-    transaction: &Transaction<'_>,
-    digest: &TokenDigest,
-    node: &NodeId,
-    now: Timestamp,
-) -> rusqlite::Result<Option<Token>> {
-    let query = "SELECT id, pool, node, uses_left FROM tokens
-        WHERE digest = ?1 AND kind = 'join' AND expires_s > ?2 AND revoked_s IS NULL";
-    let found = transaction.query_row(query, params![digest.0, now.as_second()], |row| {
-        let for_node: Option<String> = row.get(2)?;
-        let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
-        let pool = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
-        let uses_left = row.get::<_, Option<u32>>(3)?.unwrap_or_default();
-        let id = row.get(0)?;
-        Ok(pool.map(|pool| Token { id, pool, is_for_node: for_node.is_some(), uses_left }))
-    });
-    found.optional().map(Option::flatten)
-}
-
-fn use_up(
-    transaction: &Transaction<'_>,
-    digest: &TokenDigest,
-    node: &NodeId,
-    key: &[u8],
-    is_member: bool,
-    now: Timestamp,
-) -> rusqlite::Result<Result<(Pool, Identity), JoinError>> {
-    let Some(token) = valid(transaction, digest, node, now)? else {
-        return Ok(Err(JoinError::Token));
-    };
-    let identity = |generation| Identity { node: node.clone(), generation };
-    let current: Option<(u64, bool)> = transaction
-        .query_row(
-            "SELECT generation, revoked_s IS NOT NULL FROM identities WHERE node = ?1",
-            [node.as_str()],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
-        .optional()?;
-    let before: Option<u64> = transaction
-        .query_row(
-            "SELECT generation FROM joins WHERE token = ?1 AND node = ?2 AND key = ?3",
-            params![token.id, node.as_str(), key],
-            |row| row.get(0),
-        )
-        .optional()?;
-    if let Some(generation) = before.filter(|it| current.is_some_and(|(now, _)| now == *it)) {
-        return Ok(Ok((token.pool, identity(generation))));
-    }
-    if token.uses_left == 0 {
-        return Ok(Err(JoinError::Token));
-    }
-    let holds = is_member && current.is_some_and(|(_, revoked)| !revoked);
-    if holds && !token.is_for_node {
-        return Ok(Err(JoinError::Taken(node.clone())));
-    }
-    let generation = current.map_or(1, |(generation, _)| generation + 1);
-    transaction.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?1", [token.id])?;
-    transaction.execute(
-        "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![token.id, node.as_str(), key, now.as_second(), generation],
-    )?;
-    transaction.execute(
-        "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)",
-        params![node.as_str(), generation],
-    )?;
-    Ok(Ok((token.pool, identity(generation))))
 }
 
 #[cfg(test)]
@@ -420,7 +335,7 @@ mod tests {
 
     fn wanted(uses: u32) -> Wanted {
         let expires = now() + SignedDuration::from_hours(1);
-        Wanted { pool: "train".parse().unwrap(), node: None, expires, uses }
+        Wanted { uses, ..Wanted::new("train".parse().unwrap(), expires) }
     }
 
     fn store() -> (tempfile::TempDir, Store) {
@@ -430,69 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_used_as_often_as_it_may_and_a_lost_answer_is_given_again() {
-        let (folder, store) = store();
-        let token = store.create(&wanted(2), now()).unwrap().digest();
-        let (pool, first) = store.join(&token, &node("a"), b"key a", false, now()).unwrap();
-        assert_eq!((pool.as_str(), first.generation), ("train", 1));
-        // The very same again, also after a restart, costs no use.
-        drop(store);
-        let store = Store::open(folder.path()).unwrap();
-        let (_, again) = store.join(&token, &node("a"), b"key a", true, now()).unwrap();
-        assert_eq!(again, first);
-        store.join(&token, &node("b"), b"key b", false, now()).unwrap();
-        let used = store.join(&token, &node("c"), b"key c", false, now());
-        assert!(matches!(used, Err(JoinError::Token)), "{used:?}");
-        assert_eq!(store.list().unwrap()[0].uses_left, 0);
-    }
-
-    #[test]
-    fn wrong_expired_and_revoked_tokens_and_those_of_others_are_refused_alike() {
-        let (_folder, store) = store();
-        let join = |token: &TokenDigest, at| store.join(token, &node("a"), b"key", false, at);
-        let wrong = join(&TokenDigest::of("fjoin_wrong"), now());
-        let good = store.create(&wanted(1), now()).unwrap().digest();
-        let expired = join(&good, now() + SignedDuration::from_hours(1));
-        let bound = Wanted { node: Some(node("b")), ..wanted(1) };
-        let of_other = join(&store.create(&bound, now()).unwrap().digest(), now());
-        store.revoke_token(1, now()).unwrap();
-        let revoked = join(&good, now());
-        for refused in [wrong, expired, of_other, revoked] {
-            assert!(matches!(refused, Err(JoinError::Token)), "{refused:?}");
-        }
-        assert!(matches!(store.revoke_token(7, now()), Err(AccessError::NoSuchToken(7))));
-    }
-
-    #[test]
-    fn a_name_that_is_taken_is_given_again_only_on_purpose() {
-        let (_folder, store) = store();
-        let pool = store.create(&wanted(9), now()).unwrap().digest();
-        let (_, old) = store.join(&pool, &node("a"), b"one", false, now()).unwrap();
-        let stolen = store.join(&pool, &node("a"), b"two", true, now());
-        assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
-        assert!(store.admits(&old).unwrap());
-        // A token for this very node: it was installed anew.
-        let own = Wanted { node: Some(node("a")), ..wanted(1) };
-        let own = store.create(&own, now()).unwrap().digest();
-        let (_, new) = store.join(&own, &node("a"), b"two", true, now()).unwrap();
-        assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
-        // Revoked, and then any token of the pool does; the key that was revoked is not admitted by asking again.
-        store.revoke(&node("a"), now()).unwrap();
-        assert!(!store.admits(&new).unwrap());
-        let again = store.join(&own, &node("a"), b"two", true, now());
-        assert!(matches!(again, Err(JoinError::Token)), "{again:?}");
-        let (_, third) = store.join(&pool, &node("a"), b"three", true, now()).unwrap();
-        assert!(store.admits(&third).unwrap() && third.generation > new.generation);
-        // Retired: the fleet knows it no more.
-        store.join(&pool, &node("a"), b"four", false, now()).unwrap();
-        assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
-    }
-
-    #[test]
     fn what_another_process_changes_is_noticed_and_another_file_refused() {
         let (folder, store) = store();
         let token = store.create(&wanted(1), now()).unwrap().digest();
-        let (_, identity) = store.join(&token, &node("a"), b"key", false, now()).unwrap();
+        let identity = store.join(&token, &node("a"), b"key", None, now()).unwrap().identity;
         let version = store.version().unwrap();
         Store::open(folder.path()).unwrap().revoke(&node("a"), now()).unwrap();
         assert_ne!(store.version().unwrap(), version);

@@ -40,7 +40,8 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     | Event::Found { node: id, .. }
     | Event::Resynced { node: id, .. }
     | Event::CordonSeen { node: id, .. }
-    | Event::Answered { node: id, .. }) = event
+    | Event::Answered { node: id, .. }
+    | Event::OrdersSeen { node: id, .. }) = event
     else {
         return Verdict::News;
     };
@@ -66,6 +67,7 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
             }
         }
         Event::CordonSeen { cordon, .. } => node.cordon != *cordon,
+        Event::OrdersSeen { generation, .. } => *generation > node.generation,
         Event::Answered { generation, answer, .. } => {
             let pending = node.order.as_ref().filter(|it| it.order.generation == *generation);
             pending.is_some_and(|it| !(it.accepted && *answer == Answer::Accepted))
@@ -173,9 +175,10 @@ mod tests {
         let heard = || Event::Heard { node: node() };
         let silent = || Event::Silent { node: node(), since: Timestamp::UNIX_EPOCH };
         let cordon = || Event::CordonSeen { node: node(), cordon: Cordon::Ours };
+        let orders = || Event::OrdersSeen { node: node(), generation: 7 };
         let before = after(vec![enrolled()]);
-        let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3)]);
-        for event in [seen(), silent(), cordon(), found("j", 3)] {
+        let state = after(vec![enrolled(), seen(), silent(), cordon(), found("j", 3), orders()]);
+        for event in [seen(), silent(), cordon(), found("j", 3), orders()] {
             assert_eq!(judged(&before, &event), Verdict::News, "{event:?}");
             assert_eq!(judged(&state, &event), Verdict::Known, "{event:?}");
         }

@@ -7,7 +7,7 @@ use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
-use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX};
+use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDER_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -191,6 +191,8 @@ struct Known {
     record: Option<Record>,
     makeup: Option<Arc<Makeup>>,
     silent: bool,
+    /// Of the last order.
+    generation: u64,
 }
 
 impl Session<'_> {
@@ -216,9 +218,13 @@ impl Session<'_> {
 
     /// Takes in what the node says of itself, and tells it where to go on.
     async fn welcome(&mut self, hello: proto::Hello) -> Result<(), End> {
-        let proto::Hello { makeup, journal, last_record: _, outstanding, cordon } = hello;
+        let proto::Hello { makeup, journal, last_record: _, outstanding, cordon, last_order } =
+            hello;
         bounded("journal", journal.len(), NAME_BYTES_MAX)?;
         bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
+        if last_order > ORDER_MAX {
+            return Err(FormError::Order(last_order).into());
+        }
         let makeup = form::makeup(makeup.ok_or(FormError::Missing("makeup"))?)?;
         let cordon = form::cordon(cordon.unwrap_or_default())?;
         let known = self.known().await?;
@@ -231,6 +237,12 @@ impl Session<'_> {
             report_interval_s: self.desk.report_interval_s,
         }))
         .await?;
+        // First of all: what follows may lead to an order.
+        if last_order > known.generation {
+            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log");
+            let node = self.node.clone();
+            self.give(Event::OrdersSeen { node, generation: last_order }).await?;
+        }
         if known.silent {
             self.give(Event::Heard { node: self.node.clone() }).await?;
         }
@@ -259,6 +271,7 @@ impl Session<'_> {
                 record: it.record.clone(),
                 makeup: it.makeup.clone(),
                 silent: it.silent_since.is_some(),
+                generation: it.generation,
             })
         });
         Ok(known.await?.ok_or_else(|| TakeError::Stranger(self.node.clone()))?)

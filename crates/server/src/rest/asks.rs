@@ -1,8 +1,10 @@
 //! What people ask for. Each is in the log with their name before it is answered, and asked twice it is done once.
 
 use farrier_fleet::fleet::event::{Ask, Event};
-use farrier_fleet::fleet::{FleetState, Node, NodeId};
-use farrier_wire::rest::{Done, FreezeAsk, HoldAsk, RepairedAsk, RetireAsk, ThawAsk, VerifyAsk};
+use farrier_fleet::fleet::{FleetState, Node, NodeId, Place};
+use farrier_wire::rest::{
+    Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, VerifyAsk,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Call;
@@ -88,6 +90,15 @@ pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     let RetireAsk { reason } = call.body()?;
     let node = node(&call, fine).await?;
     take(&call, Event::Retired { node, why: reason.into_text() }).await
+}
+
+/// A rack or a switch is everybody's who has a node there, and what is said of it decides for their nodes too.
+pub(super) async fn place(call: Call) -> Result<Reply, Failure> {
+    call.caller()?.check_fleet_wide()?;
+    let PlaceAsk { pool, tenant, site, rack, leaf, nvlink } = call.body()?;
+    let node = node(&call, fine).await?;
+    let place = Place { pool, tenant, site, rack, leaf, nvlink };
+    take(&call, Event::Placed { node, place }).await
 }
 
 /// What is frozen must be the caller's, all of it: others work there too.

@@ -50,7 +50,9 @@ impl From<Failure> for Stop {
 async fn state(call: &Call, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
     let mut from = Bound::Unbounded;
     loop {
-        let visit: walk::Visit<NodeRow> = Arc::new(|_, id, node, found| found.push(row(id, node)));
+        let eyes = call.caller()?.clone();
+        let visit: walk::Visit<NodeRow> =
+            Arc::new(move |_, id, node, found| found.push(row(&eyes, id, node)));
         let range = (from, Bound::Unbounded);
         let nodes = walk::nodes(&call.site.brain, call.caller()?, range, STEP, visit).await?;
         let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };

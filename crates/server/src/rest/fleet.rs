@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, sight, walk};
+use super::{Call, reasons, sight, walk};
 use crate::brain::Taking;
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
@@ -69,7 +69,7 @@ pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
             symptom: blame.symptom,
             nodes: blame.nodes.iter().filter(is_ours).cloned().collect(),
             since: blame.since,
-            why: blame.why.clone(),
+            why: reasons::blame(&caller, domain, blame.symptom, &blame.why),
         });
         rows.filter(|it| caller.is_fleet_wide() || !it.nodes.is_empty()).collect()
     });

@@ -22,6 +22,7 @@ mod nodes;
 mod openapi;
 mod query;
 mod read;
+mod reasons;
 mod reply;
 mod routes;
 mod sight;

@@ -15,10 +15,11 @@ use farrier_wire::rest::{
 };
 use jiff::Timestamp;
 
+use super::caller::Caller;
 use super::failure::Failure;
 use super::query::Said;
 use super::reply::Reply;
-use super::{Call, walk};
+use super::{Call, reasons, walk};
 
 const PAGE: usize = 100;
 
@@ -82,9 +83,10 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let filter = Filter::of(&call.query)?;
     let limit = call.query.limit(PAGE);
     let from = call.query.parsed("cursor")?.map_or(Bound::Unbounded, Bound::Excluded);
+    let eyes = call.caller()?.clone();
     let visit: walk::Visit<NodeRow> = Arc::new(move |_, id, node, found| {
         if filter.takes(id, node) {
-            found.push(row(id, node));
+            found.push(row(&eyes, id, node));
         }
     });
     let mut nodes =
@@ -96,7 +98,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&NodePage { nodes, next })
 }
 
-pub(super) fn row(id: &NodeId, node: &Node) -> NodeRow {
+pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let makeup = node.makeup.as_ref();
     let gpus = makeup.and_then(|it| it.gpus.as_ref());
     let first = gpus.and_then(|it| it.first()).and_then(|it| it.name.clone());
@@ -114,7 +116,7 @@ pub(super) fn row(id: &NodeId, node: &Node) -> NodeRow {
         findings: count(node.findings.len()),
         worst: node.findings.values().map(|it| it.severity).max(),
         order: node.order.as_ref().map(|it| it.order.what.to_string()),
-        held_back: node.held_back.as_ref().map(|it| it.text.clone()),
+        held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it).text),
         silent_since: node.silent_since,
     }
 }
@@ -138,10 +140,12 @@ async fn with_node<T: Send + 'static>(
 }
 
 pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
-    Reply::json(&with_node(&call, detail).await?)
+    let eyes = call.caller()?.clone();
+    let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&eyes, state, id, node);
+    Reply::json(&with_node(&call, look).await?)
 }
 
-fn detail(state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
+fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
     let proof = |(rung, proof): (&_, &farrier_fleet::fleet::state::Proof)| ProofView {
         rung: *rung,
         passed: proof.passed,
@@ -166,7 +170,7 @@ fn detail(state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
         standing: node.standing,
         since: node.since,
         why: node.why.clone(),
-        held_back: node.held_back.clone(),
+        held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it)),
         waits_for_approval: node.waits_for_approval(),
         makeup: node.makeup.as_deref().cloned(),
         findings: node.findings.values().cloned().collect(),
@@ -177,14 +181,14 @@ fn detail(state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
         proven: node.proven.iter().map(proof).collect(),
         repairs: node.repairs.iter().map(repair).collect(),
         quarantines: node.quarantines.clone(),
-        blamed: explain(state, id).map(|it| it.blamed).unwrap_or_default(),
+        blamed: reasons::blamed(caller, state, node),
         silent_since: node.silent_since,
         history: format!("/api/v1/events?node={id}"),
     }
 }
 
 pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
-    let now = Timestamp::now();
+    let (now, eyes) = (Timestamp::now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
         let told = explain(state, id)?;
         let because = told.why.findings.iter().filter_map(|it| node.findings.get(it));
@@ -199,8 +203,8 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             because: because.map(|it| format!("{}: {}", it.severity, it.text)).collect(),
             why: told.why,
             order: told.order,
-            held_back: told.held_back,
-            blamed: told.blamed,
+            held_back: told.held_back.map(|it| reasons::held_back(&eyes, &it)),
+            blamed: reasons::blamed(&eyes, state, node),
             frozen: frozen
                 .map(|(domain, it)| {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use farrier_fleet::fleet::{Deed, Policy};
 use farrier_wire::rest::{
     BlameList, DomainList, Done, EventPage, Explained, FindingPage, FreezeAsk, FreezeList, HoldAsk,
-    Matrix, Me, NodeDetail, NodePage, NothingAsk, PolicyView, RepairedAsk, RetireAsk, Shapes,
-    ThawAsk, TokenAsk, TokenList, TokenMade, VerifyAsk,
+    Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk, PolicyView, RepairedAsk, RetireAsk,
+    Shapes, ThawAsk, TokenAsk, TokenList, TokenMade, VerifyAsk,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -171,6 +171,8 @@ pub(super) static TABLE: &[Route] = &[
         json!(Done), asks::verify, "What was proven of a node is to be proven again."),
     route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(NothingAsk),
         json!(Done), asks::approve, "A repair that waits for a person may go on."),
+    route!(PUT "/api/v1/nodes/{node}/place", "placeNode", ADMINISTER, &[], body!(PlaceAsk), json!(Done),
+        asks::place, "Where a node stands, and whose it is; by whoever has the whole fleet."),
     route!(POST "/api/v1/nodes/{node}/retire", "retireNode", ADMINISTER, &[], body!(RetireAsk),
         json!(Done), asks::retire, "A node is gone for good."),
     route!(POST "/api/v1/nodes/{node}/revoke", "revokeNode", ADMINISTER, &[], body!(NothingAsk),

@@ -10,6 +10,7 @@ use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy, Poo
 
 use super::caller::Caller;
 use super::failure::Failure;
+use super::reasons;
 use crate::brain::Brain;
 
 /// The entries that the caller sees, as they see them.
@@ -47,9 +48,14 @@ impl Eyes<'_> {
                 **policy = policy_of(self.state, self.caller, policy);
                 true
             }
-            Event::Blamed { nodes, .. } => {
+            Event::Blamed { domain, symptom, nodes, why } => {
                 nodes.retain(|id| self.is_ours(id));
+                *why = reasons::blame(self.caller, domain, *symptom, why);
                 !nodes.is_empty()
+            }
+            Event::HeldBack { node, why } => {
+                *why = reasons::held_back(self.caller, why);
+                self.is_ours(node)
             }
             Event::Absolved { domain, .. }
             | Event::Asked { what: Ask::Freeze { domain, .. } | Ask::Thaw { domain } } => {

@@ -1,6 +1,6 @@
 //! Tokens that nodes join with, and certificates that count no more.
 
-use farrier_fleet::fleet::{Domain, Pool};
+use farrier_fleet::fleet::{Domain, Place, Pool};
 use farrier_wire::rest::{Done, TokenAsk, TokenList, TokenMade, TokenRow};
 use jiff::{SignedDuration, Timestamp};
 
@@ -18,10 +18,14 @@ fn has_pool(caller: &Caller, pool: &str) -> bool {
 }
 
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
-    let TokenAsk { pool, node, uses, expires_s } = call.body()?;
+    let TokenAsk { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } = call.body()?;
+    let place = Place { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
     let caller = call.caller()?;
     if !has_pool(caller, pool.as_str()) {
         return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
+    }
+    if place.tells_more() {
+        caller.check_fleet_wide()?;
     }
     let (uses, expires_s) = (uses.map_or(1, u32::from), expires_s.map_or(3600, u32::from));
     // A token for one node gives its name anew, wherever it stands: that must be the caller's too.
@@ -40,7 +44,7 @@ pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let expires = now
         .checked_add(SignedDuration::from_secs(i64::from(expires_s)))
         .map_err(|_| Failure::wrong("`expires_s` is too long"))?;
-    let wanted = Wanted { pool: pool.clone(), node, expires, uses };
+    let wanted = Wanted { place, node, scope: caller.scope().clone(), expires, uses };
     let by = caller.actor();
     let made = call.site.stored(move |store| store.create_by(&by, &wanted, now)).await?;
     call.site.changes.bring().await?;
@@ -70,6 +74,7 @@ fn row(token: Listed, now: Timestamp) -> TokenRow {
         id: token.id,
         state: token.state(now).to_owned(),
         pool: token.pool.unwrap_or_default(),
+        place: token.place,
         node: token.node,
         expires: token.expires,
         uses_left: token.uses_left,

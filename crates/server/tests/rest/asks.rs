@@ -150,3 +150,54 @@ async fn a_node_that_is_retired_is_gone_and_asked_for_again_not_found() {
     let gone: NodeId = node("b");
     assert!(!office.brain().look(move |state| state.nodes.contains_key(&gone)).await.unwrap());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_the_fleet_says_where_a_node_stands() {
+    let office = Office::open().await;
+    let root = office.token("root", Role::Admin, "fleet");
+    let lab = office.token("lea", Role::Viewer, "tenant:lab");
+    let place = |body: &str| {
+        let (root, body) = (root.clone(), body.to_owned());
+        let office = &office;
+        async move { office.ask("PUT", "/api/v1/nodes/b/place", Some(&root), Some(&body)).await }
+    };
+    assert_eq!(Office::names(&office.get("/api/v1/nodes", &lab).await), ["a"]);
+    let whole =
+        r#"{"pool":"train","tenant":"lab","site":"north","rack":"r1","leaf":"l1","nvlink":null}"#;
+    for changed in [true, false] {
+        assert_eq!(place(whole).await.json(), json!({ "changed": changed }));
+    }
+    // It holds at once: for who sees it, where it is looked for, and what is decided.
+    assert_eq!(Office::names(&office.get("/api/v1/nodes?rack=r1", &lab).await), ["a", "b"]);
+    let domains = office.get("/api/v1/domains", &root).await;
+    let members = |domain: &str| {
+        let rows = domains["domains"].as_array().unwrap();
+        rows.iter().find(|it| it["domain"] == domain).map(|it| it["members"].clone())
+    };
+    assert_eq!((members("rack:r1"), members("rack:r2")), (Some(json!(3)), None), "{domains}");
+    let placed = office.site.entries().into_iter().filter_map(|entry| match entry.event {
+        Event::Placed { place, .. } => {
+            Some((entry.by.to_string(), place.leaf.unwrap().to_string()))
+        }
+        _ => None,
+    });
+    assert_eq!(placed.collect::<Vec<_>>(), [("root".to_owned(), "l1".to_owned())]);
+    for wrong in ["{}", r#"{"pool":"train","row":"1"}"#, r#"{"pool":"train","rack":"a b"}"#] {
+        place(wrong).await.assert_problem(400);
+    }
+    let absent = office.ask("PUT", "/api/v1/nodes/z/place", Some(&root), Some(whole)).await;
+    absent.assert_problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_with_a_place_is_for_those_who_have_the_fleet() {
+    let office = Office::open().await;
+    let root = office.token("root", Role::Admin, "fleet");
+    let eve = office.token("eve", Role::Admin, "pool:train");
+    let wanted = r#"{"pool":"train","rack":"r1","nvlink":"n1"}"#;
+    office.post("/api/v1/tokens", &eve, wanted).await.assert_problem(403);
+    assert_eq!(office.post("/api/v1/tokens", &root, wanted).await.status, 201);
+    let listed = office.get("/api/v1/tokens", &eve).await;
+    let place = json!({ "pool": "train", "rack": "r1", "nvlink": "n1" });
+    assert_eq!(listed["tokens"][0]["place"], place, "{listed}");
+}

@@ -1,8 +1,9 @@
 //! What is seen: filters, pages, and the part of the fleet that is a caller's.
 
-use farrier_fleet::fleet::event::{Ask, Event};
-use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Policy, Role};
+use farrier_fleet::fleet::event::{Ask, Event, Why};
+use farrier_fleet::fleet::identity::{Actor, DomainKind};
+use farrier_fleet::fleet::policy::{Autonomy, Breaker};
+use farrier_fleet::fleet::{Policy, Role, Standing};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -110,6 +111,65 @@ async fn nothing_of_others_is_in_what_a_scoped_reader_gets() {
     let rack = domains["domains"].as_array().unwrap().iter().find(|it| it["domain"] == "rack:r1");
     let rack = rack.unwrap();
     assert_eq!((&rack["members"], &rack["limit"]), (&Value::from(1), &Value::Null), "{rack}");
+}
+
+/// How many nodes others have, and how many of these are out of service, is in no reason that a scoped reader gets.
+#[tokio::test(flavor = "multi_thread")]
+async fn reasons_do_not_count_the_nodes_of_others() {
+    let office = Office::open().await;
+    let mut policy = Policy::default();
+    policy.pools_default.autonomy = Autonomy::Quarantine;
+    policy.breakers.insert(DomainKind::Fleet, Breaker { share: 0.0, nodes: Some(0) });
+    office.told(Event::PolicySet { policy: Box::new(policy) }).await;
+    // One should be taken out of service, and no more of the fleet may be; three of a rack are silent, and the rack is to blame.
+    let why = Why::new("it was proven", "something speaks against it");
+    office.told(Event::Moved { node: node("b"), to: Standing::InService, why }).await;
+    let since = Timestamp::now() - SignedDuration::from_hours(24);
+    office.told(Event::Silent { node: node("b"), since }).await;
+    office.told(Event::TimePassed).await;
+    office.enrol("secret-d", "serve", Some("shop"), Some("r1")).await;
+    for name in ["a", "c", "secret-d"] {
+        office.told(Event::Silent { node: node(name), since: Timestamp::now() }).await;
+    }
+    let all = office.token("ann", Role::Viewer, "fleet");
+    let scoped = ["pool:train", "tenant:lab", "tenant:shop"]
+        .map(|scope| office.token("eve", Role::Viewer, scope));
+    let everything = async |token: &str| {
+        let mut text = String::new();
+        for path in [
+            "/api/v1/nodes",
+            "/api/v1/nodes/a",
+            "/api/v1/nodes/b",
+            "/api/v1/nodes/a/explanation",
+            "/api/v1/nodes/b/explanation",
+            "/api/v1/events?limit=500",
+            "/api/v1/blames",
+            "/api/v1/export",
+            "/api/v1/export?what=log",
+        ] {
+            text.push_str(&office.ask("GET", path, Some(token), None).await.body);
+        }
+        text
+    };
+    let whole = everything(&all).await;
+    for counted in ["0 of 3 nodes of the fleet are out", "3 of 3 nodes of rack r1 began"] {
+        assert!(whole.contains(counted), "{counted} is missing: {whole}");
+    }
+    let mut seen = String::new();
+    for token in &scoped {
+        let text = everything(token).await;
+        for counted in [" of 3 nodes", " of 4 nodes", "and 0 may be"] {
+            assert!(!text.contains(counted), "{counted}: {text}");
+        }
+        seen.push_str(&text);
+    }
+    for told in [
+        "as many nodes of the fleet are out of service as may be",
+        "a node of the fleet is back in service",
+        "several nodes of rack r1 began to show silence: one cause",
+    ] {
+        assert!(seen.contains(told), "{told} is missing: {seen}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,7 +26,7 @@ enum Reach {
     Whole,
 }
 
-const CASES: [(&str, &str, &str, Who, Reach); 28] = [
+const CASES: [(&str, &str, &str, Who, Reach); 29] = [
     ("GET", "/api/v1/nodes", "", Who::All, Reach::Cut),
     ("GET", "/api/v1/nodes/a", "", Who::All, Reach::Theirs(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Who::All, Reach::Theirs(404)),
@@ -53,6 +53,13 @@ const CASES: [(&str, &str, &str, Who, Reach); 28] = [
     ("POST", "/api/v1/tokens", r#"{"pool":"train"}"#, Who::Admins, Reach::Theirs(403)),
     ("POST", "/api/v1/tokens/99/revoke", "{}", Who::Admins, Reach::Cut),
     ("PUT", "/api/v1/policy", "{}", Who::Admins, Reach::Whole),
+    (
+        "PUT",
+        "/api/v1/nodes/a/place",
+        r#"{"pool":"train","tenant":"lab"}"#,
+        Who::Admins,
+        Reach::Whole,
+    ),
     ("POST", "/api/v1/nodes/a/revoke", "{}", Who::Admins, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/retire", r#"{"reason":"x"}"#, Who::Admins, Reach::Theirs(404)),
     ("GET", "/api/v1/events/stream", "", Who::All, Reach::Cut),

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use farrier_agent::uplink::{EnrolError, Enrolment, Keep};
-use farrier_fleet::fleet::Event;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Event, Place};
 use farrier_server::access::Wanted;
 use farrier_wire::proto::{self, Up, up};
 use farrier_wire::{client, form};
@@ -51,7 +52,7 @@ async fn wrong_used_and_expired_tokens_and_another_authority_are_refused() {
     let pool = site.token(None, 10);
     assert_eq!(code(site.enrol("a", &dir("c"), &pool).await), Code::AlreadyExists);
     let past = Timestamp::now() - SignedDuration::from_secs(1);
-    let wanted = Wanted { pool: "train".parse().unwrap(), node: None, expires: past, uses: 1 };
+    let wanted = Wanted::new("train".parse().unwrap(), past);
     let expired = site.store().create(&wanted, Timestamp::now()).unwrap();
     assert_eq!(code(site.enrol("d", &dir("d"), expired.reveal()).await), Code::PermissionDenied);
     // Whoever answers with another authority hears no token.
@@ -100,6 +101,44 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     member.acked(1).await;
     assert_eq!(site.found("a"), [1], "it goes on where it was");
     assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_stands_where_its_token_says_until_somebody_says_otherwise() {
+    let site = Site::with_tls().await;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = |name: &str| folder.path().join(name);
+    let place = |text: &str| serde_json::from_str::<Place>(text).unwrap();
+    let token = |text: &str, of_node: Option<&str>| {
+        let expires = Timestamp::now() + SignedDuration::from_hours(1);
+        let of_pool = Wanted::new("train".parse().unwrap(), expires);
+        let wanted = Wanted { place: place(text), node: of_node.map(node), uses: 2, ..of_pool };
+        site.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+    };
+    let stands = async |text: &str| {
+        let brain = site.running().brain();
+        let found = brain.look(|state| state.nodes[&node("a")].place.clone()).await.unwrap();
+        assert_eq!(found, place(text));
+    };
+    let racked = token(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#, None);
+    site.enrol("a", &dir("1"), &racked).await.unwrap();
+    stands(r#"{"pool":"train","rack":"r1","leaf":"l1"}"#).await;
+    let moved = r#"{"pool":"serve","rack":"r2","leaf":"l1"}"#;
+    let by = Actor::Person("ann".to_owned());
+    let event = Event::Placed { node: node("a"), place: place(moved) };
+    site.running().brain().take(by, event).await.unwrap();
+    // A token of a pool that it is not in any more does not take it back, revoked or not.
+    assert_eq!(code(site.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
+    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    assert_eq!(code(site.enrol("a", &dir("2"), &racked).await), Code::AlreadyExists);
+    stands(moved).await;
+    // One that says nothing of a rack takes none away; what one says, counts.
+    let of_serve = token(r#"{"pool":"serve"}"#, None);
+    site.enrol("a", &dir("3"), &of_serve).await.unwrap();
+    stands(moved).await;
+    let own = token(r#"{"pool":"train","rack":"r3","site":"north"}"#, Some("a"));
+    site.enrol("a", &dir("4"), &own).await.unwrap();
+    stands(r#"{"pool":"train","site":"north","rack":"r3","leaf":"l1"}"#).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,6 +67,41 @@ async fn a_joining_node_is_ordered_to_prove_itself_and_comes_into_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    *member.desk.last.lock().unwrap() = 41;
+    member.connect(&site);
+    let desk = std::sync::Arc::clone(&member.desk);
+    let numbers =
+        || -> Vec<u64> { desk.offered.lock().unwrap().iter().map(|it| it.generation).collect() };
+    until("an order is taken", || numbers() == [42]).await;
+    until("and that is in the log", || answers(&site) == [(42, Answer::Accepted)]).await;
+    let seen = |it: &Event| matches!(it, Event::OrdersSeen { generation: 41, .. });
+    assert_eq!(site.count(seen), 1);
+    // The oldest backup is of an empty log.
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    for entry in std::fs::read_dir(site.dir()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with("log") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    desk.answers.lock().unwrap().clear();
+    site.start(None).await;
+    member.connect(&site);
+    until("an order is taken", || numbers() == [42, 43]).await;
+    until("and that is in the log", || answers(&site) == [(43, Answer::Accepted)]).await;
+    // Told again it is no news.
+    member.disconnect();
+    member.connect(&site);
+    member.find(1);
+    member.acked(1).await;
+    assert_eq!(site.count(|it| matches!(it, Event::OrdersSeen { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn silence_is_noticed_and_its_end() {
     let site = Site::plain().await;
     let mut member = Member::new("a");

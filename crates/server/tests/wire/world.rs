@@ -111,7 +111,8 @@ impl Site {
     pub(crate) fn token(&self, of_node: Option<&str>, uses: u32) -> String {
         let expires = Timestamp::now() + SignedDuration::from_hours(1);
         let of_node = of_node.map(node);
-        let wanted = Wanted { pool: "train".parse().unwrap(), node: of_node, expires, uses };
+        let of_pool = Wanted::new("train".parse().unwrap(), expires);
+        let wanted = Wanted { node: of_node, uses, ..of_pool };
         self.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
     }
 
@@ -184,6 +185,8 @@ pub(crate) struct FakeDesk {
     pub(crate) offered: Mutex<Vec<Order>>,
     pub(crate) answers: Mutex<Vec<(u64, Answer)>>,
     pub(crate) acknowledged: Mutex<Vec<u64>>,
+    /// The number of the last order.
+    pub(crate) last: Mutex<u64>,
 }
 
 impl OrderDesk for FakeDesk {
@@ -192,6 +195,11 @@ impl OrderDesk for FakeDesk {
         if let Some((_, answer)) = answers.iter().find(|(it, _)| *it == order.generation) {
             return answer.clone();
         }
+        let mut last = self.last.lock().unwrap();
+        if order.generation < *last {
+            return Answer::Refused { why: format!("it is not newer than order {last}") };
+        }
+        *last = order.generation;
         answers.push((order.generation, Answer::Accepted));
         self.offered.lock().unwrap().push(order);
         Answer::Accepted
@@ -199,6 +207,10 @@ impl OrderDesk for FakeDesk {
 
     fn outstanding(&self) -> Vec<(u64, Answer)> {
         self.answers.lock().unwrap().clone()
+    }
+
+    fn last_order(&self) -> u64 {
+        *self.last.lock().unwrap()
     }
 
     fn acknowledged(&self, generation: u64) {

@@ -180,6 +180,7 @@ impl Agent {
             last_record: self.record,
             outstanding: Vec::new(),
             cordon: Some(form::cordon_message(&farrier_fleet::fleet::event::Cordon::None)),
+            last_order: 0,
         }
     }
 

@@ -119,6 +119,11 @@ impl SimNode {
         self.answered.as_ref()
     }
 
+    /// The number of the last order that it took.
+    pub fn last_order(&self) -> u64 {
+        self.generation
+    }
+
     /// What an agent says when it connects: what it is, whether it is cordoned, and what it answered last.
     fn introduce(&mut self) {
         let makeup = self.makeup();

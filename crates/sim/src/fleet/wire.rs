@@ -297,5 +297,6 @@ fn hello(node: &SimNode) -> proto::Hello {
         last_record: record.number,
         outstanding: outstanding.into_iter().collect(),
         cordon: Some(form::cordon_message(node.cordon())),
+        last_order: node.last_order(),
     }
 }

@@ -1,6 +1,7 @@
 //! What people ask for, and who they are.
 
-use farrier_fleet::fleet::{Domain, NodeId, Pool, Role, Rung};
+use farrier_fleet::fleet::identity::Unit;
+use farrier_fleet::fleet::{Domain, NodeId, Place, Pool, Role, Rung, Tenant};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -116,6 +117,24 @@ view! { strict
 }
 
 view! { strict
+    /// Where a node stands, and whose it is: all of it. What is left out is not known from here on.
+    PlaceAsk {
+        /// The pool.
+        pool: Pool,
+        /// The tenant.
+        tenant: Option<Tenant>,
+        /// The site.
+        site: Option<Unit>,
+        /// The rack.
+        rack: Option<Unit>,
+        /// The leaf switch.
+        leaf: Option<Unit>,
+        /// The NVLink domain.
+        nvlink: Option<Unit>,
+    }
+}
+
+view! { strict
     /// No repair that changes anything, for a while.
     FreezeAsk {
         /// Where.
@@ -150,6 +169,16 @@ view! { strict
         pool: Pool,
         /// The only node that may, also where it has enrolled before.
         node: Option<NodeId>,
+        /// Whose they are. This and where they stand is told by whoever has the whole fleet.
+        tenant: Option<Tenant>,
+        /// Their site.
+        site: Option<Unit>,
+        /// Their rack.
+        rack: Option<Unit>,
+        /// Their leaf switch.
+        leaf: Option<Unit>,
+        /// Their NVLink domain.
+        nvlink: Option<Unit>,
         /// How many nodes may; one where nothing is said.
         uses: Option<Between<1, 100_000>>,
         /// For how long; an hour where nothing is said, up to a year.
@@ -182,6 +211,8 @@ view! { lenient
         id: i64,
         /// The pool.
         pool: String,
+        /// Where nodes stand that join with it, where it tells more than the pool.
+        place: Option<Place>,
         /// The only node.
         node: Option<String>,
         /// Until when.

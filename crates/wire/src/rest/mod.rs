@@ -12,8 +12,8 @@ mod shape;
 mod shapes;
 
 pub use asks::{
-    Between, Done, FreezeAsk, HoldAsk, Me, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, TokenAsk,
-    TokenList, TokenMade, TokenRow, VerifyAsk, Words,
+    Between, Done, FreezeAsk, HoldAsk, Me, NothingAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk,
+    TokenAsk, TokenList, TokenMade, TokenRow, VerifyAsk, Words,
 };
 pub use fleet::{
     BlameList, BlameRow, DomainList, DomainRow, EventPage, EventRow, Exposure, FreezeList,

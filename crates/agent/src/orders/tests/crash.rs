@@ -76,6 +76,7 @@ fn killed_at_every_step_an_order_is_carried_out_once_and_answered() {
                 drop(desk);
                 let desk = world.desk();
                 assert_eq!(desk.outstanding(), [], "{at}");
+                assert_eq!(desk.last_order(), 5, "{at}");
                 assert!(!desk.step(), "{at}");
                 assert_eq!(desk.offer(&order, world.now()), *told, "{at}");
             }

@@ -6,6 +6,7 @@ mod export;
 mod findings;
 mod matrix;
 mod nodes;
+pub(crate) mod place;
 mod policy;
 pub(crate) mod session;
 
@@ -40,6 +41,8 @@ pub(crate) enum FleetCommand {
     Approve(asks::NodeArgs),
     /// Prove a node again
     Verify(asks::VerifyArgs),
+    /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays
+    Place(place::PlaceArgs),
     /// Take a node out of the fleet for good
     Retire(asks::RetireArgs),
     /// No repair that changes anything, for a while
@@ -69,6 +72,7 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Repaired(args) => asks::repaired(session, args, printer),
         FleetCommand::Approve(args) => asks::approve(session, args, printer),
         FleetCommand::Verify(args) => asks::verify(session, args, printer),
+        FleetCommand::Place(args) => place::run(session, args, printer),
         FleetCommand::Retire(args) => asks::retire(session, args, printer),
         FleetCommand::Freeze(args) => asks::freeze(session, args, printer),
         FleetCommand::Thaw(args) => asks::thaw(session, args, printer),

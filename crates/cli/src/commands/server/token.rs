@@ -9,6 +9,7 @@ use serde_json::json;
 use super::Folder;
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::commands::fleet::place::{PlaceFlags, words};
 use crate::printer::Printer;
 
 /// Tokens that nodes join with.
@@ -28,6 +29,8 @@ pub(crate) struct CreateArgs {
     /// The pool that nodes join with it
     #[arg(long)]
     pool: Pool,
+    #[command(flatten)]
+    place: PlaceFlags,
     /// For how long it holds, such as 90m, 1h or 7d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span)]
     expires: SignedDuration,
@@ -100,12 +103,17 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let store = args.folder.store()?;
     let fingerprint = Authority::open(&args.folder.dir, now)?.fingerprint();
     let expires = now.checked_add(args.expires)?;
-    let wanted =
-        Wanted { pool: args.pool.clone(), node: args.node.clone(), expires, uses: args.uses };
+    let place = args.place.in_pool(args.pool.clone());
+    let wanted = Wanted {
+        place: place.clone(),
+        node: args.node.clone(),
+        uses: args.uses,
+        ..Wanted::new(args.pool.clone(), expires)
+    };
     let token = store.create(&wanted, now)?;
     if args.output == Output::Json {
         let value = json!({
-            "token": token.reveal(), "pool": args.pool.as_str(), "expires": expires.to_string(),
+            "token": token.reveal(), "pool": args.pool.as_str(), "place": place, "expires": expires.to_string(),
             "uses": args.uses, "ca_fingerprint": fingerprint,
         });
         return Ok(printer.line(&value.to_string())?);
@@ -113,9 +121,9 @@ fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line(token.reveal())?;
     printer.line("")?;
     printer.line(&format!(
-        "It is shown this once, holds until {expires:.0}, and is for {} in pool {}. On the node:",
+        "It is shown this once, holds until {expires:.0}, and is for {} in {}. On the node:",
         nodes(args),
-        args.pool
+        words(&place)
     ))?;
     let node = args.node.as_ref().map(|node| format!(" --node {node}")).unwrap_or_default();
     printer.line(&format!(
@@ -141,15 +149,16 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
         let pool = token.pool.unwrap_or_default();
         if args.output == Output::Json {
             let value = json!({
-                "id": token.id, "pool": pool, "node": token.node, "expires": token.expires.to_string(),
+                "id": token.id, "pool": pool, "place": token.place, "node": token.node, "expires": token.expires.to_string(),
                 "uses_left": token.uses_left, "state": state,
             });
             printer.line(&value.to_string())?;
         } else {
             let node = token.node.map(|node| format!("  node {node}")).unwrap_or_default();
             let (id, expires, uses) = (token.id, token.expires, token.uses_left);
+            let place = token.place.as_ref().map_or_else(|| format!("pool {pool}"), words);
             printer.line(&format!(
-                "{id:>4}  {state:<8}  pool {pool}{node}  {uses} left  until {expires:.0}"
+                "{id:>4}  {state:<8}  {place}{node}  {uses} left  until {expires:.0}"
             ))?;
         }
     }

@@ -117,6 +117,7 @@ impl FleetState {
             | Event::Resynced { node, .. }
             | Event::CordonSeen { node, .. }
             | Event::Answered { node, .. }
+            | Event::OrdersSeen { node, .. }
             | Event::Moved { node, .. }
             | Event::Withdrawn { node, .. }
             | Event::HeldBack { node, .. } => self.change(node, |it| it.take_in(entry)),

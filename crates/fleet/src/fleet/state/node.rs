@@ -224,6 +224,7 @@ impl Node {
             Event::Answered { generation, answer, .. } => {
                 self.answered(*generation, answer, entry.at);
             }
+            Event::OrdersSeen { generation, .. } => self.orders_seen(*generation),
             Event::Moved { to, why, .. } => self.moved(*to, why, entry.at),
             Event::Withdrawn { generation, why, .. } => self.withdrawn(*generation, why, entry.at),
             Event::HeldBack { why, .. } => self.held_back = Some(why.clone()),
@@ -306,6 +307,14 @@ impl Node {
         self.generation = order.generation;
         self.held_back = None;
         self.order = Some(Pending { order: order.clone(), accepted: false });
+    }
+
+    /// An order below that number is never taken: what is on its way is ordered anew, with a higher one.
+    fn orders_seen(&mut self, generation: u64) {
+        if generation > self.generation {
+            self.generation = generation;
+            self.order = None;
+        }
     }
 
     fn answered(&mut self, generation: u64, answer: &Answer, at: Timestamp) {

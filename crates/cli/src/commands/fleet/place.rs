@@ -1,0 +1,123 @@
+//! `farrier fleet place`: where a node stands, as whoever wired it knows.
+
+use farrier_fleet::fleet::identity::Unit;
+use farrier_fleet::fleet::{NodeId, Place, Pool, Tenant};
+use farrier_wire::rest::{Done, NodeDetail};
+
+use super::session::Session;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+
+/// Where nodes stand, as far as it is told.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PlaceFlags {
+    /// Whose they are
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<Tenant>,
+    /// Their site
+    #[arg(long, value_name = "NAME")]
+    site: Option<Unit>,
+    /// Their rack
+    #[arg(long, value_name = "NAME")]
+    rack: Option<Unit>,
+    /// Their leaf switch
+    #[arg(long, value_name = "NAME")]
+    leaf: Option<Unit>,
+    /// Their NVLink domain, where it spans several nodes
+    #[arg(long, value_name = "NAME")]
+    nvlink: Option<Unit>,
+}
+
+impl PlaceFlags {
+    /// With a pool.
+    pub(crate) fn in_pool(&self, pool: Pool) -> Place {
+        let Self { tenant, site, rack, leaf, nvlink } = self.clone();
+        Place { pool, tenant, site, rack, leaf, nvlink }
+    }
+}
+
+/// Says where a node stands.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// The node
+    node: NodeId,
+    /// Its pool
+    #[arg(long, value_name = "NAME")]
+    pool: Option<Pool>,
+    #[command(flatten)]
+    flags: PlaceFlags,
+    /// What is not known any more
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    forget: Vec<Part>,
+}
+
+/// A part of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Tenant,
+    Site,
+    Rack,
+    Leaf,
+    Nvlink,
+}
+
+fn without(mut place: Place, parts: &[Part]) -> Place {
+    for part in parts {
+        match part {
+            Part::Tenant => place.tenant = None,
+            Part::Site => place.site = None,
+            Part::Rack => place.rack = None,
+            Part::Leaf => place.leaf = None,
+            Part::Nvlink => place.nvlink = None,
+        }
+    }
+    place
+}
+
+/// What is not told stays as it is.
+pub(super) fn run(
+    session: &mut Session,
+    args: &PlaceArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let node = &args.node;
+    let NodeDetail { place: known, .. } = session.get(&format!("/api/v1/nodes/{node}"))?;
+    let told = args.flags.in_pool(args.pool.clone().unwrap_or_else(|| known.pool.clone()));
+    if args.pool.is_none() && !told.tells_more() && args.forget.is_empty() {
+        return Err(Hinted::error(
+            format!("nothing is said of where `{node}` stands"),
+            "such as `--rack r1 --leaf l1`, or `--forget rack`",
+        ));
+    }
+    let place = without(known, &args.forget).with(&told);
+    let Done { changed } = session.put(&format!("/api/v1/nodes/{node}/place"), &place)?;
+    let stands = format!("{node} stands in {}", words(&place));
+    printer.line(if changed { &stands } else { "it is so already" })?;
+    Ok(Outcome::Fine)
+}
+
+/// Everything that is known of a place.
+pub(crate) fn words(place: &Place) -> String {
+    let domains: Vec<String> = place.domains().iter().skip(1).map(ToString::to_string).collect();
+    domains.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_is_not_known_and_the_rest_stays() {
+        let place: Place = serde_json::from_value(serde_json::json!({
+            "pool": "train", "tenant": "lab", "site": "north", "rack": "r1", "leaf": "l1", "nvlink": "n1",
+        }))
+        .unwrap();
+        let left = without(place.clone(), &[Part::Rack, Part::Nvlink, Part::Tenant]);
+        assert_eq!(words(&left), "pool train, site north, leaf switch l1");
+        assert_eq!(
+            words(&without(place, &[Part::Site, Part::Leaf])),
+            "pool train, tenant lab, rack r1, NVLink domain n1"
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! What a join token is good for: who gets a name, and what the token tells of where they stand.
+
+use farrier_fleet::fleet::{Domain, NodeId, Place, Pool};
+use farrier_wire::identity::Identity;
+use jiff::Timestamp;
+use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::store::{AccessError, Store, failed, place_of};
+use super::token::TokenDigest;
+
+/// Why a node may not join. What is wrong with a token is told alike, so that nobody learns which exist.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// There is no such token, or it was used, has expired, was revoked, or is for another node.
+    #[error("the token is not valid: it is wrong, used up, expired, revoked or for another node")]
+    Token,
+    /// Somebody has that name.
+    #[error("`{0}` has enrolled already")]
+    Taken(NodeId),
+    /// It could not be looked up.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+/// A node that may join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// What its certificates have from here on.
+    pub identity: Identity,
+    /// What the token tells of where it stands.
+    pub place: Place,
+    /// Whether that counts for a node that the fleet knows.
+    pub placing: Placing,
+}
+
+/// What an enrolment changes of the place of a node that the fleet knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placing {
+    /// Nothing: it was told before, and somebody may have said something else since.
+    Nothing,
+    /// What the token tells besides the pool.
+    InPool,
+    /// The pool, too.
+    AnyPool,
+}
+
+impl Store {
+    /// Uses a token for a node and its key. `member_of` is the pool of a node that the fleet knows.
+    ///
+    /// Whoever asks again with the same key is answered the same: the answer may have been lost on the way. A name that the
+    /// fleet knows is given again only to a token for that very node, or after it was revoked; and only to a token of the node's own
+    /// pool, unless somebody who has the whole fleet made it for that very node.
+    pub fn join(
+        &self,
+        token: &TokenDigest,
+        node: &NodeId,
+        key: &[u8],
+        member_of: Option<&Pool>,
+        now: Timestamp,
+    ) -> Result<Joined, JoinError> {
+        let mut connection = self.connection();
+        let what = failed("use the token");
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&what)?;
+        let joined = use_up(&transaction, token, (node, key), member_of, now)
+            .map_err(|err| JoinError::Access(what(err)))??;
+        transaction.commit().map_err(&what)?;
+        Ok(joined)
+    }
+}
+
+struct Token {
+    id: i64,
+    place: Place,
+    is_for_node: bool,
+    /// Whether whoever made it has the whole fleet.
+    is_fleet_wide: bool,
+    uses_left: u32,
+}
+
+/// A token that is valid for the node, used up or not.
+fn valid(
+    transaction: &Transaction<'_>,
+    digest: &TokenDigest,
+    node: &NodeId,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Token>> {
+    let query = "SELECT id, pool, node, uses_left, scope, place FROM tokens
+        WHERE digest = ?1 AND kind = 'join' AND expires_s > ?2 AND revoked_s IS NULL";
+    let found = transaction.query_row(query, params![digest.0, now.as_second()], |row| {
+        let for_node: Option<String> = row.get(2)?;
+        let is_other = for_node.as_deref().is_some_and(|it| it != node.as_str());
+        let pool: Option<Pool> = row.get::<_, String>(1)?.parse().ok().filter(|_| !is_other);
+        // One whose place does not read would put nodes somewhere else: it opens nothing.
+        let place = match row.get::<_, Option<String>>(5)? {
+            None => pool.map(Place::in_pool),
+            told => place_of(told).filter(|it| Some(&it.pool) == pool.as_ref()),
+        };
+        let scope: Option<Domain> = row.get::<_, Option<String>>(4)?.and_then(|it| it.parse().ok());
+        let (id, uses_left) = (row.get(0)?, row.get::<_, Option<u32>>(3)?.unwrap_or_default());
+        Ok(place.map(|place| Token {
+            id,
+            place,
+            is_for_node: for_node.is_some(),
+            is_fleet_wide: scope == Some(Domain::Fleet),
+            uses_left,
+        }))
+    });
+    found.optional().map(Option::flatten)
+}
+
+fn use_up(
+    transaction: &Transaction<'_>,
+    digest: &TokenDigest,
+    (node, key): (&NodeId, &[u8]),
+    member_of: Option<&Pool>,
+    now: Timestamp,
+) -> rusqlite::Result<Result<Joined, JoinError>> {
+    let Some(token) = valid(transaction, digest, node, now)? else {
+        return Ok(Err(JoinError::Token));
+    };
+    let identity = |generation| Identity { node: node.clone(), generation };
+    let current: Option<(u64, bool)> = transaction
+        .query_row(
+            "SELECT generation, revoked_s IS NOT NULL FROM identities WHERE node = ?1",
+            [node.as_str()],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    let before: Option<u64> = transaction
+        .query_row(
+            "SELECT generation FROM joins WHERE token = ?1 AND node = ?2 AND key = ?3",
+            params![token.id, node.as_str(), key],
+            |row| row.get(0),
+        )
+        .optional()?;
+    if let Some(generation) = before.filter(|it| current.is_some_and(|(now, _)| now == *it)) {
+        let (identity, placing) = (identity(generation), Placing::Nothing);
+        return Ok(Ok(Joined { identity, place: token.place, placing }));
+    }
+    if token.uses_left == 0 {
+        return Ok(Err(JoinError::Token));
+    }
+    let moves = token.is_for_node && token.is_fleet_wide;
+    let is_elsewhere = member_of.is_some_and(|pool| *pool != token.place.pool);
+    let holds = member_of.is_some() && current.is_some_and(|(_, revoked)| !revoked);
+    if holds && !token.is_for_node || is_elsewhere && !moves {
+        return Ok(Err(JoinError::Taken(node.clone())));
+    }
+    let generation = current.map_or(1, |(generation, _)| generation + 1);
+    transaction.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?1", [token.id])?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![token.id, node.as_str(), key, now.as_second(), generation],
+    )?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)",
+        params![node.as_str(), generation],
+    )?;
+    let placing = if moves { Placing::AnyPool } else { Placing::InPool };
+    Ok(Ok(Joined { identity: identity(generation), place: token.place, placing }))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::super::store::Wanted;
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-11-15T00:00:00Z".parse().unwrap()
+    }
+
+    fn node(name: &str) -> NodeId {
+        name.parse().unwrap()
+    }
+
+    fn train() -> Pool {
+        "train".parse().unwrap()
+    }
+
+    fn wanted(uses: u32) -> Wanted {
+        Wanted { uses, ..Wanted::new(train(), now() + SignedDuration::from_hours(1)) }
+    }
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        (folder, store)
+    }
+
+    #[test]
+    fn a_token_is_used_as_often_as_it_may_and_a_lost_answer_is_given_again() {
+        let (folder, store) = store();
+        let token = store.create(&wanted(2), now()).unwrap().digest();
+        let first = store.join(&token, &node("a"), b"key a", None, now()).unwrap();
+        assert_eq!((first.place.pool.as_str(), first.identity.generation), ("train", 1));
+        // The very same again, also after a restart, costs no use.
+        drop(store);
+        let store = Store::open(folder.path()).unwrap();
+        let again = store.join(&token, &node("a"), b"key a", Some(&train()), now()).unwrap();
+        assert_eq!(again.identity, first.identity);
+        store.join(&token, &node("b"), b"key b", None, now()).unwrap();
+        let used = store.join(&token, &node("c"), b"key c", None, now());
+        assert!(matches!(used, Err(JoinError::Token)), "{used:?}");
+        assert_eq!(store.list().unwrap()[0].uses_left, 0);
+    }
+
+    #[test]
+    fn wrong_expired_and_revoked_tokens_and_those_of_others_are_refused_alike() {
+        let (_folder, store) = store();
+        let join = |token: &TokenDigest, at| store.join(token, &node("a"), b"key", None, at);
+        let wrong = join(&TokenDigest::of("fjoin_wrong"), now());
+        let good = store.create(&wanted(1), now()).unwrap().digest();
+        let expired = join(&good, now() + SignedDuration::from_hours(1));
+        let bound = Wanted { node: Some(node("b")), ..wanted(1) };
+        let of_other = join(&store.create(&bound, now()).unwrap().digest(), now());
+        store.revoke_token(1, now()).unwrap();
+        let revoked = join(&good, now());
+        for refused in [wrong, expired, of_other, revoked] {
+            assert!(matches!(refused, Err(JoinError::Token)), "{refused:?}");
+        }
+        assert!(matches!(store.revoke_token(7, now()), Err(AccessError::NoSuchToken(7))));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_given_again_only_on_purpose() {
+        let (_folder, store) = store();
+        let pool = store.create(&wanted(9), now()).unwrap().digest();
+        let old = store.join(&pool, &node("a"), b"one", None, now()).unwrap().identity;
+        let stolen = store.join(&pool, &node("a"), b"two", Some(&train()), now());
+        assert!(matches!(stolen, Err(JoinError::Taken(_))), "{stolen:?}");
+        assert!(store.admits(&old).unwrap());
+        // A token for this very node: it was installed anew.
+        let own = Wanted { node: Some(node("a")), ..wanted(1) };
+        let own = store.create(&own, now()).unwrap().digest();
+        let new = store.join(&own, &node("a"), b"two", Some(&train()), now()).unwrap().identity;
+        assert!(!store.admits(&old).unwrap() && store.admits(&new).unwrap());
+        // Revoked, and then any token of the pool does; the key that was revoked is not admitted by asking again.
+        store.revoke(&node("a"), now()).unwrap();
+        assert!(!store.admits(&new).unwrap());
+        let again = store.join(&own, &node("a"), b"two", Some(&train()), now());
+        assert!(matches!(again, Err(JoinError::Token)), "{again:?}");
+        let third =
+            store.join(&pool, &node("a"), b"three", Some(&train()), now()).unwrap().identity;
+        assert!(store.admits(&third).unwrap() && third.generation > new.generation);
+        // Retired: the fleet knows it no more.
+        store.join(&pool, &node("a"), b"four", None, now()).unwrap();
+        assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
+    }
+
+    #[test]
+    fn a_name_of_another_pool_is_given_only_by_whoever_has_the_fleet_and_for_that_node() {
+        let (_folder, store) = store();
+        let serve: Pool = "serve".parse().unwrap();
+        let of_serve = Wanted { place: Place::in_pool(serve.clone()), ..wanted(1) };
+        let of_serve = store.create(&of_serve, now()).unwrap().digest();
+        store.join(&of_serve, &node("gpu-7"), b"one", None, now()).unwrap();
+        let scope = Domain::Pool(train());
+        let by_pool = |for_node| Wanted { node: for_node, scope: scope.clone(), ..wanted(9) };
+        let refused = |wanted: &Wanted| {
+            let token = store.create(wanted, now()).unwrap().digest();
+            let joined = store.join(&token, &node("gpu-7"), b"two", Some(&serve), now());
+            assert!(matches!(joined, Err(JoinError::Taken(_))), "{wanted:?}: {joined:?}");
+        };
+        // While it is there, and when it was revoked: by a token of the other pool, also one that was made for it before it enrolled.
+        for _ in 0..2 {
+            refused(&by_pool(None));
+            refused(&by_pool(Some(node("gpu-7"))));
+            refused(&wanted(9));
+            store.revoke(&node("gpu-7"), now()).unwrap();
+        }
+        let moving = Wanted { node: Some(node("gpu-7")), ..wanted(1) };
+        let moving = store.create(&moving, now()).unwrap().digest();
+        let joined = store.join(&moving, &node("gpu-7"), b"two", Some(&serve), now()).unwrap();
+        assert_eq!((joined.place.pool, joined.placing), (train(), Placing::AnyPool));
+    }
+
+    #[test]
+    fn what_a_token_tells_of_a_place_is_told_once() {
+        let (_folder, store) = store();
+        let place = Place { rack: "r1".parse().ok(), ..Place::in_pool(train()) };
+        let racked = Wanted { place: place.clone(), scope: Domain::Pool(train()), ..wanted(2) };
+        let racked = store.create(&racked, now()).unwrap().digest();
+        let joined = store.join(&racked, &node("a"), b"one", None, now()).unwrap();
+        assert_eq!((joined.place, joined.placing), (place.clone(), Placing::InPool));
+        let again = store.join(&racked, &node("a"), b"one", Some(&train()), now()).unwrap();
+        assert_eq!(again.placing, Placing::Nothing, "it is the same enrolment");
+        assert_eq!(store.list().unwrap()[0].place, Some(place));
+    }
+
+    #[test]
+    fn tokens_of_an_older_file_hold_and_move_nothing() {
+        let (folder, store) = store();
+        let old = store.create(&Wanted { node: Some(node("a")), ..wanted(3) }, now()).unwrap();
+        drop(store);
+        let file = rusqlite::Connection::open(folder.path().join("access")).unwrap();
+        file.execute_batch(
+            "UPDATE tokens SET scope = NULL; ALTER TABLE tokens DROP COLUMN place; PRAGMA user_version = 2;",
+        )
+        .unwrap();
+        drop(file);
+        let store = Store::open(folder.path()).unwrap();
+        let join = |key: &[u8], pool: &str| {
+            store.join(&old.digest(), &node("a"), key, Some(&pool.parse().unwrap()), now())
+        };
+        assert_eq!(join(b"one", "train").unwrap().place, Place::in_pool(train()));
+        assert!(matches!(join(b"two", "serve"), Err(JoinError::Taken(_))));
+    }
+}
