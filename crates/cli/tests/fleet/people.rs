@@ -16,7 +16,8 @@ fn people_are_listed_without_their_secrets_and_taken_back() {
     let token = made.stdout.lines().next().unwrap();
     assert!(token.starts_with("fperson_"), "{token}");
     assert!(made.stdout.contains("makes ann operator of pool train until "), "{}", made.stdout);
-    assert!(made.stdout.contains("farrier login --server https://HOST:9443 --ca-fingerprint "));
+    let login = format!("farrier login --server {} --ca-fingerprint ", town.url());
+    assert!(made.stdout.contains(&login), "{}", made.stdout);
     town.person(&["bob", "--role", "viewer", "--tenant", "lab", "--expires", "1d"]);
     let listed = run(&["server", "user", "list", "--dir", &dir]);
     assert!(

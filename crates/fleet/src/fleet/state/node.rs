@@ -284,7 +284,7 @@ impl Node {
                 self.proven.clear();
             }
             // Whoever held it may have changed anything.
-            Standing::Held => self.proven.clear(),
+            Standing::Verifying if self.standing == Standing::Held => self.proven.clear(),
             Standing::InService => {
                 self.repairs.clear();
                 self.approved = false;
