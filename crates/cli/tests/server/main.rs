@@ -126,6 +126,8 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     let before = server.entries().len();
     let plain = ["--plain", "train"];
     let server = Server::start_with(&world.path(""), &address, "again.log", &plain);
+    // Whatever was acknowledged before it ended, this is new.
+    world.inject(&["xid", "119", "--gpu", "1"]);
     until("it goes on", || server.entries().len() > before && server.has(|it| found(it, "Xid 79")));
     let numbers: Vec<u64> = server
         .entries()
