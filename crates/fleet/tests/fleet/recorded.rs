@@ -114,16 +114,7 @@ fn decided() -> Vec<Event> {
             reason: "Xid 79".to_owned(),
         },
     });
-    let standings = [
-        Standing::Joining,
-        Standing::InService,
-        Standing::Suspect,
-        Standing::Quarantined,
-        Standing::InRepair,
-        Standing::Verifying,
-        Standing::Held,
-    ];
-    let moved = standings.map(|to| Event::Moved { node: node(1), to, why: why() });
+    let moved = Standing::ALL.map(|to| Event::Moved { node: node(1), to, why: why() });
     let symptoms = [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
     let domain = Domain::Leaf("l1".parse().unwrap());
     let blamed = symptoms.map(|symptom| Event::Blamed {

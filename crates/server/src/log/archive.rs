@@ -62,8 +62,8 @@ pub fn archive(
     Ok(Ok(Archived::Moved { from, through: Anchor { seq, hash } }))
 }
 
-/// On disk, under its name.
-fn synced(path: &Path) -> io::Result<()> {
+/// Brings a file to disk, and its name.
+pub fn synced(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }

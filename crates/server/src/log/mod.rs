@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use farrier_fleet::fleet::event::{DecodeError, EncodeError};
 use farrier_fleet::fleet::{Entry, FleetState};
 
-pub use archive::{Archived, archive, joined};
+pub use archive::{Archived, archive, joined, synced};
 pub use chain::Hash;
 pub use verify::{Flaw, verify};
 

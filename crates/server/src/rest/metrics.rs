@@ -15,15 +15,6 @@ use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, walk};
 
-const STANDINGS: [Standing; 7] = [
-    Standing::Joining,
-    Standing::InService,
-    Standing::Suspect,
-    Standing::Quarantined,
-    Standing::InRepair,
-    Standing::Verifying,
-    Standing::Held,
-];
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
 
@@ -82,7 +73,7 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
     for severity in parts.iter().flat_map(|it| &it.findings) {
         *severities.entry(*severity).or_default() += 1;
     }
-    let standings = STANDINGS.map(|standing| {
+    let standings = Standing::ALL.map(|standing| {
         let count = parts.iter().filter(|it| it.standing == standing).count();
         (standing.words().replace(' ', "-"), count as u64)
     });

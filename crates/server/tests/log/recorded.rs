@@ -28,15 +28,6 @@ const RECORDED: &str = include_str!("testdata/states_v1.jsonl");
 /// As the file of a log has it.
 const FORM: &str = "farrier state 1\n";
 
-const STANDINGS: [Standing; 7] = [
-    Standing::Joining,
-    Standing::InService,
-    Standing::Suspect,
-    Standing::Quarantined,
-    Standing::InRepair,
-    Standing::Verifying,
-    Standing::Held,
-];
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
 
@@ -118,7 +109,7 @@ fn sample_node(number: usize) -> Node {
     };
     Node {
         place: place(),
-        standing: STANDINGS[number % 7],
+        standing: Standing::ALL[number % 7],
         since: at(2),
         why: why(),
         makeup: Some(Arc::new(makeup())),

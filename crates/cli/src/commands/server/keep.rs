@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use farrier_server::log::{Log, verify};
+use farrier_server::log::{Log, synced, verify};
 use farrier_server::run::{folder, log_path};
 
 use super::verify_log::open;
@@ -67,11 +67,6 @@ fn checked(path: &Path) -> anyhow::Result<(u64, String)> {
         Hinted::error(message, "`farrier server verify-log` says more")
     })?;
     Ok((head.seq, head.hash.to_string()))
-}
-
-fn synced(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()?;
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 pub(super) fn back_up(args: &BackupArgs, printer: &mut Printer) -> anyhow::Result<Outcome> {

@@ -34,6 +34,17 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// Every one, as a node may go through them.
+    pub const ALL: [Self; 7] = [
+        Self::Joining,
+        Self::InService,
+        Self::Suspect,
+        Self::Quarantined,
+        Self::InRepair,
+        Self::Verifying,
+        Self::Held,
+    ];
+
     /// Whether it may have work.
     pub fn in_service(self) -> bool {
         matches!(self, Self::InService | Self::Suspect)
