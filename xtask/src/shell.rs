@@ -30,7 +30,15 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 /// Runs `cargo` with these words; what it prints is seen.
 pub(crate) fn cargo(words: &[&str]) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(command(cargo).args(words), &format!("cargo {}", words.join(" ")))
+    let mut cargo = command(cargo);
+    // `cargo run` told us which package we are. Build scripts watch these names, so that what was built by hand would be built anew here.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
+    run(cargo.args(words), &format!("cargo {}", words.join(" ")))
 }
 
 /// Runs a command; a failure names it.

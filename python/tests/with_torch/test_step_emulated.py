@@ -145,6 +145,19 @@ def test_noise_does_not_hide_a_graph_that_is_wrong():
     assert "differ after" in graphed.report.reason.what
 
 
+def test_a_graph_that_adds_in_another_order_than_two_eager_runs_happened_to_is_no_difference():
+    graph = {"now": 1.0}
+    _, _, graphed = both(60, make=noisy({"now": 1e-5}, graph=graph), each=later(graph, 1.002))
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.last.worst > 4 * graphed.report.noise, "further apart than the noise that was drawn allows"
+
+
+def test_the_same_of_a_step_without_noise_is_a_difference():
+    graph = {"now": 1.0}
+    _, _, graphed = both(60, make=noisy({"now": 0.0}, graph=graph), each=later(graph, 1.002))
+    assert "differ after" in graphed.report.reason.what
+
+
 def test_noise_of_a_comparison_that_was_not_passed_is_not_kept():
     amplitude, graph = {"now": 1e-4}, {"now": 1.0}
 

@@ -74,6 +74,15 @@ def test_gradients_whose_square_is_too_large_are_still_compared():
     assert not compare(taken(a=a), [("a", a * 2)]).same
 
 
+def test_noise_loosens_what_gradients_may_differ_by_and_not_the_loss():
+    a = torch.ones(64)
+    near = [("a", a * 1.003)]
+    assert compare(taken(a=a), near, rule=Rule.of_noise(1e-6)).same
+    assert not compare(taken(a=a), near, rule=Rule.of_noise(0.0)).same
+    assert not compare(taken(a=a), [("a", a * 1.005)], rule=Rule.of_noise(1e-6)).same
+    assert not compare(taken(a=a), near, loss=1.003, rule=Rule.of_noise(1e-6)).same
+
+
 def test_a_graph_is_held_to_one_rounding_or_to_the_noise_and_padding_to_the_coarsest_type():
     a = torch.randn(1000)
     near = [("a", a * (1 + 4e-3))]

@@ -135,14 +135,14 @@ class Trial:
     def _with_noise_of_now(self, measured: Measured, found: Comparison, ready: Any, undo: Undo) -> Comparison:
         """Judges again, by what two eager runs differ by now and on this batch.
 
-        Gradients shrink in the course of training, and the noise of atomic additions does not. A step without noise is
-        judged as before.
+        Gradients shrink in the course of training, and the noise of atomic additions does not. A step that has shown none
+        is judged as before.
         """
         try:
             noise = self.noise(ready, undo)
         except GiveUp:
             return found
-        return measured.judge(Rule(noise=max(noise, found.noise)))
+        return measured.judge(Rule.of_noise(max(noise, found.noise)))
 
     def _run(
         self,

@@ -63,15 +63,31 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Rule:
-    """What may differ. `dtype` None: the type of each gradient says it."""
+    """What may differ. `dtype` None: the type of each gradient says it; `loss_roundings` None: as the gradients."""
 
     roundings: int = SAME_ORDER
     noise: float = 0.0
     dtype: str | None = None
+    loss_roundings: int | None = None
 
     def limit(self, dtype: str) -> Tolerance:
         """How far a gradient of that type may lie apart."""
         return tolerance_for(self.dtype or dtype, noise=self.noise, roundings=self.roundings)
+
+    def loss_limit(self, dtype: str) -> Tolerance:
+        """How far the loss may."""
+        roundings = self.roundings if self.loss_roundings is None else self.loss_roundings
+        return tolerance_for(self.dtype or dtype, noise=self.noise, roundings=roundings)
+
+    @classmethod
+    def of_noise(cls, noise: float) -> Rule:
+        """For a step of which two eager runs were just seen to differ by so much.
+
+        Any difference says that its sums come in another order each time. How far that leads is only drawn once: the
+        order in which a GPU adds depends on what else it does, and on whether a graph or the host launches. The loss is
+        summed in one order, and stays held to that.
+        """
+        return cls(OTHER_ORDER if noise > 0 else SAME_ORDER, noise, loss_roundings=SAME_ORDER)
 
 
 #: Two eager runs of one batch.
@@ -131,7 +147,7 @@ class Measured:
                 wrong.append(f"{name} is infinite or no number in {odd:.0f} places where the other is not")
             elif not limit.allows(difference, norm, whole):
                 wrong.append(f"{name} is {relative:.1e} away (allowed {limit.relative:.1e})")
-        wrong += _loss_wrong(self.loss, self.expected_loss, rule.limit(coarsest(dtype for _, dtype in self.named)))
+        wrong += _loss_wrong(self.loss, self.expected_loss, rule.loss_limit(coarsest(dtype for _, dtype in self.named)))
         return Comparison(self.loss, self.expected_loss, len(self.named), worst, worst_name, wrong, rule.noise)
 
 
