@@ -38,7 +38,7 @@ pub(crate) fn page(report: &Report) -> String {
     }
     if let Some(left) = report.shards_left.filter(|&left| left > 0) {
         html.push_str(&format!(
-            "<p class=\"warning\">{left} shards have not run yet: the figures are of those that have.</p>\n"
+            "<p class=\"warning\">Shards that have not run yet: {left}. The figures are of those that have.</p>\n"
         ));
     }
     html.push_str(&changes(report));
