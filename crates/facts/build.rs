@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 /// One folder of `data/` a kind of fact.
-const KINDS: [&str; 7] =
-    ["gpus", "drivers", "cuda", "frameworks", "xids", "advisories", "settings"];
+const KINDS: [&str; 8] =
+    ["gpus", "drivers", "cuda", "frameworks", "xids", "advisories", "settings", "diag"];
 
 fn main() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data");

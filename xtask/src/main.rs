@@ -1,10 +1,11 @@
-//! The project's own commands: `cargo xtask test | audit | bench`.
+//! The project's own commands: `cargo xtask test | audit | bench | kernels`.
 
 mod audit;
 mod bench;
 mod bench_agent;
 mod bench_fleet;
 mod bench_log;
+mod kernels;
 mod needs;
 mod process;
 mod python;
@@ -25,6 +26,7 @@ usage: cargo xtask COMMAND
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
                     `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
+  kernels           the GPU kernels of `farrier diag` from their sources, with clang-14; only where a source was changed
 ";
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
         ["bench", "fleet", how @ ..] => bench_fleet::run(how),
+        ["kernels"] => kernels::build(),
         _ => {
             shell::say(USAGE);
             return ExitCode::from(2);

@@ -204,7 +204,13 @@ pub fn run(options: &Options) -> Result<(), AgentError> {
     let uplink = uplink(&config, name, hands.clone(), woken, (&published, &board))?;
     let neighbours = Neighbours::new(&config, uplink.as_ref(), &desk);
     let ended = runtime.block_on(async {
-        let pages = Pages { published: published.clone(), board: Arc::clone(&board), metrics };
+        let sight = uplink.as_ref().map(Uplink::sight);
+        let pages = Pages {
+            published: published.clone(),
+            board: Arc::clone(&board),
+            metrics,
+            uplink: sight,
+        };
         let answers = StatusLine::new(published.clone(), Arc::clone(&board), neighbours);
         tokio::spawn(jobs::run(socket, board, Arc::new(answers)));
         if let Some(listener) = http {

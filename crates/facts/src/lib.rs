@@ -7,13 +7,15 @@
 //! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies, notices
 //!                                    ├─> node::judge(set, seen, on)    what was read on a node -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
-//!                                    └─> lint::lint(set, text)         settings that do nothing or harm
+//!                                    ├─> lint::lint(set, text)         settings that do nothing or harm
+//!                                    └─> diag::judge(test, outcome)    what a tested GPU did -> pass, degraded, fail
 //! ```
 
 pub mod advisory;
 pub mod check;
 pub mod cuda;
 pub mod decode;
+pub mod diag;
 pub mod driver;
 pub mod framework;
 pub mod gpu;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::advisory::AdvisoryFacts;
 use crate::cuda::CudaFacts;
+use crate::diag::DiagFacts;
 use crate::driver::DriverFacts;
 use crate::framework::FrameworkFacts;
 use crate::gpu::GpuFacts;
@@ -37,6 +38,9 @@ pub struct FactSet {
     pub advisories: Kind<AdvisoryFacts>,
     /// Settings that are real and that are not.
     pub settings: Kind<SettingFacts>,
+    /// What healthy GPUs reach. A set from before there was any has what the program was built with.
+    #[serde(default = "embedded_diag")]
+    pub diag: Kind<DiagFacts>,
 }
 
 /// One kind of fact. The embedded ones are read when they are first asked for: an answer about a
@@ -81,6 +85,10 @@ macro_rules! embedded_json {
     ($kind:literal) => {
         include_str!(concat!(env!("OUT_DIR"), "/", $kind, ".json"))
     };
+}
+
+fn embedded_diag() -> Kind<DiagFacts> {
+    Kind::embedded(embedded_json!("diag"))
 }
 
 /// Which set an answer rests on.
@@ -129,6 +137,7 @@ impl FactSet {
             xids: Kind::embedded(embedded_json!("xids")),
             advisories: Kind::embedded(embedded_json!("advisories")),
             settings: Kind::embedded(embedded_json!("settings")),
+            diag: embedded_diag(),
         });
         &EMBEDDED
     }

@@ -24,6 +24,7 @@ pub fn problems(set: &FactSet) -> Vec<String> {
     advisories(set, &mut problems);
     crate::xid::problems(&set.xids, &mut problems);
     crate::setting::problems(&set.settings, &mut problems);
+    diag(set, &mut problems);
     problems
 }
 
@@ -42,6 +43,44 @@ fn origins(set: &FactSet, problems: &mut Vec<String>) {
             problems.push(format!("{path}: retrieved after the date of the set"));
         }
     });
+}
+
+/// What GPUs reach is of GPUs that are known, said once, and possible.
+fn diag(set: &FactSet, problems: &mut Vec<String>) {
+    let mut seen = BTreeSet::new();
+    for least in &set.diag.least {
+        let name = format!("least of {} for {}", least.gpu, least.test);
+        let Some(gpu) = set.gpus.gpu.iter().find(|gpu| gpu.id == least.gpu) else {
+            problems.push(format!("{name}: there is no such GPU"));
+            continue;
+        };
+        if !seen.insert((&least.gpu, least.test)) {
+            problems.push(format!("{name}: said twice"));
+        }
+        // PCIe depends on the slot: its peak is checked where it is used.
+        let peak = gpu.peak(least.test, None).map(|(peak, _)| peak);
+        if !least.value.is_finite()
+            || least.value <= 0.0
+            || peak.is_some_and(|peak| least.value > peak)
+        {
+            problems.push(format!("{name}: {} cannot be", least.value));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for share in &set.diag.share {
+        let architecture = share.architecture.as_deref();
+        let name = format!("share of {} for {}", architecture.unwrap_or("all"), share.test);
+        if !seen.insert((architecture, share.test)) {
+            problems.push(format!("{name}: said twice"));
+        }
+        let known = |name: &str| set.gpus.architecture.iter().any(|it| it.name == name);
+        if architecture.is_some_and(|name| !known(name)) {
+            problems.push(format!("{name}: there is no such architecture"));
+        }
+        if !(share.least > 0.0 && share.least <= 1.0) {
+            problems.push(format!("{name}: {} is no share", share.least));
+        }
+    }
 }
 
 fn walk(path: &str, value: &Value, visit: &mut impl FnMut(&str, &Value)) {

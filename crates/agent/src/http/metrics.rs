@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{Behaviour, Finding, FindingKind, GpuUuid, Signal, Subject};
+use jiff::Timestamp;
 
 use super::dcgm;
 use super::text::{Family, Text};
@@ -15,9 +16,16 @@ use crate::jobs::JobState;
 use crate::sight;
 use crate::state::{Shown, State};
 use crate::status::{Verdict, not_seen};
+use crate::uplink::{Link, Sight};
 
 /// The whole page, as it is at `now_ms` on the clock of the snapshot.
-pub fn render(state: &State, now_ms: i64, jobs: &[JobState], config: &Metrics) -> String {
+pub fn render(
+    state: &State,
+    now_ms: i64,
+    jobs: &[JobState],
+    uplink: Option<&Sight>,
+    config: &Metrics,
+) -> String {
     let mut text = Text::default();
     if config.dcgm {
         let hostname = config.hostname.as_deref().unwrap_or(&state.hostname);
@@ -31,6 +39,9 @@ pub fn render(state: &State, now_ms: i64, jobs: &[JobState], config: &Metrics) -
     verdict(state, now_ms, &mut text);
     age(state, now_ms, &mut text);
     itself(state, &mut text);
+    if let Some(uplink) = uplink {
+        server(uplink, &mut text);
+    }
     text.finish()
 }
 
@@ -167,6 +178,19 @@ fn xids(state: &State, text: &mut Text) {
         let index = gpu.as_ref().and_then(|gpu| indices.get(gpu)).map_or("", String::as_str);
         let uuid = gpu.as_ref().map_or("", |gpu| gpu.0.as_str());
         family.value(&[("gpu", index), ("UUID", uuid), ("xid", &xid.to_string())], lossy(*count));
+    }
+}
+
+/// The way to the server. An agent that works alone has none of this.
+fn server(uplink: &Sight, text: &mut Text) {
+    let help = "1 where the fleet's server is told what is found; 0: it is not, and what is found is kept for it.";
+    let is_connected = matches!(uplink.link, Link::Connected { .. });
+    text.gauge("farrier_agent_server_connected", help, f64::from(u8::from(is_connected)));
+    if let Some(until) = uplink.certificate_until {
+        let help =
+            "When the node's certificate ends, in seconds since 1970; it is renewed long before.";
+        let seconds = until.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64();
+        text.gauge("farrier_agent_certificate_expiry_timestamp_seconds", help, seconds);
     }
 }
 

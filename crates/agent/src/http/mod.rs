@@ -21,12 +21,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use farrier_hardware::clock;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 pub use metrics::render;
 
 use crate::config::Metrics;
 use crate::jobs::Board;
 use crate::state::Published;
+use crate::uplink::Sight;
 
 /// What handlers need.
 #[derive(Debug, Clone)]
@@ -37,6 +39,8 @@ pub struct Pages {
     pub board: Arc<Board>,
     /// What `/metrics` shows; changes with the configuration.
     pub metrics: Arc<RwLock<Metrics>>,
+    /// The way to the server; none: the agent works alone.
+    pub uplink: Option<watch::Receiver<Sight>>,
 }
 
 /// Serves until it is dropped.
@@ -60,7 +64,9 @@ async fn metrics(Shared(pages): Shared<Pages>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, "nothing is known yet\n").into_response();
     };
     let config = pages.metrics.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let text = metrics::render(&state, clock::since_boot_ms(), &pages.board.jobs(), &config);
+    let uplink = pages.uplink.as_ref().map(|sight| sight.borrow().clone());
+    let now_ms = clock::since_boot_ms();
+    let text = metrics::render(&state, now_ms, &pages.board.jobs(), uplink.as_ref(), &config);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

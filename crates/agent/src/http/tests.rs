@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::brain::{Blindness, CollectorState, Held};
 use crate::state::{Cost, JournalState, Shown, State, Values};
+use crate::uplink::Link;
 
 /// A sample: name, labels, value.
 type Line = (String, BTreeMap<String, String>, f64);
@@ -180,10 +181,32 @@ fn state() -> State {
     }
 }
 
+/// A way to the server.
+fn uplink(is_connected: bool) -> Sight {
+    let at = Timestamp::from_second(1_800_000_000).unwrap();
+    let lost = Link::NotConnected { since: at, why: "no route".to_owned(), must_enrol: false };
+    let link = if is_connected { Link::Connected { since: at } } else { lost };
+    Sight { link, node: None, certificate_until: Some(at) }
+}
+
+#[test]
+fn an_agent_that_is_cut_off_is_told_from_one_that_works_alone() {
+    let config = Metrics { dcgm: false, hostname: None };
+    let connected = |uplink: Option<&Sight>| {
+        let state = state();
+        let (_, lines) = parse(&render(&state, state.at.steady_ms, &[], uplink, &config));
+        let until = value(&lines, "farrier_agent_certificate_expiry_timestamp_seconds");
+        (value(&lines, "farrier_agent_server_connected"), until)
+    };
+    assert_eq!(connected(Some(&uplink(true))), (Some(1.0), Some(1.8e9)));
+    assert_eq!(connected(Some(&uplink(false))), (Some(0.0), Some(1.8e9)));
+    assert_eq!(connected(None), (None, None));
+}
+
 /// The page four seconds after its snapshot.
 fn page(config: &Metrics) -> String {
     let state = state();
-    render(&state, state.at.steady_ms + 4000, &[], config)
+    render(&state, state.at.steady_ms + 4000, &[], Some(&uplink(true)), config)
 }
 
 fn value(lines: &[Line], name: &str) -> Option<f64> {
@@ -308,7 +331,7 @@ fn a_finding_says_which_xid_or_item_it_is_and_what_to_do() {
         shown.findings.push(open);
     }
     let config = Metrics { dcgm: false, hostname: None };
-    let (_, lines) = parse(&render(&shown, shown.at.steady_ms, &[], &config));
+    let (_, lines) = parse(&render(&shown, shown.at.steady_ms, &[], None, &config));
     for (code, detail, reason) in details {
         let line =
             lines.iter().find(|line| line.1.get("code").is_some_and(|it| it == code)).unwrap();
@@ -321,7 +344,7 @@ fn a_finding_says_which_xid_or_item_it_is_and_what_to_do() {
 fn a_node_that_is_not_seen_is_told_from_a_healthy_one() {
     let config = Metrics { dcgm: false, hostname: None };
     let verdict = |state: &State| {
-        let (_, lines) = parse(&render(state, state.at.steady_ms, &[], &config));
+        let (_, lines) = parse(&render(state, state.at.steady_ms, &[], None, &config));
         let mut of = lines.iter().filter(|line| line.0 == "farrier_node_verdict" && line.2 > 0.0);
         let name = of.next().unwrap().1["verdict"].clone();
         assert!(of.next().is_none());
@@ -408,7 +431,7 @@ fn requests_are_answered_and_hostile_ones_are_not() {
         let published = Published::default();
         let metrics = Arc::new(RwLock::new(Metrics { dcgm: true, hostname: None }));
         let board = Arc::new(Board::default());
-        let pages = Pages { published: published.clone(), board, metrics };
+        let pages = Pages { published: published.clone(), board, metrics, uplink: None };
         tokio::spawn(run(listener, pages));
         let ask =
             |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

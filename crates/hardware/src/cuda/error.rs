@@ -31,6 +31,9 @@ pub enum CudaError {
         /// How many there are.
         count: usize,
     },
+    /// Others hold the memory, or more was asked for than there is.
+    #[error("the GPU has not that much free memory")]
+    OutOfMemory,
     /// A call failed.
     #[error("failed to {what}: {said}")]
     Refused {

@@ -10,24 +10,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 
 use super::error::{CudaError, Purpose, words};
-use super::library;
-
-/// One thread adds one to a number: as little as a kernel can do that can be seen afterwards. PTX 6.0 is
-/// the first that knows `sm_70`; the driver translates it for that and for every newer GPU.
-const TICK: &str = "\
-.version 6.0
-.target sm_70
-.address_size 64
-
-.visible .entry tick(.param .u64 counter)
-{
-    .reg .b64 %rd<3>;
-    ld.param.u64 %rd1, [counter];
-    cvta.to.global.u64 %rd2, %rd1;
-    red.global.add.u32 [%rd2], 1;
-    ret;
-}
-";
+use super::{device, library};
 
 const ONE_THREAD: LaunchConfig =
     LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
@@ -114,7 +97,7 @@ impl Work {
 /// Measures. Blocks until it is done.
 pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
     library::present()?;
-    let context = open(plan.gpu)?;
+    let context = device::open(plan.gpu)?;
     let mut bench = Bench::new(&context, plan)?;
     let mut kinds = WORK.map(|work| work.untimed(plan.launches));
     // The first round starts what is started late (the module, the graph's memory on the GPU) and does not count.
@@ -137,21 +120,6 @@ pub fn measure(plan: LaunchPlan) -> Result<LaunchTimes, CudaError> {
     })
 }
 
-fn open(index: usize) -> Result<Arc<CudaContext>, CudaError> {
-    let count = match CudaContext::device_count() {
-        Ok(count) => usize::try_from(count).unwrap_or(0),
-        // A driver without a GPU, and the toolkit's stand-in for the library, say so in different ways.
-        Err(err) => return Err(CudaError::NoGpu { said: words(err) }),
-    };
-    if count == 0 {
-        return Err(CudaError::NoGpu { said: "it counts none".to_owned() });
-    }
-    if index >= count {
-        return Err(CudaError::NoSuchGpu { index, count });
-    }
-    CudaContext::new(index).to("start CUDA on the GPU")
-}
-
 /// One stream with its kernel, its graph, and the number that the kernel counts in.
 struct Bench {
     stream: Arc<CudaStream>,
@@ -170,7 +138,7 @@ impl Bench {
         // events to every launch, and they are not what is measured.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().to("make a stream")?;
-        let module = match context.load_module(Ptx::from_src(TICK)) {
+        let module = match context.load_module(Ptx::from_src(super::MEMORY_PTX)) {
             Err(err) if err.0 == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
                 return Err(CudaError::Refused {
                     what: "load the kernel, which needs compute capability 7.0 or higher",

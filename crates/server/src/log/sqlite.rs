@@ -207,15 +207,17 @@ impl Log for SqliteLog {
     }
 
     fn beginning(&self) -> Result<FleetState, LogError> {
-        let anchor = self.anchor()?;
-        if anchor.seq == 0 {
-            return Ok(FleetState::default());
-        }
-        let read = |row: &Row<'_>| Ok((bytes_of(row, 0)?, hash_of(row, 1)?));
-        let (bytes, digest) = self
-            .connection
-            .query_row("SELECT state, digest FROM anchor", [], read)
-            .map_err(failed("read the beginning of the log"))?;
+        // One look, as in `head`.
+        let read = || {
+            let look = self.connection.unchecked_transaction()?;
+            let anchor = anchor_of(&look)?;
+            let pair = |row: &Row<'_>| Ok((bytes_of(row, 0)?, hash_of(row, 1)?));
+            let kept = (anchor.seq > 0)
+                .then(|| look.query_row("SELECT state, digest FROM anchor", [], pair));
+            Ok((anchor, kept.transpose()?))
+        };
+        let (anchor, kept) = read().map_err(failed("read the beginning of the log"))?;
+        let Some((bytes, digest)) = kept else { return Ok(FleetState::default()) };
         state_of(&bytes, digest).map_err(|unread| match unread {
             Unread::Damaged => LogError::Beheaded(anchor.seq),
             Unread::Newer => {

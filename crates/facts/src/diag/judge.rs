@@ -1,0 +1,151 @@
+//! What a result comes to.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::least::Least;
+use super::test::{Outcome, Test, Unit};
+
+/// How well a GPU did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grade {
+    /// As it ought to.
+    Pass,
+    /// Not tested: nothing is said of it, and it is not healthy for that.
+    NotRun,
+    /// Right, and slower than it ought to be.
+    Degraded,
+    /// Wrong, or not at all.
+    Fail,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Pass => "pass",
+            Self::NotRun => "not run",
+            Self::Degraded => "degraded",
+            Self::Fail => "fail",
+        })
+    }
+}
+
+/// What this card reached before, oldest first, by runs that passed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct History<'a>(pub &'a [f64]);
+
+/// So many earlier runs say what is usual for a card.
+pub const HISTORY_LEAST: usize = 3;
+
+/// A card that is so much worse than it used to be has changed: the margin that `SuperBench` takes for its baselines.
+pub const OWN_LOSS: f64 = 0.05;
+
+/// Times of launches are the host's as much as the card's, and vary with its load.
+const OWN_LOSS_LAUNCH: f64 = 0.5;
+
+impl History<'_> {
+    /// The median; none where there are too few.
+    pub fn usual(self) -> Option<f64> {
+        if self.0.len() < HISTORY_LEAST { None } else { median(self.0) }
+    }
+}
+
+/// What a result comes to, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// In a word.
+    pub grade: Grade,
+    /// In words: what it rests on, also where it passed.
+    pub why: String,
+    /// What the part reaches at least; none: nobody can say.
+    pub least: Option<Least>,
+    /// What this card used to reach; none: too few runs are known.
+    pub usual: Option<f64>,
+}
+
+/// Judges one result.
+pub fn judge(test: Test, outcome: &Outcome, least: Option<Least>, history: History<'_>) -> Verdict {
+    let usual = history.usual();
+    let (grade, why) = match outcome {
+        Outcome::NotRun { why } => (Grade::NotRun, why.clone()),
+        Outcome::Failed { why } => (Grade::Fail, why.clone()),
+        Outcome::Wrong { what } => (Grade::Fail, what.join("; ")),
+        Outcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
+        Outcome::Done { value: Some(value), .. } if !value.is_finite() || *value <= 0.0 => {
+            (Grade::Fail, format!("measured {value} {}, which cannot be", test.unit()))
+        }
+        Outcome::Done { value: Some(value), samples, .. } => {
+            let faded = if test == Test::Soak { faded(samples) } else { None };
+            faded.unwrap_or_else(|| compared(test, *value, least.as_ref(), usual))
+        }
+    };
+    Verdict { grade, why, least, usual }
+}
+
+/// Load that a card does not keep up. Its first eighth does not count: it is cool then, and its clocks are high.
+fn faded(samples: &[f64]) -> Option<(Grade, String)> {
+    let part = (samples.len() / 8).max(1);
+    let first = median(samples.get(part..part * 3)?)?;
+    let last = median(samples.get(samples.len().checked_sub(part * 2)?..)?)?;
+    let ratio = last / first;
+    let why = format!("it ended at {:.1} % of what it reached at first", ratio * 100.0);
+    (samples.len() >= 8 && ratio < 1.0 - OWN_LOSS).then_some((Grade::Degraded, why))
+}
+
+/// The middle, or between the two in the middle; none of nothing.
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
+    Some(f64::midpoint(sorted[low], sorted[high]))
+}
+
+fn compared(test: Test, value: f64, least: Option<&Least>, usual: Option<f64>) -> (Grade, String) {
+    let unit = test.unit();
+    if unit == Unit::Gb {
+        return (Grade::Pass, "every byte was as it was written".to_owned());
+    }
+    let is_time = unit == Unit::Us;
+    // How much of what it is held to was reached: of a time, less is more.
+    let reached = |held: f64| if is_time { held / value } else { value / held };
+    let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);
+    let loss = if is_time { OWN_LOSS_LAUNCH } else { OWN_LOSS };
+    let mut short = Vec::new();
+    let mut fine = Vec::new();
+    match least {
+        Some(least) => {
+            let share = reached(least.value);
+            let figure = figures(least.value);
+            let said = format!("{} of the least for this part, {figure} {unit}", percent(share));
+            if share < 1.0 { short.push(said) } else { fine.push(said) }
+        }
+        None => fine.push("nobody says what this part reaches".to_owned()),
+    }
+    if let Some(usual) = usual {
+        let ratio = reached(usual);
+        let said = format!(
+            "{} of what this card used to reach, {} {unit}",
+            percent(ratio),
+            figures(usual)
+        );
+        if ratio < 1.0 - loss { short.push(said) } else { fine.push(said) }
+    }
+    if short.is_empty() {
+        (Grade::Pass, fine.join("; "))
+    } else {
+        (Grade::Degraded, short.join("; "))
+    }
+}
+
+/// Three figures are what such a measurement has.
+fn figures(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}

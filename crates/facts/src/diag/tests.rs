@@ -1,0 +1,99 @@
+use super::*;
+use crate::FactSet;
+
+fn done(value: f64) -> Outcome {
+    Outcome::Done { value: Some(value), samples: vec![value], detail: String::new() }
+}
+
+fn least(value: f64) -> Least {
+    Least { value, from: "somebody".to_owned() }
+}
+
+fn grade(test: Test, outcome: &Outcome, least: Option<Least>, history: &[f64]) -> Grade {
+    judge(test, outcome, least, History(history)).grade
+}
+
+#[test]
+fn names_are_what_is_written_and_read() {
+    for test in Test::ALL {
+        assert_eq!(test.name().parse::<Test>(), Ok(test));
+        let json = serde_json::to_string(&test).unwrap();
+        assert_eq!(json, format!("{:?}", test.name()));
+    }
+    assert!("gemm".parse::<Test>().unwrap_err().contains("gemm-bf16"));
+}
+
+#[test]
+fn what_is_wrong_fails_and_what_was_not_run_is_not_healthy() {
+    let wrong = Outcome::Wrong { what: vec!["a bit".to_owned()] };
+    let failed = Outcome::Failed { why: "lost".to_owned() };
+    let not_run = Outcome::NotRun { why: "no library".to_owned() };
+    assert_eq!(grade(Test::Compute, &wrong, None, &[]), Grade::Fail);
+    assert_eq!(grade(Test::Compute, &failed, None, &[]), Grade::Fail);
+    assert_eq!(grade(Test::GemmFp8, &not_run, None, &[]), Grade::NotRun);
+    for impossible in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(grade(Test::HbmRead, &done(impossible), None, &[]), Grade::Fail);
+    }
+}
+
+#[test]
+fn a_rate_is_held_to_the_part_and_to_the_card() {
+    let rate = |value: f64, history: &[f64]| {
+        judge(Test::HbmRead, &done(value), Some(least(3000.0)), History(history))
+    };
+    assert_eq!(rate(3100.0, &[]).grade, Grade::Pass);
+    let low = rate(2700.0, &[]);
+    assert_eq!(low.grade, Grade::Degraded);
+    assert_eq!(low.why, "90.0 % of the least for this part, 3000 GB/s");
+    // The part may do, and this card used to do better.
+    let worse = rate(3100.0, &[4000.0, 4010.0, 3990.0]);
+    assert_eq!(worse.grade, Grade::Degraded);
+    assert_eq!(worse.why, "77.5 % of what this card used to reach, 4000 GB/s");
+    assert_eq!(rate(3100.0, &[4000.0, 4010.0]).grade, Grade::Pass, "two runs say little");
+    assert_eq!(rate(3900.0, &[4000.0, 4010.0, 3990.0, 4000.0]).usual, Some(4000.0));
+    let unknown = judge(Test::HbmRead, &done(1.0), None, History(&[]));
+    assert_eq!(unknown.grade, Grade::Pass);
+    assert_eq!(unknown.why, "nobody says what this part reaches");
+}
+
+#[test]
+fn a_time_is_better_when_it_is_shorter() {
+    let time = |value: f64| grade(Test::LaunchStream, &done(value), None, &[4.0, 4.0, 4.0]);
+    assert_eq!(time(3.0), Grade::Pass);
+    assert_eq!(time(7.0), Grade::Pass, "hosts vary");
+    assert_eq!(time(9.0), Grade::Degraded);
+}
+
+#[test]
+fn a_soak_that_fades_is_degraded() {
+    let soak = |samples: &[f64]| {
+        let outcome =
+            Outcome::Done { value: Some(700.0), samples: samples.to_vec(), detail: String::new() };
+        judge(Test::Soak, &outcome, Some(least(600.0)), History(&[]))
+    };
+    // The first of them is faster: the card is cool and its clocks are high.
+    assert_eq!(soak(&[800.0, 700.0, 700.0, 700.0, 700.0, 700.0, 700.0, 698.0]).grade, Grade::Pass);
+    let fading = soak(&[800.0, 700.0, 700.0, 690.0, 660.0, 640.0, 620.0, 610.0]);
+    assert_eq!(fading.grade, Grade::Degraded);
+    assert_eq!(fading.why, "it ended at 87.9 % of what it reached at first");
+}
+
+#[test]
+fn parts_are_held_to_their_own_figures_or_to_a_share_of_their_peak() {
+    let set = FactSet::embedded();
+    let gpu = |id: &str| set.gpus.gpu.iter().find(|gpu| gpu.id == id).unwrap();
+    let link = Some(Link { generation: 5, width: 16 });
+    let h200 = set.diag.least(gpu("H200-SXM5-141GB"), Test::GemmBf16, link).unwrap();
+    assert!((500.0..989.0).contains(&h200.value), "{h200:?}");
+    for gpu in &set.gpus.gpu {
+        let found = set.diag.least(gpu, Test::PcieToGpu, Some(Link { generation: 3, width: 16 }));
+        assert!(found.is_some_and(|it| it.value > 0.0), "{}", gpu.id);
+        if gpu.memory.is_some() {
+            let found = set.diag.least(gpu, Test::HbmRead, None);
+            assert!(found.is_some(), "{}", gpu.id);
+        }
+    }
+    assert!(set.diag.least(gpu("H200-SXM5-141GB"), Test::LaunchGraph, link).is_none());
+    assert!((Link { generation: 5, width: 16 }.gb_per_s().unwrap() - 63.015).abs() < 0.01);
+    assert!(Link { generation: 9, width: 16 }.gb_per_s().is_none());
+}

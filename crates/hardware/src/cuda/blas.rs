@@ -1,0 +1,410 @@
+//! Matrix products by NVIDIA's cuBLASLt, found at run time where CUDA or a Python package has put it.
+//!
+//! Only what a product of two square matrices needs: ten calls, by their documented C interface (cuBLAS documentation,
+//! "Using the cuBLASLt API").
+
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use libloading::Library;
+
+use super::edge::Precision;
+use super::error::CudaError;
+
+/// A status other than this is an error.
+const SUCCESS: c_int = 0;
+/// The library knows no way for this product on this GPU.
+const NOT_SUPPORTED: c_int = 15;
+
+/// `cublasOperation_t`.
+const TRANSPOSED: i32 = 1;
+/// `cublasLtMatmulDescAttributes_t`.
+const DESC_TRANSA: c_int = 3;
+const DESC_SCALE_A: c_int = 17;
+const DESC_SCALE_B: c_int = 18;
+/// `cublasLtMatmulPreferenceAttributes_t`.
+const PREF_WORKSPACE: c_int = 1;
+
+/// What the library may use besides: what it recommends for Hopper.
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// `cublasLtMatmulHeuristicResult_t`: a way to compute the product.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    algo: [u64; 8],
+    workspace: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+type Handle = *mut c_void;
+
+/// The calls.
+struct Calls {
+    desc_create: unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int,
+    desc_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int,
+    desc_destroy: unsafe extern "C" fn(Handle) -> c_int,
+    layout_create: unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> c_int,
+    layout_destroy: unsafe extern "C" fn(Handle) -> c_int,
+    pref_create: unsafe extern "C" fn(*mut Handle) -> c_int,
+    pref_set: unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int,
+    pref_destroy: unsafe extern "C" fn(Handle) -> c_int,
+    heuristic: unsafe extern "C" fn(
+        Handle,
+        Handle,
+        Handle,
+        Handle,
+        Handle,
+        Handle,
+        Handle,
+        c_int,
+        *mut Way,
+        *mut c_int,
+    ) -> c_int,
+    matmul: unsafe extern "C" fn(
+        Handle,
+        Handle,
+        *const c_void,
+        u64,
+        Handle,
+        u64,
+        Handle,
+        *const c_void,
+        u64,
+        Handle,
+        u64,
+        Handle,
+        *const Way,
+        u64,
+        usize,
+        *mut c_void,
+    ) -> c_int,
+    destroy: unsafe extern "C" fn(Handle) -> c_int,
+}
+
+/// The library with a handle of it.
+pub(super) struct Blas {
+    calls: Calls,
+    handle: Handle,
+    /// `cuBLASLt 13.1.0`, and where it was found.
+    pub(super) name: String,
+    // Last: the calls are of no use without it.
+    _library: Library,
+}
+
+/// A product that is ready: descriptions, and the way that was chosen.
+pub(super) struct Plan {
+    desc: Handle,
+    layouts: [Handle; 3],
+    way: Way,
+    precision: Precision,
+}
+
+/// How matrices of a precision are told to the library: type of the factors, of the result, of the sums, and of the two
+/// numbers that scale.
+fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
+    // `cudaDataType_t` and `cublasComputeType_t`.
+    let (f32, f64, f16, bf16, e4m3) = (0, 1, 2, 14, 28);
+    let (sums, sums_tf32, sums_f64) = (68, 77, 70);
+    match precision {
+        Precision::Bf16 | Precision::Own => (bf16, bf16, sums, f32),
+        Precision::Fp16 => (f16, f16, sums, f32),
+        Precision::Fp8 => (e4m3, bf16, sums, f32),
+        Precision::Tf32 => (f32, f32, sums_tf32, f32),
+        Precision::Fp64 => (f64, f64, sums_f64, f64),
+    }
+}
+
+impl Blas {
+    /// The first that loads. `Err`: where it was looked for.
+    pub(super) fn load() -> Result<Self, String> {
+        let mut said = Vec::new();
+        for path in candidates() {
+            match Self::open(&path) {
+                Ok(blas) => return Ok(blas),
+                Err(why) if path.is_absolute() => said.push(format!("{}: {why}", path.display())),
+                Err(_) => {}
+            }
+        }
+        let hint = "no libcublasLt was found: not by the loader, not in /usr/local/cuda, and in no Python package; \
+                    FARRIER_CUBLASLT names one";
+        Err(if said.is_empty() { hint.to_owned() } else { said.join("; ") })
+    }
+
+    fn open(path: &Path) -> Result<Self, String> {
+        // SAFETY: NVIDIA's library has initialisers that every program which uses it runs.
+        let library = unsafe { Library::new(path) }.map_err(|err| err.to_string())?;
+        let create: unsafe extern "C" fn(*mut Handle) -> c_int = call(&library, "cublasLtCreate")?;
+        let version: unsafe extern "C" fn() -> usize = call(&library, "cublasLtGetVersion")?;
+        let calls = Calls {
+            desc_create: call(&library, "cublasLtMatmulDescCreate")?,
+            desc_set: call(&library, "cublasLtMatmulDescSetAttribute")?,
+            desc_destroy: call(&library, "cublasLtMatmulDescDestroy")?,
+            layout_create: call(&library, "cublasLtMatrixLayoutCreate")?,
+            layout_destroy: call(&library, "cublasLtMatrixLayoutDestroy")?,
+            pref_create: call(&library, "cublasLtMatmulPreferenceCreate")?,
+            pref_set: call(&library, "cublasLtMatmulPreferenceSetAttribute")?,
+            pref_destroy: call(&library, "cublasLtMatmulPreferenceDestroy")?,
+            heuristic: call(&library, "cublasLtMatmulAlgoGetHeuristic")?,
+            matmul: call(&library, "cublasLtMatmul")?,
+            destroy: call(&library, "cublasLtDestroy")?,
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: it writes one pointer. A context is current, which is what it asks for.
+        let status = unsafe { create(&raw mut handle) };
+        if status != SUCCESS {
+            return Err(format!("cublasLtCreate says {status}"));
+        }
+        // SAFETY: it reads a number.
+        let number = unsafe { version() };
+        let name = format!("cuBLASLt {}", version_text(number));
+        Ok(Self { calls, handle, name, _library: library })
+    }
+
+    /// Makes a product ready: the result is `a` transposed times `b`, all of `side` by `side`. `Err`: there is no way.
+    /// `ones` is memory of the GPU with the number 1 in it, by which 8-bit factors are scaled.
+    pub(super) fn plan(
+        &self,
+        precision: Precision,
+        side: u64,
+        ones: u64,
+    ) -> Result<Result<Plan, String>, CudaError> {
+        let (factors, result, sums, scale) = types(precision);
+        let leading = i64::try_from(side).unwrap_or(i64::MAX);
+        let mut plan = Plan {
+            desc: ptr::null_mut(),
+            layouts: [ptr::null_mut(); 3],
+            way: Way { algo: [0; 8], workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] },
+            precision,
+        };
+        let made = self.describe(&mut plan, (factors, result, sums, scale), (side, leading), ones);
+        let chosen = made.and_then(|()| self.choose(&mut plan));
+        match chosen {
+            Ok(Ok(())) => Ok(Ok(plan)),
+            Ok(Err(why)) => {
+                self.forget(&plan);
+                Ok(Err(why))
+            }
+            Err(err) => {
+                self.forget(&plan);
+                Err(err)
+            }
+        }
+    }
+
+    fn describe(
+        &self,
+        plan: &mut Plan,
+        (factors, result, sums, scale): (c_int, c_int, c_int, c_int),
+        (side, leading): (u64, i64),
+        ones: u64,
+    ) -> Result<(), CudaError> {
+        // SAFETY: each call writes one pointer or reads a value of the size that is given with it; what is made is
+        // destroyed by `forget`, also where a later call fails.
+        unsafe {
+            told("describe a product", (self.calls.desc_create)(&raw mut plan.desc, sums, scale))?;
+            let transposed = TRANSPOSED;
+            let set = |attribute, value: *const c_void, bytes| {
+                told(
+                    "describe a product",
+                    (self.calls.desc_set)(plan.desc, attribute, value, bytes),
+                )
+            };
+            set(DESC_TRANSA, (&raw const transposed).cast(), size_of::<i32>())?;
+            if plan.precision == Precision::Fp8 {
+                set(DESC_SCALE_A, (&raw const ones).cast(), size_of::<u64>())?;
+                set(DESC_SCALE_B, (&raw const ones).cast(), size_of::<u64>())?;
+            }
+            for (layout, kind) in plan.layouts.iter_mut().zip([factors, factors, result]) {
+                let made = (self.calls.layout_create)(layout, kind, side, side, leading);
+                told("describe a matrix", made)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The way that the library takes for the best.
+    fn choose(&self, plan: &mut Plan) -> Result<Result<(), String>, CudaError> {
+        let mut preference = ptr::null_mut();
+        let mut count = 0;
+        // SAFETY: as in `describe`; the way is written whole where one is counted.
+        let status = unsafe {
+            told("ask for a way", (self.calls.pref_create)(&raw mut preference))?;
+            let most = WORKSPACE_BYTES;
+            let bytes = (&raw const most).cast();
+            let set = (self.calls.pref_set)(preference, PREF_WORKSPACE, bytes, size_of::<usize>());
+            let [a, b, c] = plan.layouts;
+            let status = if set == SUCCESS {
+                (self.calls.heuristic)(
+                    self.handle,
+                    plan.desc,
+                    a,
+                    b,
+                    c,
+                    c,
+                    preference,
+                    1,
+                    &raw mut plan.way,
+                    &raw mut count,
+                )
+            } else {
+                set
+            };
+            (self.calls.pref_destroy)(preference);
+            status
+        };
+        if status == NOT_SUPPORTED || (status == SUCCESS && count == 0) {
+            return Ok(Err(format!("{} has no such product for this GPU", self.name)));
+        }
+        told("ask for a way", status)?;
+        Ok(Ok(()))
+    }
+
+    /// Gives the product to a stream. All are addresses of the GPU.
+    ///
+    /// # Safety
+    /// The matrices are of the plan's size, the workspace of [`WORKSPACE_BYTES`], and all live until the stream is done.
+    pub(super) unsafe fn multiply(
+        &self,
+        plan: &Plan,
+        [a, b, c]: [u64; 3],
+        workspace: u64,
+        stream: *mut c_void,
+    ) -> Result<(), CudaError> {
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        let (one_wide, zero_wide) = (1.0_f64, 0.0_f64);
+        let (alpha, beta): (*const c_void, *const c_void) = if plan.precision == Precision::Fp64 {
+            ((&raw const one_wide).cast(), (&raw const zero_wide).cast())
+        } else {
+            ((&raw const one).cast(), (&raw const zero).cast())
+        };
+        let [layout_a, layout_b, layout_c] = plan.layouts;
+        // SAFETY: the caller says so of the memory; alpha and beta are read before the call returns.
+        let status = unsafe {
+            (self.calls.matmul)(
+                self.handle,
+                plan.desc,
+                alpha,
+                a,
+                layout_a,
+                b,
+                layout_b,
+                beta,
+                c,
+                layout_c,
+                c,
+                layout_c,
+                &raw const plan.way,
+                workspace,
+                WORKSPACE_BYTES,
+                stream,
+            )
+        };
+        told("multiply matrices", status)
+    }
+
+    /// Gives back what describes it.
+    pub(super) fn forget(&self, plan: &Plan) {
+        for layout in plan.layouts.into_iter().filter(|layout| !layout.is_null()) {
+            // SAFETY: it was made by `layout_create` and is destroyed once.
+            unsafe { (self.calls.layout_destroy)(layout) };
+        }
+        if !plan.desc.is_null() {
+            // SAFETY: as above.
+            unsafe { (self.calls.desc_destroy)(plan.desc) };
+        }
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: the handle was made by `cublasLtCreate`; nothing uses it any more.
+        unsafe { (self.calls.destroy)(self.handle) };
+    }
+}
+
+fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, String> {
+    // SAFETY: the types of all calls are those of the header, which have not changed since CUDA 10.1.
+    let found = unsafe { library.get::<T>(name) };
+    found.map(|symbol| *symbol).map_err(|err| err.to_string())
+}
+
+fn told(what: &'static str, status: c_int) -> Result<(), CudaError> {
+    if status == SUCCESS {
+        return Ok(());
+    }
+    Err(CudaError::Refused { what, said: format!("cuBLASLt's status {status}") })
+}
+
+/// `130100` is 13.1.0: five digits and more for the parts since CUDA 11.
+fn version_text(number: usize) -> String {
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
+}
+
+/// Where it may be, likeliest first. Newer ones first: they know more GPUs.
+fn candidates() -> Vec<PathBuf> {
+    const NAMES: [&str; 4] =
+        ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", "libcublasLt.so"];
+    if let Some(named) = std::env::var_os("FARRIER_CUBLASLT") {
+        return vec![named.into()];
+    }
+    let mut found: Vec<PathBuf> = NAMES.map(PathBuf::from).to_vec();
+    let mut folders: Vec<PathBuf> =
+        ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"]
+            .map(PathBuf::from)
+            .to_vec();
+    for packages in python_packages() {
+        for below in ["nvidia/cu13/lib", "nvidia/cublas/lib"] {
+            folders.push(packages.join(below));
+        }
+    }
+    for folder in folders {
+        found.extend(NAMES.map(|name| folder.join(name)).into_iter().filter(|path| path.exists()));
+    }
+    found
+}
+
+/// Folders with Python packages: of this machine, and of the environment that is active.
+fn python_packages() -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = vec!["/usr/local".into(), "/usr".into()];
+    prefixes.extend(
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(Into::into),
+    );
+    let mut found = Vec::new();
+    for prefix in prefixes.into_iter().rev() {
+        let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else { continue };
+        let mut pythons: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        pythons.sort();
+        for python in pythons.iter().rev() {
+            for packages in ["site-packages", "dist-packages"] {
+                let folder = python.join(packages);
+                if folder.join("nvidia").is_dir() {
+                    found.push(folder);
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(version_text(130_100), "13.1.0");
+        assert_eq!(version_text(120_803), "12.8.3");
+    }
+
+    #[test]
+    fn a_library_that_is_none_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libcublasLt.so.13");
+        std::fs::write(&path, "not a library").unwrap();
+        assert!(Blas::open(&path).is_err());
+    }
+}

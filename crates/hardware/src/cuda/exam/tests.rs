@@ -1,0 +1,143 @@
+use super::super::edge::Pattern;
+use super::super::simulated::{Ailment, SimulatedGpu};
+use super::*;
+
+const EFFORT: Effort = Effort {
+    repeats: 3,
+    transfer_bytes: 1 << 20,
+    side: 8192,
+    memory_share: 0.9,
+    memory_rounds: 2,
+    soak_s: 90.0,
+};
+
+fn gpu() -> SimulatedGpu {
+    SimulatedGpu::h200(24)
+}
+
+fn outcome(gpu: SimulatedGpu, test: Test) -> Outcome {
+    run(&mut gpu.open(), test, &EFFORT, &mut |_| ())
+}
+
+fn value(gpu: SimulatedGpu, test: Test) -> f64 {
+    match outcome(gpu, test) {
+        Outcome::Done { value: Some(value), .. } => value,
+        other => panic!("{test}: {other:?}"),
+    }
+}
+
+fn wrong(gpu: SimulatedGpu, test: Test) -> String {
+    match outcome(gpu, test) {
+        Outcome::Wrong { what } => what.join("; "),
+        other => panic!("{test}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_healthy_gpu_does_everything_and_gives_all_back() {
+    let gpu = SimulatedGpu { peers: 1, ..gpu() };
+    let mut edge = gpu.open();
+    let before = edge.free_bytes().unwrap();
+    for test in Test::ALL {
+        let outcome = run(&mut edge, test, &EFFORT, &mut |_| ());
+        assert!(matches!(outcome, Outcome::Done { .. }), "{test}: {outcome:?}");
+        assert_eq!(edge.free_bytes().unwrap(), before, "{test}");
+    }
+}
+
+#[test]
+fn what_is_slow_is_measured_as_slow() {
+    for (ailment, test) in [
+        (Ailment::SlowMemory(0.5), Test::HbmRead),
+        (Ailment::SlowMemory(0.5), Test::HbmWrite),
+        (Ailment::SlowMemory(0.5), Test::HbmCopy),
+        (Ailment::SlowPcie(0.5), Test::PcieToGpu),
+        (Ailment::SlowPcie(0.5), Test::PcieToHost),
+        (Ailment::SlowProducts(0.5), Test::GemmBf16),
+        (Ailment::SlowProducts(0.5), Test::GemmFp64),
+    ] {
+        let ratio = value(gpu().with(ailment.clone()), test) / value(gpu(), test);
+        assert!((ratio - 0.5).abs() < 1e-9, "{test} {ailment:?}: {ratio}");
+    }
+    assert!((value(gpu(), Test::LaunchGraph) - 0.6).abs() < 1e-9);
+}
+
+#[test]
+fn a_bit_that_sticks_is_found_wherever_memory_is_looked_at() {
+    // A word of which what is written has that bit unset.
+    let is_unset = |word: &u64| {
+        [0, 1, 3, 7].iter().all(|seed| Pattern::Scattered(*seed).word(*word) & (1 << 9) == 0)
+    };
+    let word = (0..1000).find(is_unset).unwrap();
+    let stuck = gpu().with(Ailment::StuckBit { word, bit: 9 });
+    for test in [Test::Allocate, Test::MemoryPatterns, Test::HbmCopy, Test::PcieToGpu] {
+        let what = wrong(stuck.clone(), test);
+        assert!(what.contains("always bit 9"), "{test}: {what}");
+        assert!(what.contains(&format!("word {word:#x}")), "{test}: {what}");
+    }
+}
+
+#[test]
+fn a_multiprocessor_that_computes_wrongly_is_named() {
+    let bad = gpu().with(Ailment::WrongProcessor { processor: 17, after: 0 });
+    assert!(wrong(bad.clone(), Test::Compute).starts_with("2048 of 270336 threads"));
+    let what = wrong(bad, Test::Corruption);
+    assert!(what.contains("multiprocessor 17 computed wrongly"), "{what}");
+    assert!(!what.contains("multiprocessor 18"), "{what}");
+    // It begins late, and is found all the same.
+    let late = gpu().with(Ailment::WrongProcessor { processor: 3, after: 500 });
+    assert!(wrong(late, Test::Corruption).contains("multiprocessor 3 "));
+}
+
+#[test]
+fn products_that_change_are_corrupt() {
+    let bad = gpu().with(Ailment::WrongProduct { after: 1 });
+    assert_eq!(wrong(bad.clone(), Test::GemmBf16), "the same product gave other bits than before");
+    assert!(wrong(bad, Test::Corruption).contains("runs of one product gave other bits"));
+}
+
+#[test]
+fn what_cannot_be_done_says_why() {
+    let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
+    let not_run = |test| match outcome(bare.clone(), test) {
+        Outcome::NotRun { why } => why,
+        other => panic!("{test}: {other:?}"),
+    };
+    assert_eq!(not_run(Test::GemmBf16), "no libcublasLt was found");
+    assert_eq!(not_run(Test::PeerCopy), "there is no GPU that this one reaches directly");
+    assert!(matches!(outcome(bare.clone(), Test::GemmOwn), Outcome::Done { .. }));
+    let soaked = outcome(bare, Test::Soak);
+    assert!(matches!(&soaked, Outcome::Done { detail, .. } if detail.contains("our own kernel")));
+}
+
+#[test]
+fn a_gpu_that_is_lost_has_failed() {
+    let lost = gpu().with(Ailment::Lost { after: 3 });
+    for test in [Test::MemoryPatterns, Test::GemmBf16, Test::Soak, Test::LaunchStream] {
+        let outcome = outcome(lost.clone(), test);
+        assert!(
+            matches!(&outcome, Outcome::Failed { why } if why.contains("ECC_UNCORRECTABLE")),
+            "{test}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn memory_that_others_hold_is_left_to_them() {
+    let full = gpu().with(Ailment::Full { left_mib: 4 });
+    let Outcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns) else {
+        panic!("patterns fit into what is left");
+    };
+    assert!(gb < 0.005 && detail.contains("of 4 MiB free"), "{detail}");
+}
+
+#[test]
+fn a_long_test_tells_how_it_goes() {
+    let mut beats = Vec::new();
+    let fading = gpu().with(Ailment::Fading(0.5));
+    let outcome = run(&mut fading.open(), Test::Soak, &EFFORT, &mut |beat| beats.push(beat));
+    let Outcome::Done { samples, .. } = outcome else { panic!("it is slow, and right") };
+    assert_eq!(samples.len(), beats.len());
+    assert!(beats.last().unwrap().at_s >= 90.0);
+    assert!(samples.last().unwrap() < &(0.6 * samples[0]));
+}

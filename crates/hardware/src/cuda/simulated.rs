@@ -1,0 +1,474 @@
+//! A GPU that is not there: it does the work of [`Edge`] on the host, in a little memory and on a clock of its own, and is
+//! as slow or as wrong as it is told to be. Tests run on it as on a real one.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::edge::{
+    About, Block, Edge, Found, HostBlock, Precision, Product, Work, WrongWord, chain, mixed,
+};
+use super::error::CudaError;
+use super::numbers;
+
+/// What a simulated GPU is and can do. Rates are those of a healthy one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedGpu {
+    /// As CUDA calls it.
+    pub name: String,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub processors: u32,
+    /// Memory that is free, in MiB; the host has to have it too.
+    pub memory_mib: u64,
+    /// One way, decimal gigabytes a second.
+    pub memory_gb_per_s: f64,
+    /// One way.
+    pub pcie_gb_per_s: f64,
+    /// One way, to each of the peers.
+    pub peer_gb_per_s: f64,
+    /// How many GPUs it reaches directly.
+    pub peers: usize,
+    /// Dense, in bfloat16; the others are half or double.
+    pub tflops: f64,
+    /// A launch on a stream, and a node of a graph.
+    pub launch_us: (f64, f64),
+    /// Whether there is a library for matrix products.
+    pub has_library: bool,
+    /// What is wrong with it.
+    #[serde(default)]
+    pub ailments: Vec<Ailment>,
+}
+
+/// What can be wrong with a simulated GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ailment {
+    /// Its memory runs at this share of its rate.
+    SlowMemory(f64),
+    /// Its link runs at this share.
+    SlowPcie(f64),
+    /// Matrix products run at this share.
+    SlowProducts(f64),
+    /// Products grow slower with time: this share is left after a minute of work.
+    Fading(f64),
+    /// A bit of this word of every block reads as 1.
+    StuckBit {
+        /// The word.
+        word: u64,
+        /// The bit.
+        bit: u32,
+    },
+    /// A multiprocessor that computes wrongly, from this piece of work on.
+    WrongProcessor {
+        /// Its number.
+        processor: u32,
+        /// After so many pieces of work.
+        after: u32,
+    },
+    /// Matrix products differ by a bit, from this one on.
+    WrongProduct {
+        /// After so many products.
+        after: u32,
+    },
+    /// All calls fail after so many pieces of work.
+    Lost {
+        /// After so many.
+        after: u32,
+    },
+    /// A piece of work never ends, from this one on.
+    Hung {
+        /// After so many.
+        after: u32,
+    },
+    /// Somebody else holds all memory but this much.
+    Full {
+        /// In MiB.
+        left_mib: u64,
+    },
+}
+
+impl SimulatedGpu {
+    /// An H200 as it was measured, with this much memory to test.
+    pub fn h200(memory_mib: u64) -> Self {
+        Self {
+            name: "NVIDIA H200".to_owned(),
+            compute_capability: (9, 0),
+            processors: 132,
+            memory_mib,
+            memory_gb_per_s: 4400.0,
+            pcie_gb_per_s: 55.0,
+            peer_gb_per_s: 390.0,
+            peers: 0,
+            tflops: 760.0,
+            launch_us: (3.6, 0.6),
+            has_library: true,
+            ailments: Vec::new(),
+        }
+    }
+
+    /// The same with an ailment.
+    #[must_use]
+    pub fn with(mut self, ailment: Ailment) -> Self {
+        self.ailments.push(ailment);
+        self
+    }
+
+    /// Something to run tests on.
+    pub fn open(self) -> Simulated {
+        let about = About {
+            name: self.name.clone(),
+            compute_capability: self.compute_capability,
+            processors: self.processors,
+            memory_bytes: self.memory_mib << 20,
+        };
+        Simulated {
+            gpu: self,
+            about,
+            blocks: BTreeMap::new(),
+            host: BTreeMap::new(),
+            products: BTreeMap::new(),
+            next: 0,
+            done: 0,
+            multiplied: 0,
+            clock_s: 0.0,
+            found: Found::default(),
+            digest: 0,
+            ticks: 0,
+        }
+    }
+}
+
+/// An open simulated GPU.
+#[derive(Debug)]
+pub struct Simulated {
+    gpu: SimulatedGpu,
+    about: About,
+    blocks: BTreeMap<usize, Vec<u32>>,
+    host: BTreeMap<usize, Vec<u32>>,
+    /// With the words that their results begin with.
+    products: BTreeMap<usize, (Precision, [u32; 2])>,
+    next: usize,
+    /// Pieces of work, and products among them.
+    done: u32,
+    multiplied: u32,
+    clock_s: f64,
+    found: Found,
+    digest: u64,
+    ticks: u32,
+}
+
+impl Simulated {
+    fn share(&self, of: impl Fn(&Ailment) -> Option<f64>) -> f64 {
+        self.gpu.ailments.iter().filter_map(of).product()
+    }
+
+    fn memory_s(&self, bytes: u64) -> f64 {
+        let slow = self.share(|it| match it {
+            Ailment::SlowMemory(share) => Some(*share),
+            _ => None,
+        });
+        seconds(bytes, self.gpu.memory_gb_per_s * slow)
+    }
+
+    fn pcie_s(&self, bytes: u64) -> f64 {
+        let slow = self.share(|it| match it {
+            Ailment::SlowPcie(share) => Some(*share),
+            _ => None,
+        });
+        seconds(bytes, self.gpu.pcie_gb_per_s * slow)
+    }
+
+    fn product_s(&self, precision: Precision, operations: u64) -> f64 {
+        let slow = self.share(|it| match it {
+            Ailment::SlowProducts(share) => Some(*share),
+            Ailment::Fading(left) => Some(left.powf((self.clock_s / 60.0).min(1.0))),
+            _ => None,
+        });
+        let factor = match precision {
+            Precision::Fp8 => 1.9,
+            Precision::Tf32 => 0.5,
+            Precision::Fp64 => 0.07,
+            Precision::Own => 0.6,
+            Precision::Bf16 | Precision::Fp16 => 1.0,
+        };
+        seconds(operations, self.gpu.tflops * factor * slow * 1e3)
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.blocks.values().map(|words| words.len() as u64 * 4).sum()
+    }
+
+    fn block(&mut self, block: Block) -> &mut Vec<u32> {
+        self.blocks.entry(block.id).or_default()
+    }
+
+    /// What is read of a block: as it was written, but for bits that stick.
+    fn read_back(&self, block: Block) -> Vec<u32> {
+        let mut words = self.blocks.get(&block.id).cloned().unwrap_or_default();
+        for ailment in &self.gpu.ailments {
+            if let Ailment::StuckBit { word, bit } = ailment {
+                let place = usize::try_from(*word).unwrap_or(usize::MAX);
+                if let Some(word) = words.get_mut(place) {
+                    *word |= 1 << bit;
+                }
+            }
+        }
+        words
+    }
+
+    /// Whether a multiprocessor computes wrongly now.
+    fn is_wrong(&self, processor: u32) -> bool {
+        self.gpu.ailments.iter().any(|it| {
+            matches!(it, Ailment::WrongProcessor { processor: bad, after }
+                if *bad == processor && self.done > *after)
+        })
+    }
+
+    /// Does the work and says how long a GPU would have taken.
+    fn run(&mut self, work: Work) -> Result<f64, CudaError> {
+        self.done += 1;
+        for ailment in &self.gpu.ailments {
+            match ailment {
+                Ailment::Lost { after } if self.done > *after => {
+                    let said = "CUDA_ERROR_ECC_UNCORRECTABLE, simulated".to_owned();
+                    return Err(CudaError::Refused { what: "wait for the GPU", said });
+                }
+                Ailment::Hung { after } if self.done > *after => loop {
+                    std::thread::park();
+                },
+                _ => {}
+            }
+        }
+        let spent_s = match work {
+            Work::Fill(block, pattern) => {
+                for (at, word) in self.block(block).iter_mut().enumerate() {
+                    *word = pattern.word(at as u64);
+                }
+                self.memory_s(block.bytes)
+            }
+            Work::Check(block, pattern) => {
+                for (at, found) in self.read_back(block).into_iter().enumerate() {
+                    let expected = pattern.word(at as u64);
+                    if found != expected {
+                        self.found.wrong += 1;
+                        if self.found.some.len() < 8 {
+                            self.found.some.push(WrongWord { word: at as u64, expected, found });
+                        }
+                    }
+                }
+                self.memory_s(block.bytes)
+            }
+            Work::Read(block) => self.memory_s(block.bytes),
+            Work::Copy(from, to) | Work::CopyByEngine(from, to) => self.copy(from, to),
+            Work::ToGpu(host, block) => {
+                let words = self.host.get(&host.id).cloned().unwrap_or_default();
+                self.block(block).copy_from_slice(&words);
+                self.pcie_s(block.bytes)
+            }
+            Work::ToHost(block, host) => {
+                let words = self.read_back(block);
+                self.host.insert(host.id, words);
+                self.pcie_s(block.bytes)
+            }
+            Work::Prove(block, rounds) => self.prove(block, rounds),
+            Work::Hunt(sums, places, rounds) => {
+                let whole = (0..256).map(|thread| mixed(chain(thread, rounds) ^ thread));
+                let sum = whole.fold(0_u32, u32::wrapping_add);
+                self.hunt(sums, places, sum)
+            }
+            Work::HuntTensor(sums, places, rounds) => self.hunt(sums, places, mixed(rounds)),
+            Work::Multiply(product) => self.multiply(product),
+            Work::Digest(block) => {
+                let words = self.read_back(block);
+                self.digest = words
+                    .iter()
+                    .fold(0, |sum, word| sum.wrapping_mul(31).wrapping_add(u64::from(*word)));
+                self.memory_s(block.bytes)
+            }
+            Work::Ticks(times) => {
+                self.ticks = self.ticks.wrapping_add(times);
+                f64::from(times) * self.gpu.launch_us.0 * 1e-6
+            }
+            Work::TickGraph(nodes) => {
+                self.ticks = self.ticks.wrapping_add(nodes);
+                f64::from(nodes) * self.gpu.launch_us.1 * 1e-6
+            }
+        };
+        self.clock_s += spent_s;
+        Ok(spent_s)
+    }
+
+    fn copy(&mut self, from: Block, to: Block) -> f64 {
+        let words = self.read_back(from);
+        let both_here = is_here(from) && is_here(to);
+        self.block(to).copy_from_slice(&words);
+        let bytes = from.bytes.min(to.bytes);
+        if both_here { self.memory_s(2 * bytes) } else { seconds(bytes, self.gpu.peer_gb_per_s) }
+    }
+
+    fn prove(&mut self, block: Block, rounds: u32) -> f64 {
+        let processors = self.gpu.processors.max(1);
+        let bad: Vec<bool> = (0..processors).map(|processor| self.is_wrong(processor)).collect();
+        for (at, word) in (0_u32..).zip(self.block(block).iter_mut()) {
+            let is_bad = bad[(at / 2048 % processors) as usize];
+            *word = chain(at, rounds) ^ u32::from(is_bad);
+        }
+        1e-4
+    }
+
+    fn hunt(&mut self, sums: Block, places: Block, sum: u32) -> f64 {
+        let processors = self.gpu.processors.max(1);
+        let bad: Vec<bool> = (0..processors).map(|processor| self.is_wrong(processor)).collect();
+        for (at, word) in (0_u32..).zip(self.block(sums).iter_mut()) {
+            *word = sum ^ u32::from(bad[(at % processors) as usize]);
+        }
+        for (at, word) in (0_u32..).zip(self.block(places).iter_mut()) {
+            *word = at % processors;
+        }
+        0.05
+    }
+
+    fn multiply(&mut self, product: Product) -> f64 {
+        self.multiplied += 1;
+        let Some((precision, words)) = self.products.get(&product.id).copied() else { return 0.0 };
+        let is_wrong =
+            self.gpu.ailments.iter().any(
+                |it| matches!(it, Ailment::WrongProduct { after } if self.multiplied > *after),
+            );
+        let result = self.block(product.result);
+        for (place, word) in result.iter_mut().zip(words) {
+            *place = word;
+        }
+        if let Some(last) = result.last_mut() {
+            *last = u32::from(is_wrong);
+        }
+        self.product_s(precision, product.operations())
+    }
+}
+
+/// Numbers of blocks from here on are of peers.
+const PEER: usize = 1 << 32;
+
+fn is_here(block: Block) -> bool {
+    block.id < PEER
+}
+
+fn seconds(amount: u64, giga_per_s: f64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "amounts of a test fit 52 bits")]
+    let amount = amount as f64;
+    amount / (giga_per_s * 1e9)
+}
+
+fn words_of(bytes: u64) -> usize {
+    usize::try_from(bytes / 4).unwrap_or(usize::MAX)
+}
+
+impl Edge for Simulated {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, CudaError> {
+        let full = self.gpu.ailments.iter().find_map(|it| match it {
+            Ailment::Full { left_mib } => Some(left_mib << 20),
+            _ => None,
+        });
+        let all = full.unwrap_or(self.gpu.memory_mib << 20);
+        Ok(all.saturating_sub(self.used_bytes()))
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Block, CudaError> {
+        if bytes > self.free_bytes()? {
+            return Err(CudaError::OutOfMemory);
+        }
+        self.next += 1;
+        self.blocks.insert(self.next, vec![0; words_of(bytes)]);
+        Ok(Block { id: self.next, bytes })
+    }
+
+    fn give(&mut self, block: Block) -> Result<(), CudaError> {
+        self.blocks.remove(&block.id);
+        Ok(())
+    }
+
+    fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
+        self.next += 1;
+        self.host.insert(self.next, vec![0; words_of(bytes)]);
+        Ok(HostBlock { id: self.next, bytes })
+    }
+
+    fn give_host(&mut self, block: HostBlock) -> Result<(), CudaError> {
+        self.host.remove(&block.id);
+        Ok(())
+    }
+
+    fn peers(&self) -> Vec<String> {
+        (1..=self.gpu.peers).map(|peer| format!("{} {peer}", self.gpu.name)).collect()
+    }
+
+    fn take_peer(&mut self, _peer: usize, bytes: u64) -> Result<Block, CudaError> {
+        self.next += 1;
+        let id = PEER + self.next;
+        self.blocks.insert(id, vec![0; words_of(bytes)]);
+        Ok(Block { id, bytes })
+    }
+
+    fn product(
+        &mut self,
+        precision: Precision,
+        side: u64,
+    ) -> Result<Result<Product, String>, CudaError> {
+        if !self.gpu.has_library && precision != Precision::Own {
+            return Ok(Err("no libcublasLt was found".to_owned()));
+        }
+        if precision == Precision::Fp8 && self.gpu.compute_capability < (8, 9) {
+            return Ok(Err("this GPU computes nothing in 8-bit floats".to_owned()));
+        }
+        // The numbers themselves are not multiplied: the result has the first of them and what digests see.
+        let result = self.take(64)?;
+        self.next += 1;
+        let (first, _) = numbers::first_expected(precision, side);
+        self.products.insert(self.next, (precision, numbers::stored(precision, first)));
+        Ok(Ok(Product { id: self.next, side, result }))
+    }
+
+    fn forget(&mut self, product: Product) -> Result<(), CudaError> {
+        self.products.remove(&product.id);
+        self.give(product.result)
+    }
+
+    fn timed(&mut self, work: &[Work]) -> Result<f64, CudaError> {
+        work.iter().map(|work| self.run(*work)).sum()
+    }
+
+    fn submitted(&mut self, work: Work) -> Result<(f64, f64), CudaError> {
+        let spent_s = self.run(work)?;
+        Ok((spent_s, spent_s))
+    }
+
+    fn words(&mut self, block: Block, count: usize) -> Result<Vec<u32>, CudaError> {
+        let mut words = self.read_back(block);
+        words.truncate(count);
+        Ok(words)
+    }
+
+    fn found(&mut self) -> Result<Found, CudaError> {
+        Ok(std::mem::take(&mut self.found))
+    }
+
+    fn digest(&mut self) -> Result<u64, CudaError> {
+        Ok(self.digest)
+    }
+
+    fn ticks(&mut self) -> Result<u32, CudaError> {
+        Ok(self.ticks)
+    }
+
+    fn library(&self, precision: Precision) -> String {
+        if precision == Precision::Own { "our own kernel" } else { "a simulated library" }
+            .to_owned()
+    }
+}
