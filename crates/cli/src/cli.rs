@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Decode(commands::decode::Args),
     /// A server and 64 simulated nodes on the real wire: faults, what is found and decided, and why
     Demo(commands::demo::Args),
+    /// Proves a GPU with work: memory, PCIe, HBM, matrix products, silent corruption
+    Diag(commands::diag::Args),
     /// GPUs, driver branches, CUDA, frameworks, Xids and advisories, each with its source
     #[command(subcommand)]
     Facts(commands::facts::FactsCommand),

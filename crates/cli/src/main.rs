@@ -12,10 +12,12 @@ mod cli;
 mod commands;
 mod failure;
 mod log;
+mod page;
 mod printer;
 mod read_ahead;
 mod sets;
 mod simulated_hands;
+mod spread;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod demo;
+pub(crate) mod diag;
 pub(crate) mod facts;
 pub(crate) mod fleet;
 pub(crate) mod lint;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Check(args) => check::run(&args, printer),
         Command::Decode(args) => decode::run(&args, printer),
         Command::Demo(args) => demo::run(&args, printer),
+        Command::Diag(args) => diag::run(&args, printer),
         Command::Facts(command) => facts::run(&command, printer),
         Command::Fleet(command) => fleet::run(&command, printer),
         Command::Lint(args) => lint::run(&args, printer),

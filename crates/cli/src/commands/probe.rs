@@ -2,7 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::{Path, PathBuf};
 
+use farrier_hardware::cuda::{self, CudaError, Device, Edge};
 use farrier_hardware::nvml::{self, Line};
 
 use crate::commands::Outcome;
@@ -16,6 +18,15 @@ pub(crate) enum ProbeCommand {
         /// The library to load
         #[arg(long, value_name = "PATH", default_value = nvml::LIBRARY)]
         library: OsString,
+    },
+    /// Tests a GPU: a line of JSON on stdout for each request on stdin
+    Cuda {
+        /// Simulated GPUs instead of those of this machine
+        #[arg(long, value_name = "FILE")]
+        simulated: Option<PathBuf>,
+        /// The GPU, as CUDA or the file counts them
+        #[arg(long, value_name = "INDEX", default_value_t = 0)]
+        gpu: usize,
     },
     /// Answers the agent: a line of JSON on stdout for each request on stdin
     Watch {
@@ -31,12 +42,26 @@ pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Resu
     }
     match command {
         ProbeCommand::Nvml { library } => once(library, printer),
+        ProbeCommand::Cuda { simulated, gpu } => cuda(simulated.as_deref(), *gpu),
         ProbeCommand::Watch { library } => {
             // An answer goes out at once and whole: nothing is gained from the printer's buffer.
             nvml::watch::serve(library, &mut io::stdin().lock(), &mut io::stdout().lock())?;
             Ok(Outcome::Fine)
         }
     }
+}
+
+fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
+    let simulated = simulated.map(crate::commands::diag::simulated_gpus).transpose()?;
+    let open = move || -> Result<Box<dyn Edge>, CudaError> {
+        let Some(gpus) = simulated else { return Ok(Box::new(Device::open(gpu)?)) };
+        let count = gpus.len();
+        let found = gpus.into_iter().nth(gpu);
+        let found = found.ok_or(CudaError::NoSuchGpu { index: gpu, count })?;
+        Ok(Box::new(found.open()))
+    };
+    cuda::serve(open, &mut io::stdin().lock(), &mut io::stdout().lock())?;
+    Ok(Outcome::Fine)
 }
 
 fn once(library: &OsStr, printer: &mut Printer) -> anyhow::Result<Outcome> {

@@ -9,6 +9,7 @@ mod check;
 mod clients;
 mod clock;
 mod command;
+mod diag;
 mod faults;
 mod host;
 mod transcript;

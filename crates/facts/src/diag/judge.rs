@@ -121,7 +121,7 @@ fn compared(test: Test, value: f64, least: Option<&Least>, usual: Option<f64>) -
             let said = format!("{} of the least for this part, {figure} {unit}", percent(share));
             if share < 1.0 { short.push(said) } else { fine.push(said) }
         }
-        None => fine.push("nobody says what this part reaches".to_owned()),
+        None => fine.push("there is no figure to hold it to".to_owned()),
     }
     if let Some(usual) = usual {
         let ratio = reached(usual);

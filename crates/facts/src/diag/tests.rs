@@ -53,7 +53,7 @@ fn a_rate_is_held_to_the_part_and_to_the_card() {
     assert_eq!(rate(3900.0, &[4000.0, 4010.0, 3990.0, 4000.0]).usual, Some(4000.0));
     let unknown = judge(Test::HbmRead, &done(1.0), None, History(&[]));
     assert_eq!(unknown.grade, Grade::Pass);
-    assert_eq!(unknown.why, "nobody says what this part reaches");
+    assert_eq!(unknown.why, "there is no figure to hold it to");
 }
 
 #[test]

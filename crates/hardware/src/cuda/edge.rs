@@ -1,10 +1,12 @@
 //! What a test asks of a GPU: memory, work on one stream, and the time that the work took. The real edge is
 //! [`Device`](super::device::Device); a simulated one does the same work on the host, with faults where they are wanted.
 
+use serde::{Deserialize, Serialize};
+
 use super::error::CudaError;
 
 /// A GPU under test.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// As CUDA calls it.
     pub name: String,

@@ -17,6 +17,7 @@ pub mod exam;
 mod launch;
 mod library;
 mod numbers;
+mod serve;
 mod simulated;
 
 pub use device::Device;
@@ -25,6 +26,7 @@ pub use edge::{
 };
 pub use error::CudaError;
 pub use launch::{LaunchPlan, LaunchTimes, Timed, measure};
+pub use serve::{Asked, Said, serve};
 pub use simulated::{Ailment, SimulatedGpu};
 
 /// Kernels on memory and numbers, for compute capability 7.0 and higher.

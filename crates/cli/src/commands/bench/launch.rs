@@ -3,11 +3,11 @@
 use farrier_hardware::cuda::{self, CudaError, LaunchPlan, LaunchTimes, Timed};
 use serde::Serialize;
 
-use super::spread::{Spread, figures};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::Printer;
+use crate::spread::{Spread, figures};
 
 /// What one launch, wait or small copy costs on this GPU, from Rust and without a framework.
 ///
@@ -73,7 +73,7 @@ fn hinted(err: CudaError) -> anyhow::Error {
             "`farrier check` says what is wrong; CUDA_VISIBLE_DEVICES hides GPUs too"
         }
         CudaError::NoSuchGpu { .. } => "--gpu counts from 0",
-        CudaError::Refused { .. } | CudaError::Lost { .. } => {
+        CudaError::OutOfMemory | CudaError::Refused { .. } | CudaError::Lost { .. } => {
             "`farrier check` and `farrier decode` say whether the GPU is well; another process may hold its memory"
         }
     };

@@ -1,7 +1,6 @@
 //! `farrier bench`: measurements on the GPU of this machine, with medians and ranges.
 
 mod launch;
-mod spread;
 mod train;
 
 use super::Outcome;

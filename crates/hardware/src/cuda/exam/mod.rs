@@ -7,13 +7,14 @@ mod quick;
 mod soak;
 
 use farrier_facts::diag::{Outcome, Test};
+use serde::{Deserialize, Serialize};
 
 use super::edge::{Edge, Precision};
 
-pub use soak::{Beat, Soak};
+pub use soak::Beat;
 
 /// How much is done.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Effort {
     /// Timed repeats; the first, untimed one does not count.
     pub repeats: u32,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::diag::Outcome;
+use serde::{Deserialize, Serialize};
 
 use super::super::edge::{Block, Edge, Precision, Product, Work, chain, mixed};
 use super::super::error::CudaError;
@@ -10,21 +11,12 @@ use super::hold::Hold;
 use super::{Effort, giga, measured, products};
 
 /// What is told while a long test runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
     /// Seconds of work since the test began.
     pub at_s: f64,
     /// 10^12 operations a second just now; none of a test that measures none.
     pub tflops: Option<f64>,
-}
-
-/// What a soak ran on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Soak {
-    /// Products of a library.
-    Library,
-    /// Our own.
-    Own,
 }
 
 /// A second or so of work is one beat.

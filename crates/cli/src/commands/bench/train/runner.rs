@@ -11,8 +11,8 @@ use super::plan::Plan;
 use super::shard::{Ending, Machine, Measured, ShardFile, Spec, VERSION, measured};
 use super::store::Store;
 use super::{Args, child, driver_version, progress};
-use crate::commands::bench::spread::thousands;
 use crate::failure::Hinted;
+use crate::spread::thousands;
 
 /// Runs the shards that have not run.
 pub(super) struct Runner<'a> {

@@ -2,7 +2,7 @@
 
 use super::numbers::{CapComparison, Comparison, MemoryRow, Mode, Rounds, VariantRow};
 use super::report::Report;
-use crate::commands::bench::spread::{Spread, bare, figures, thousands};
+use crate::spread::{Spread, bare, figures, thousands};
 
 /// Headings and rows.
 pub(crate) struct Block {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::shard::{Measured, MemoryResult, Shard, Spec, StepsResult};
-use crate::commands::bench::spread::Spread;
+use crate::spread::Spread;
 
 const GIB: f64 = 1_073_741_824.0;
 

@@ -1,15 +1,11 @@
 //! The report as one HTML page: everything in it, no script, light and dark. Pure.
 
-mod plot;
-
-use self::plot::{Bar, bars};
 use super::about;
 use super::numbers::{CapComparison, Comparison, Mode, Told, VariantRow};
 use super::report::{Failed, Report};
 use super::view::{self, Block};
-use crate::commands::bench::spread::{Spread, figures, thousands};
-
-const STYLE: &str = include_str!("style.css");
+use crate::page::{Bar, bars, escape, head};
+use crate::spread::{Spread, figures, thousands};
 
 /// The whole page.
 pub(crate) fn page(report: &Report) -> String {
@@ -17,12 +13,7 @@ pub(crate) fn page(report: &Report) -> String {
         [] => "Training steps, before and after".to_owned(),
         gpus => format!("Training steps on {}, before and after", gpus.join(" and ")),
     };
-    let mut html = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
-        title = escape(&title)
-    );
+    let mut html = head(&title);
     html.push_str(&machine(report));
     if let Some(mixed) = report.mixed() {
         html.push_str(&format!(
@@ -286,21 +277,4 @@ fn said(found: &Comparison) -> Vec<(String, &str)> {
         }
     }
     said
-}
-
-/// Text that is nothing but text in HTML. Control characters, which no HTML may have, are shown as unreadable.
-fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\n' | '\t' => safe.push(letter),
-            letter if letter.is_control() => safe.push(char::REPLACEMENT_CHARACTER),
-            letter => safe.push(letter),
-        }
-    }
-    safe
 }

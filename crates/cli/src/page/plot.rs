@@ -1,7 +1,7 @@
-//! Bars as SVG, drawn here: a page that needs no script and no network. Pure.
+//! Bars and lines as SVG, drawn here: a page that needs no script and no network. Pure.
 
 use super::escape;
-use crate::commands::bench::spread::Spread;
+use crate::spread::Spread;
 
 const WIDTH: f64 = 560.0;
 const LABELS: f64 = 124.0;
@@ -11,20 +11,20 @@ const ROW: f64 = 30.0;
 const BAR: f64 = 16.0;
 
 /// One bar.
-pub(super) struct Bar {
-    pub(super) label: String,
+pub(crate) struct Bar {
+    pub(crate) label: String,
     /// Its length, and the whisker's; without it the word in `text` stands alone.
-    pub(super) value: Option<Spread>,
+    pub(crate) value: Option<Spread>,
     /// Each repeat, as a dot.
-    pub(super) repeats: Vec<f64>,
+    pub(crate) repeats: Vec<f64>,
     /// What is written at its end.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The one that the page is about.
-    pub(super) ours: bool,
+    pub(crate) ours: bool,
 }
 
 /// Horizontal bars from zero, one below the other.
-pub(super) fn bars(title: &str, bars: &[Bar]) -> String {
+pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
     let most = bars.iter().filter_map(|bar| bar.value).map(|it| it.most).fold(0.0, f64::max);
     // A scale of nothing but zeros is any scale.
     let scale = (WIDTH - LABELS - NUMBERS) / if most > 0.0 { most } else { 1.0 };
@@ -86,6 +86,41 @@ fn drawn(bar: &Bar, middle: f64, scale: f64) -> String {
     svg
 }
 
+/// Values over time.
+pub(crate) struct Line {
+    /// Seconds, and the value then.
+    pub(crate) points: Vec<(f64, f64)>,
+    /// What is written above it.
+    pub(crate) text: String,
+}
+
+const LINE_HEIGHT: f64 = 120.0;
+
+/// One line on its own scale, which begins at zero.
+pub(crate) fn lines(title: &str, line: &Line) -> String {
+    let (most_s, most) = line
+        .points
+        .iter()
+        .fold((1.0, 0.0), |(s, v): (f64, f64), point| (s.max(point.0), v.max(point.1)));
+    let most = if most > 0.0 { most * 1.05 } else { 1.0 };
+    let (bottom, top) = (LINE_HEIGHT - 18.0, 20.0);
+    let place = |(at_s, value): &(f64, f64)| {
+        let x = at_s / most_s * (WIDTH - 2.0);
+        format!("{:.1},{:.1}", x + 1.0, bottom - value / most * (bottom - top))
+    };
+    let points: Vec<String> = line.points.iter().map(place).collect();
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {LINE_HEIGHT}\" role=\"img\" aria-label=\"{label}\" class=\"plot\"><title>{label}</title>\
+         <text x=\"0\" y=\"13\">{text}</text><line class=\"axis\" x1=\"0\" y1=\"{bottom}\" x2=\"{WIDTH}\" y2=\"{bottom}\"/>\
+         <polyline class=\"line\" points=\"{points}\"/>\
+         <text class=\"number\" x=\"0\" y=\"{LINE_HEIGHT}\">0 s</text>\
+         <text class=\"label\" x=\"{WIDTH}\" y=\"{LINE_HEIGHT}\">{most_s:.0} s</text></svg>\n",
+        label = escape(title),
+        text = escape(&line.text),
+        points = points.join(" ")
+    )
+}
+
 fn usize_f64(number: usize) -> f64 {
     u32::try_from(number).map_or(f64::MAX, f64::from)
 }
@@ -111,6 +146,14 @@ mod tests {
         assert!(svg.contains("width=\"225.0\""), "0.9 of 250: {svg}");
         assert!(svg.contains("a &lt;b&gt;") && !svg.contains("<b>"));
         assert_eq!(svg.matches("class=\"range\"").count(), 1, "one has no range to show");
+    }
+
+    #[test]
+    fn a_line_of_nothing_is_no_nonsense() {
+        for points in [vec![], vec![(0.0, 0.0)], vec![(1.0, 5.0), (2.0, 6.0)]] {
+            let svg = lines("t", &Line { points, text: "<x>".to_owned() });
+            assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<x>"), "{svg}");
+        }
     }
 
     #[test]

@@ -1,0 +1,150 @@
+//! Which GPUs are tested, and which must not be.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use farrier_facts::FactSet;
+use farrier_facts::diag::Link;
+use farrier_facts::node::{NvmlDevice, Reading};
+use farrier_hardware::cuda::SimulatedGpu;
+use farrier_hardware::nvml;
+
+use crate::failure::Hinted;
+
+/// A GPU that may be tested.
+#[derive(Debug, Clone)]
+pub(super) struct Card {
+    pub(super) index: u32,
+    pub(super) uuid: String,
+    pub(super) name: String,
+    /// The part's id, where it is known.
+    pub(super) part: Option<String>,
+    /// Card and slot at their best.
+    pub(super) link: Option<Link>,
+    /// Why it cannot be tested.
+    pub(super) barred: Option<String>,
+    /// Where it is simulated: the file, and its number there.
+    pub(super) simulated: Option<(PathBuf, usize)>,
+}
+
+/// The cards, and the driver that they run on.
+pub(super) struct Cards {
+    pub(super) cards: Vec<Card>,
+    pub(super) driver: Option<String>,
+}
+
+impl Cards {
+    /// The same cards, with CUDA's part played by those of a file.
+    pub(super) fn simulated(mut self, file: &Path) -> anyhow::Result<Self> {
+        let count = read(file)?.len().max(1);
+        for (index, card) in self.cards.iter_mut().enumerate() {
+            card.simulated = Some((file.to_owned(), index % count));
+        }
+        Ok(self)
+    }
+}
+
+const NVML_DEADLINE: Duration = Duration::from_secs(20);
+
+/// By NVML.
+pub(super) fn by_nvml(set: &FactSet, library: &Path) -> anyhow::Result<Cards> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["probe", "nvml", "--library"]).arg(library);
+    let reading = nvml::ask(command, NVML_DEADLINE);
+    let Some(answers) = reading.answered() else {
+        let why = reading.why_silent().unwrap_or_default();
+        return Err(Hinted::error(
+            format!("no GPU can be tested: {why}"),
+            "this needs a machine with NVIDIA's driver; `farrier check` says what is wrong with it",
+        ));
+    };
+    let cards = answers.devices.iter().map(|device| of_device(set, device)).collect();
+    Ok(Cards { cards, driver: answers.driver_version.value().cloned() })
+}
+
+fn of_device(set: &FactSet, device: &NvmlDevice) -> Card {
+    let id = device.pci_device_id.value().map(|id| format!("{id:#010x}"));
+    let name = device.name.value().cloned();
+    let named = |name: &str| set.gpus.by_name(name).map(|named| named.gpu.id.clone());
+    let part = id.as_deref().and_then(named).or_else(|| name.as_deref().and_then(named));
+    let pcie = device.now.as_ref().and_then(|now| now.pcie.value());
+    Card {
+        index: device.index,
+        uuid: device.uuid.value().cloned().unwrap_or_default(),
+        name: name.unwrap_or_else(|| "a GPU without a name".to_owned()),
+        part,
+        link: pcie.map(|link| Link { generation: link.generation_max, width: link.width_max }),
+        barred: barred(device),
+        simulated: None,
+    }
+}
+
+fn barred(device: &NvmlDevice) -> Option<String> {
+    if let Reading::Unreadable(why) = &device.handle {
+        return Some(format!("NVML cannot open it: {why}"));
+    }
+    if device.uuid.value().is_none() {
+        return Some("it does not say who it is".to_owned());
+    }
+    if device.mig.value().is_some_and(|mig| mig.current) {
+        return Some("it is divided into instances (MIG): they are not tested".to_owned());
+    }
+    if device.compute_mode.value() == Some(&2) {
+        return Some("its compute mode is `prohibited`: CUDA may not use it".to_owned());
+    }
+    None
+}
+
+/// By a file that describes GPUs which are not there.
+pub(super) fn simulated(set: &FactSet, file: &Path) -> anyhow::Result<Cards> {
+    let gpus = read(file)?;
+    let card = |(index, gpu): (usize, SimulatedGpu)| Card {
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        uuid: format!("GPU-simulated-{index}"),
+        part: set.gpus.by_name(&gpu.name).map(|named| named.gpu.id.clone()),
+        name: gpu.name,
+        link: Some(Link { generation: 5, width: 16 }),
+        barred: None,
+        simulated: Some((file.to_owned(), index)),
+    };
+    Ok(Cards { cards: gpus.into_iter().enumerate().map(card).collect(), driver: None })
+}
+
+/// What such a file holds: a list.
+pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
+    let text =
+        std::fs::read(file).with_context(|| format!("failed to read `{}`", file.display()))?;
+    serde_json::from_slice(&text)
+        .with_context(|| format!("`{}` is no list of simulated GPUs", file.display()))
+}
+
+/// Those that were asked for, by number or UUID; all where none was.
+pub(super) fn chosen(cards: Vec<Card>, asked: &[String]) -> anyhow::Result<Vec<Card>> {
+    if cards.is_empty() {
+        return Err(Hinted::error(
+            "there is no GPU to test",
+            "`farrier check` says what NVML and the bus see",
+        ));
+    }
+    if asked.is_empty() {
+        return Ok(cards);
+    }
+    let mut found: Vec<Card> = Vec::new();
+    for name in asked {
+        let is_it = |card: &&Card| card.index.to_string() == *name || card.uuid == *name;
+        let Some(card) = cards.iter().find(is_it) else {
+            let known: Vec<String> =
+                cards.iter().map(|card| format!("{} ({})", card.index, card.uuid)).collect();
+            return Err(Hinted::error(
+                format!("there is no GPU `{name}`"),
+                format!("there are {}", known.join(", ")),
+            ));
+        };
+        if !found.iter().any(|known| known.uuid == card.uuid) {
+            found.push(card.clone());
+        }
+    }
+    Ok(found)
+}

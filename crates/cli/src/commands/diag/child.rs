@@ -1,0 +1,167 @@
+//! The child that has the GPU: asked for one test at a time, and not waited for longer than a test may take.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use farrier_facts::diag::{Level, Outcome, Test};
+use farrier_hardware::cuda::exam::{Beat, Effort};
+use farrier_hardware::cuda::{About, Asked, Said};
+use farrier_hardware::tether;
+
+use super::card::Card;
+
+/// Starting CUDA on a machine with many GPUs takes its time.
+const OPEN: Duration = Duration::from_secs(90);
+
+/// A GPU that could not be opened.
+#[derive(Debug, Clone)]
+pub(super) struct Closed {
+    pub(super) why: String,
+    /// CUDA itself is missing: nothing is said of the GPU.
+    pub(super) is_software: bool,
+}
+
+/// A running child.
+pub(super) struct Examiner {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Said>,
+    pub(super) about: About,
+    /// By how much a simulated GPU is waited for less.
+    hurry: f64,
+}
+
+impl Examiner {
+    /// Opens a GPU. `with` are others that it may copy to.
+    pub(super) fn open(card: &Card, with: &[&Card]) -> Result<Self, Closed> {
+        let failed = |why: String| Closed { why, is_software: true };
+        // The very file that runs, whatever an upgrade has put in its place since.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["probe", "cuda"]);
+        if let Some((file, index)) = &card.simulated {
+            command.arg("--simulated").arg(file).arg("--gpu").arg(index.to_string());
+        } else {
+            let seen: Vec<&str> = std::iter::once(card)
+                .chain(with.iter().copied())
+                .map(|it| it.uuid.as_str())
+                .collect();
+            command.env("CUDA_VISIBLE_DEVICES", seen.join(","));
+            // Kernels are loaded before they are timed.
+            command.env("CUDA_MODULE_LOADING", "EAGER");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        tether(&mut command);
+        let mut child =
+            command.spawn().map_err(|err| failed(format!("no child started: {err}")))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed("the child has no pipes".to_owned()));
+        };
+        let (sender, lines) = channel();
+        // The thread ends with the child's output; it is not waited for.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let Ok(said) = serde_json::from_str(&line) else { return };
+                if sender.send(said).is_err() {
+                    return;
+                }
+            }
+        });
+        let hurry = if card.simulated.is_some() { 5.0 } else { 1.0 };
+        let mut examiner =
+            Self { child, input: Some(input), lines, about: About::default(), hurry };
+        match examiner.lines.recv_timeout(OPEN) {
+            Ok(Said::Opened(about)) => {
+                examiner.about = about;
+                Ok(examiner)
+            }
+            Ok(Said::Closed { why, is_software }) => Err(Closed { why, is_software }),
+            Ok(Said::Beat(_) | Said::Done(_)) => {
+                Err(failed("the child answers what nobody asked".to_owned()))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let why = format!("CUDA did not start within {} s", OPEN.as_secs());
+                Err(Closed { why, is_software: false })
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(failed(examiner.ended())),
+        }
+    }
+
+    /// Runs a test. `Err`: the child is of no use any more; the outcome tells what became of the test.
+    pub(super) fn run(
+        &mut self,
+        test: Test,
+        effort: Effort,
+        beat: &mut dyn FnMut(Beat),
+    ) -> Result<Outcome, Outcome> {
+        let deadline = deadline(test, &effort).div_f64(self.hurry);
+        let until = Instant::now() + deadline;
+        let failed = |why: String| Err(Outcome::Failed { why });
+        let mut line = serde_json::to_vec(&Asked { test, effort }).unwrap_or_default();
+        line.push(b'\n');
+        let written = self.input.as_mut().map(|input| input.write_all(&line));
+        if !matches!(written, Some(Ok(()))) {
+            return failed(self.ended());
+        }
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(Said::Beat(now)) => beat(now),
+                // After an error the context is of no use.
+                Ok(Said::Done(outcome @ Outcome::Failed { .. })) => return Err(outcome),
+                Ok(Said::Done(outcome)) => return Ok(outcome),
+                Ok(Said::Opened(_) | Said::Closed { .. }) => {
+                    return failed("the child lost its place".to_owned());
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let _ = self.child.kill();
+                    return failed(format!(
+                        "it did not end within {} s: the GPU or its driver hangs",
+                        deadline.as_secs()
+                    ));
+                }
+                Err(RecvTimeoutError::Disconnected) => return failed(self.ended()),
+            }
+        }
+    }
+
+    /// How the child ended.
+    fn ended(&mut self) -> String {
+        // Its output has ended; it itself is about to.
+        for _ in 0..100 {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return format!("the process that ran it ended ({status})"),
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Err(err) => return format!("the process that ran it ended ({err})"),
+            }
+        }
+        "the process that ran it says nothing more".to_owned()
+    }
+}
+
+impl Drop for Examiner {
+    fn drop(&mut self) {
+        // With nobody to ask it ends by itself, and gives back what it has.
+        drop(self.input.take());
+        for _ in 0..300 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.try_wait();
+    }
+}
+
+/// Many times what a test takes on the slowest GPU.
+fn deadline(test: Test, effort: &Effort) -> Duration {
+    let seconds = match (test, test.level()) {
+        (_, Level::One) => 30.0,
+        (Test::MemoryPatterns, _) => 240.0,
+        (_, Level::Two) => 60.0,
+        (_, Level::Three) => effort.soak_s * 2.0 + 60.0,
+    };
+    Duration::from_secs_f64(seconds)
+}

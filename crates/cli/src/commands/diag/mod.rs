@@ -1,0 +1,189 @@
+//! `farrier diag`: proves a GPU with work.
+//!
+//! ```text
+//! NVML (who, busy?) ─> Card ─> Examiner (a child with CUDA) ─ one test at a time, with a deadline ─> Outcome
+//!       └─ Watch: clocks, power, heat, Xids meanwhile          judge(envelope, history) ─> Report ─> text, JSON, HTML
+//! ```
+
+mod card;
+mod child;
+mod conduct;
+mod history;
+mod page;
+mod print;
+mod report;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use farrier_facts::diag::{Grade, Level, Test};
+use farrier_hardware::cuda::SimulatedGpu;
+use farrier_hardware::nvml;
+use jiff::Timestamp;
+
+use self::card::{Card, Cards};
+use self::conduct::Plan;
+use self::report::Report;
+use self::watch::Watch;
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+use crate::sets;
+
+/// Proves GPUs with work: is the result right, and is it as fast as this part and this very card should be?
+///
+/// Level 1 takes half a minute: memory, a checked kernel, PCIe both ways, launches. Level 2 takes three: HBM, matrix products in
+/// each precision, patterns over all free memory, other GPUs. Level 3 adds minutes of load and a hunt for silent
+/// corruption. No setting of the card is changed. Exit code 0: all pass; 1: one is degraded, failed or could not be tested; 2: none
+/// could be.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How thorough: 1, 2 or 3
+    #[arg(long, value_name = "LEVEL", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
+    level: u32,
+    /// Only this GPU, by number or UUID; may be given several times
+    #[arg(long, value_name = "GPU")]
+    gpu: Vec<String>,
+    /// Minutes of load in level 3
+    #[arg(long, value_name = "MINUTES", default_value_t = 10.0, value_parser = minutes)]
+    minutes: f64,
+    /// Only this test; may be given several times
+    #[arg(long, value_name = "TEST")]
+    only: Vec<Test>,
+    /// Test GPUs that others use too: they are disturbed, and so are the figures
+    #[arg(long)]
+    force: bool,
+    /// Where what each card reached is kept, a file a card
+    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/farrier/diag")]
+    history: PathBuf,
+    /// Write the report as one HTML page too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// NVML's library, if not the machine's own
+    #[arg(long, value_name = "PATH")]
+    nvml: Option<PathBuf>,
+    /// CUDA's part is played by GPUs that this file describes (a JSON list): to see a report, and for tests
+    #[arg(long, value_name = "FILE")]
+    simulated: Option<PathBuf>,
+    /// How to print
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 =
+        text.parse().map_err(|_| "expected minutes, such as 10 or 0.5".to_owned())?;
+    let fits = minutes > 0.0 && minutes <= 24.0 * 60.0;
+    if fits { Ok(minutes) } else { Err("expected more than nothing and at most a day".to_owned()) }
+}
+
+/// What `--simulated` names.
+pub(crate) fn simulated_gpus(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
+    card::read(file)
+}
+
+/// NVML reads who uses GPUs every ten seconds at least.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let (began, clock) = (Timestamp::now(), Instant::now());
+    let set = sets::active();
+    let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
+    let has_nvml = args.simulated.is_none() || args.nvml.is_some();
+    let Cards { cards, driver } = match &args.simulated {
+        Some(file) if !has_nvml => card::simulated(&set, file)?,
+        Some(file) => card::by_nvml(&set, library)?.simulated(file)?,
+        None => card::by_nvml(&set, library)?,
+    };
+    let cards = card::chosen(cards, &args.gpu)?;
+    let watch = has_nvml.then(|| Watch::start(library));
+    let mut notes = Vec::new();
+    if let Some(watch) = &watch {
+        notes.extend(unused(watch, &cards, args.force)?);
+    }
+    let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
+    let plan = Plan::new(level, &args.only, args.minutes, args.simulated.is_some());
+    let conducted = conduct::all(
+        &plan,
+        &cards,
+        &args.history,
+        &set,
+        driver.as_deref(),
+        watch.as_ref(),
+        printer,
+    )?;
+    notes.extend(conducted.notes);
+    let report = Report {
+        farrier_diag: 1,
+        simulated: args.simulated.is_some(),
+        level: args.level,
+        began: began.round(jiff::Unit::Second).unwrap_or(began).to_string(),
+        took_s: clock.elapsed().as_secs_f64(),
+        host: host(),
+        driver,
+        set: set.set.name.clone(),
+        // A GPU that could not be tested is no pass.
+        grade: conducted.gpus.iter().map(|gpu| gpu.grade).max().unwrap_or(Grade::NotRun),
+        gpus: conducted.gpus,
+        notes,
+    };
+    if let Some(file) = &args.html {
+        std::fs::write(file, page::page(&report))
+            .with_context(|| format!("failed to write `{}`", file.display()))?;
+    }
+    if args.output == Output::Json {
+        printer.json(&report)?;
+    } else {
+        print::print(&report, printer)?;
+    }
+    match report.grade {
+        Grade::Pass => Ok(Outcome::Fine),
+        Grade::Degraded | Grade::Fail => Ok(Outcome::Finding),
+        Grade::NotRun if report.gpus.iter().any(|gpu| gpu.grade == Grade::Pass) => {
+            Ok(Outcome::Finding)
+        }
+        Grade::NotRun => {
+            printer.finish()?;
+            let why =
+                report.gpus.iter().flat_map(|gpu| &gpu.tests).map(|row| row.why.clone()).next();
+            Err(Hinted::error(
+                format!("nothing was tested: {}", why.unwrap_or_default()),
+                "`farrier check` says what is wrong with the driver; in a container CUDA needs the `compute` capability",
+            ))
+        }
+    }
+}
+
+/// Refuses GPUs that somebody uses, and those of which nobody can say; with `--force` they are only noted.
+fn unused(watch: &Watch, cards: &[Card], force: bool) -> anyhow::Result<Vec<String>> {
+    let busy: Vec<String> = match watch.processes(PATIENCE) {
+        Err(why) => vec![format!("who uses the GPUs is not known: {why}")],
+        Ok(processes) => cards
+            .iter()
+            .filter_map(|card| {
+                let pids: Vec<String> = processes
+                    .iter()
+                    .filter(|process| process.gpu.0 == card.uuid)
+                    .map(|process| process.pid.to_string())
+                    .collect();
+                (!pids.is_empty())
+                    .then(|| format!("GPU {} is in use by process {}", card.index, pids.join(", ")))
+            })
+            .collect(),
+    };
+    if busy.is_empty() || force {
+        return Ok(busy);
+    }
+    Err(Hinted::error(
+        busy.join("; "),
+        "tests take all memory and disturb whoever works there: drain it first, choose others with --gpu, or say --force",
+    ))
+}
+
+fn host() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}

@@ -1,0 +1,214 @@
+//! `farrier diag` as a person runs it, on simulated GPUs and without any.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Ran, farrier, run};
+
+/// A folder with simulated GPUs that have these ailments, one GPU a list.
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(gpus: &[Value]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let healthy = json!({
+            "name": "NVIDIA H200", "compute_capability": [9, 0], "processors": 132, "memory_mib": 16,
+            "memory_gb_per_s": 4400.0, "pcie_gb_per_s": 55.0, "peer_gb_per_s": 390.0, "peers": 0,
+            "tflops": 760.0, "launch_us": [3.6, 0.6], "has_library": true,
+        });
+        let gpu = |ailments: &Value| {
+            let mut gpu = healthy.clone();
+            gpu["ailments"] = ailments.clone();
+            gpu
+        };
+        let list: Vec<Value> = gpus.iter().map(gpu).collect();
+        std::fs::write(folder.path().join("gpus.json"), Value::from(list).to_string()).unwrap();
+        Self { folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("gpus.json")
+    }
+
+    fn words<'a>(file: &'a str, history: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut words = vec!["diag", "--simulated", file, "--history", history];
+        words.extend(more);
+        words
+    }
+
+    fn run(&self, more: &[&str]) -> Ran {
+        let (file, history) = (self.file(), self.folder.path().join("history"));
+        run(&Self::words(file.to_str().unwrap(), history.to_str().unwrap(), more))
+    }
+
+    fn json(&self, more: &[&str]) -> (i32, Value) {
+        let mut words = vec!["--output", "json"];
+        words.extend(more);
+        let ran = self.run(&words);
+        (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+    }
+}
+
+/// Verdicts by GPU and test.
+fn grade<'v>(report: &'v Value, gpu: usize, test: &str) -> (&'v str, &'v str) {
+    let tests = report["gpus"][gpu]["tests"].as_array().unwrap();
+    let row = tests.iter().find(|row| row["test"] == test).unwrap();
+    (row["grade"].as_str().unwrap(), row["why"].as_str().unwrap())
+}
+
+#[test]
+fn a_healthy_gpu_passes_every_level() {
+    let bench = Bench::new(&[json!([])]);
+    let ran = bench.run(&[]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.starts_with("SIMULATED: nothing here was measured on a GPU"));
+    assert!(ran.stdout.contains("launch-graph") && !ran.stdout.contains("hbm-read"));
+    let page = bench.folder.path().join("page.html");
+    let (code, report) =
+        bench.json(&["--level", "3", "--minutes", "0.2", "--html", page.to_str().unwrap()]);
+    assert_eq!((code, report["grade"].as_str()), (0, Some("pass")), "{report:#}");
+    assert_eq!(report["gpus"][0]["tests"].as_array().unwrap().len(), 19);
+    assert_eq!(grade(&report, 0, "peer-copy").0, "not-run");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Simulated: nothing here was measured") && page.ends_with("</html>\n"));
+}
+
+#[test]
+fn a_slow_gpu_is_degraded_and_a_corrupting_one_fails() {
+    let bench = Bench::new(&[
+        json!([{"slow-memory": 0.6}]),
+        json!([{"wrong-processor": {"processor": 17, "after": 300}}]),
+        json!([{"slow-pcie": 0.5}, {"slow-products": 0.5}]),
+        json!([]),
+    ]);
+    let (code, report) = bench.json(&["--level", "3", "--minutes", "0.5"]);
+    assert_eq!((code, report["grade"].as_str()), (1, Some("fail")));
+    let grades: Vec<&str> =
+        (0..4).map(|gpu| report["gpus"][gpu]["grade"].as_str().unwrap()).collect();
+    assert_eq!(grades, ["degraded", "fail", "degraded", "pass"]);
+    assert_eq!(grade(&report, 0, "hbm-read").0, "degraded");
+    assert!(grade(&report, 0, "hbm-read").1.contains("65.5 % of the least for this part"));
+    let (corrupt, why) = grade(&report, 1, "corruption");
+    assert_eq!(corrupt, "fail");
+    assert!(why.contains("multiprocessor 17 computed wrongly"), "{why}");
+    assert_eq!(grade(&report, 2, "pcie-to-gpu").0, "degraded");
+    assert_eq!(grade(&report, 2, "gemm-bf16").0, "degraded");
+    // Only one of them, by number.
+    let (code, report) = bench.json(&["--gpu", "3"]);
+    assert_eq!((code, report["gpus"].as_array().unwrap().len()), (0, 1));
+}
+
+#[test]
+fn a_card_is_held_to_what_it_used_to_reach() {
+    let healthy = Bench::new(&[json!([])]);
+    for _ in 0..3 {
+        assert_eq!(healthy.run(&["--only", "gemm-bf16"]).code, 0);
+    }
+    // Within what the part may reach, and less than this card did.
+    let slower = Bench::new(&[json!([{"slow-products": 0.94}])]);
+    let history = healthy.folder.path().join("history");
+    let file = slower.file();
+    let words = ["--only", "gemm-bf16", "--output", "json"];
+    let ran = run(&Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &words));
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(ran.code, 1);
+    let (grade, why) = grade(&report, 0, "gemm-bf16");
+    assert_eq!(grade, "degraded");
+    assert_eq!(why, "94.0 % of what this card used to reach, 760 TFLOP/s");
+    // What was degraded does not become usual.
+    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(kept.lines().count(), 3);
+}
+
+#[test]
+fn a_gpu_that_is_lost_fails_and_is_given_no_more_work() {
+    let bench = Bench::new(&[json!([{"lost": {"after": 0}}])]);
+    let (code, report) = bench.json(&["--level", "2"]);
+    assert_eq!(code, 1);
+    let (first, why) = grade(&report, 0, "allocate");
+    assert!(first == "fail" && why.contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{why}");
+    assert_eq!(grade(&report, 0, "hbm-read"), ("not-run", "`allocate` failed before"));
+}
+
+#[test]
+fn a_gpu_that_hangs_is_waited_for_only_so_long() {
+    let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
+    let began = Instant::now();
+    let (code, report) = bench.json(&[]);
+    assert_eq!(code, 1);
+    assert!(grade(&report, 0, "allocate").1.contains("the GPU or its driver hangs"));
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn an_interrupt_leaves_no_process_behind() {
+    let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
+    let (file, history) = (bench.file(), bench.folder.path().join("history"));
+    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
+    let mut child = farrier(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let children = || {
+        let path = format!("/proc/{0}/task/{0}/children", child.id());
+        // Threads start children too.
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()));
+        let mut found = std::fs::read_to_string(path).unwrap_or_default();
+        for task in tasks.into_iter().flatten().flatten() {
+            let path = task.path().join("children");
+            found.push_str(&std::fs::read_to_string(path).unwrap_or_default());
+        }
+        found.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()).collect::<Vec<_>>()
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while children().is_empty() {
+        assert!(Instant::now() < until, "no child ever started");
+        std::thread::yield_now();
+    }
+    let grandchildren = children();
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert!(!status.success());
+    let is_there = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
+    let until = Instant::now() + Duration::from_secs(10);
+    while grandchildren.iter().any(is_there) {
+        assert!(Instant::now() < until, "a child that holds the GPU outlives its parent");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_cannot_be_tested_says_why_and_what_to_do() {
+    let ran = run(&["diag", "--nvml", "/nowhere/libnvidia-ml.so.1"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("no GPU can be tested: no NVML library"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: this needs a machine with NVIDIA's driver"));
+    let bench = Bench::new(&[json!([])]);
+    let ran = bench.run(&["--gpu", "7"]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.stderr.contains("there is no GPU `7`") && ran.stderr.contains("0 (GPU-simulated-0)")
+    );
+    for (words, said) in [
+        (["--level", "4"], "4 is not in 1..=3"),
+        (["--minutes", "0"], "expected more than nothing"),
+        (["--only", "gemm"], "there is no test `gemm`"),
+    ] {
+        let ran = bench.run(&words);
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+    std::fs::write(bench.file(), "[]").unwrap();
+    let ran = bench.run(&[]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("there is no GPU to test"), "{}", ran.stderr);
+    std::fs::write(bench.file(), "{}").unwrap();
+    assert!(bench.run(&[]).stderr.contains("is no list of simulated GPUs"));
+}
