@@ -142,7 +142,7 @@ impl Scene<'_> {
                 continue;
             }
             let _ = tell.send(format!("GPU {}: {test}, {}", card.index, test.meaning()));
-            let (outcome, took_s) = match self.ready(card, &mut examiner) {
+            let (outcome, took_s) = match ready(card, &mut examiner) {
                 Ok(ready) => {
                     about = Some(ready.about.clone());
                     self.tested(card, ready, test, tell)
@@ -172,18 +172,6 @@ impl Scene<'_> {
     /// Simulated results are kept only where somebody has named a folder that is not the machine's own.
     fn is_kept(&self) -> bool {
         self.history != Path::new("/var/lib/farrier/diag")
-    }
-
-    fn ready<'e>(
-        &self,
-        card: &Card,
-        examiner: &'e mut Option<Examiner>,
-    ) -> Result<&'e mut Examiner, Closed> {
-        if examiner.is_none() {
-            *examiner = Some(Examiner::open(card, &[])?);
-        }
-        let gone = || Closed { why: "the child is gone".to_owned(), is_software: true };
-        examiner.as_mut().ok_or_else(gone)
     }
 
     fn tested(
@@ -286,6 +274,15 @@ impl Scene<'_> {
         gpu.tests.push(row);
         gpu.grade = worst(gpu.tests.iter().map(|row| row.grade));
     }
+}
+
+/// The child of a GPU, started anew where there is none.
+fn ready<'e>(card: &Card, examiner: &'e mut Option<Examiner>) -> Result<&'e mut Examiner, Closed> {
+    if examiner.is_none() {
+        *examiner = Some(Examiner::open(card, &[])?);
+    }
+    let gone = || Closed { why: "the child is gone".to_owned(), is_software: true };
+    examiner.as_mut().ok_or_else(gone)
 }
 
 /// A GPU that cannot be opened, or that gets the simplest things wrong, is given no more work.

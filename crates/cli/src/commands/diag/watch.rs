@@ -59,10 +59,10 @@ impl Watch {
                 match said {
                     ProbeSaid::Report(report) => seen.take(report, begun.elapsed().as_secs_f64()),
                     ProbeSaid::Hung { during, .. } => {
-                        seen.silent = Some(format!("NVML hangs in {during}"))
+                        seen.silent = Some(format!("NVML hangs in {during}"));
                     }
                     ProbeSaid::Died { why } | ProbeSaid::NoLibrary { why } => {
-                        seen.silent = Some(why)
+                        seen.silent = Some(why);
                     }
                     ProbeSaid::Refused { error } => seen.silent = Some(error),
                     ProbeSaid::Back => seen.silent = None,
