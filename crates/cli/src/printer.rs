@@ -69,7 +69,8 @@ impl Printer {
         self.out.write_all(b"\n")
     }
 
-    /// Columns under headings, wrapped to the width of the terminal.
+    /// Columns under headings, wrapped to the width of the terminal. A cell may have a colour ([`Printer::toned`]) if all of it
+    /// has; it is put on when the lines are laid out, as a table counts the codes for letters.
     pub(crate) fn table(&mut self, headings: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let mut table = Table::new();
         table
@@ -77,19 +78,34 @@ impl Printer {
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(self.width)
             .set_header(headings.to_vec());
+        // Says where each column begins, and is not printed.
+        table.add_row(vec![MARK.to_string(); headings.len()]);
+        let mut tones: Vec<Vec<(&str, &str)>> = vec![Vec::new(); headings.len()];
         for row in rows {
-            table.add_row(row);
+            let mut plain = Vec::with_capacity(row.len());
+            for (cell, tones) in row.iter().zip(&mut tones) {
+                let (text, tone) = untoned(cell);
+                tones.extend(tone.map(|tone| (text, tone)));
+                plain.push(text);
+            }
+            table.add_row(plain);
         }
         for (place, heading) in headings.iter().enumerate() {
-            // One that is folded cannot be copied.
-            if heading.eq_ignore_ascii_case("uuid")
-                && let Some(column) = table.column_mut(place)
-            {
+            // One that is folded cannot be copied, nor coloured.
+            let is_whole = heading.eq_ignore_ascii_case("uuid") || !tones[place].is_empty();
+            if let Some(column) = table.column_mut(place).filter(|_| is_whole) {
                 column.set_constraint(ColumnConstraint::ContentWidth);
             }
         }
+        let mut begins: Vec<usize> = Vec::new();
         for line in table.lines() {
-            self.line(line.trim_end())?;
+            if begins.is_empty() && line.contains(MARK) {
+                let marks = line.chars().enumerate().filter(|(_, letter)| *letter == MARK);
+                begins = marks.map(|(at, _)| at).collect();
+                continue;
+            }
+            let coloured = if begins.is_empty() { line } else { coloured(&line, &begins, &tones) };
+            self.line(coloured.trim_end())?;
         }
         Ok(())
     }
@@ -164,6 +180,36 @@ impl Printer {
 }
 
 /// Letters that show: colours take no room.
+/// A letter that no cell has.
+const MARK: char = '█';
+
+/// A cell without its colour, and the code of that.
+fn untoned(cell: &str) -> (&str, Option<&str>) {
+    let toned = || {
+        let (code, text) = cell.strip_prefix("\x1b[")?.strip_suffix("\x1b[0m")?.split_once('m')?;
+        Some((text, code))
+    };
+    toned().map_or((cell, None), |(text, code)| (text, Some(code)))
+}
+
+/// A line of a table in the colours of its cells.
+fn coloured(line: &str, begins: &[usize], tones: &[Vec<(&str, &str)>]) -> String {
+    let letters: Vec<char> = line.chars().collect();
+    let mut out: String = letters.iter().take(begins.first().copied().unwrap_or(0)).collect();
+    for (place, begin) in begins.iter().enumerate() {
+        let end = begins.get(place + 1).copied().unwrap_or(letters.len());
+        let cell: String = letters.iter().skip(*begin).take(end.saturating_sub(*begin)).collect();
+        let text = cell.trim_end();
+        let tone = tones[place].iter().find(|(toned, _)| *toned == text && !text.is_empty());
+        let (before, after) = match tone {
+            Some((_, code)) => (format!("\x1b[{code}m"), "\x1b[0m"),
+            None => (String::new(), ""),
+        };
+        out.push_str(&format!("{before}{text}{after}{}", &cell[text.len()..]));
+    }
+    out
+}
+
 fn visible(text: &str) -> usize {
     let coloured = text.split("\x1b[").skip(1);
     let hidden = coloured.filter_map(|part| part.find('m')).map(|end| end + 3).sum::<usize>();
@@ -199,6 +245,45 @@ fn harmless(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a table prints at this width, with colours.
+    fn printed(width: u16, headings: &[&str], rows: &[Vec<String>]) -> String {
+        #[derive(Clone, Default)]
+        struct Paper(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for Paper {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let paper = Paper::default();
+        let out = BufWriter::new(Box::new(paper.clone()) as Box<dyn Write>);
+        let mut printer = Printer { out, colour: true, terminal: true, width };
+        printer.table(headings, rows).unwrap();
+        printer.finish().unwrap();
+        String::from_utf8(paper.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_coloured_cell_is_whole_whatever_the_width() {
+        let row = |word: &str, code: &str| {
+            let why = "a long reason that has to be folded somewhere";
+            vec!["node-1".to_owned(), format!("\x1b[{code}m{word}\x1b[0m"), why.to_owned()]
+        };
+        let rows = [row("in service", "32"), row("in repair", "31")];
+        for width in [40, 60, 200] {
+            let text = printed(width, &["Node", "Standing", "Why"], &rows);
+            assert!(text.contains("\x1b[32min service\x1b[0m"), "{width}: {text}");
+            assert!(text.contains("\x1b[31min repair\x1b[0m"), "{width}: {text}");
+            assert_eq!(text.matches('\x1b').count(), 4, "{width}: {text}");
+            assert!(!text.contains(MARK) && !text.contains('\u{fffd}'), "{width}: {text}");
+            let longest = text.lines().map(visible).max().unwrap();
+            assert!(longest <= usize::from(width), "{width}: {longest}: {text}");
+        }
+    }
 
     #[test]
     fn colours_take_no_room() {

@@ -81,7 +81,7 @@ pub struct NoOrders;
 
 impl OrderDesk for NoOrders {
     fn offer(&self, _: Order) -> Answer {
-        Answer::Refused { why: "this agent carries out no orders".to_owned() }
+        Answer::Refused { why: "its agent carries out no orders; `enabled = true` under `[orders]` of its configuration lets it".to_owned() }
     }
 
     fn outstanding(&self) -> Vec<(u64, Answer)> {

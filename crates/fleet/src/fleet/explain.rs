@@ -26,6 +26,10 @@ pub fn explain(state: &FleetState, id: &NodeId) -> Option<Explanation> {
         let how = if pending.accepted { "the agent is at it" } else { "on its way" };
         format!("{} (order {}, {how})", pending.order.what, pending.order.generation)
     });
+    // Whoever waits for an order wants to know that the last one led to nothing.
+    let failed = node.failed.as_ref();
+    let failed = failed.map(|(at, why)| format!("nothing now; the last failed at {at:.0}: {why}"));
+    let order = order.or(failed);
     let domains = node.place.domains();
     let blamed = state.blamed.iter().filter(|(domain, _)| domains.contains(domain));
     Some(Explanation {

@@ -8,7 +8,7 @@ use farrier_fleet::fleet::explain::explain;
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::state::Repair;
 use farrier_fleet::fleet::{FleetState, Node, NodeId, Pool, Standing};
-use farrier_fleet::health::{Finding, Severity};
+use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
     Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow, OrderView,
     ProofView,
@@ -191,7 +191,20 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
     let (now, eyes) = (Timestamp::now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
         let told = explain(state, id)?;
-        let because = told.why.findings.iter().filter_map(|it| node.findings.get(it));
+        // Those that it stands there for first, then what else is wrong with it by now.
+        let (first, rest): (Vec<_>, Vec<_>) = node
+            .findings
+            .values()
+            .filter(|it| it.kind == FindingKind::Fault || told.why.findings.contains(&it.id))
+            .partition(|it| told.why.findings.contains(&it.id));
+        let said = |it: &&Finding| {
+            let clears = if it.clears.is_empty() {
+                String::new()
+            } else {
+                format!(" It clears {}.", it.clears)
+            };
+            format!("{}: {}{clears}", it.severity, it.text)
+        };
         let frozen = state
             .freezes
             .iter()
@@ -200,7 +213,7 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             node: id.clone(),
             standing: told.standing,
             since: node.since,
-            because: because.map(|it| format!("{}: {}", it.severity, it.text)).collect(),
+            because: first.iter().chain(&rest).map(said).collect(),
             why: told.why,
             order: told.order,
             held_back: told.held_back.map(|it| reasons::held_back(&eyes, &it)),

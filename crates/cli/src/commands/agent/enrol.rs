@@ -65,6 +65,9 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if args.identity != std::path::Path::new(config::DEFAULT_IDENTITY) {
         printer.line(&format!("identity = \"{}\"", args.identity.display()))?;
     }
+    printer.line("")?;
+    printer.line("[orders]        # the server may drain, mend and prove it: docs/orders.md says what that needs")?;
+    printer.line("enabled = true  # without it the node stays `joining`")?;
     Ok(Outcome::Fine)
 }
 

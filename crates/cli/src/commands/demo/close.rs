@@ -74,7 +74,12 @@ impl Closed {
             self.entries
         ))?;
         if self.folder.is_kept() {
-            printer.line(&format!("It is kept in {}", self.folder.server().display()))?;
+            let folder = self.folder.server();
+            let folder = folder.display();
+            printer.line(&format!(
+                "It is kept in {folder}; to look whether it is what was written:"
+            ))?;
+            printer.line(&format!("  farrier server verify-log --dir {folder} --replay"))?;
         }
         Ok(())
     }

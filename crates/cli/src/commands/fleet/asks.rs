@@ -118,8 +118,16 @@ pub(super) fn uncordon(
     args: &NodeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let done = "is released; it is proven before it comes back";
-    ask_of(session, printer, (&args.node, "release"), &json!({}), done)
+    let node = &args.node;
+    let path = format!("/api/v1/nodes/{node}/release");
+    let Done { changed } = session.post(&path, &json!({}))?;
+    printer.line(&if changed {
+        format!("{node} is released; it is proven before it comes back")
+    } else {
+        // It may be out of service all the same, and not by a person.
+        format!("nobody holds {node}; `farrier fleet explain {node}` says where it stands and why")
+    })?;
+    Ok(Outcome::Fine)
 }
 
 pub(super) fn repaired(

@@ -3,6 +3,7 @@
 use farrier_fleet::fleet::event::{Cordon, Why};
 use farrier_fleet::fleet::{NodeId, Place, Standing};
 use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow};
+use jiff::{SignedDuration, Timestamp};
 
 use super::session::{Path, Session};
 use crate::cli::Output;
@@ -69,15 +70,28 @@ pub(super) fn list(
         }
     }
     if args.output == Output::Table && nodes.is_empty() {
-        printer.line("no node that you see is like that; `farrier server token create` on the server lets nodes join")?;
+        let is_filtered = args.pool.is_some() || args.rack.is_some() || args.leaf.is_some();
+        let is_filtered = is_filtered || args.standing.is_some() || args.text.is_some();
+        printer.line(if is_filtered {
+            "no node that you see is like that"
+        } else {
+            "you see no node; `farrier server token create` on the server lets nodes join"
+        })?;
     } else if args.output == Output::Table {
         let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
-        let headings =
-            ["Node", "Pool", "Rack", "Standing", "Since", "GPUs", "Driver", "Findings", "Why"];
+        let headings = ["Node", "Standing", "For", "Pool", "Rack", "GPUs", "Driver", "Findings"];
         printer.table(&headings, &rows)?;
-        let out = nodes.iter().filter(|it| !it.standing.in_service()).count();
+        let out: Vec<&NodeRow> = nodes.iter().filter(|it| !it.standing.in_service()).collect();
         printer.line("")?;
-        printer.line(&format!("{} nodes, {out} of them not in service", nodes.len()))?;
+        let many =
+            |count: usize| if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") };
+        printer.line(&format!("{}, {} not in service", many(nodes.len()), out.len()))?;
+        let widest = out.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
+        for node in out {
+            let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
+            let why = why.unwrap_or_else(|| node.why.clone());
+            printer.paragraph(&format!("  {}", node.node), widest + 3, &why)?;
+        }
     }
     Ok(Outcome::Fine)
 }
@@ -92,18 +106,27 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
         Some(worst) => format!("{} ({worst})", node.findings),
         None => "-".to_owned(),
     };
-    let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
     vec![
         node.node.to_string(),
+        toned(printer, node.standing),
+        age(Timestamp::now().duration_since(node.since)),
         node.place.pool.to_string(),
         node.place.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
-        toned(printer, node.standing),
-        format!("{:.0}", node.since),
         gpus,
         node.driver.clone().unwrap_or_else(|| "not known".to_owned()),
         findings,
-        why.unwrap_or_else(|| node.why.clone()),
     ]
+}
+
+/// In the largest unit of which there are two: `95s`, `40m`, `30h`, `12d`.
+fn age(since: SignedDuration) -> String {
+    let seconds = since.as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
 }
 
 fn toned(printer: &Printer, standing: Standing) -> String {

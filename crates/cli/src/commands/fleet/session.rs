@@ -198,15 +198,28 @@ impl Path {
     }
 }
 
+/// The server's advice is for programs; whoever types commands is told the command.
+fn by_command(hint: &str) -> String {
+    const COMMANDS: [(&str, &str); 4] = [
+        ("GET /api/v1/nodes ", "`farrier fleet nodes` "),
+        ("GET /api/v1/tokens ", "`farrier server token list` "),
+        ("GET the node: `waits_for_approval` says", "`farrier fleet explain NODE` says"),
+        ("GET /api/v1/openapi.json says what is expected", "`--help` says what is expected"),
+    ];
+    let found = COMMANDS.iter().find(|(path, _)| hint.starts_with(path));
+    found.map_or_else(|| hint.to_owned(), |(path, command)| hint.replacen(path, command, 1))
+}
+
 /// An error as a person reads it, with what to do.
 pub(super) fn explained(err: &RestError) -> anyhow::Error {
     let hint = match err {
         RestError::Refused(problem) if problem.status == 401 => {
             "`farrier login` with another token; `farrier server user add` makes one".to_owned()
         }
-        RestError::Refused(problem) => problem.hint.clone(),
+        RestError::Refused(problem) => by_command(&problem.hint),
         RestError::Connect(ConnectError::Connect { .. }) => {
-            "is the address right, and the fingerprint that of this server?".to_owned()
+            "does the server run, is the address right, and the fingerprint that of this server?"
+                .to_owned()
         }
         RestError::Connect(_) | RestError::Foreign(_) => "is a farrier server there?".to_owned(),
         RestError::Token => "`farrier login` with the token that was printed".to_owned(),

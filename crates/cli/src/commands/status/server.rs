@@ -8,7 +8,9 @@ use crate::printer::{Printer, Tone};
 
 pub(super) fn print(status: &Status, printer: &mut Printer) -> anyhow::Result<()> {
     let server = status.server.as_ref().filter(|it| it.link != Link::Alone);
-    let orders = status.orders.as_ref().filter(|it| **it != OrdersStatus::Off);
+    // Of an agent that works alone nobody expects that it carries out orders.
+    let orders = status.orders.as_ref();
+    let orders = orders.filter(|it| server.is_some() || **it != OrdersStatus::Off);
     if server.is_some() || orders.is_some() {
         printer.line("")?;
     }
@@ -66,7 +68,11 @@ fn end(server: &ServerStatus) -> String {
 
 fn words(orders: &OrdersStatus) -> String {
     match orders {
-        OrdersStatus::Off => "none are carried out".to_owned(),
+        OrdersStatus::Off => {
+            "none are carried out: the server can neither mend nor prove this node, and takes it into service only when it \
+             can (`enabled = true` under `[orders]`)"
+                .to_owned()
+        }
         OrdersStatus::Failed { why } => format!("NOT carried out: {why}"),
         OrdersStatus::Unknown { why } => format!("not known: {why}"),
         OrdersStatus::On { in_hand, unacknowledged } => {
