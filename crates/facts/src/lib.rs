@@ -7,7 +7,8 @@
 //! data/*.toml ─ build.rs ─> FactSet ─┬─> check::check(set, query)      verdict, reasons, remedies, notices
 //!                                    ├─> node::judge(set, seen, on)    what was read on a node -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
-//!                                    └─> lint::lint(set, text)         settings that do nothing or harm
+//!                                    ├─> lint::lint(set, text)         settings that do nothing or harm
+//!                                    └─> tune::plan(set, profile, …)   settings that a node's work wants
 //! ```
 
 pub mod advisory;
@@ -23,6 +24,7 @@ pub mod node;
 pub mod origin;
 pub mod set;
 pub mod setting;
+pub mod tune;
 pub mod validate;
 pub mod version;
 pub mod xid;
