@@ -165,9 +165,7 @@ impl Content {
             Self::Hex(digits) => digits
                 .as_bytes()
                 .chunks(2)
-                .filter_map(|pair| {
-                    u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()
-                })
+                .filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
                 .collect(),
         }
     }

@@ -149,7 +149,10 @@ impl Profile {
             let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
             let named = name.bytes().all(letters)
                 && name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
-            let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'$' | b'`' | b'\\' | b'#');
+            let plain = |byte: u8| {
+                byte.is_ascii_graphic()
+                    && !matches!(byte, b'"' | b'\'' | b'$' | b'`' | b'\\' | b'#')
+            };
             if !named || variable.value.is_empty() || !variable.value.bytes().all(plain) {
                 return Err(ProfileError::Variable {
                     profile: self.name.clone(),

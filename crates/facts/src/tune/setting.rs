@@ -207,9 +207,7 @@ impl Kind {
                 "off" => Some(Want::Switch(false)),
                 _ => None,
             },
-            Self::PackageHold | Self::UpgradeGuard => {
-                (text == "on").then_some(Want::Switch(true))
-            }
+            Self::PackageHold | Self::UpgradeGuard => (text == "on").then_some(Want::Switch(true)),
             Self::ComputeMode => match text {
                 "default" => Some(Want::Mode(0)),
                 "prohibited" => Some(Want::Mode(2)),

@@ -80,7 +80,8 @@ fn one(
             return Ok((Outcome::NotDone("it is no longer there".to_owned()), None));
         }
         Reading::Unreadable(why) => {
-            let why = format!("what is there could not be read, so it could not be given back: {why}");
+            let why =
+                format!("what is there could not be read, so it could not be given back: {why}");
             return Ok((Outcome::NotDone(why), None));
         }
     };

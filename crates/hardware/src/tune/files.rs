@@ -80,7 +80,9 @@ pub(super) fn remove_part(root: &Root, path: &str) -> io::Result<()> {
 pub(super) fn remove_folder(root: &Root, path: &str) -> io::Result<()> {
     let Ok(real) = root.place_for(path) else { return Ok(()) };
     match fs::remove_dir(&real) {
-        Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+        Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+            Ok(())
+        }
         Err(err) => Err(err),
         Ok(()) => sync_parent(&real),
     }
@@ -141,9 +143,9 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
             Reading::Value,
         );
         let available = match available {
-            Some(list) => root
-                .text(list)
-                .map(|text| text.split_whitespace().map(str::to_owned).collect()),
+            Some(list) => {
+                root.text(list).map(|text| text.split_whitespace().map(str::to_owned).collect())
+            }
             None => Reading::Value(words),
         };
         Choice { current, available }
@@ -160,7 +162,8 @@ pub(super) fn choose(root: &Root, path: &str, word: &str) -> io::Result<()> {
     let text = fs::read_to_string(&real)?;
     let (_, words) = choice(&text);
     let shown = if text.contains('[') {
-        let marked = |known: &String| if known == word { format!("[{known}]") } else { known.clone() };
+        let marked =
+            |known: &String| if known == word { format!("[{known}]") } else { known.clone() };
         words.iter().map(marked).collect::<Vec<String>>().join(" ")
     } else {
         word.to_owned()

@@ -89,7 +89,10 @@ impl NodeHands {
     }
 
     /// Everything that a plan rests on.
-    pub fn look(&mut self, profile: &farrier_facts::tune::Profile) -> farrier_facts::tune::Readings {
+    pub fn look(
+        &mut self,
+        profile: &farrier_facts::tune::Profile,
+    ) -> farrier_facts::tune::Readings {
         super::look(&self.root, &mut self.controls, profile)
     }
 }

@@ -59,7 +59,8 @@ fn write_status(root: &Root, package: &str, held: bool) -> io::Result<()> {
 pub(super) fn run(program: &str, words: &[&str]) -> Result<(), HandError> {
     let line = format!("{program} {}", words.join(" "));
     let ran = Command::new(program).args(words).stdin(std::process::Stdio::null()).output();
-    let output = ran.map_err(|err| HandError::Command { line: line.clone(), why: err.to_string() })?;
+    let output =
+        ran.map_err(|err| HandError::Command { line: line.clone(), why: err.to_string() })?;
     if output.status.success() {
         return Ok(());
     }

@@ -24,14 +24,8 @@ pub enum Point {
 
 impl Point {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::HalfWritten,
-        Self::Written,
-        Self::Begun,
-        Self::Acted,
-        Self::Ended,
-        Self::GivenBack,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::HalfWritten, Self::Written, Self::Begun, Self::Acted, Self::Ended, Self::GivenBack];
 
     /// Its name in the variable.
     pub fn name(self) -> &'static str {
@@ -57,7 +51,8 @@ pub struct Interrupt {
 impl Interrupt {
     /// As `FARRIER_TUNE_CRASH_AT` says.
     pub fn from_environment() -> Self {
-        std::env::var("FARRIER_TUNE_CRASH_AT").map_or_else(|_| Self::default(), |text| Self::of(&text))
+        std::env::var("FARRIER_TUNE_CRASH_AT")
+            .map_or_else(|_| Self::default(), |text| Self::of(&text))
     }
 
     fn of(text: &str) -> Self {

@@ -217,7 +217,8 @@ impl Journal {
 
     /// Writes a line; it is on disk when this returns.
     pub(super) fn write(&mut self, at: Timestamp, note: Note) -> Result<(), JournalError> {
-        self.append(at, &note).map_err(|err| JournalError::File { path: self.path.clone(), err })?;
+        self.append(at, &note)
+            .map_err(|err| JournalError::File { path: self.path.clone(), err })?;
         self.take(note);
         Ok(())
     }

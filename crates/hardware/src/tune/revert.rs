@@ -54,7 +54,8 @@ pub fn revert(
         // An older change of the same thing gives back what was there before both: after one that was left alone it
         // would be the wrong thing to do.
         let newer = reverted.iter().any(|newer| {
-            newer.change.target == change.target && !matches!(newer.given, Given::Back | Given::Already)
+            newer.change.target == change.target
+                && !matches!(newer.given, Given::Back | Given::Already)
         });
         let given = match &lost {
             Some(why) => Given::NotDone(why.clone()),

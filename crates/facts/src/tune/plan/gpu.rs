@@ -99,8 +99,10 @@ fn words(want: &Want) -> String {
 fn by_service(want: &Want, readings: &Readings) -> Option<Told> {
     let subject = Subject::Host(format!("{PERSISTENCED}.service"));
     let on = *want == Want::Switch(true);
-    let running = |state: ServiceState| if readings.can_start_services { on } else { state.running };
-    let value = |state: &ServiceState| Value::Service { enabled: state.enabled, running: state.running };
+    let running =
+        |state: ServiceState| if readings.can_start_services { on } else { state.running };
+    let value =
+        |state: &ServiceState| Value::Service { enabled: state.enabled, running: state.running };
     let told = |current: Option<String>, wanted: String, standing, change| Told {
         subject: subject.clone(),
         current,
@@ -238,7 +240,9 @@ fn power(reading: &Reading<PowerLimits>, want: PowerWant) -> Judged {
 }
 
 fn clocks(reading: &Reading<Clocks>, want: ClocksWant) -> Judged {
-    let Reading::Value(clocks) = reading else { return unread(reading, words(&Want::Clocks(want))) };
+    let Reading::Value(clocks) = reading else {
+        return unread(reading, words(&Want::Clocks(want)));
+    };
     let text = |memory_mhz, graphics_mhz| Value::Clocks { memory_mhz, graphics_mhz }.words();
     let current = text(clocks.memory_mhz, clocks.graphics_mhz);
     let refused = |wanted: String, why: String| Judged {
@@ -252,7 +256,9 @@ fn clocks(reading: &Reading<Clocks>, want: ClocksWant) -> Judged {
         ClocksWant::Default => (clocks.default_memory_mhz, clocks.default_graphics_mhz),
         ClocksWant::Max => match supported.first() {
             Some(most) => (clocks.memory_mhz, *most),
-            None => return refused(words(&Want::Clocks(want)), "the card lists no clocks".to_owned()),
+            None => {
+                return refused(words(&Want::Clocks(want)), "the card lists no clocks".to_owned());
+            }
         },
         ClocksWant::Mhz(mhz) if supported.contains(&mhz) => (clocks.memory_mhz, mhz),
         ClocksWant::Mhz(mhz) => {

@@ -8,7 +8,8 @@ use crate::tune::readings::{Choice, GpusSeen, Readings};
 use crate::tune::setting::{Kind, Want};
 
 /// The governor's files have no folder of their own on a host whose firmware sets the clocks.
-const NO_GOVERNORS: &str = "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
+const NO_GOVERNORS: &str =
+    "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
 const HUGEPAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// The parameter that says who manages the GPU's memory where CPU and GPU share one address space.
@@ -76,7 +77,8 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Told {
         }
         Reading::Unreadable(why) => return unsaid(path, word, Standing::Unknown(why.clone())),
     };
-    let mut told = Told { current: Some(current.clone()), ..unsaid(path, word, Standing::AsWanted) };
+    let mut told =
+        Told { current: Some(current.clone()), ..unsaid(path, word, Standing::AsWanted) };
     if current == word {
         return told;
     }

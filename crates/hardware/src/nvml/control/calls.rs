@@ -35,8 +35,7 @@ impl Caller<'_> {
     fn gpu_controls(&mut self, index: u32) -> GpuReadings {
         let mut device: Device = std::ptr::null_mut();
         let out = &raw mut device;
-        let called =
-            call!(self, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
+        let called = call!(self, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
         if let Reading::Unreadable(why) = outcome(called, || ()) {
             return unopened(index, &why);
         }

@@ -172,9 +172,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_not_a_loss() {
-        let mut controls = shell(
-            "while read line; do echo '{\"refused\":\"NVML_ERROR_NO_PERMISSION\"}'; done",
-        );
+        let mut controls =
+            shell("while read line; do echo '{\"refused\":\"NVML_ERROR_NO_PERMISSION\"}'; done");
         for _ in 0..2 {
             let refused = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
             let why = "NVML_ERROR_NO_PERMISSION".to_owned();
