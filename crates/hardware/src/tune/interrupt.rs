@@ -40,6 +40,9 @@ impl Point {
     }
 }
 
+/// What a panic says that a test asked for.
+pub(super) const ASKED_FOR: &str = "a test asked for it";
+
 /// Whether, where and when to die.
 #[derive(Debug, Default)]
 pub struct Interrupt {
@@ -82,7 +85,7 @@ impl Interrupt {
     /// Dies, and does not come back.
     pub(crate) fn die(&self) -> ! {
         if self.panics {
-            panic!("a test asked for it");
+            std::panic::panic_any(ASKED_FOR);
         }
         std::process::abort()
     }
