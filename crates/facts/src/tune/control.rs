@@ -55,6 +55,43 @@ pub enum Target {
     },
 }
 
+impl Target {
+    /// A value of it in words, with what its numbers mean.
+    pub fn words(&self, value: &Value) -> String {
+        match (self, value) {
+            (Self::Gpu { control: GpuControl::PowerLimit, .. }, Value::Number(milliwatts)) => {
+                watts(*milliwatts)
+            }
+            (Self::Gpu { control: GpuControl::ComputeMode, .. }, Value::Number(mode)) => {
+                mode_name(*mode)
+            }
+            (Self::Hold { .. }, Value::Switch(held)) => {
+                if *held { "held" } else { "not held" }.to_owned()
+            }
+            _ => value.words(),
+        }
+    }
+}
+
+/// Milliwatts as people say them.
+pub(super) fn watts(milliwatts: u32) -> String {
+    if milliwatts.is_multiple_of(1000) {
+        format!("{} W", milliwatts / 1000)
+    } else {
+        format!("{}.{:03} W", milliwatts / 1000, milliwatts % 1000)
+    }
+}
+
+/// A compute mode by its number.
+pub(super) fn mode_name(mode: u32) -> String {
+    match mode {
+        0 => "default".to_owned(),
+        2 => "prohibited".to_owned(),
+        3 => "exclusive-process".to_owned(),
+        other => format!("mode {other}"),
+    }
+}
+
 /// A value of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -152,10 +189,16 @@ pub enum Content {
 impl Content {
     /// Of these bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
-        String::from_utf8(bytes).map_or_else(
-            |err| Self::Hex(err.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()),
-            Self::Text,
-        )
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::Text(text),
+            Err(err) => {
+                let mut digits = String::new();
+                for byte in err.as_bytes() {
+                    digits.push_str(&format!("{byte:02x}"));
+                }
+                Self::Hex(digits)
+            }
+        }
     }
 
     /// The bytes. What is no hexadecimal has none.

@@ -54,13 +54,12 @@ pub fn apply(
     let mut lost: Option<String> = None;
     for step in steps {
         let Some(change) = &step.change else { continue };
-        let outcome = match &lost {
-            Some(why) => Outcome::NotDone(why.clone()),
-            None => {
-                let (outcome, err) = one(profile, change, hands, journal, at)?;
-                lost = err.filter(HandError::is_lost).map(|err| err.to_string());
-                outcome
-            }
+        let outcome = if let Some(why) = &lost {
+            Outcome::NotDone(why.clone())
+        } else {
+            let (outcome, err) = one(profile, change, hands, journal, at)?;
+            lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+            outcome
         };
         applied.push(Applied { step: step.clone(), outcome });
     }
@@ -124,7 +123,7 @@ fn one(
         }
         (written, now) => Outcome::Unknown(match (written, now) {
             (Err(err), _) => in_words(err),
-            (Ok(()), Reading::Value(now)) => format!("now it is {}", now.words()),
+            (Ok(()), Reading::Value(now)) => format!("now it is {}", change.target.words(&now)),
             (Ok(()), Reading::Absent) => "it is no longer there".to_owned(),
             (Ok(()), Reading::Unreadable(why)) => why,
         }),

@@ -101,13 +101,20 @@ pub struct Open {
     pub folders: Vec<String>,
 }
 
+/// The file, and the lock of who writes it.
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    _lock: File,
+}
+
 /// The file and what its lines come to.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
     path: PathBuf,
-    file: Option<File>,
-    _lock: Option<File>,
+    /// None where it is only looked at.
+    writer: Option<Writer>,
     /// Bytes that are whole lines on disk.
     bytes: u64,
     open: Vec<Open>,
@@ -142,8 +149,7 @@ impl Journal {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         }
         sync_folder(folder).map_err(failed)?;
-        journal.file = Some(file);
-        journal._lock = Some(lock);
+        journal.writer = Some(Writer { file, _lock: lock });
         journal.interrupt = interrupt;
         Ok(journal)
     }
@@ -168,8 +174,7 @@ impl Journal {
         let mut journal = Self {
             folder: folder.to_owned(),
             path: path.clone(),
-            file: None,
-            _lock: None,
+            writer: None,
             bytes: whole as u64,
             open: Vec::new(),
             next: 1,
@@ -224,7 +229,7 @@ impl Journal {
     }
 
     fn append(&mut self, at: Timestamp, note: &Note) -> io::Result<()> {
-        let Some(file) = &mut self.file else {
+        let Some(Writer { file, .. }) = &mut self.writer else {
             return Err(io::Error::other("it is open to be read only"));
         };
         // A write that failed may have left half a line.
@@ -250,7 +255,7 @@ impl Journal {
         if !self.open.is_empty() || self.bytes == 0 {
             return Ok(());
         }
-        if let Some(file) = &self.file {
+        if let Some(Writer { file, .. }) = &self.writer {
             file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
             self.bytes = 0;
         }

@@ -95,14 +95,17 @@ fn one(
     let mut given = Given::Already;
     if !is_exactly(&now, &change.old) {
         if !now.is_same(&change.new) && !force {
-            return Ok((Given::Foreign(now.words()), None));
+            return Ok((Given::Foreign(change.target.words(&now)), None));
         }
         if let Err(err) = hands.write(&change.target, &change.old) {
             return Ok(failed(err));
         }
         match hands.read(&change.target) {
             Reading::Value(now) if is_exactly(&now, &change.old) => given = Given::Back,
-            Reading::Value(now) => return Ok(unread(&format!("now it is {}", now.words()))),
+            Reading::Value(now) => {
+                let now = change.target.words(&now);
+                return Ok(unread(&format!("now it is {now}")));
+            }
             Reading::Absent => return Ok(unread("it is no longer there")),
             Reading::Unreadable(why) => return Ok(unread(&why)),
         }

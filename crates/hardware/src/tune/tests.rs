@@ -215,7 +215,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
     fn killed_anywhere_everything_is_given_back_bit_for_bit(
@@ -404,7 +404,7 @@ fn what_somebody_else_has_changed_is_left_alone() {
     let given = world.revert(false);
     assert!(matches!(given[0], Given::Foreign(_)), "{given:?}");
     assert_eq!(given[1], Given::Back);
-    assert_eq!(given[2], Given::Foreign("300000".to_owned()));
+    assert_eq!(given[2], Given::Foreign("300 W".to_owned()));
     assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), b"somebody's\n");
     assert_eq!(world.revert(true), [Given::Back, Given::Back]);
     assert!(!world.root().join("etc/security").exists());
@@ -422,7 +422,7 @@ fn an_older_change_is_not_given_back_over_somebody_elses() {
     // What the first of both had set is somebody else's now.
     world.gpus.borrow_mut().insert(gpu(0, GpuControl::PowerLimit), Value::Number(650_000));
     let given = world.revert(false);
-    assert_eq!(given[0], Given::Foreign("650000".to_owned()));
+    assert_eq!(given[0], Given::Foreign("650 W".to_owned()));
     assert!(matches!(given[1], Given::NotDone(_)), "{given:?}");
 }
 

@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let what = format!("Make {changes} change{}?", if changes == 1 { "" } else { "s" });
         printer.finish()?;
         if !may(args.yes, &what)? {
-            printer.line("\nNothing was changed.")?;
+            printer.line("Nothing was changed.")?;
             return Ok(Outcome::Finding);
         }
         let mut journal = args.node.journal()?;
@@ -95,11 +95,11 @@ pub(super) fn may(yes: bool, what: &str) -> anyhow::Result<bool> {
 }
 
 fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
+    printer.line("")?;
     if applied.is_empty() {
-        printer.line("\nThere is nothing to change.")?;
+        printer.line("There is nothing to change.")?;
         return Ok(());
     }
-    printer.line("")?;
     let mut done = 0;
     for it in applied {
         let (word, tone, words) = match &it.outcome {

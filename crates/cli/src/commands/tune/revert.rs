@@ -40,14 +40,15 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                 args.node.name()
             ))?;
             for change in seen.open_changes().iter().rev() {
-                let words = (change.new.words(), change.old.words());
-                let text = format!("{}: {} → {}", target(&change.target), words.0, words.1);
+                let it = &change.target;
+                let (new, old) = (it.words(&change.new), it.words(&change.old));
+                let text = format!("{}: {new} → {old}", target(it));
                 printer.paragraph("  -", 4, &text)?;
             }
             printer.finish()?;
         }
         if !may(args.yes, &format!("Give back {}?", changes(count)))? {
-            printer.line("\nNothing was changed.")?;
+            printer.line("Nothing was changed.")?;
             return Ok(Outcome::Finding);
         }
         let mut journal = args.node.journal()?;

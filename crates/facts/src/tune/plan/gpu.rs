@@ -2,7 +2,7 @@
 
 use super::{Change, Need, Standing, Subject, Told};
 use crate::node::{PowerLimits, Reading, Setting};
-use crate::tune::control::{GpuControl, Target, Value};
+use crate::tune::control::{GpuControl, Target, Value, mode_name, watts};
 use crate::tune::readings::{Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
 use crate::tune::setting::{ClocksWant, Kind, PERSISTENCED, PowerWant, Want};
 
@@ -189,28 +189,11 @@ fn mig(gpu: &GpuReadings, on: bool) -> Judged {
     judged
 }
 
-fn mode_name(mode: u32) -> String {
-    match mode {
-        0 => "default".to_owned(),
-        2 => "prohibited".to_owned(),
-        3 => "exclusive-process".to_owned(),
-        other => format!("mode {other}"),
-    }
-}
-
 fn compute_mode(reading: &Reading<u32>, mode: u32) -> Judged {
     let Reading::Value(current) = reading else { return unread(reading, mode_name(mode)) };
     let value = Value::Number(mode);
     let needs = vec![Need::EveryBoot];
     judged(mode_name(*current), mode_name(mode), *current == mode, value, needs)
-}
-
-fn watts(milliwatts: u32) -> String {
-    if milliwatts.is_multiple_of(1000) {
-        format!("{} W", milliwatts / 1000)
-    } else {
-        format!("{}.{:03} W", milliwatts / 1000, milliwatts % 1000)
-    }
 }
 
 fn power(reading: &Reading<PowerLimits>, want: PowerWant) -> Judged {
