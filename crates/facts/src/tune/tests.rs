@@ -230,6 +230,23 @@ fn persistence_is_the_daemons_where_there_is_one() {
 }
 
 #[test]
+fn what_the_driver_would_forget_is_said() {
+    let mut readings = readings();
+    let needs = |readings: &Readings| first("gpu.power-limit", "max", readings).standing;
+    assert_eq!(needs(&readings), Standing::Change(vec![Need::Persistence]));
+    let mut both = own("gpu.power-limit", "max");
+    both.setting.extend(own("gpu.persistence", "on").setting);
+    let steps = planned(&both, &readings);
+    let power = steps.iter().find(|step| step.setting == "gpu.power-limit").unwrap();
+    assert_eq!(power.standing, Standing::Change(vec![Need::EveryBoot]));
+    assert!(steps[0].setting == "gpu.persistence", "it is turned on first");
+    if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+        gpus[0].persistence = Reading::Value(true);
+    }
+    assert_eq!(needs(&readings), Standing::Change(vec![Need::EveryBoot]));
+}
+
+#[test]
 fn what_cannot_be_read_is_unknown_and_changes_nothing() {
     let unread = || Reading::Unreadable("permission denied".to_owned());
     let mut readings = readings();

@@ -13,6 +13,9 @@ use crate::root::{Root, outcome};
 /// What a file is called while it is written. Nothing that reads such folders takes a name that ends so.
 const PART: &str = ".farrier-part";
 
+/// As [`Root`] bounds it: dpkg's status file, below another root, is the largest.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+
 /// The file at a path, or that there is none. A link is neither.
 pub(super) fn read(root: &Root, path: &str) -> Reading<Value> {
     let real = match root.place_for(path) {
@@ -30,6 +33,9 @@ fn read_real(real: &Path) -> io::Result<Value> {
     let meta = fs::symlink_metadata(real)?;
     if !meta.is_file() {
         return Err(io::Error::other("it is a link, a folder or a device"));
+    }
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
     }
     let content = Content::of(fs::read(real)?);
     let mode = meta.permissions().mode() & 0o7777;
@@ -63,6 +69,8 @@ pub(super) fn write(root: &Root, path: &str, value: &Value) -> io::Result<()> {
             for folder in missing_folders(root, path) {
                 let real = root.place_for(&folder)?;
                 fs::create_dir(&real)?;
+                // Whatever the mask of who runs it: jobs have to get through.
+                fs::set_permissions(&real, fs::Permissions::from_mode(0o755))?;
                 sync_parent(&real)?;
             }
             replace(&root.place_for(path)?, &file.content.bytes(), file.mode, file.owner)

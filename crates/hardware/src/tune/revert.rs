@@ -94,7 +94,7 @@ fn one(
     };
     let mut given = Given::Already;
     if !is_exactly(&now, &change.old) {
-        if !now.is_same(&change.new) && !force {
+        if !is_ours(&now, change) && !force {
             return Ok((Given::Foreign(change.target.words(&now)), None));
         }
         if let Err(err) = hands.write(&change.target, &change.old) {
@@ -117,6 +117,21 @@ fn one(
     journal.write(at, Note::Reverted { number: change.number })?;
     journal.interrupt().reach(Point::Ended);
     Ok((given, None))
+}
+
+/// Whether it is what the change would have made of it, or did in part: a service is changed in two steps.
+fn is_ours(now: &Value, change: &Open) -> bool {
+    match (now, &change.old, &change.new) {
+        (
+            Value::Service { enabled, running },
+            Value::Service { enabled: old_enabled, running: old_running },
+            Value::Service { enabled: new_enabled, running: new_running },
+        ) => {
+            [old_enabled, new_enabled].contains(&enabled)
+                && [old_running, new_running].contains(&running)
+        }
+        _ => now.is_same(&change.new),
+    }
 }
 
 /// With everything that a file has besides its content.

@@ -426,6 +426,62 @@ fn an_older_change_is_not_given_back_over_somebody_elses() {
     assert!(matches!(given[1], Given::NotDone(_)), "{given:?}");
 }
 
+/// A service whose start fails after it was enabled.
+struct HalfService(bool, bool);
+
+impl Hands for HalfService {
+    fn read(&mut self, _: &Target) -> Reading<Value> {
+        Reading::Value(Value::Service { enabled: self.0, running: self.1 })
+    }
+
+    fn write(&mut self, _: &Target, value: &Value) -> Result<(), HandError> {
+        let Value::Service { enabled, running } = value else { return Err(HandError::Value) };
+        self.0 = *enabled;
+        if *running {
+            let (line, why) = ("systemctl start".to_owned(), "it failed".to_owned());
+            return Err(HandError::Command { line, why });
+        }
+        self.1 = false;
+        Ok(())
+    }
+
+    fn missing_folders(&mut self, _: &Target) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn tidy(&mut self, _: &Target, _: &[String]) -> Result<(), HandError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_we_changed_by_half_is_ours_to_give_back() {
+    let world = World::new();
+    let target = Target::Service { unit: "nvidia-persistenced".to_owned() };
+    let steps = [step(target, Value::Service { enabled: true, running: true })];
+    let mut hands = HalfService(false, false);
+    let at = Timestamp::UNIX_EPOCH;
+    let applied = apply("a", &steps, &mut hands, &mut world.journal(), at).unwrap();
+    assert!(matches!(&applied[0].outcome, Outcome::Unknown(why) if why.contains("it failed")));
+    let reverted = revert(&mut hands, &mut world.journal(), false, at).unwrap();
+    assert_eq!(reverted[0].given, Given::Back);
+    assert_eq!((hands.0, hands.1), (false, false));
+}
+
+#[test]
+fn what_another_user_may_do_is_told_apart() {
+    let refused = |why: &str| HandError::Refused(why.to_owned()).is_permission();
+    assert!(refused("NVML_ERROR_NO_PERMISSION") && !refused("NVML_ERROR_NOT_SUPPORTED"));
+    let file = |kind: std::io::ErrorKind| HandError::io("/etc/x", kind.into());
+    assert!(file(std::io::ErrorKind::PermissionDenied).is_permission());
+    assert!(!file(std::io::ErrorKind::StorageFull).is_permission());
+    let failed = holds::run("sh", &["-c", "echo 'E: Permission denied' >&2; exit 1"]).unwrap_err();
+    assert!(failed.is_permission(), "{failed}");
+    let failed = holds::run("/nonexistent/apt-mark", &["hold", "x"]).unwrap_err();
+    assert!(failed.to_string().starts_with("`/nonexistent/apt-mark hold x` failed"), "{failed}");
+    assert!(holds::run("true", &[]).is_ok());
+}
+
 #[test]
 fn a_journal_that_does_not_read_is_not_gone_on_with() {
     let world = World::new();

@@ -33,7 +33,7 @@ pub(crate) enum TuneCommand {
     Plan(verify::Args),
     /// Shows the plan, asks, and makes the changes; what was there before is kept for `revert`
     ///
-    /// Exit code 0: all as wanted now; 1: something was not done or is not known; 2: an error.
+    /// Exit code 0: all of it is set, or not for this node; 1: something was not done or is not known; 2: an error.
     Apply(apply::Args),
     /// Whether this node is still as a profile wants it
     ///

@@ -11,7 +11,8 @@ use farrier_hardware::tune::{Interrupt, Journal, JournalError, NodeHands};
 use farrier_hardware::{Root, capture};
 
 use super::profile::refusal;
-use crate::failure::Hinted;
+use crate::failure::{self, Hinted};
+use crate::printer::Printer;
 use crate::sets;
 
 /// Where the journal of a machine is.
@@ -109,6 +110,27 @@ impl NodeArgs {
     pub(super) fn journal(&self) -> anyhow::Result<Journal> {
         Journal::open(&self.state(), Interrupt::from_environment())
             .map_err(|err| broken(err, &self.state()))
+    }
+
+    /// Says that changes are open, where that can be known.
+    pub(super) fn say_what_can_be_given_back(&self, printer: &mut Printer) -> anyhow::Result<()> {
+        match Journal::read(&self.state()) {
+            Ok(journal) if journal.open_changes().is_empty() => {}
+            Ok(journal) => {
+                let count = journal.open_changes().len();
+                printer.line("")?;
+                printer.paragraph(
+                    "",
+                    0,
+                    &format!("Changes that `farrier tune revert` gives back: {count}."),
+                )?;
+            }
+            // The journal is root's, and a plan is for everybody.
+            Err(JournalError::File { err, .. })
+                if err.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(err) => failure::warn(&anyhow::Error::new(err)),
+        }
+        Ok(())
     }
 
     /// Its journal, to look at.

@@ -44,6 +44,7 @@ pub(super) fn run(args: &Args, verb: &str, printer: &mut Printer) -> anyhow::Res
         }
         Output::Table => {
             print::steps(verb, &profile.name, &args.node.name(), &steps, printer)?;
+            args.node.say_what_can_be_given_back(printer)?;
         }
     }
     Ok(Outcome::finding_if(!is_fine))

@@ -73,6 +73,20 @@ fn of_gpu(kind: &Kind, want: &Want, gpu: &GpuReadings) -> Told {
     Told { subject, current: judged.current, wanted: judged.wanted, standing, change }
 }
 
+/// A driver that is not kept initialised forgets what is set: that is said where it is known to be so.
+pub(super) fn say_lost(told: &mut Told, readings: &Readings) {
+    let (Subject::Gpu { index, .. }, Standing::Change(needs)) = (&told.subject, &mut told.standing)
+    else {
+        return;
+    };
+    let GpusSeen::Answered(gpus) = &readings.gpus else { return };
+    let is_off =
+        gpus.iter().any(|gpu| gpu.index == *index && gpu.persistence == Reading::Value(false));
+    for need in needs.iter_mut().filter(|need| **need == Need::EveryBoot && is_off) {
+        *need = Need::Persistence;
+    }
+}
+
 fn is_cut(gpu: &GpuReadings) -> bool {
     gpu.mig.value().is_some_and(|mig| mig.current)
 }

@@ -129,6 +129,8 @@ pub enum Need {
     NewJob,
     /// It is lost at the next boot, and has to be applied again.
     EveryBoot,
+    /// It is lost when the last program ends: nothing keeps the driver initialised.
+    Persistence,
 }
 
 impl Need {
@@ -140,6 +142,7 @@ impl Need {
             Self::LogIn => "counts from the next log-in on",
             Self::NewJob => "counts in jobs that load the file",
             Self::EveryBoot => "until the next boot",
+            Self::Persistence => "lost when the last program ends: persistence is off",
         }
     }
 }
@@ -173,12 +176,17 @@ pub fn plan(
         let wrong = |err| ProfileError::Setting { profile: profile.name.clone(), err };
         Kind::of(name).map_err(wrong)?;
     }
+    let mut read = profile.read()?;
+    read.retain(|(.., setting)| options.only.is_empty() || options.only.contains(&setting.name));
+    let keeps = read
+        .iter()
+        .any(|(kind, want, _)| *kind == Kind::Persistence && *want == Want::Switch(true));
     let mut steps = Vec::new();
-    for (kind, want, setting) in profile.read()? {
-        if !options.only.is_empty() && !options.only.contains(&setting.name) {
-            continue;
-        }
+    for (kind, want, setting) in read {
         for mut told in told(set, &kind, &want, setting, readings) {
+            if !keeps {
+                gpu::say_lost(&mut told, readings);
+            }
             if setting.unverified && !options.unverified && !told.standing.is_fine() {
                 let why = "no source confirms it; --unverified takes it in";
                 told.standing = Standing::DoesNotApply(why.to_owned());
