@@ -145,6 +145,18 @@ fn without_nvml_the_gpus_are_unknown() {
 }
 
 #[test]
+fn a_container_is_not_taken_for_its_host() {
+    let world = World::new();
+    world.put(".dockerenv", "");
+    let ran = world.tune(&["apply", "training", "--yes"]);
+    assert_eq!(ran.code, 1);
+    let text = unfolded(&ran.stdout);
+    assert!(text.contains("unknown    host.memlock"), "{text}");
+    assert!(text.contains("this is a container"), "{text}");
+    assert!(text.contains("2 of 2 changes made."), "the environment of its own jobs: {text}");
+}
+
+#[test]
 fn a_gpu_that_is_cut_up_is_said_to_be() {
     let world = World::new();
     world.edit("gpus/0.json", |gpu| {

@@ -19,8 +19,8 @@ pub use plan::{Change, Need, Options, Standing, Step, Subject, plan};
 pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
 pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
 pub use setting::{
-    CLOCKS_LOCKED, ClocksWant, ENVIRONMENTS, GUARD_FILE, Kind, MEMLOCK_FILE, MODPROBE_FOLDER,
-    PERSISTENCED, PowerWant, SettingError, Want,
+    CLOCKS_LOCKED, ClocksWant, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE, Kind, MEMLOCK_FILE,
+    MODPROBE_FOLDER, PERSISTENCED, PowerWant, SettingError, Want,
 };
 
 #[cfg(test)]

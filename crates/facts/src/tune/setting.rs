@@ -14,6 +14,8 @@ pub const GUARD_FILE: &str = "/etc/apt/apt.conf.d/52farrier";
 pub const MODPROBE_FOLDER: &str = "/etc/modprobe.d";
 /// Where jobs' environments are written, a file a framework.
 pub const ENVIRONMENTS: &str = "/etc/farrier/jobs";
+/// Where the kernel says how it makes huge pages.
+pub const HUGEPAGES_FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// The daemon that keeps the driver initialised.
 pub const PERSISTENCED: &str = "nvidia-persistenced";
 

@@ -20,6 +20,8 @@ pub enum Given {
     Already,
     /// Somebody else has changed it since; what is there now, in words.
     Foreign(String),
+    /// What was changed is no longer there, such as a GPU that was replaced: the change is forgotten, as somebody asked for.
+    Forgotten,
     /// It could not be, and why.
     Failed {
         /// In words.
@@ -55,7 +57,7 @@ pub fn revert(
         // would be the wrong thing to do.
         let newer = reverted.iter().any(|newer| {
             newer.change.target == change.target
-                && !matches!(newer.given, Given::Back | Given::Already)
+                && !matches!(newer.given, Given::Back | Given::Already | Given::Forgotten)
         });
         let given = match &lost {
             Some(why) => Given::NotDone(why.clone()),
@@ -89,7 +91,13 @@ fn one(
     };
     let now = match hands.read(&change.target) {
         Reading::Value(now) => now,
-        Reading::Absent => return Ok(unread("it is no longer there")),
+        Reading::Absent if force => {
+            journal.write(at, Note::Reverted { number: change.number })?;
+            return Ok((Given::Forgotten, None));
+        }
+        Reading::Absent => {
+            return Ok(unread("it is no longer there; --force takes it out of the journal"));
+        }
         Reading::Unreadable(why) => return Ok(unread(&why)),
     };
     let mut given = Given::Already;

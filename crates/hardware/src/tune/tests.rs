@@ -413,6 +413,19 @@ fn what_somebody_else_has_changed_is_left_alone() {
 }
 
 #[test]
+fn a_gpu_that_was_replaced_is_forgotten_only_when_asked_for() {
+    let world = World::new();
+    world.apply(&steps(), &mut world.hands());
+    world.gpus.borrow_mut().remove(&gpu(1, GpuControl::PowerLimit));
+    let given = world.revert(false);
+    assert_eq!((&given[0], &given[2]), (&Given::Back, &Given::Back));
+    assert!(matches!(&given[1], Given::Failed { why, .. } if why.contains("no longer there")));
+    assert_eq!(world.journal().open_changes().len(), 1);
+    assert_eq!(world.revert(true), [Given::Forgotten]);
+    assert!(world.journal().open_changes().is_empty());
+}
+
+#[test]
 fn an_older_change_is_not_given_back_over_somebody_elses() {
     let world = World::new();
     for limit in [500_000, 550_000] {

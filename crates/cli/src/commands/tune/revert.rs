@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Do not ask; without a terminal nothing is changed otherwise
     #[arg(long, short)]
     yes: bool,
-    /// Give back also what somebody else has changed since
+    /// Give back also what somebody else has changed since, and forget what is no longer there
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -58,7 +58,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         Output::Json => printer.json(&reverted)?,
         Output::Table => print_all(&reverted, printer)?,
     }
-    let is_back = |it: &Reverted| matches!(it.given, Given::Back | Given::Already);
+    let is_back =
+        |it: &Reverted| matches!(it.given, Given::Back | Given::Already | Given::Forgotten);
     Ok(Outcome::finding_if(!reverted.iter().all(is_back)))
 }
 
@@ -81,6 +82,7 @@ fn print_all(reverted: &[Reverted], printer: &mut Printer) -> anyhow::Result<()>
                 back += 1;
                 continue;
             }
+            Given::Forgotten => ("forgotten", "it is no longer there".to_owned()),
             Given::Foreign(now) => {
                 foreign = true;
                 ("left", format!("somebody has changed it since, to {now}"))

@@ -5,12 +5,11 @@ use crate::node::{Package, Reading, is_driver_package, is_kernel_package};
 use crate::set::FactSet;
 use crate::tune::control::{FileContent, Target, Value};
 use crate::tune::readings::{Choice, GpusSeen, Readings};
-use crate::tune::setting::{Kind, Want};
+use crate::tune::setting::{HUGEPAGES_FILE, Kind, Want};
 
 /// The governor's files have no folder of their own on a host whose firmware sets the clocks.
 const NO_GOVERNORS: &str =
     "the kernel sets no CPU clocks here (a virtual machine, or the firmware does)";
-const HUGEPAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// The parameter that says who manages the GPU's memory where CPU and GPU share one address space.
 const COHERENT: &str = "CoherentGPUMemoryMode";
@@ -59,12 +58,12 @@ fn governors(word: &str, readings: &Readings) -> Vec<Told> {
 
 fn hugepages(word: &str, readings: &Readings) -> Told {
     match &readings.hugepages {
-        Reading::Value(choice) => choose(HUGEPAGES, choice, word),
+        Reading::Value(choice) => choose(HUGEPAGES_FILE, choice, word),
         Reading::Absent => {
             let why = "the kernel has no transparent huge pages".to_owned();
-            unsaid(HUGEPAGES, word, Standing::DoesNotApply(why))
+            unsaid(HUGEPAGES_FILE, word, Standing::DoesNotApply(why))
         }
-        Reading::Unreadable(why) => unsaid(HUGEPAGES, word, Standing::Unknown(why.clone())),
+        Reading::Unreadable(why) => unsaid(HUGEPAGES_FILE, word, Standing::Unknown(why.clone())),
     }
 }
 

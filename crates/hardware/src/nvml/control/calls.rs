@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_int, c_uint};
 
-use farrier_facts::node::{PowerLimits, Reading};
+use farrier_facts::node::Reading;
 use farrier_facts::tune::{Clocks, GpuControl, GpuReadings, GpusSeen, Value};
 
 use crate::nvml::caller::{Caller, call, outcome};
@@ -45,7 +45,7 @@ impl Caller<'_> {
             name: self.device_text(device, "nvmlDeviceGetName"),
             persistence: self.switch(device, "nvmlDeviceGetPersistenceMode"),
             compute_mode: self.number(device, "nvmlDeviceGetComputeMode"),
-            power: self.power_limits(device),
+            power: self.power(device),
             clocks: self.application_clocks(device),
             ecc: self.setting(device, "nvmlDeviceGetEccMode"),
             mig: self.setting(device, "nvmlDeviceGetMigMode"),
@@ -56,26 +56,6 @@ impl Caller<'_> {
 
     fn switch(&mut self, device: Device, name: &'static str) -> Reading<bool> {
         self.number(device, name).map(|number| number != 0)
-    }
-
-    fn power_limits(&mut self, device: Device) -> Reading<PowerLimits> {
-        let limit = self.number(device, "nvmlDeviceGetPowerManagementLimit");
-        let default = self.number(device, "nvmlDeviceGetPowerManagementDefaultLimit");
-        let (mut min_mw, mut max_mw): (c_uint, c_uint) = (0, 0);
-        let called = call!(
-            self,
-            ffi::DevicePair,
-            "nvmlDeviceGetPowerManagementLimitConstraints",
-            device,
-            &raw mut min_mw,
-            &raw mut max_mw
-        );
-        let range = outcome(called, || (min_mw, max_mw));
-        limit.and_then(|limit_mw| {
-            default.and_then(|default_mw| {
-                range.map(|(min_mw, max_mw)| PowerLimits { limit_mw, default_mw, min_mw, max_mw })
-            })
-        })
     }
 
     fn application_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
@@ -183,23 +163,26 @@ impl Caller<'_> {
         Reading::Value(names)
     }
 
-    fn by_uuid(&mut self, uuid: &str) -> Result<Device, String> {
-        let text = CString::new(uuid).map_err(|_| "a UUID has no NUL".to_owned())?;
+    /// The device of a UUID; absent where NVML has none.
+    fn by_uuid(&mut self, uuid: &str) -> Reading<Device> {
+        let Ok(text) = CString::new(uuid) else {
+            return Reading::Unreadable("a UUID has no NUL".to_owned());
+        };
         let mut device: Device = std::ptr::null_mut();
         let out = &raw mut device;
         let called =
             call!(self, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", text.as_ptr(), out);
         match called {
-            Ok(ffi::SUCCESS) => Ok(device),
-            Ok(code) => Err(ffi::error_name(code)),
-            Err(why) => Err(why.to_owned()),
+            Ok(ffi::NOT_FOUND) => Reading::Absent,
+            called => outcome(called, || device),
         }
     }
 
     pub(super) fn get_control(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
         let device = match self.by_uuid(uuid) {
-            Ok(device) => device,
-            Err(why) => return Reading::Unreadable(why),
+            Reading::Value(device) => device,
+            Reading::Absent => return Reading::Absent,
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
         };
         match control {
             GpuControl::Persistence => {
@@ -238,7 +221,11 @@ impl Caller<'_> {
         control: GpuControl,
         value: &Value,
     ) -> Result<(), String> {
-        let device = self.by_uuid(uuid)?;
+        let device = match self.by_uuid(uuid) {
+            Reading::Value(device) => device,
+            Reading::Absent => return Err("there is no such GPU".to_owned()),
+            Reading::Unreadable(why) => return Err(why),
+        };
         let called = match (control, value) {
             (GpuControl::Persistence, Value::Switch(on)) => {
                 let on = c_uint::from(*on);
