@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::FactSet;
 use crate::node::{Package, PowerLimits, Reading, Setting};
@@ -349,5 +351,47 @@ fn bytes_are_kept_exactly() {
         assert_eq!(Content::of(bytes.clone()).bytes(), bytes);
         let text = serde_json::to_string(&Content::of(bytes.clone())).unwrap();
         assert_eq!(serde_json::from_str::<Content>(&text).unwrap().bytes(), bytes);
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_written_is_read_or_refused(name in "(gpu|host|jobs)?[a-z.:-]{0,24}[^\\x00]{0,6}", want in ".{0,24}") {
+        if let Ok(kind) = Kind::of(&name) {
+            prop_assert_eq!(kind.to_string(), name.clone());
+        }
+        let _ = own(&name, &want).read();
+        for known in ["gpu.power-limit", "gpu.application-clocks", "gpu.mig-layout", "host.memlock"] {
+            let _ = own(known, &want).read();
+        }
+    }
+
+    #[test]
+    fn a_planned_limit_is_one_that_the_card_takes(
+        least in 0..900_000_u32,
+        span in 0..900_000_u32,
+        percent in 0..=100_u32,
+        watts in 0..2_000_u32,
+    ) {
+        let mut readings = readings();
+        let power = PowerLimits {
+            limit_mw: least,
+            default_mw: least + span / 2,
+            min_mw: least,
+            max_mw: least + span,
+        };
+        if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+            gpus[0].power = Reading::Value(power);
+        }
+        for want in ["default".to_owned(), "max".to_owned(), format!("{percent} %"), format!("{watts} W")] {
+            let step = first("gpu.power-limit", &want, &readings);
+            match step.change.map(|change| change.value) {
+                Some(Value::Number(limit)) => {
+                    prop_assert!((power.min_mw..=power.max_mw).contains(&limit), "{want}: {limit}");
+                }
+                None => prop_assert!(step.standing == Standing::AsWanted || want.ends_with('W')),
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
     }
 }
