@@ -49,7 +49,7 @@ pub fn apply(
     hands: &mut dyn Hands,
     journal: &mut Journal,
     at: Timestamp,
-) -> Result<Vec<Applied>, JournalError> {
+) -> Vec<Applied> {
     let mut applied = Vec::new();
     let mut lost: Option<String> = None;
     for step in steps {
@@ -57,13 +57,24 @@ pub fn apply(
         let outcome = if let Some(why) = &lost {
             Outcome::NotDone(why.clone())
         } else {
-            let (outcome, err) = one(profile, change, hands, journal, at)?;
-            lost = err.filter(HandError::is_lost).map(|err| err.to_string());
-            outcome
+            let number = journal.next();
+            match one(profile, change, hands, journal, at) {
+                Ok((outcome, err)) => {
+                    lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+                    outcome
+                }
+                Err(err) => {
+                    let why = in_words(&err);
+                    lost = Some(why.clone());
+                    // What was begun is in the journal, and can be given back.
+                    let begun = journal.open_changes().iter().any(|open| open.number == number);
+                    if begun { Outcome::Unknown(why) } else { Outcome::NotDone(why) }
+                }
+            }
         };
         applied.push(Applied { step: step.clone(), outcome });
     }
-    Ok(applied)
+    applied
 }
 
 fn one(
@@ -112,7 +123,7 @@ fn one(
         (written, Reading::Value(now)) if now.is_same(&old) => {
             let why = written.as_ref().err().map_or_else(
                 || "it was taken without an error, and nothing changed".to_owned(),
-                in_words,
+                |err| in_words(err),
             );
             // Nothing was changed, so that there is nothing to give back but folders.
             if hands.tidy(&change.target, &folders).is_ok() {
@@ -141,7 +152,7 @@ fn is_wanted(now: &Value, wanted: &Value) -> bool {
 }
 
 /// An error with all that stands behind it.
-pub(super) fn in_words(err: &HandError) -> String {
+pub(super) fn in_words(err: &dyn Error) -> String {
     let mut words = err.to_string();
     let mut cause = err.source();
     while let Some(err) = cause {

@@ -127,7 +127,7 @@ impl Journal {
     pub fn open(folder: &Path, interrupt: Interrupt) -> Result<Self, JournalError> {
         let path = folder.join(FILE);
         let failed = |err| JournalError::File { path: path.clone(), err };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        make_folder(folder).map_err(failed)?;
         let lock_path = folder.join(LOCK);
         let lock = OpenOptions::new()
             .write(true)
@@ -249,6 +249,16 @@ impl Journal {
         Ok(())
     }
 
+    /// Lets every write fail as on a full disk, or no longer.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self, full: bool) {
+        let path = if full { Path::new("/dev/full") } else { &self.path };
+        let file = OpenOptions::new().append(true).open(path).expect("both are there");
+        if let Some(writer) = &mut self.writer {
+            writer.file = file;
+        }
+    }
+
     /// Begins it anew where nothing is left to give back, so that it does not grow for ever.
     pub(super) fn fold(&mut self) -> Result<(), JournalError> {
         let failed = |err| JournalError::File { path: self.path.clone(), err };
@@ -261,6 +271,23 @@ impl Journal {
         }
         sync_folder(&self.folder).map_err(failed)
     }
+}
+
+/// Makes a folder that only its owner reads, and brings it to disk with those on the way to it: a journal that is gone
+/// after the power went would be none.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> =
+        folder.ancestors().take_while(|it| !it.as_os_str().is_empty() && !it.exists()).collect();
+    for (place, made) in missing.iter().enumerate().rev() {
+        let mode = if place == 0 { 0o700 } else { 0o755 };
+        match fs::DirBuilder::new().mode(mode).create(made) {
+            Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
+            _ => {}
+        }
+        let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync_folder(parent.unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {

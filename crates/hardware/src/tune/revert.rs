@@ -48,7 +48,7 @@ pub fn revert(
     journal: &mut Journal,
     force: bool,
     at: Timestamp,
-) -> Result<Vec<Reverted>, JournalError> {
+) -> Vec<Reverted> {
     let changes: Vec<Open> = journal.open_changes().iter().rev().cloned().collect();
     let mut reverted: Vec<Reverted> = Vec::new();
     let mut lost: Option<String> = None;
@@ -62,16 +62,23 @@ pub fn revert(
         let given = match &lost {
             Some(why) => Given::NotDone(why.clone()),
             None if newer => Given::NotDone("a newer change of it is not given back".to_owned()),
-            None => {
-                let (given, err) = one(&change, hands, journal, force, at)?;
-                lost = err.filter(HandError::is_lost).map(|err| err.to_string());
-                given
-            }
+            None => match one(&change, hands, journal, force, at) {
+                Ok((given, err)) => {
+                    lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+                    given
+                }
+                Err(err) => {
+                    let why = in_words(&err);
+                    lost = Some(why.clone());
+                    Given::Failed { why, permission: false }
+                }
+            },
         };
         reverted.push(Reverted { change, given });
     }
-    journal.fold()?;
-    Ok(reverted)
+    // Nothing is lost where that fails: the file only stays as long as it is.
+    let _ = journal.fold();
+    reverted
 }
 
 fn one(

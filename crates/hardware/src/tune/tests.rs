@@ -209,6 +209,17 @@ fn until_death(work: impl FnOnce()) {
     }
 }
 
+/// Opens a journal. Another test that starts a process holds every lock of ours between its fork and its exec.
+fn opened(state: &Path, interrupt: impl Fn() -> Interrupt) -> Journal {
+    for _ in 0..1_000_000 {
+        match Journal::open(state, interrupt()) {
+            Err(JournalError::InUse { .. }) => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the journal is in use for ever");
+}
+
 /// A folder in memory where there is one: every line of a journal is brought to disk, which takes its time on a disk.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
@@ -248,19 +259,19 @@ proptest! {
         let now = Timestamp::UNIX_EPOCH;
         for (steps, (point, times)) in [(&first, deaths.0), (&second, deaths.1)] {
             until_death(|| {
-                let mut journal = Journal::open(&state, Interrupt::panic_at(point, times)).unwrap();
+                let mut journal = opened(&state, || Interrupt::panic_at(point, times));
                 let applied = apply("a", steps, &mut Fake::on(&root, &gpus), &mut journal, now);
                 let bad = |it: &Applied| !matches!(it.outcome, Outcome::Done | Outcome::Already);
-                assert!(!applied.unwrap().iter().any(bad));
+                assert!(!applied.iter().any(bad));
             });
         }
         until_death(|| {
             let (point, times) = deaths.2;
-            let mut journal = Journal::open(&state, Interrupt::panic_at(point, times)).unwrap();
-            revert(&mut Fake::on(&root, &gpus), &mut journal, false, now).unwrap();
+            let mut journal = opened(&state, || Interrupt::panic_at(point, times));
+            revert(&mut Fake::on(&root, &gpus), &mut journal, false, now);
         });
-        let mut journal = Journal::open(&state, Interrupt::default()).unwrap();
-        let reverted = revert(&mut Fake::on(&root, &gpus), &mut journal, false, now).unwrap();
+        let mut journal = opened(&state, Interrupt::default);
+        let reverted = revert(&mut Fake::on(&root, &gpus), &mut journal, false, now);
         for it in &reverted {
             prop_assert!(matches!(it.given, Given::Back | Given::Already), "{it:?}");
         }
@@ -293,18 +304,18 @@ impl World {
     }
 
     fn journal(&self) -> Journal {
-        Journal::open(&self.place.path().join("state"), Interrupt::default()).unwrap()
+        opened(&self.place.path().join("state"), Interrupt::default)
     }
 
     fn apply(&self, steps: &[Step], hands: &mut Fake) -> Vec<Outcome> {
-        let applied = apply("a", steps, hands, &mut self.journal(), Timestamp::UNIX_EPOCH).unwrap();
+        let applied = apply("a", steps, hands, &mut self.journal(), Timestamp::UNIX_EPOCH);
         applied.into_iter().map(|it| it.outcome).collect()
     }
 
     fn revert(&self, force: bool) -> Vec<Given> {
         let mut hands = self.hands();
         let at = Timestamp::UNIX_EPOCH;
-        let reverted = revert(&mut hands, &mut self.journal(), force, at).unwrap();
+        let reverted = revert(&mut hands, &mut self.journal(), force, at);
         reverted.into_iter().map(|it| it.given).collect()
     }
 }
@@ -386,7 +397,7 @@ fn a_change_in_which_nvml_is_lost_is_unknown_and_stays_in_the_journal() {
     let world = World::new();
     let mut hands = Losing(world.hands());
     let at = Timestamp::UNIX_EPOCH;
-    let applied = apply("a", &steps(), &mut hands, &mut world.journal(), at).unwrap();
+    let applied = apply("a", &steps(), &mut hands, &mut world.journal(), at);
     assert_eq!(applied[0].outcome, Outcome::Done);
     assert!(matches!(&applied[1].outcome, Outcome::Unknown(why) if why.contains("10 s")));
     assert!(matches!(&applied[2].outcome, Outcome::NotDone(why) if why.contains("lost")));
@@ -474,9 +485,9 @@ fn what_we_changed_by_half_is_ours_to_give_back() {
     let steps = [step(target, Value::Service { enabled: true, running: true })];
     let mut hands = HalfService(false, false);
     let at = Timestamp::UNIX_EPOCH;
-    let applied = apply("a", &steps, &mut hands, &mut world.journal(), at).unwrap();
+    let applied = apply("a", &steps, &mut hands, &mut world.journal(), at);
     assert!(matches!(&applied[0].outcome, Outcome::Unknown(why) if why.contains("it failed")));
-    let reverted = revert(&mut hands, &mut world.journal(), false, at).unwrap();
+    let reverted = revert(&mut hands, &mut world.journal(), false, at);
     assert_eq!(reverted[0].given, Given::Back);
     assert_eq!((hands.0, hands.1), (false, false));
 }
@@ -493,6 +504,31 @@ fn what_another_user_may_do_is_told_apart() {
     let failed = holds::run("/nonexistent/apt-mark", &["hold", "x"]).unwrap_err();
     assert!(failed.to_string().starts_with("`/nonexistent/apt-mark hold x` failed"), "{failed}");
     assert!(holds::run("true", &[]).is_ok());
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_changed_and_what_is_given_back_is_told_later() {
+    let world = World::new();
+    let at = Timestamp::UNIX_EPOCH;
+    let before = tree(&world.root());
+    let mut journal = world.journal();
+    journal.fill_disk(true);
+    let applied = apply("a", &steps(), &mut world.hands(), &mut journal, at);
+    let full =
+        |it: &Applied| matches!(&it.outcome, Outcome::NotDone(why) if why.contains("No space"));
+    assert!(applied.len() == 3 && applied.iter().all(full), "{applied:?}");
+    assert_eq!((tree(&world.root()), &*world.gpus.borrow()), (before.clone(), &*gpus().borrow()));
+    journal.fill_disk(false);
+    apply("a", &steps(), &mut world.hands(), &mut journal, at);
+    journal.fill_disk(true);
+    let reverted = revert(&mut world.hands(), &mut journal, false, at);
+    assert!(matches!(&reverted[0].given, Given::Failed { why, .. } if why.contains("No space")));
+    assert!(matches!(&reverted[1].given, Given::NotDone(_)), "{reverted:?}");
+    journal.fill_disk(false);
+    let reverted = revert(&mut world.hands(), &mut journal, false, at);
+    let given: Vec<&Given> = reverted.iter().map(|it| &it.given).collect();
+    assert_eq!(given, [&Given::Already, &Given::Back, &Given::Back]);
+    assert_eq!((tree(&world.root()), &*world.gpus.borrow()), (before, &*gpus().borrow()));
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             return Ok(Outcome::Finding);
         }
         let mut journal = args.node.journal()?;
-        reverted = tune::revert(&mut hands, &mut journal, args.force, Timestamp::now())?;
+        reverted = tune::revert(&mut hands, &mut journal, args.force, Timestamp::now());
     }
     match args.output {
         Output::Json => printer.json(&reverted)?,
