@@ -223,6 +223,10 @@ fn persistence_is_the_daemons_where_there_is_one() {
     let change = step.change.unwrap();
     assert_eq!(change.target, Target::Service { unit: PERSISTENCED.to_owned() });
     assert_eq!(change.value, Value::Service { enabled: true, running: true });
+    // The daemon may keep no GPU: each is looked at, after it.
+    let steps = planned(&own("gpu.persistence", "on"), &readings);
+    assert_eq!(steps.len(), 3);
+    assert!(matches!(steps[2].change.as_ref().unwrap().target, Target::Gpu { .. }));
     // Below another root nothing can be started.
     readings.can_start_services = false;
     let change = first("gpu.persistence", "on", &readings).change.unwrap();

@@ -15,24 +15,32 @@ struct Judged {
 }
 
 pub(super) fn told(kind: &Kind, want: &Want, readings: &Readings) -> Vec<Told> {
+    let mut steps = Vec::new();
     if *kind == Kind::Persistence
         && let Some(told) = by_service(want, readings)
     {
-        return vec![told];
+        let unknown = readings.persistenced.value().is_none();
+        steps.push(told);
+        if unknown {
+            return steps;
+        }
     }
+    // A daemon may have been started without keeping any GPU (`--no-persistence-mode`): each is looked at, too.
     let gpus = match &readings.gpus {
         GpusSeen::Answered(gpus) => gpus,
         GpusSeen::Silent(why) => {
-            return vec![Told {
+            steps.push(Told {
                 subject: Subject::Gpus,
                 current: None,
                 wanted: words(want),
                 standing: Standing::Unknown(why.clone()),
                 change: None,
-            }];
+            });
+            return steps;
         }
     };
-    gpus.iter().map(|gpu| of_gpu(kind, want, gpu)).collect()
+    steps.extend(gpus.iter().map(|gpu| of_gpu(kind, want, gpu)));
+    steps
 }
 
 fn of_gpu(kind: &Kind, want: &Want, gpu: &GpuReadings) -> Told {
