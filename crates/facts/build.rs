@@ -25,6 +25,8 @@ fn main() {
         }
         write(kind, &merged.into());
     }
+    // A profile is a file of its own, as a person's own is.
+    write("tune", &files(&data.join("tune")).iter().map(|file| read(file)).collect());
 }
 
 fn write(kind: &str, value: &serde_json::Value) {

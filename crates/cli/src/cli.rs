@@ -46,6 +46,9 @@ pub(crate) enum Command {
     Simulate(commands::simulate::SimulateCommand),
     /// What the agent of this node knows: GPUs, findings, what to do, what is not seen
     Status(commands::status::Args),
+    /// Makes a node right for its work, with a way back: profiles of settings, planned, applied, verified, reverted
+    #[command(subcommand)]
+    Tune(commands::tune::TuneCommand),
     /// Carries out orders from its input, as an agent does with those of a server
     #[command(hide = true)]
     Orders(commands::orders::Args),

@@ -8,7 +8,8 @@
 //!                                    ├─> node::judge(set, seen, on)    what was read on a node -> items
 //!                                    ├─> decode::Decoder               kernel log lines -> events
 //!                                    ├─> lint::lint(set, text)         settings that do nothing or harm
-//!                                    └─> diag::judge(test, outcome)    what a tested GPU did -> pass, degraded, fail
+//!                                    ├─> diag::judge(test, outcome)    what a tested GPU did -> pass, degraded, fail
+//!                                    └─> tune::plan(set, profile, …)   settings that a node's work wants
 //! ```
 
 pub mod advisory;
@@ -25,6 +26,7 @@ pub mod node;
 pub mod origin;
 pub mod set;
 pub mod setting;
+pub mod tune;
 pub mod validate;
 pub mod version;
 pub mod xid;

@@ -29,7 +29,7 @@ pub(crate) fn read(root: &Root) -> ContainerObservation {
     }
 }
 
-fn inside(root: &Root) -> Reading<bool> {
+pub(crate) fn inside(root: &Root) -> Reading<bool> {
     for mark in MARKS {
         match root.exists(mark) {
             Reading::Value(true) => return Reading::Value(true),

@@ -9,6 +9,7 @@
 //! kmsg: the kernel log ─> KernelLog ─────────────────────────────────────────────┤ for as long as
 //! host: files of the host, in tiers ─> Sample ───────────────────────────────────┤ the agent runs
 //! holder: a process ─> its job, pod, container or unit ──────────────────────────┘
+//! tune: settings, read, changed with a journal and given back, for `farrier tune` alone
 //! cuda: what a launch costs ─> LaunchTimes, for `farrier bench launch` alone
 //! ```
 //!
@@ -46,6 +47,7 @@ mod secure_boot;
 mod services;
 mod tether;
 mod tier;
+pub mod tune;
 
 pub use root::Root;
 pub use tether::tether;

@@ -139,6 +139,25 @@ impl Root {
         reading
     }
 
+    /// Whether these are the files of the machine that this runs on.
+    pub(crate) fn is_this_machine(&self) -> bool {
+        matches!(&self.source, Source::Live(prefix) if prefix == Path::new("/"))
+    }
+
+    /// Where a path really is, to be written; a capture is written by nobody.
+    pub(crate) fn real(&self, path: &str) -> io::Result<PathBuf> {
+        match &self.source {
+            Source::Live(prefix) => resolve(prefix, path, true),
+            Source::Capture { .. } => Err(io::Error::other("it is in a capture")),
+        }
+    }
+
+    /// Where a path is or would be: its folder is there, and what is at its end is not followed.
+    pub(crate) fn place_for(&self, path: &str) -> io::Result<PathBuf> {
+        let (folder, name) = path.rsplit_once('/').ok_or(ErrorKind::InvalidInput)?;
+        Ok(self.real(if folder.is_empty() { "/" } else { folder })?.join(name))
+    }
+
     /// Takes something out of a file that is too large to keep, or that may hold what nobody should
     /// keep (a proxy's password). Only what was taken out is recorded.
     pub(crate) fn extract<T: Serialize + DeserializeOwned>(

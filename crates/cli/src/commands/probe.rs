@@ -28,6 +28,12 @@ pub(crate) enum ProbeCommand {
         #[arg(long, value_name = "INDEX", default_value_t = 0)]
         gpu: usize,
     },
+    /// Reads and changes settings of GPUs: a line of JSON on stdout for each request on stdin
+    Control {
+        /// The library to load
+        #[arg(long, value_name = "PATH", default_value = nvml::LIBRARY)]
+        library: OsString,
+    },
     /// Answers the agent: a line of JSON on stdout for each request on stdin
     Watch {
         /// The library to load
@@ -43,6 +49,10 @@ pub(crate) fn run(command: &ProbeCommand, printer: &mut Printer) -> anyhow::Resu
     match command {
         ProbeCommand::Nvml { library } => once(library, printer),
         ProbeCommand::Cuda { simulated, gpu } => cuda(simulated.as_deref(), *gpu),
+        ProbeCommand::Control { library } => {
+            nvml::serve_control(library, &mut io::stdin().lock(), &mut io::stdout().lock())?;
+            Ok(Outcome::Fine)
+        }
         ProbeCommand::Watch { library } => {
             // An answer goes out at once and whole: nothing is gained from the printer's buffer.
             nvml::watch::serve(library, &mut io::stdin().lock(), &mut io::stdout().lock())?;

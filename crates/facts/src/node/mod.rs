@@ -25,6 +25,8 @@ pub use observation::{
 };
 pub use reading::Reading;
 pub use report::{Item, NodeReport};
+pub(crate) use rules::packages::is_driver as is_driver_package;
+pub(crate) use rules::upgrades::is_kernel_meta as is_kernel_package;
 
 use jiff::civil::Date;
 

@@ -14,6 +14,7 @@ pub(super) const UNINITIALIZED: Return = 1;
 pub(super) const INVALID_ARGUMENT: Return = 2;
 pub(super) const NOT_SUPPORTED: Return = 3;
 pub(super) const NO_PERMISSION: Return = 4;
+pub(super) const NOT_FOUND: Return = 6;
 pub(super) const INSUFFICIENT_SIZE: Return = 7;
 pub(super) const DRIVER_NOT_LOADED: Return = 9;
 pub(super) const FUNCTION_NOT_FOUND: Return = 13;
@@ -21,6 +22,7 @@ pub(super) const CORRUPTED_INFOROM: Return = 14;
 pub(super) const GPU_IS_LOST: Return = 15;
 pub(super) const RESET_REQUIRED: Return = 16;
 pub(super) const LIB_RM_VERSION_MISMATCH: Return = 18;
+pub(super) const DEPRECATED: Return = 26;
 pub(super) const GPU_NOT_FOUND: Return = 28;
 
 /// `nvmlEventTypeXidCriticalError`
@@ -224,6 +226,11 @@ pub(super) type HandleByUuid = unsafe extern "C" fn(*const c_char, *mut Device) 
 pub(super) type DeviceOnly = unsafe extern "C" fn(Device) -> Return;
 pub(super) type DeviceLong = unsafe extern "C" fn(Device, *mut u64) -> Return;
 pub(super) type DeviceChoice = unsafe extern "C" fn(Device, c_uint, *mut c_uint) -> Return;
+pub(super) type DeviceClocks =
+    unsafe extern "C" fn(Device, c_uint, *mut c_uint, *mut c_uint) -> Return;
+pub(super) type DeviceSet = unsafe extern "C" fn(Device, c_uint) -> Return;
+pub(super) type DeviceSetTwo = unsafe extern "C" fn(Device, c_uint, c_uint) -> Return;
+pub(super) type DeviceSetMig = unsafe extern "C" fn(Device, c_uint, *mut c_int) -> Return;
 pub(super) type DeviceUtilization = unsafe extern "C" fn(Device, *mut Utilization) -> Return;
 pub(super) type DeviceMemory = unsafe extern "C" fn(Device, *mut MemoryV2) -> Return;
 pub(super) type DeviceProcesses =

@@ -110,7 +110,7 @@ impl Caller<'_> {
         outcome(called, || text_of(&text))
     }
 
-    fn power(&mut self, device: Device) -> Reading<PowerLimits> {
+    pub(super) fn power(&mut self, device: Device) -> Reading<PowerLimits> {
         let limit = self.number(device, "nvmlDeviceGetPowerManagementLimit");
         let default = self.number(device, "nvmlDeviceGetPowerManagementDefaultLimit");
         let (mut min_mw, mut max_mw): (c_uint, c_uint) = (0, 0);

@@ -9,6 +9,7 @@
 //! makes the calls nor waits for the one who does. The child ends with its parent, as far as the kernel lets it.
 
 mod caller;
+mod control;
 mod ffi;
 mod library;
 mod now;
@@ -16,6 +17,7 @@ mod orphan;
 mod probe;
 pub mod watch;
 
+pub use control::{ControlError, Controls, serve_control};
 pub use library::read;
 pub use orphan::end_with_parent;
 pub use probe::{Line, ask};

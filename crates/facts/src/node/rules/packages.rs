@@ -66,7 +66,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
 }
 
 /// Whether a package is a part of the driver: its modules, or something of the driver's version.
-pub(super) fn is_driver(package: &Package) -> bool {
+pub(crate) fn is_driver(package: &Package) -> bool {
     package.name.starts_with("linux-modules-nvidia-") || version(package).is_some()
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn judge(node: &Node<'_>, findings: &mut NodeFindings) {
 }
 
 /// A package that brings the next kernel along: `linux-image-generic`, not `linux-image-6.8.0-60-generic`.
-fn is_kernel_meta(package: &Package) -> bool {
+pub(crate) fn is_kernel_meta(package: &Package) -> bool {
     let name = package.name.as_str();
     match name.strip_prefix("linux-image-") {
         Some(rest) => !rest.starts_with(|letter: char| letter.is_ascii_digit()),

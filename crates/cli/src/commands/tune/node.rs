@@ -1,0 +1,177 @@
+//! Which node: this one, or one below a folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use farrier_facts::tune::{Options, Profile, Step, plan};
+use farrier_hardware::nvml::{self, Controls};
+use farrier_hardware::tune::{Interrupt, Journal, JournalError, NodeHands};
+use farrier_hardware::{Root, capture};
+
+use super::profile::refusal;
+use crate::failure::{self, Hinted};
+use crate::printer::Printer;
+use crate::sets;
+
+/// Where the journal of a machine is.
+const STATE: &str = "/var/lib/farrier/tune";
+
+/// A node.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodeArgs {
+    /// The node whose files are below this folder
+    #[arg(long, value_name = "DIR", help_heading = NODE)]
+    root: Option<PathBuf>,
+    /// The NVML library to ask
+    #[arg(long, value_name = "PATH", help_heading = NODE)]
+    nvml: Option<PathBuf>,
+    /// How long NVML is given to answer, in seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=600),
+        help_heading = NODE
+    )]
+    nvml_deadline: u64,
+    /// Where the journal of changes is kept [default: /var/lib/farrier/tune of the node]
+    #[arg(long, value_name = "DIR", help_heading = NODE)]
+    state_dir: Option<PathBuf>,
+}
+
+/// Which settings of a profile.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WhichArgs {
+    /// Only this setting; may be given again
+    #[arg(long, value_name = "SETTING")]
+    only: Vec<String>,
+    /// Also settings that no source confirms
+    #[arg(long)]
+    unverified: bool,
+}
+
+const NODE: &str = "A node";
+
+impl NodeArgs {
+    fn folder(&self) -> Option<&Path> {
+        self.root.as_deref().filter(|folder| *folder != Path::new("/"))
+    }
+
+    /// What the headline calls it.
+    pub(super) fn name(&self) -> String {
+        self.folder().map_or_else(
+            || "this node".to_owned(),
+            |folder| format!("the root {}", folder.display()),
+        )
+    }
+
+    /// Its files and its GPUs.
+    pub(super) fn hands(&self) -> anyhow::Result<NodeHands> {
+        let root = match self.folder() {
+            None => Root::unrecorded("/"),
+            Some(folder) if capture::is_capture(folder) => {
+                return Err(Hinted::error(
+                    format!("--root: `{}` is a capture", folder.display()),
+                    "a capture holds no settings; `farrier check --root` judges it",
+                ));
+            }
+            Some(folder) if !folder.is_dir() => {
+                return Err(Hinted::error(
+                    format!("--root: `{}` is not a folder", folder.display()),
+                    "the root of a node's files, such as /host, or `root` of a simulated node",
+                ));
+            }
+            Some(folder) => Root::unrecorded(folder),
+        };
+        // This machine's own library would speak of other GPUs.
+        let controls = match (self.folder(), &self.nvml) {
+            (Some(_), None) => {
+                Controls::none("NVML was not asked: --root was given without --nvml")
+            }
+            (_, library) => {
+                let program = std::env::current_exe().context("failed to find our own program")?;
+                let mut command = Command::new(program);
+                command.args(["probe", "control", "--library"]);
+                command.arg(library.as_deref().unwrap_or(Path::new(nvml::LIBRARY)));
+                Controls::by(command, Duration::from_secs(self.nvml_deadline))
+            }
+        };
+        Ok(NodeHands::new(root, controls))
+    }
+
+    fn state(&self) -> PathBuf {
+        let below = self.folder().map(|folder| folder.join(STATE.trim_start_matches('/')));
+        self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE))
+    }
+
+    /// Its journal, to be written.
+    pub(super) fn journal(&self) -> anyhow::Result<Journal> {
+        Journal::open(&self.state(), Interrupt::from_environment())
+            .map_err(|err| broken(err, &self.state()))
+    }
+
+    /// Says that changes are open, where that can be known.
+    pub(super) fn say_what_can_be_given_back(&self, printer: &mut Printer) -> anyhow::Result<()> {
+        match Journal::read(&self.state()) {
+            Ok(journal) if journal.open_changes().is_empty() => {}
+            Ok(journal) => {
+                let count = journal.open_changes().len();
+                printer.line("")?;
+                printer.paragraph(
+                    "",
+                    0,
+                    &format!("Changes that `farrier tune revert` gives back: {count}."),
+                )?;
+            }
+            // The journal is root's, and a plan is for everybody.
+            Err(JournalError::File { err, .. })
+                if err.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(err) => failure::warn(&anyhow::Error::new(err)),
+        }
+        Ok(())
+    }
+
+    /// Its journal, to look at.
+    pub(super) fn journal_to_read(&self) -> anyhow::Result<Journal> {
+        Journal::read(&self.state()).map_err(|err| broken(err, &self.state()))
+    }
+}
+
+fn broken(err: JournalError, state: &Path) -> anyhow::Error {
+    let hint = match &err {
+        JournalError::File { err, .. } if err.kind() == std::io::ErrorKind::PermissionDenied => {
+            "settings belong to root: run it with sudo".to_owned()
+        }
+        JournalError::InUse { .. } => "wait until it has ended".to_owned(),
+        JournalError::Damaged { .. } => format!(
+            "put the line right: what it holds of old values is nowhere else; or move `{}` away and set by hand what it says",
+            state.display()
+        ),
+        _ => format!("the journal is in `{}`; --state-dir names another place", state.display()),
+    };
+    anyhow::Error::new(err).context(Hinted::plain("there is no journal to work with", hint))
+}
+
+impl WhichArgs {
+    /// The plan for a profile.
+    pub(super) fn plan(
+        &self,
+        profile: &Profile,
+        hands: &mut NodeHands,
+    ) -> anyhow::Result<Vec<Step>> {
+        let options = Options { only: self.only.clone(), unverified: self.unverified };
+        let readings = hands.look(profile);
+        let steps = plan(&sets::active(), profile, &readings, &options).map_err(refusal)?;
+        if let Some(name) =
+            self.only.iter().find(|name| !profile.setting.iter().any(|it| it.name == **name))
+        {
+            return Err(Hinted::error(
+                format!("--only: the profile `{}` says nothing of `{name}`", profile.name),
+                format!("`farrier tune show {}` lists its settings", profile.name),
+            ));
+        }
+        Ok(steps)
+    }
+}

@@ -1,0 +1,156 @@
+//! Steps for people: those that say the same share a line.
+
+use farrier_facts::tune::{Standing, Step, Subject};
+
+use super::profile::sentence;
+use crate::printer::{Printer, Tone};
+
+/// The width of the longest standing, and two spaces.
+pub(super) const INDENT: usize = 11;
+
+/// What to do first, then what is to be known, then what is fine.
+fn rank(standing: &Standing) -> u32 {
+    match standing {
+        Standing::Refused(_) => 0,
+        Standing::Unknown(_) => 1,
+        Standing::Change(_) => 2,
+        Standing::ByHand(_) => 3,
+        Standing::Waits(_) => 4,
+        Standing::AsWanted => 5,
+        Standing::DoesNotApply(_) => 6,
+    }
+}
+
+fn tone(standing: &Standing) -> Tone {
+    match standing {
+        Standing::Refused(_) | Standing::Unknown(_) => Tone::Bad,
+        Standing::Change(_) | Standing::ByHand(_) | Standing::Waits(_) => Tone::Caution,
+        Standing::AsWanted | Standing::DoesNotApply(_) => Tone::Good,
+    }
+}
+
+/// How many steps stand how, in words.
+pub(super) fn summary(steps: &[Step]) -> String {
+    let mut counts: Vec<(u32, &str, usize)> = Vec::new();
+    for step in steps {
+        let name = step.standing.name();
+        match counts.iter_mut().find(|(_, known, _)| *known == name) {
+            Some((.., count)) => *count += 1,
+            None => counts.push((rank(&step.standing), name, 1)),
+        }
+    }
+    counts.sort_unstable();
+    let words: Vec<String> =
+        counts.iter().map(|(_, name, count)| format!("{count} {name}")).collect();
+    if words.is_empty() { "nothing is asked for".to_owned() } else { words.join(", ") }
+}
+
+/// The steps under a headline.
+pub(super) fn steps(
+    verb: &str,
+    profile: &str,
+    node: &str,
+    steps: &[Step],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    printer.paragraph("", 0, &format!("{verb}: {profile} on {node}: {}", summary(steps)))?;
+    let mut groups = grouped(steps);
+    groups.sort_by_key(|group| rank(&group[0].standing));
+    let mut before = None;
+    for group in groups {
+        let step = group[0];
+        let rank = rank(&step.standing);
+        if before != Some(rank) {
+            printer.line("")?;
+        }
+        before = Some(rank);
+        let first = word(tone(&step.standing), step.standing.name(), printer);
+        printer.paragraph(&first, INDENT, &line(step, &group))?;
+        if matches!(step.standing, Standing::Change(_)) {
+            printer.paragraph("", INDENT, &sentence(&step.reason))?;
+        }
+    }
+    Ok(())
+}
+
+/// The first word of a paragraph, in its colour. The printer adds the last blank.
+pub(super) fn word(tone: Tone, word: &str, printer: &Printer) -> String {
+    let pad = " ".repeat((INDENT - 1).saturating_sub(word.len()));
+    format!("{}{pad}", printer.toned(tone, word))
+}
+
+fn line(step: &Step, group: &[&Step]) -> String {
+    let subjects: Vec<&Subject> = group.iter().map(|step| &step.subject).collect();
+    let values = match (&step.current, &step.standing) {
+        (Some(current), Standing::AsWanted) => current.clone(),
+        (Some(current), _) => format!("{current} → {}", step.wanted),
+        (None, _) => format!("wanted: {}", step.wanted),
+    };
+    let words = step.standing.words();
+    let words = if words.is_empty() { words } else { format!(" ({words})") };
+    format!("{}, {}: {values}{words}", step.setting, named(&subjects))
+}
+
+/// Steps that differ in their subject alone.
+fn grouped(steps: &[Step]) -> Vec<Vec<&Step>> {
+    let mut groups: Vec<Vec<&Step>> = Vec::new();
+    for step in steps {
+        let same = |known: &Step| {
+            known.setting == step.setting
+                && known.current == step.current
+                && known.wanted == step.wanted
+                && known.standing == step.standing
+        };
+        match groups.iter_mut().find(|group| same(group[0])) {
+            Some(group) => group.push(step),
+            None => groups.push(vec![step]),
+        }
+    }
+    groups
+}
+
+/// The subjects in few words.
+pub(super) fn named(subjects: &[&Subject]) -> String {
+    let indices: Vec<u32> = subjects
+        .iter()
+        .filter_map(|subject| match subject {
+            Subject::Gpu { index, .. } => Some(*index),
+            _ => None,
+        })
+        .collect();
+    if !indices.is_empty() {
+        return format!("GPU {}", ranges(&indices));
+    }
+    let names: Vec<&str> = subjects
+        .iter()
+        .map(|subject| match subject {
+            Subject::Host(name) | Subject::Jobs(name) => name.as_str(),
+            Subject::Gpu { .. } | Subject::Gpus => "all GPUs",
+        })
+        .collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    }
+}
+
+/// `0-3, 5`
+fn ranges(indices: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for index in indices {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *index => *last = *index,
+            _ => runs.push((*index, *index)),
+        }
+    }
+    let words: Vec<String> = runs
+        .iter()
+        .map(
+            |(first, last)| {
+                if first == last { first.to_string() } else { format!("{first}-{last}") }
+            },
+        )
+        .collect();
+    words.join(", ")
+}

@@ -1,0 +1,148 @@
+//! Nodes as they may be found, any profile, killed anywhere on the way there and back: all settings of the simulated cards
+//! and the whole tree of files are what they were.
+
+use farrier_hardware::tune::Point;
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::world::World;
+
+/// What a GPU may be found like.
+#[derive(Debug, Clone)]
+struct Gpu {
+    persistence: bool,
+    compute: u32,
+    limit_w: u32,
+    clock: u32,
+    ecc: (bool, bool),
+    accounting: bool,
+}
+
+/// What a host may be found like.
+#[derive(Debug, Clone)]
+struct Host {
+    has_daemon: bool,
+    is_enabled: bool,
+    pages: &'static str,
+    governor: &'static str,
+    memlock: Option<String>,
+    has_apt: bool,
+    free_packages: usize,
+    environment: Option<String>,
+}
+
+fn gpu() -> impl Strategy<Value = Gpu> {
+    let compute = prop::sample::select(vec![0_u32, 2, 3]);
+    (any::<bool>(), compute, 200..=700_u32, 0..60_u32, any::<(bool, bool)>(), any::<bool>())
+        .prop_map(|(persistence, compute, limit_w, clock, ecc, accounting)| Gpu {
+            persistence,
+            compute,
+            limit_w,
+            clock,
+            ecc,
+            accounting,
+        })
+}
+
+fn host() -> impl Strategy<Value = Host> {
+    let pages = prop::sample::select(vec![
+        "[always] madvise never\n",
+        "always [madvise] never\n",
+        "always madvise [never]\n",
+    ]);
+    let governor = prop::sample::select(vec!["performance\n", "powersave\n", "schedutil"]);
+    let text = || prop::option::of("[ -~\n]{0,40}");
+    (any::<(bool, bool, bool)>(), pages, governor, text(), 0..4_usize, text()).prop_map(
+        |(
+            (has_daemon, is_enabled, has_apt),
+            pages,
+            governor,
+            memlock,
+            free_packages,
+            environment,
+        )| Host {
+            has_daemon,
+            is_enabled,
+            pages,
+            governor,
+            memlock,
+            has_apt,
+            free_packages,
+            environment,
+        },
+    )
+}
+
+fn found(world: &World, gpus: &[Gpu], host: &Host) {
+    for (number, gpu) in gpus.iter().enumerate() {
+        world.edit(&format!("gpus/{number}.json"), |file| {
+            file["modes"]["persistence"] = json!(gpu.persistence);
+            file["modes"]["compute"] = json!(gpu.compute);
+            file["modes"]["accounting"] = json!(gpu.accounting);
+            file["power"]["limit_mw"] = json!(gpu.limit_w * 1000);
+            let top = file["clocks"]["max_mhz"]["graphics"].as_u64().unwrap();
+            let step = file["clocks"]["graphics_step_mhz"].as_u64().unwrap();
+            let clock = top - step * u64::from(gpu.clock);
+            file["clocks"]["application_graphics_mhz"] = json!(clock);
+            file["ecc"]["enabled"] = json!(gpu.ecc.0);
+            file["ecc"]["pending"] = json!(gpu.ecc.1);
+        });
+    }
+    if !host.has_daemon {
+        world.remove("lib/systemd/system/nvidia-persistenced.service");
+    }
+    if !host.is_enabled {
+        world.remove("etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service");
+    }
+    world.put("sys/kernel/mm/transparent_hugepage/enabled", host.pages);
+    for cpu in ["cpu0", "cpu95"] {
+        let path = format!("sys/devices/system/cpu/{cpu}/cpufreq/scaling_governor");
+        world.put(&path, host.governor);
+    }
+    if host.has_apt {
+        world.put("etc/apt/apt.conf.d/20auto-upgrades", "");
+    }
+    if let Some(text) = &host.memlock {
+        world.put("etc/security/limits.d/90-farrier-memlock.conf", text);
+    }
+    if let Some(text) = &host.environment {
+        world.put("etc/farrier/jobs/torch.env", text);
+    }
+    let status = world.read("var/lib/dpkg/status");
+    let free = status.replacen("Status: hold ok", "Status: install ok", host.free_packages);
+    world.put("var/lib/dpkg/status", &free);
+}
+
+fn crash() -> impl Strategy<Value = String> {
+    (prop::sample::select(Point::ALL.to_vec()), 1..30_u32)
+        .prop_map(|(point, times)| format!("{}:{times}", point.name()))
+}
+
+proptest! {
+    // A case runs the binary five times.
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_node_is_given_back_as_it_was_found(
+        gpus in prop::collection::vec(gpu(), 2),
+        host in host(),
+        profiles in prop::collection::vec(prop::sample::select(vec!["training", "inference", "shared"]), 1..3),
+        there in crash(),
+        back in crash(),
+    ) {
+        let world = World::new();
+        found(&world, &gpus, &host);
+        let before = world.state();
+        for profile in profiles {
+            let applied = world.tune_dying(&["apply", profile, "--yes"], &there);
+            prop_assert!(
+                matches!(applied.code, 0 | -1),
+                "{there}: {}{}", applied.stdout, applied.stderr
+            );
+        }
+        world.tune_dying(&["revert", "--yes"], &back);
+        let reverted = world.tune(&["revert", "--yes"]);
+        prop_assert_eq!(reverted.code, 0, "{}{}", reverted.stdout, reverted.stderr);
+        prop_assert_eq!(world.state(), before);
+    }
+}

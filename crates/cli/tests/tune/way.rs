@@ -1,0 +1,101 @@
+//! There and back.
+
+use serde_json::Value;
+
+use crate::world::{World, unfolded};
+
+#[test]
+fn a_node_is_made_right_verified_and_given_back() {
+    let world = World::wrong();
+    let before = world.state();
+    assert_eq!(world.tune(&["verify", "training"]).code, 1);
+    assert_eq!(world.state(), before, "verify changes nothing");
+    let applied = world.tune(&["apply", "training", "--yes"]);
+    assert_eq!(applied.code, 0, "{}{}", applied.stdout, applied.stderr);
+    assert!(applied.stdout.contains("17 of 17 changes made."), "{}", applied.stdout);
+    let now = world.state();
+    assert_ne!(now, before);
+    assert_eq!(
+        world.read("sys/kernel/mm/transparent_hugepage/enabled"),
+        "always [madvise] never\n"
+    );
+    assert!(!world.read("var/lib/dpkg/status").contains("install ok installed\nPriority: optional\nSection: multiverse/libs\nMaintainer: Simulated\nArchitecture: amd64\nVersion: 580"));
+    assert!(world.read("etc/apt/apt.conf.d/52farrier").contains("\"linux-\""));
+    assert!(world.read("etc/farrier/jobs/torch.env").contains("\nNCCL_DEBUG=WARN\n"));
+    // ECC counts after a reset: that is said, and is not yet as wanted.
+    let verified = world.tune(&["verify", "training"]);
+    assert_eq!(verified.code, 1);
+    assert!(verified.stdout.contains("2 waits"), "{}", verified.stdout);
+    assert!(!verified.stdout.contains("change  "), "{}", verified.stdout);
+    let again = world.tune(&["apply", "training", "--yes"]);
+    assert!(again.stdout.contains("There is nothing to change."), "{}", again.stdout);
+    assert_eq!(world.state(), now);
+    for number in 0..2 {
+        world.edit(&format!("gpus/{number}.json"), |gpu| gpu["ecc"]["enabled"] = true.into());
+    }
+    assert_eq!(world.tune(&["verify", "training"]).code, 0);
+    for number in 0..2 {
+        world.edit(&format!("gpus/{number}.json"), |gpu| gpu["ecc"]["enabled"] = false.into());
+    }
+    let reverted = world.tune(&["revert", "--yes"]);
+    assert_eq!(reverted.code, 0, "{}{}", reverted.stdout, reverted.stderr);
+    assert_eq!(world.state(), before);
+    let again = world.tune(&["revert", "--yes"]);
+    assert!(again.code == 0 && again.stdout.contains("nothing to give back"), "{}", again.stdout);
+}
+
+#[test]
+fn drift_is_found() {
+    let world = World::new();
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    assert_eq!(world.tune(&["verify", "training"]).code, 0);
+    world.edit("gpus/1.json", |gpu| gpu["power"]["limit_mw"] = 450_000.into());
+    let verified = world.tune(&["verify", "training"]);
+    assert_eq!(verified.code, 1);
+    let line = "gpu.power-limit, GPU 1: 450 W → 700 W";
+    assert!(verified.stdout.contains(line), "{}", verified.stdout);
+}
+
+#[test]
+fn two_profiles_are_given_back_newest_first() {
+    let world = World::wrong();
+    let before = world.state();
+    for profile in ["training", "shared", "inference"] {
+        assert_eq!(world.tune(&["apply", profile, "--yes"]).code, 0, "{profile}");
+    }
+    assert_eq!(world.tune(&["revert", "--yes"]).code, 0);
+    assert_eq!(world.state(), before);
+}
+
+#[test]
+fn what_somebody_else_changed_is_left_alone_unless_forced() {
+    let world = World::wrong();
+    let before = world.state();
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    world.edit("gpus/0.json", |gpu| gpu["power"]["limit_mw"] = 350_000.into());
+    let reverted = world.tune(&["revert", "--yes"]);
+    assert_eq!(reverted.code, 1);
+    let text = unfolded(&reverted.stdout);
+    assert!(text.contains("somebody has changed it since, to 350 W"), "{text}");
+    assert!(reverted.stdout.contains("--force"), "{}", reverted.stdout);
+    assert_eq!(world.tune(&["revert", "--yes", "--force"]).code, 0);
+    assert_eq!(world.state(), before);
+}
+
+#[test]
+fn one_setting_may_be_asked_for_alone_and_programs_are_answered() {
+    let world = World::wrong();
+    let words = ["apply", "training", "--yes", "--only", "gpu.power-limit", "--output", "json"];
+    let applied = world.tune(&words);
+    assert_eq!(applied.code, 0, "{}", applied.stderr);
+    let report: Value = serde_json::from_str(&applied.stdout).unwrap();
+    assert_eq!(report["applied"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(report["applied"][0]["outcome"], "done");
+    assert_eq!(report["steps"][0]["current"], "500 W");
+    let planned = world.tune(&["plan", "training", "--output", "json"]);
+    let plan: Value = serde_json::from_str(&planned.stdout).unwrap();
+    assert_eq!((planned.code, &plan["is_fine"]), (1, &Value::from(false)));
+    let reverted = world.tune(&["revert", "--yes", "--output", "json"]);
+    let report: Value = serde_json::from_str(&reverted.stdout).unwrap();
+    assert_eq!(report[0]["given"], "back");
+}

@@ -1,0 +1,215 @@
+//! What can be changed, and to what. These forms stand in journals: they are added to, never changed.
+
+use serde::{Deserialize, Serialize};
+
+/// A setting of a GPU that NVML can read and set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuControl {
+    /// The driver stays initialised without clients.
+    Persistence,
+    /// Who may use the GPU.
+    ComputeMode,
+    /// In milliwatts.
+    PowerLimit,
+    /// Clocks that applications get.
+    ApplicationClocks,
+    /// Error correction after the next reset.
+    Ecc,
+    /// Partitioning after the next reset, or at once where the card can.
+    Mig,
+    /// Processes are accounted for.
+    Accounting,
+}
+
+/// One thing that has a value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Target {
+    /// A setting of a GPU.
+    Gpu {
+        /// By its UUID: its number changes.
+        uuid: String,
+        /// Which.
+        control: GpuControl,
+    },
+    /// A file, all of it.
+    File {
+        /// Below the root.
+        path: String,
+    },
+    /// A file of the kernel's, in which one word is chosen.
+    Kernel {
+        /// Below the root.
+        path: String,
+    },
+    /// Whether a package is held.
+    Hold {
+        /// The package.
+        package: String,
+    },
+    /// A service.
+    Service {
+        /// Without `.service`.
+        unit: String,
+    },
+}
+
+impl Target {
+    /// A value of it in words, with what its numbers mean.
+    pub fn words(&self, value: &Value) -> String {
+        match (self, value) {
+            (Self::Gpu { control: GpuControl::PowerLimit, .. }, Value::Number(milliwatts)) => {
+                watts(*milliwatts)
+            }
+            (Self::Gpu { control: GpuControl::ComputeMode, .. }, Value::Number(mode)) => {
+                mode_name(*mode)
+            }
+            (Self::Hold { .. }, Value::Switch(held)) => {
+                if *held { "held" } else { "not held" }.to_owned()
+            }
+            _ => value.words(),
+        }
+    }
+}
+
+/// Milliwatts as people say them.
+pub(super) fn watts(milliwatts: u32) -> String {
+    if milliwatts.is_multiple_of(1000) {
+        format!("{} W", milliwatts / 1000)
+    } else {
+        format!("{}.{:03} W", milliwatts / 1000, milliwatts % 1000)
+    }
+}
+
+/// A compute mode by its number.
+pub(super) fn mode_name(mode: u32) -> String {
+    match mode {
+        0 => "default".to_owned(),
+        2 => "prohibited".to_owned(),
+        3 => "exclusive-process".to_owned(),
+        other => format!("mode {other}"),
+    }
+}
+
+/// A value of a target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Value {
+    /// On or off; held or not.
+    Switch(bool),
+    /// A number of NVML's; milliwatts.
+    Number(u32),
+    /// Clocks of applications.
+    Clocks {
+        /// Of the memory.
+        memory_mhz: u32,
+        /// Of the multiprocessors.
+        graphics_mhz: u32,
+    },
+    /// A word.
+    Word(String),
+    /// A file.
+    File(FileContent),
+    /// There is no such file.
+    NoFile,
+    /// A service.
+    Service {
+        /// It starts at boot.
+        enabled: bool,
+        /// It has a process.
+        running: bool,
+    },
+}
+
+impl Value {
+    /// Whether both are the same setting. Who owns a file is no part of that, where one does not say.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(left), Self::File(right)) => {
+                left.content.bytes() == right.content.bytes()
+                    && left.mode == right.mode
+                    && (left.owner == right.owner || left.owner.is_none() || right.owner.is_none())
+            }
+            _ => self == other,
+        }
+    }
+
+    /// In words, for a table.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Switch(true) => "on".to_owned(),
+            Self::Switch(false) => "off".to_owned(),
+            Self::Number(number) => number.to_string(),
+            Self::Clocks { memory_mhz, graphics_mhz } => {
+                format!("{graphics_mhz} MHz, memory {memory_mhz} MHz")
+            }
+            Self::Word(word) => word.clone(),
+            Self::File(file) => format!("{} bytes", file.content.bytes().len()),
+            Self::NoFile => "no file".to_owned(),
+            Self::Service { enabled, running } => {
+                let enabled = if *enabled { "starts at boot" } else { "does not start at boot" };
+                let running = if *running { "runs" } else { "does not run" };
+                format!("{enabled}, {running}")
+            }
+        }
+    }
+}
+
+/// A file's content and what a file has besides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileContent {
+    /// Its bytes.
+    pub content: Content,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its user and group; none: whoever writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<(u32, u32)>,
+}
+
+impl FileContent {
+    /// A text that everybody may read.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { content: Content::Text(text.into()), mode: 0o644, owner: None }
+    }
+}
+
+/// Bytes that are kept exactly, and legibly where they are a text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    /// UTF-8.
+    Text(String),
+    /// Two hexadecimal digits a byte.
+    Hex(String),
+}
+
+impl Content {
+    /// Of these bytes.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::Text(text),
+            Err(err) => {
+                let mut digits = String::new();
+                for byte in err.as_bytes() {
+                    digits.push_str(&format!("{byte:02x}"));
+                }
+                Self::Hex(digits)
+            }
+        }
+    }
+
+    /// The bytes. What is no hexadecimal has none.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Text(text) => text.as_bytes().to_vec(),
+            Self::Hex(digits) => digits
+                .as_bytes()
+                .chunks(2)
+                .filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+                .collect(),
+        }
+    }
+}

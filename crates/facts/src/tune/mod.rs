@@ -1,0 +1,27 @@
+//! Settings of a node for its work: profiles as data, what stands in the way of each, what would be changed.
+//!
+//! ```text
+//! data/tune/*.toml ─ Profiles::embedded ─┐
+//! a person's own file ───────────────────┴─> Profile ─ read ─> [Wanted] ─┐
+//! farrier_hardware::tune::look ──────────────────────────> Readings ─────┴─ plan ─> [Step], each with its Standing
+//! ```
+//!
+//! Nothing is changed here: a [`Step`] with a [`Change`] leaves nothing to decide for who carries it out.
+
+mod control;
+mod plan;
+mod profile;
+mod readings;
+mod setting;
+
+pub use control::{Content, FileContent, GpuControl, Target, Value};
+pub use plan::{Change, Need, Options, Standing, Step, Subject, plan};
+pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
+pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
+pub use setting::{
+    CLOCKS_LOCKED, ClocksWant, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE, Kind, MEMLOCK_FILE,
+    MODPROBE_FOLDER, PERSISTENCED, PowerWant, SettingError, Want,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! A profile: what a node should be like for one kind of work, each setting with its reason and source.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use super::setting::{Kind, SettingError, Want};
+use crate::names::nearest;
+use crate::origin::Origin;
+
+/// A profile as it is written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub summary: String,
+    /// Its settings.
+    pub setting: Vec<ProfileSetting>,
+}
+
+/// A setting of a profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileSetting {
+    /// Such as `gpu.power-limit`.
+    pub name: String,
+    /// What is wanted; absent for an environment, which has variables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub want: Option<String>,
+    /// The variables of an environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<Variable>,
+    /// Why.
+    pub reason: String,
+    /// Who says so. A person's own profile may do without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+    /// No source confirms it: it is shown, and applied only when somebody asks for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
+}
+
+/// A variable of a job's environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Why.
+    pub reason: String,
+    /// Who says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+}
+
+/// What is wrong with a profile.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// No such profile.
+    #[error("there is no profile `{name}`")]
+    Unknown {
+        /// As given.
+        name: String,
+        /// What was probably meant.
+        near: Option<String>,
+        /// Those that there are.
+        known: Vec<String>,
+    },
+    /// A setting of it.
+    #[error("profile `{profile}`")]
+    Setting {
+        /// The profile.
+        profile: String,
+        /// What is wrong.
+        #[source]
+        err: SettingError,
+    },
+    /// The same setting twice.
+    #[error("profile `{profile}` has the setting `{name}` twice")]
+    Twice {
+        /// The profile.
+        profile: String,
+        /// The setting.
+        name: String,
+    },
+    /// A setting without what is wanted.
+    #[error("profile `{profile}`: `{name}` takes {takes}")]
+    Form {
+        /// The profile.
+        profile: String,
+        /// The setting.
+        name: String,
+        /// What it takes.
+        takes: &'static str,
+    },
+    /// A variable that cannot stand in an environment file.
+    #[error("profile `{profile}`: `{name}` of `{setting}` is no variable with a value of one line")]
+    Variable {
+        /// The profile.
+        profile: String,
+        /// The setting.
+        setting: String,
+        /// The variable.
+        name: String,
+    },
+}
+
+impl Profile {
+    /// Its settings, read: each with what it is and what is wanted, in the order in which they are carried out.
+    pub fn read(&self) -> Result<Vec<(Kind, Want, &ProfileSetting)>, ProfileError> {
+        let mut seen = BTreeSet::new();
+        let mut read = Vec::new();
+        for setting in &self.setting {
+            let wrong = |err| ProfileError::Setting { profile: self.name.clone(), err };
+            let kind = Kind::of(&setting.name).map_err(wrong)?;
+            if !seen.insert(kind.clone()) {
+                let name = setting.name.clone();
+                return Err(ProfileError::Twice { profile: self.name.clone(), name });
+            }
+            let form = || ProfileError::Form {
+                profile: self.name.clone(),
+                name: setting.name.clone(),
+                takes: kind.takes(),
+            };
+            let want = if matches!(kind, Kind::Environment(_)) {
+                if setting.want.is_some() || setting.variables.is_empty() {
+                    return Err(form());
+                }
+                self.variables(setting)?;
+                Want::Variables
+            } else {
+                let want = setting.want.as_deref().filter(|_| setting.variables.is_empty());
+                kind.want(want.ok_or_else(form)?).map_err(wrong)?
+            };
+            read.push((kind, want, setting));
+        }
+        read.sort_by(|left, right| left.0.cmp(&right.0));
+        Ok(read)
+    }
+
+    fn variables(&self, setting: &ProfileSetting) -> Result<(), ProfileError> {
+        for variable in &setting.variables {
+            let name = &variable.name;
+            let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            let named = name.bytes().all(letters)
+                && name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
+            let plain = |byte: u8| {
+                byte.is_ascii_graphic()
+                    && !matches!(byte, b'"' | b'\'' | b'$' | b'`' | b'\\' | b'#')
+            };
+            if !named || variable.value.is_empty() || !variable.value.bytes().all(plain) {
+                return Err(ProfileError::Variable {
+                    profile: self.name.clone(),
+                    setting: setting.name.clone(),
+                    name: name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The profiles that come with the binary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profiles(Vec<Profile>);
+
+impl Profiles {
+    /// As `data/tune/` has them.
+    pub fn embedded() -> &'static Self {
+        static EMBEDDED: LazyLock<Profiles> = LazyLock::new(|| {
+            let json = include_str!(concat!(env!("OUT_DIR"), "/tune.json"));
+            Profiles(serde_json::from_str(json).expect("the embedded profiles are tested"))
+        });
+        &EMBEDDED
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Profile> {
+        self.0.iter()
+    }
+
+    /// The one of this name.
+    pub fn named(&self, name: &str) -> Result<&Profile, ProfileError> {
+        self.0.iter().find(|profile| profile.name == name).ok_or_else(|| {
+            let known = || self.0.iter().map(|profile| profile.name.as_str());
+            ProfileError::Unknown {
+                name: name.to_owned(),
+                near: nearest(name, known()).first().map(|name| (*name).to_owned()),
+                known: known().map(str::to_owned).collect(),
+            }
+        })
+    }
+}

@@ -1,0 +1,401 @@
+//! Plans of made-up nodes.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::FactSet;
+use crate::node::{Package, PowerLimits, Reading, Setting};
+
+fn gpu(index: u32) -> GpuReadings {
+    let off = Reading::Value(Setting { current: false, pending: false });
+    GpuReadings {
+        index,
+        uuid: Reading::Value(format!("GPU-{index}")),
+        name: Reading::Value("NVIDIA H100 80GB HBM3".to_owned()),
+        persistence: Reading::Value(false),
+        compute_mode: Reading::Value(0),
+        power: Reading::Value(PowerLimits {
+            limit_mw: 600_000,
+            default_mw: 700_000,
+            min_mw: 200_000,
+            max_mw: 700_000,
+        }),
+        clocks: Reading::Value(Clocks {
+            memory_mhz: 2619,
+            graphics_mhz: 1500,
+            default_memory_mhz: 2619,
+            default_graphics_mhz: 1980,
+            supported_graphics_mhz: vec![1980, 1965, 1500, 345],
+        }),
+        ecc: off.clone(),
+        mig: off,
+        mig_layout: Reading::Absent,
+        accounting: Reading::Value(false),
+    }
+}
+
+fn readings() -> Readings {
+    Readings {
+        gpus: GpusSeen::Answered(vec![gpu(0), gpu(1)]),
+        governors: Reading::Value(BTreeMap::from([(
+            "/sys/governor".to_owned(),
+            Choice {
+                current: Reading::Value("powersave".to_owned()),
+                available: Reading::Value(vec!["performance".to_owned(), "powersave".to_owned()]),
+            },
+        )])),
+        hugepages: Reading::Value(Choice {
+            current: Reading::Value("always".to_owned()),
+            available: Reading::Value(vec!["always".to_owned(), "madvise".to_owned()]),
+        }),
+        files: BTreeMap::new(),
+        packages: Reading::Value(vec![Package {
+            name: "nvidia-driver-580-server".to_owned(),
+            version: "580.95.05-0ubuntu1".to_owned(),
+            status: "installed".to_owned(),
+            held: false,
+        }]),
+        has_apt: Reading::Value(true),
+        persistenced: Reading::Absent,
+        can_start_services: true,
+        module_parameters: Reading::Value(BTreeMap::new()),
+    }
+}
+
+fn own(name: &str, want: &str) -> Profile {
+    Profile {
+        name: "own".to_owned(),
+        summary: String::new(),
+        setting: vec![ProfileSetting {
+            name: name.to_owned(),
+            want: Some(want.to_owned()),
+            variables: Vec::new(),
+            reason: "a test".to_owned(),
+            origin: None,
+            unverified: false,
+        }],
+    }
+}
+
+fn planned(profile: &Profile, readings: &Readings) -> Vec<Step> {
+    plan(FactSet::embedded(), profile, readings, &Options::default()).unwrap()
+}
+
+fn first(name: &str, want: &str, readings: &Readings) -> Step {
+    planned(&own(name, want), readings).remove(0)
+}
+
+fn error(name: &str, want: &str) -> String {
+    let err = own(name, want).read().unwrap_err();
+    let cause = std::error::Error::source(&err).map(ToString::to_string).unwrap_or_default();
+    format!("{err}: {cause}")
+}
+
+#[test]
+fn the_embedded_profiles_read_and_each_setting_has_a_reason_and_a_source() {
+    let names: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["inference", "shared", "training"]);
+    for profile in Profiles::embedded().iter() {
+        profile.read().unwrap_or_else(|err| panic!("{err:?}"));
+        for setting in &profile.setting {
+            let origins = setting.variables.iter().map(|it| (&it.name, &it.reason, &it.origin));
+            let all = origins.chain([(&setting.name, &setting.reason, &setting.origin)]);
+            for (name, reason, origin) in all {
+                assert!(!reason.trim().is_empty(), "{name}");
+                let origin = origin.as_ref().unwrap_or_else(|| panic!("{name}: no source"));
+                assert!(!origin.source.is_empty() && origin.source.iter().all(|it| it.len() > 5));
+                assert!(origin.retrieved <= FactSet::embedded().set.date, "{name}");
+            }
+            // Watts from a post have no place in a profile for everybody.
+            let want = setting.want.as_deref().unwrap_or_default();
+            assert!(!want.ends_with('W'), "{}: {want}", setting.name);
+        }
+    }
+}
+
+#[test]
+fn no_variable_of_a_profile_is_one_that_lint_would_find_fault_with() {
+    for profile in Profiles::embedded().iter() {
+        for setting in &profile.setting {
+            let pairs = setting.variables.iter().map(|it| (it.name.as_str(), it.value.as_str()));
+            let found = crate::lint::lint_environment(&FactSet::embedded().settings, pairs);
+            assert_eq!(found, [], "{}: {}", profile.name, setting.name);
+        }
+    }
+}
+
+#[test]
+fn a_variable_of_a_profile_is_a_name_that_the_data_knows() {
+    let known: Vec<&str> = FactSet::embedded()
+        .settings
+        .namespace
+        .iter()
+        .flat_map(|space| space.names.iter().chain(&space.others))
+        .map(String::as_str)
+        .collect();
+    for profile in Profiles::embedded().iter() {
+        for variable in profile.setting.iter().flat_map(|setting| &setting.variables) {
+            assert!(known.contains(&variable.name.as_str()), "{}", variable.name);
+        }
+    }
+}
+
+#[test]
+fn a_power_limit_comes_from_the_card() {
+    let readings = readings();
+    let limit = |want: &str| {
+        let step = first("gpu.power-limit", want, &readings);
+        (step.standing.name(), step.wanted, step.change.map(|change| change.value))
+    };
+    let number = |milliwatts| Some(Value::Number(milliwatts));
+    assert_eq!(limit("default"), ("change", "700 W".to_owned(), number(700_000)));
+    assert_eq!(limit("max"), ("change", "700 W".to_owned(), number(700_000)));
+    assert_eq!(limit("50 %"), ("change", "450 W".to_owned(), number(450_000)));
+    assert_eq!(limit("600 W"), ("as wanted", "600 W".to_owned(), None));
+    assert_eq!(limit("900 W"), ("refused", "900 W".to_owned(), None));
+    assert_eq!(limit("199 W"), ("refused", "199 W".to_owned(), None));
+    let step = first("gpu.power-limit", "900 W", &readings);
+    assert_eq!(step.standing.words(), "the card takes 200 W to 700 W");
+}
+
+#[test]
+fn clocks_are_those_that_the_card_lists() {
+    let readings = readings();
+    let clocks = |want: &str| first("gpu.application-clocks", want, &readings);
+    let value = clocks("default").change.unwrap().value;
+    assert_eq!(value, Value::Clocks { memory_mhz: 2619, graphics_mhz: 1980 });
+    assert_eq!(clocks("1500 MHz").standing, Standing::AsWanted);
+    let refused = clocks("1970 MHz").standing;
+    assert_eq!(refused.words(), "the card takes 345 to 1980 MHz in steps, 1965 MHz among them");
+}
+
+#[test]
+fn what_counts_after_a_reset_is_said() {
+    let mut readings = readings();
+    let step = first("gpu.ecc", "on", &readings);
+    assert_eq!(step.standing, Standing::Change(vec![Need::Reset]));
+    if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+        gpus[0].ecc = Reading::Value(Setting { current: false, pending: true });
+        gpus[1].ecc = Reading::Absent;
+    }
+    let steps = planned(&own("gpu.ecc", "on"), &readings);
+    assert_eq!(steps[0].standing, Standing::Waits(vec![Need::Reset]));
+    assert_eq!(steps[0].current.as_deref(), Some("off, on after a reset"));
+    assert_eq!(steps[1].standing.words(), "the card does not have it");
+    assert!(!steps[0].standing.is_fine() && steps[1].standing.is_fine());
+}
+
+#[test]
+fn a_gpu_that_is_cut_up_is_told_apart() {
+    let mut readings = readings();
+    if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+        gpus[0].mig = Reading::Value(Setting { current: true, pending: true });
+        gpus[0].mig_layout = Reading::Value(vec!["3g.40gb".to_owned(), "3g.40gb".to_owned()]);
+        gpus[0].compute_mode = Reading::Absent;
+    }
+    let words = |name: &str, want: &str| {
+        let step = first(name, want, &readings);
+        (step.standing.name(), step.standing.words(), step.change.is_some())
+    };
+    let off = words("gpu.mig", "off");
+    assert_eq!(off.0, "refused");
+    assert!(off.1.contains("2 instances") && !off.2, "{off:?}");
+    let accounting = words("gpu.accounting", "on");
+    assert_eq!(accounting.1, "the card does not change it while MIG is on");
+    assert_eq!(words("gpu.compute-mode", "default").1, "the card does not have it while MIG is on");
+    assert_eq!(words("gpu.mig-layout", "3g.40gb, 3g.40gb").0, "as wanted");
+    let other = words("gpu.mig-layout", "7g.80gb");
+    assert!(other.0 == "by hand" && other.1.contains("nvidia-smi mig"), "{other:?}");
+    let steps = planned(&own("gpu.mig-layout", "7g.80gb"), &readings);
+    assert_eq!(steps[1].standing, Standing::DoesNotApply("MIG is off".to_owned()));
+}
+
+#[test]
+fn persistence_is_the_daemons_where_there_is_one() {
+    let mut readings = readings();
+    let steps = planned(&own("gpu.persistence", "on"), &readings);
+    assert_eq!(steps.len(), 2);
+    assert!(matches!(steps[0].change.as_ref().unwrap().target, Target::Gpu { .. }));
+    readings.persistenced = Reading::Value(ServiceState { enabled: false, running: false });
+    let step = first("gpu.persistence", "on", &readings);
+    let change = step.change.unwrap();
+    assert_eq!(change.target, Target::Service { unit: PERSISTENCED.to_owned() });
+    assert_eq!(change.value, Value::Service { enabled: true, running: true });
+    // The daemon may keep no GPU: each is looked at, after it.
+    let steps = planned(&own("gpu.persistence", "on"), &readings);
+    assert_eq!(steps.len(), 3);
+    assert!(matches!(steps[2].change.as_ref().unwrap().target, Target::Gpu { .. }));
+    // Below another root nothing can be started.
+    readings.can_start_services = false;
+    let change = first("gpu.persistence", "on", &readings).change.unwrap();
+    assert_eq!(change.value, Value::Service { enabled: true, running: false });
+    readings.persistenced = Reading::Unreadable("permission denied".to_owned());
+    assert_eq!(first("gpu.persistence", "on", &readings).standing.name(), "unknown");
+}
+
+#[test]
+fn what_the_driver_would_forget_is_said() {
+    let mut readings = readings();
+    let needs = |readings: &Readings| first("gpu.power-limit", "max", readings).standing;
+    assert_eq!(needs(&readings), Standing::Change(vec![Need::Persistence]));
+    let mut both = own("gpu.power-limit", "max");
+    both.setting.extend(own("gpu.persistence", "on").setting);
+    let steps = planned(&both, &readings);
+    let power = steps.iter().find(|step| step.setting == "gpu.power-limit").unwrap();
+    assert_eq!(power.standing, Standing::Change(vec![Need::EveryBoot]));
+    assert!(steps[0].setting == "gpu.persistence", "it is turned on first");
+    if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+        gpus[0].persistence = Reading::Value(true);
+    }
+    assert_eq!(needs(&readings), Standing::Change(vec![Need::EveryBoot]));
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_changes_nothing() {
+    let unread = || Reading::Unreadable("permission denied".to_owned());
+    let mut readings = readings();
+    readings.gpus = GpusSeen::Silent("NVML was not asked".to_owned());
+    readings.governors = Reading::Unreadable("permission denied".to_owned());
+    readings.hugepages = Reading::Unreadable("permission denied".to_owned());
+    readings.packages = Reading::Unreadable("permission denied".to_owned());
+    readings.has_apt = unread().map(|()| true);
+    readings.persistenced = Reading::Unreadable("permission denied".to_owned());
+    for profile in Profiles::embedded().iter() {
+        for step in planned(profile, &readings) {
+            assert_eq!(step.standing.name(), "unknown", "{step:?}");
+            assert_eq!(step.change, None);
+        }
+    }
+    let mut readings = self::readings();
+    if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+        gpus[1].uuid = Reading::Unreadable("NVML_ERROR_GPU_IS_LOST".to_owned());
+    }
+    let steps = planned(&own("gpu.ecc", "on"), &readings);
+    assert_eq!(steps[0].standing.name(), "change");
+    assert!(steps[1].standing.words().contains("GPU_IS_LOST"), "{steps:?}");
+}
+
+#[test]
+fn memory_mode_is_for_gpus_that_share_memory() {
+    let mut readings = readings();
+    let name = "host.module.NVreg_CoherentGPUMemoryMode";
+    let step = first(name, "driver", &readings);
+    assert_eq!(step.standing.words(), "no GPU here shares memory with the CPU");
+    if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+        gpus[0].name = Reading::Value("NVIDIA GB200".to_owned());
+    }
+    let absent = first(name, "driver", &readings).standing;
+    assert!(absent.words().contains("has no parameter"), "{absent:?}");
+    let mut parameters = BTreeMap::from([("CoherentGPUMemoryMode".to_owned(), String::new())]);
+    readings.module_parameters = Reading::Value(parameters.clone());
+    let path = Kind::of(name).unwrap().file().unwrap();
+    readings.files.insert(path.clone(), Reading::Value(Value::NoFile));
+    let step = first(name, "driver", &readings);
+    assert_eq!(step.standing, Standing::Change(vec![Need::ModuleReload]));
+    let written = step.change.unwrap().value;
+    readings.files.insert(path, Reading::Value(written));
+    let step = first(name, "driver", &readings);
+    assert_eq!(step.standing, Standing::Waits(vec![Need::ModuleReload]));
+    parameters.insert("CoherentGPUMemoryMode".to_owned(), "driver".to_owned());
+    readings.module_parameters = Reading::Value(parameters);
+    assert_eq!(first(name, "driver", &readings).standing, Standing::AsWanted);
+}
+
+#[test]
+fn what_a_kernel_does_not_take_is_refused() {
+    let readings = readings();
+    let step = first("host.cpu-governor", "schedutil", &readings);
+    assert_eq!(step.standing.words(), "the kernel takes performance, powersave");
+    assert_eq!(first("host.transparent-hugepages", "madvise", &readings).standing.name(), "change");
+    let hold = first("host.package-hold", "on", &readings);
+    assert_eq!(hold.subject, Subject::Host("nvidia-driver-580-server".to_owned()));
+    assert_eq!(hold.standing.name(), "change");
+}
+
+#[test]
+fn what_no_source_confirms_waits_until_somebody_asks_for_it() {
+    let readings = readings();
+    let mut profile = own("gpu.ecc", "on");
+    profile.setting[0].unverified = true;
+    let steps = planned(&profile, &readings);
+    assert!(steps.iter().all(|step| step.change.is_none() && step.standing.is_fine()));
+    let options = Options { unverified: true, only: Vec::new() };
+    let steps = plan(FactSet::embedded(), &profile, &readings, &options).unwrap();
+    assert!(steps.iter().all(|step| step.change.is_some()));
+}
+
+#[test]
+fn bad_profiles_are_refused_with_what_was_meant() {
+    assert!(error("gpu.powerlimit", "default").contains("there is no setting `gpu.powerlimit`"));
+    let near = Kind::of("gpu.powerlimit").unwrap_err();
+    assert!(
+        matches!(near, SettingError::Unknown { near: Some(near), .. } if near == "gpu.power-limit")
+    );
+    assert!(error("gpu.power-limit", "lots").contains("does not take `lots`"));
+    assert!(error("gpu.power-limit", "140 %").contains("does not take"));
+    assert!(error("gpu.locked-clocks", "1410 MHz").contains("could not be given back"));
+    assert!(error("host.module.NVreg_X", "a b").contains("does not take"));
+    assert!(error("host.module.NVreg_../../x", "a").contains("there is no setting"));
+    assert!(error("jobs.torch", "x").contains("takes `variables`"));
+    let mut twice = own("gpu.ecc", "on");
+    twice.setting.push(twice.setting[0].clone());
+    assert!(matches!(twice.read(), Err(ProfileError::Twice { .. })));
+    let unknown = Profiles::embedded().named("trainning").unwrap_err();
+    assert!(
+        matches!(unknown, ProfileError::Unknown { near: Some(near), .. } if near == "training")
+    );
+}
+
+#[test]
+fn bytes_are_kept_exactly() {
+    for bytes in [Vec::new(), b"text\n".to_vec(), vec![0, 255, 128, 10], "grün".as_bytes().to_vec()]
+    {
+        assert_eq!(Content::of(bytes.clone()).bytes(), bytes);
+        let text = serde_json::to_string(&Content::of(bytes.clone())).unwrap();
+        assert_eq!(serde_json::from_str::<Content>(&text).unwrap().bytes(), bytes);
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_written_is_read_or_refused(name in "(gpu|host|jobs)?[a-z.:-]{0,24}[^\\x00]{0,6}", want in ".{0,24}") {
+        if let Ok(kind) = Kind::of(&name) {
+            prop_assert_eq!(kind.to_string(), name.clone());
+        }
+        let _ = own(&name, &want).read();
+        for known in ["gpu.power-limit", "gpu.application-clocks", "gpu.mig-layout", "host.memlock"] {
+            let _ = own(known, &want).read();
+        }
+    }
+
+    #[test]
+    fn a_planned_limit_is_one_that_the_card_takes(
+        least in 0..900_000_u32,
+        span in 0..900_000_u32,
+        percent in 0..=100_u32,
+        watts in 0..2_000_u32,
+    ) {
+        let mut readings = readings();
+        let power = PowerLimits {
+            limit_mw: least,
+            default_mw: least + span / 2,
+            min_mw: least,
+            max_mw: least + span,
+        };
+        if let GpusSeen::Answered(gpus) = &mut readings.gpus {
+            gpus[0].power = Reading::Value(power);
+        }
+        for want in ["default".to_owned(), "max".to_owned(), format!("{percent} %"), format!("{watts} W")] {
+            let step = first("gpu.power-limit", &want, &readings);
+            match step.change.map(|change| change.value) {
+                Some(Value::Number(limit)) => {
+                    prop_assert!((power.min_mw..=power.max_mw).contains(&limit), "{want}: {limit}");
+                }
+                None => prop_assert!(step.standing == Standing::AsWanted || want.ends_with('W')),
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+    }
+}

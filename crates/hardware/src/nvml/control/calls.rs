@@ -1,0 +1,304 @@
+//! The calls, each with what it came to.
+
+use std::ffi::{CString, c_int, c_uint};
+
+use farrier_facts::node::Reading;
+use farrier_facts::tune::{Clocks, GpuControl, GpuReadings, GpusSeen, Value};
+
+use crate::nvml::caller::{Caller, call, outcome};
+use crate::nvml::ffi::{self, Device, Return};
+use crate::nvml::library::DEVICES_MAX;
+
+/// `NVML_CLOCK_GRAPHICS`
+const GRAPHICS: c_uint = 0;
+/// `NVML_CLOCK_MEM`
+const MEMORY: c_uint = 2;
+/// No card lists more clocks.
+const CLOCKS_MAX: usize = 1024;
+/// What `nvmlDeviceGetMaxMigDeviceCount` gives is seven today.
+const INSTANCES_MAX: u32 = 64;
+
+impl Caller<'_> {
+    pub(super) fn all_controls(&mut self) -> GpusSeen {
+        let mut count: c_uint = 0;
+        let called = call!(self, ffi::Count, "nvmlDeviceGetCount_v2", &raw mut count);
+        match outcome(called, || count) {
+            Reading::Value(count) => {
+                let gpus = (0..count.min(DEVICES_MAX)).map(|index| self.gpu_controls(index));
+                GpusSeen::Answered(gpus.collect())
+            }
+            Reading::Absent => GpusSeen::Silent("NVML does not count GPUs".to_owned()),
+            Reading::Unreadable(why) => GpusSeen::Silent(format!("NVML does not count: {why}")),
+        }
+    }
+
+    fn gpu_controls(&mut self, index: u32) -> GpuReadings {
+        let mut device: Device = std::ptr::null_mut();
+        let out = &raw mut device;
+        let called = call!(self, ffi::HandleByIndex, "nvmlDeviceGetHandleByIndex_v2", index, out);
+        if let Reading::Unreadable(why) = outcome(called, || ()) {
+            return unopened(index, &why);
+        }
+        GpuReadings {
+            index,
+            uuid: self.device_text(device, "nvmlDeviceGetUUID"),
+            name: self.device_text(device, "nvmlDeviceGetName"),
+            persistence: self.switch(device, "nvmlDeviceGetPersistenceMode"),
+            compute_mode: self.number(device, "nvmlDeviceGetComputeMode"),
+            power: self.power(device),
+            clocks: self.application_clocks(device),
+            ecc: self.setting(device, "nvmlDeviceGetEccMode"),
+            mig: self.setting(device, "nvmlDeviceGetMigMode"),
+            mig_layout: self.mig_layout(device),
+            accounting: self.switch(device, "nvmlDeviceGetAccountingMode"),
+        }
+    }
+
+    fn switch(&mut self, device: Device, name: &'static str) -> Reading<bool> {
+        self.number(device, name).map(|number| number != 0)
+    }
+
+    fn application_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
+        let mut mhz: c_uint = 0;
+        let out = &raw mut mhz;
+        let called =
+            call!(self, ffi::DeviceChoice, "nvmlDeviceGetApplicationsClock", device, clock, out);
+        removed(called, || mhz)
+    }
+
+    fn default_clock(&mut self, device: Device, clock: c_uint) -> Reading<u32> {
+        let mut mhz: c_uint = 0;
+        let out = &raw mut mhz;
+        let name = call!(
+            self,
+            ffi::DeviceChoice,
+            "nvmlDeviceGetDefaultApplicationsClock",
+            device,
+            clock,
+            out
+        );
+        removed(name, || mhz)
+    }
+
+    fn application_clocks(&mut self, device: Device) -> Reading<Clocks> {
+        let clocks = [
+            self.application_clock(device, MEMORY),
+            self.application_clock(device, GRAPHICS),
+            self.default_clock(device, MEMORY),
+            self.default_clock(device, GRAPHICS),
+        ];
+        let [memory, graphics, default_memory, default_graphics] = clocks;
+        memory.and_then(|memory_mhz| {
+            let supported = self.supported_clocks(device, memory_mhz);
+            graphics.and_then(|graphics_mhz| {
+                default_memory.and_then(|default_memory_mhz| {
+                    default_graphics.and_then(|default_graphics_mhz| {
+                        supported.map(|supported_graphics_mhz| Clocks {
+                            memory_mhz,
+                            graphics_mhz,
+                            default_memory_mhz,
+                            default_graphics_mhz,
+                            supported_graphics_mhz,
+                        })
+                    })
+                })
+            })
+        })
+    }
+
+    fn supported_clocks(&mut self, device: Device, memory_mhz: u32) -> Reading<Vec<u32>> {
+        let mut clocks: [c_uint; CLOCKS_MAX] = [0; CLOCKS_MAX];
+        let mut count = c_uint::try_from(CLOCKS_MAX).unwrap_or(c_uint::MAX);
+        let called = call!(
+            self,
+            ffi::DeviceClocks,
+            "nvmlDeviceGetSupportedGraphicsClocks",
+            device,
+            memory_mhz,
+            &raw mut count,
+            clocks.as_mut_ptr()
+        );
+        outcome(called, || clocks.iter().take(count as usize).copied().collect())
+    }
+
+    /// The instances by the names of their profiles; absent where partitioning is off or not there.
+    fn mig_layout(&mut self, device: Device) -> Reading<Vec<String>> {
+        match self.setting(device, "nvmlDeviceGetMigMode") {
+            Reading::Value(mig) if mig.current => {}
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+            Reading::Value(_) | Reading::Absent => return Reading::Absent,
+        }
+        let most = match self.number(device, "nvmlDeviceGetMaxMigDeviceCount") {
+            Reading::Value(most) => most.min(INSTANCES_MAX),
+            Reading::Absent => return Reading::Absent,
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        };
+        let mut names = Vec::new();
+        for index in 0..most {
+            let mut instance: Device = std::ptr::null_mut();
+            let called = call!(
+                self,
+                ffi::DeviceInstance,
+                "nvmlDeviceGetMigDeviceHandleByIndex",
+                device,
+                index,
+                &raw mut instance
+            );
+            // A place without an instance is not found.
+            if matches!(called, Ok(ffi::NOT_FOUND | ffi::NOT_SUPPORTED)) {
+                continue;
+            }
+            let name = outcome(called, || instance)
+                .and_then(|instance| self.device_text(instance, "nvmlDeviceGetName"));
+            match name {
+                // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
+                Reading::Value(name) => {
+                    names.push(name.rsplit(' ').next().unwrap_or_default().to_owned());
+                }
+                Reading::Absent => {}
+                Reading::Unreadable(why) => return Reading::Unreadable(why),
+            }
+        }
+        names.sort();
+        Reading::Value(names)
+    }
+
+    /// The device of a UUID; absent where NVML has none.
+    fn by_uuid(&mut self, uuid: &str) -> Reading<Device> {
+        let Ok(text) = CString::new(uuid) else {
+            return Reading::Unreadable("a UUID has no NUL".to_owned());
+        };
+        let mut device: Device = std::ptr::null_mut();
+        let out = &raw mut device;
+        let called =
+            call!(self, ffi::HandleByUuid, "nvmlDeviceGetHandleByUUID", text.as_ptr(), out);
+        match called {
+            Ok(ffi::NOT_FOUND) => Reading::Absent,
+            called => outcome(called, || device),
+        }
+    }
+
+    pub(super) fn get_control(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
+        let device = match self.by_uuid(uuid) {
+            Reading::Value(device) => device,
+            Reading::Absent => return Reading::Absent,
+            Reading::Unreadable(why) => return Reading::Unreadable(why),
+        };
+        match control {
+            GpuControl::Persistence => {
+                self.switch(device, "nvmlDeviceGetPersistenceMode").map(Value::Switch)
+            }
+            GpuControl::Accounting => {
+                self.switch(device, "nvmlDeviceGetAccountingMode").map(Value::Switch)
+            }
+            GpuControl::ComputeMode => {
+                self.number(device, "nvmlDeviceGetComputeMode").map(Value::Number)
+            }
+            GpuControl::PowerLimit => {
+                self.number(device, "nvmlDeviceGetPowerManagementLimit").map(Value::Number)
+            }
+            GpuControl::ApplicationClocks => {
+                let graphics = self.application_clock(device, GRAPHICS);
+                self.application_clock(device, MEMORY).and_then(|memory_mhz| {
+                    graphics.map(|graphics_mhz| Value::Clocks { memory_mhz, graphics_mhz })
+                })
+            }
+            GpuControl::Ecc => {
+                let setting = self.setting(device, "nvmlDeviceGetEccMode");
+                setting.map(|setting| Value::Switch(setting.pending))
+            }
+            GpuControl::Mig => {
+                let setting = self.setting(device, "nvmlDeviceGetMigMode");
+                setting.map(|setting| Value::Switch(setting.pending))
+            }
+        }
+    }
+
+    /// Sets it; NVML's own name for why not.
+    pub(super) fn set_control(
+        &mut self,
+        uuid: &str,
+        control: GpuControl,
+        value: &Value,
+    ) -> Result<(), String> {
+        let device = match self.by_uuid(uuid) {
+            Reading::Value(device) => device,
+            Reading::Absent => return Err("there is no such GPU".to_owned()),
+            Reading::Unreadable(why) => return Err(why),
+        };
+        let called = match (control, value) {
+            (GpuControl::Persistence, Value::Switch(on)) => {
+                let on = c_uint::from(*on);
+                call!(self, ffi::DeviceSet, "nvmlDeviceSetPersistenceMode", device, on)
+            }
+            (GpuControl::Accounting, Value::Switch(on)) => {
+                let on = c_uint::from(*on);
+                call!(self, ffi::DeviceSet, "nvmlDeviceSetAccountingMode", device, on)
+            }
+            (GpuControl::ComputeMode, Value::Number(mode)) => {
+                call!(self, ffi::DeviceSet, "nvmlDeviceSetComputeMode", device, *mode)
+            }
+            (GpuControl::PowerLimit, Value::Number(limit)) => {
+                call!(self, ffi::DeviceSet, "nvmlDeviceSetPowerManagementLimit", device, *limit)
+            }
+            (GpuControl::ApplicationClocks, Value::Clocks { memory_mhz, graphics_mhz }) => call!(
+                self,
+                ffi::DeviceSetTwo,
+                "nvmlDeviceSetApplicationsClocks",
+                device,
+                *memory_mhz,
+                *graphics_mhz
+            ),
+            (GpuControl::Ecc, Value::Switch(on)) => {
+                let on = c_uint::from(*on);
+                call!(self, ffi::DeviceSet, "nvmlDeviceSetEccMode", device, on)
+            }
+            (GpuControl::Mig, Value::Switch(on)) => {
+                let mut activation: c_int = 0;
+                // What keeps it from taking effect at once is no failure: what is pending is set.
+                call!(
+                    self,
+                    ffi::DeviceSetMig,
+                    "nvmlDeviceSetMigMode",
+                    device,
+                    c_uint::from(*on),
+                    &raw mut activation
+                )
+            }
+            _ => return Err("the value is none of this setting".to_owned()),
+        };
+        match called {
+            Ok(ffi::SUCCESS) => Ok(()),
+            Ok(code) => Err(ffi::error_name(code)),
+            Err(why) => Err(why.to_owned()),
+        }
+    }
+}
+
+/// What a call came to. One that newer libraries no longer have, or have without a function, is something that the card
+/// does not have.
+fn removed<T>(called: Result<Return, &'static str>, value: impl FnOnce() -> T) -> Reading<T> {
+    match called {
+        Ok(ffi::DEPRECATED | ffi::FUNCTION_NOT_FOUND) | Err(_) => Reading::Absent,
+        called => outcome(called, value),
+    }
+}
+
+fn unopened(index: u32, why: &str) -> GpuReadings {
+    fn unasked<T>(why: &str) -> Reading<T> {
+        Reading::Unreadable(why.to_owned())
+    }
+    GpuReadings {
+        index,
+        uuid: unasked(why),
+        name: unasked(why),
+        persistence: unasked(why),
+        compute_mode: unasked(why),
+        power: unasked(why),
+        clocks: unasked(why),
+        ecc: unasked(why),
+        mig: unasked(why),
+        mig_layout: unasked(why),
+        accounting: unasked(why),
+    }
+}

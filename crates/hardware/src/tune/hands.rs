@@ -1,0 +1,162 @@
+//! Who reads and changes: the one seam between a plan and a node.
+
+use std::io;
+
+use farrier_facts::node::Reading;
+use farrier_facts::tune::{ServiceState, Target, Value};
+
+use super::{files, holds, service};
+use crate::nvml::{ControlError, Controls};
+use crate::root::Root;
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum HandError {
+    /// The card or the driver refused.
+    #[error("NVML refused: {0}")]
+    Refused(String),
+    /// NVML answers no more; whether it was changed is not known.
+    #[error("NVML is lost: {0}")]
+    Lost(String),
+    /// A file.
+    #[error("failed to write `{path}`")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// A command of the machine.
+    #[error("`{line}` failed: {why}")]
+    Command {
+        /// What was run.
+        line: String,
+        /// What it said.
+        why: String,
+    },
+    /// A value that is none of the target.
+    #[error("the value is none of this setting")]
+    Value,
+}
+
+impl HandError {
+    pub(super) fn io(path: &str, err: io::Error) -> Self {
+        Self::File { path: path.to_owned(), err }
+    }
+
+    /// Whether it is a matter of who asks.
+    pub fn is_permission(&self) -> bool {
+        match self {
+            Self::Refused(why) => why.ends_with("NO_PERMISSION"),
+            Self::File { err, .. } => err.kind() == io::ErrorKind::PermissionDenied,
+            Self::Command { why, .. } => {
+                why.contains("ermission denied") || why.contains("authentication required")
+            }
+            Self::Lost(_) | Self::Value => false,
+        }
+    }
+
+    /// Whether nothing more can be asked of the GPUs.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+}
+
+/// Reads and changes what a plan speaks of.
+pub trait Hands {
+    /// What is there.
+    fn read(&mut self, target: &Target) -> Reading<Value>;
+    /// Puts a value there.
+    fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError>;
+    /// Folders that a write would have to make, outermost first.
+    fn missing_folders(&mut self, target: &Target) -> Vec<String>;
+    /// Takes away what a change that was cut short has left beside the target, and folders in which nothing is.
+    fn tidy(&mut self, target: &Target, folders: &[String]) -> Result<(), HandError>;
+}
+
+/// The hands on a node.
+#[derive(Debug)]
+pub struct NodeHands {
+    root: Root,
+    controls: Controls,
+}
+
+impl NodeHands {
+    /// On the files below `root`, and the GPUs that `controls` reaches.
+    pub fn new(root: Root, controls: Controls) -> Self {
+        Self { root, controls }
+    }
+
+    /// Everything that a plan rests on.
+    pub fn look(
+        &mut self,
+        profile: &farrier_facts::tune::Profile,
+    ) -> farrier_facts::tune::Readings {
+        super::look(&self.root, &mut self.controls, profile)
+    }
+}
+
+impl Hands for NodeHands {
+    fn read(&mut self, target: &Target) -> Reading<Value> {
+        match target {
+            Target::Gpu { uuid, control } => self.controls.get(uuid, *control),
+            Target::File { path } => files::read(&self.root, path),
+            Target::Kernel { path } => files::read_choice(&self.root, path, None)
+                .and_then(|choice| choice.current)
+                .map(Value::Word),
+            Target::Hold { package } => holds::read(&self.root, package).map(Value::Switch),
+            Target::Service { unit } => service::read(&self.root, unit)
+                .map(|ServiceState { enabled, running }| Value::Service { enabled, running }),
+        }
+    }
+
+    fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError> {
+        match (target, value) {
+            (Target::Gpu { uuid, control }, value) => {
+                self.controls.set(uuid, *control, value).map_err(|err| match err {
+                    ControlError::Refused(why) => HandError::Refused(why),
+                    ControlError::Lost(why) => HandError::Lost(why),
+                })
+            }
+            (Target::File { path }, value) => {
+                files::write(&self.root, path, value).map_err(|err| HandError::io(path, err))
+            }
+            (Target::Kernel { path }, Value::Word(word)) => {
+                files::choose(&self.root, path, word).map_err(|err| HandError::io(path, err))
+            }
+            (Target::Hold { package }, Value::Switch(held)) => {
+                holds::write(&self.root, package, *held)
+            }
+            (Target::Service { unit }, Value::Service { enabled, running }) => {
+                let state = ServiceState { enabled: *enabled, running: *running };
+                service::write(&self.root, unit, state)
+            }
+            _ => Err(HandError::Value),
+        }
+    }
+
+    fn missing_folders(&mut self, target: &Target) -> Vec<String> {
+        match target {
+            Target::File { path } => files::missing_folders(&self.root, path),
+            _ => Vec::new(),
+        }
+    }
+
+    fn tidy(&mut self, target: &Target, folders: &[String]) -> Result<(), HandError> {
+        let part = match target {
+            Target::File { path } => Some(path.as_str()),
+            // Below another root these are written whole.
+            Target::Kernel { path } if !self.root.is_this_machine() => Some(path.as_str()),
+            Target::Hold { .. } if !self.root.is_this_machine() => Some("/var/lib/dpkg/status"),
+            _ => None,
+        };
+        if let Some(path) = part {
+            files::remove_part(&self.root, path).map_err(|err| HandError::io(path, err))?;
+        }
+        for folder in folders.iter().rev() {
+            files::remove_folder(&self.root, folder).map_err(|err| HandError::io(folder, err))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Gives back what was there, newest first.
+
+use farrier_facts::node::Reading;
+use farrier_facts::tune::Value;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::apply::in_words;
+use super::hands::{HandError, Hands};
+use super::interrupt::Point;
+use super::journal::{Journal, JournalError, Note, Open};
+
+/// What came of giving one change back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Given {
+    /// What was there before is there again.
+    Back,
+    /// What was there before was there still: the change was never made, or is undone already.
+    Already,
+    /// Somebody else has changed it since; what is there now, in words.
+    Foreign(String),
+    /// What was changed is no longer there, such as a GPU that was replaced: the change is forgotten, as somebody asked for.
+    Forgotten,
+    /// It could not be, and why.
+    Failed {
+        /// In words.
+        why: String,
+        /// Whether another user may do it.
+        permission: bool,
+    },
+    /// It was not tried, and why.
+    NotDone(String),
+}
+
+/// One change and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reverted {
+    /// The change.
+    pub change: Open,
+    /// What came of it.
+    pub given: Given,
+}
+
+/// Gives back all changes that are open. What somebody else has changed since is left alone, unless `force`.
+pub fn revert(
+    hands: &mut dyn Hands,
+    journal: &mut Journal,
+    force: bool,
+    at: Timestamp,
+) -> Vec<Reverted> {
+    let changes: Vec<Open> = journal.open_changes().iter().rev().cloned().collect();
+    let mut reverted: Vec<Reverted> = Vec::new();
+    let mut lost: Option<String> = None;
+    for change in changes {
+        // An older change of the same thing gives back what was there before both: after one that was left alone it
+        // would be the wrong thing to do.
+        let newer = reverted.iter().any(|newer| {
+            newer.change.target == change.target
+                && !matches!(newer.given, Given::Back | Given::Already | Given::Forgotten)
+        });
+        let given = match &lost {
+            Some(why) => Given::NotDone(why.clone()),
+            None if newer => Given::NotDone("a newer change of it is not given back".to_owned()),
+            None => match one(&change, hands, journal, force, at) {
+                Ok((given, err)) => {
+                    lost = err.filter(HandError::is_lost).map(|err| err.to_string());
+                    given
+                }
+                Err(err) => {
+                    let why = in_words(&err);
+                    lost = Some(why.clone());
+                    Given::Failed { why, permission: false }
+                }
+            },
+        };
+        reverted.push(Reverted { change, given });
+    }
+    // Nothing is lost where that fails: the file only stays as long as it is.
+    let _ = journal.fold();
+    reverted
+}
+
+fn one(
+    change: &Open,
+    hands: &mut dyn Hands,
+    journal: &mut Journal,
+    force: bool,
+    at: Timestamp,
+) -> Result<(Given, Option<HandError>), JournalError> {
+    let failed = |err: HandError| {
+        let given = Given::Failed { why: in_words(&err), permission: err.is_permission() };
+        (given, Some(err))
+    };
+    let unread = |why: &str| {
+        let why = format!("what is there could not be read: {why}");
+        (Given::Failed { why, permission: false }, None)
+    };
+    let now = match hands.read(&change.target) {
+        Reading::Value(now) => now,
+        Reading::Absent if force => {
+            journal.write(at, Note::Reverted { number: change.number })?;
+            return Ok((Given::Forgotten, None));
+        }
+        Reading::Absent => {
+            return Ok(unread("it is no longer there; --force takes it out of the journal"));
+        }
+        Reading::Unreadable(why) => return Ok(unread(&why)),
+    };
+    let mut given = Given::Already;
+    if !is_exactly(&now, &change.old) {
+        if !is_ours(&now, change) && !force {
+            return Ok((Given::Foreign(change.target.words(&now)), None));
+        }
+        if let Err(err) = hands.write(&change.target, &change.old) {
+            return Ok(failed(err));
+        }
+        match hands.read(&change.target) {
+            Reading::Value(now) if is_exactly(&now, &change.old) => given = Given::Back,
+            Reading::Value(now) => {
+                let now = change.target.words(&now);
+                return Ok(unread(&format!("now it is {now}")));
+            }
+            Reading::Absent => return Ok(unread("it is no longer there")),
+            Reading::Unreadable(why) => return Ok(unread(&why)),
+        }
+    }
+    if let Err(err) = hands.tidy(&change.target, &change.folders) {
+        return Ok(failed(err));
+    }
+    journal.interrupt().reach(Point::GivenBack);
+    journal.write(at, Note::Reverted { number: change.number })?;
+    journal.interrupt().reach(Point::Ended);
+    Ok((given, None))
+}
+
+/// Whether it is what the change would have made of it, or did in part: a service is changed in two steps.
+fn is_ours(now: &Value, change: &Open) -> bool {
+    match (now, &change.old, &change.new) {
+        (
+            Value::Service { enabled, running },
+            Value::Service { enabled: old_enabled, running: old_running },
+            Value::Service { enabled: new_enabled, running: new_running },
+        ) => {
+            [old_enabled, new_enabled].contains(&enabled)
+                && [old_running, new_running].contains(&running)
+        }
+        _ => now.is_same(&change.new),
+    }
+}
+
+/// With everything that a file has besides its content.
+fn is_exactly(now: &Value, old: &Value) -> bool {
+    match (now, old) {
+        (Value::File(now), Value::File(old)) => {
+            now.content.bytes() == old.content.bytes()
+                && now.mode == old.mode
+                && (now.owner == old.owner || old.owner.is_none())
+        }
+        _ => now == old,
+    }
+}
