@@ -154,6 +154,7 @@ fn from_table<'t>(table: DeTable<'t>, judged: &mut Judged<'t>) -> Config {
     top.parsed("listen", LISTEN, &mut config.listen, |text| text.parse().ok());
     top.path("root", &mut config.root);
     top.maybe_path("nvml", &mut config.nvml);
+    top.maybe_path("cuda", &mut config.cuda);
     tables(&mut top, &mut config);
     top.section("orders", |it| orders(it, &mut config.orders));
     rules(&mut top, &mut config);

@@ -52,6 +52,9 @@ pub struct Config {
     /// The NVML library; none: the one that the loader finds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvml: Option<PathBuf>,
+    /// GPUs that play CUDA's part, of a node that is simulated; none: those of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<PathBuf>,
     /// The socket for jobs and for `farrier status`.
     pub socket: Socket,
     /// The child that asks NVML.
@@ -265,6 +268,7 @@ impl Default for Config {
             listen: Listen::At(SocketAddr::from(([127, 0, 0, 1], 9402))),
             root: "/".into(),
             nvml: None,
+            cuda: None,
             socket: Socket { path: DEFAULT_SOCKET.into(), mode: 0o660, group: None },
             probe: Probe { deadline_s: 5.0, avoid_s: 300.0 },
             tiers: Tiers { fast_s: 1.0, medium_s: 10.0, slow_s: 60.0 },
@@ -297,6 +301,7 @@ impl Config {
         note(self.listen != new.listen, "listen");
         note(self.root != new.root, "root");
         note(self.nvml != new.nvml, "nvml");
+        note(self.cuda != new.cuda, "cuda");
         note(self.socket != new.socket, "socket");
         note(self.probe != new.probe, "probe");
         note(self.tiers != new.tiers, "tiers");
@@ -314,6 +319,7 @@ impl Config {
             listen: self.listen,
             root: self.root.clone(),
             nvml: self.nvml.clone(),
+            cuda: self.cuda.clone(),
             socket: self.socket.clone(),
             probe: self.probe,
             tiers: self.tiers,

@@ -14,6 +14,7 @@ use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, nvml, observe};
 use jiff::{SignedDuration, Timestamp};
 
+use super::examine;
 use super::hands::{Eyes, GpuSeen, Held, Proof};
 use crate::brain::Collector;
 use crate::collect::check::{COHERENCE, today};
@@ -30,6 +31,9 @@ pub type Known = Box<dyn Fn() -> Result<Status, String> + Send + Sync>;
 pub struct NodeEyes {
     root: PathBuf,
     nvml: Option<PathBuf>,
+    cuda: Option<PathBuf>,
+    /// Where what GPUs reached is kept.
+    history: PathBuf,
     gpus_expected: Option<u32>,
     is_live: bool,
     program: PathBuf,
@@ -43,6 +47,8 @@ impl NodeEyes {
         Self {
             root: config.root.clone(),
             nvml: config.nvml.clone(),
+            cuda: config.cuda.clone(),
+            history: config.state_dir.join("diag"),
             gpus_expected: config.expect.gpus,
             is_live: config.is_live(),
             program,
@@ -114,8 +120,8 @@ impl Eyes for NodeEyes {
                 counted(&reading, (self.known)().ok().as_ref(), self.gpus_expected, &mut proof);
             }
             Rung::V2 | Rung::V3 => {
-                proof.is_final = true;
-                proof.unknown.push("this agent has no test for it".to_owned());
+                let (nvml, cuda) = (self.nvml.as_deref(), self.cuda.as_deref());
+                return examine::examined(&self.program, rung, &self.history, nvml, cuda);
             }
         }
         proof

@@ -14,6 +14,7 @@
 
 mod carry;
 mod desk;
+mod examine;
 mod eyes;
 pub(crate) mod file;
 mod hands;

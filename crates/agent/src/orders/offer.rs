@@ -1,7 +1,7 @@
 //! What becomes of an order that is offered. Pure.
 
 use farrier_fleet::fleet::NodeId;
-use farrier_fleet::fleet::order::{Answer, Order, OrderKind, Rung};
+use farrier_fleet::fleet::order::{Answer, Order, OrderKind};
 use jiff::Timestamp;
 
 use super::ledger::Ledger;
@@ -101,9 +101,6 @@ fn forbidden(limits: &Limits, what: &OrderKind) -> Option<String> {
             let why = format!("`{unit}` is not in `orders.services` of this node's configuration");
             Some(why)
         }
-        OrderKind::Verify { rung: rung @ (Rung::V2 | Rung::V3) } => {
-            Some(format!("this agent cannot prove {rung}"))
-        }
         _ => None,
     }
 }
@@ -191,7 +188,6 @@ mod tests {
         for (what, part) in [
             (OrderKind::ResetGpu { gpu }, "orders.allow_reset"),
             (unit("sshd.service"), "orders.services"),
-            (OrderKind::Verify { rung: Rung::V3 }, "cannot prove V3"),
         ] {
             assert!(why(verdict(&ledger, &order(1, what))).contains(part), "{part}");
         }

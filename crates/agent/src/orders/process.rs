@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,33 @@ pub(super) fn run<A: AsRef<OsStr>>(
     deadline: Duration,
     alive: Option<File>,
 ) -> Result<String, ProcessError> {
+    let (status, out, err) = whole(program, words, deadline, alive)?;
+    if status.success() {
+        return Ok(out);
+    }
+    let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
+    let said = said.unwrap_or("it said nothing").split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = said.chars().take(SAID_CHARS_MAX).collect();
+    let program = program.to_string_lossy().into_owned();
+    Err(ProcessError::Failed { program, how: status.to_string(), said })
+}
+
+/// Runs a program to its end, whichever that is; gives its exit code and what it printed on stdout and stderr.
+pub(super) fn ended<A: AsRef<OsStr>>(
+    program: &OsStr,
+    words: impl IntoIterator<Item = A>,
+    deadline: Duration,
+) -> Result<(Option<i32>, String, String), ProcessError> {
+    let (status, out, err) = whole(program, words, deadline, None)?;
+    Ok((status.code(), out, err))
+}
+
+fn whole<A: AsRef<OsStr>>(
+    program: &OsStr,
+    words: impl IntoIterator<Item = A>,
+    deadline: Duration,
+    alive: Option<File>,
+) -> Result<(ExitStatus, String, String), ProcessError> {
     let name = || program.to_string_lossy().into_owned();
     let input = alive.map_or_else(Stdio::null, Stdio::from);
     let mut command = Command::new(program);
@@ -55,14 +82,7 @@ pub(super) fn run<A: AsRef<OsStr>>(
         let bytes = from.recv_timeout(OUTPUT_WAIT).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    let (out, err) = (printed(out), printed(err));
-    if status.success() {
-        return Ok(out);
-    }
-    let said = [err.trim(), out.trim()].into_iter().find(|it| !it.is_empty());
-    let said = said.unwrap_or("it said nothing").split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = said.chars().take(SAID_CHARS_MAX).collect();
-    Err(ProcessError::Failed { program: name(), how: status.to_string(), said })
+    Ok((status, printed(out), printed(err)))
 }
 
 /// Reads in the background: a program that prints much must not wait for us, nor we for one that prints for ever.

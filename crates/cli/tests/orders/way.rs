@@ -112,3 +112,43 @@ fn a_mark_of_somebody_elses_stays() {
         assert_eq!(fs::read_to_string(&mark).unwrap(), text);
     }
 }
+
+/// Two H100 that CUDA would see, the second with these ailments.
+fn cuda(world: &World, ailments: &Value) {
+    let gpu = |ailments: &Value| {
+        json!({
+            "name": "NVIDIA H100 80GB HBM3", "compute_capability": [9, 0], "processors": 132,
+            "memory_mib": 16, "memory_gb_per_s": 3100.0, "pcie_gb_per_s": 55.0,
+            "peer_gb_per_s": 390.0, "peers": 1, "tflops": 760.0, "launch_us": [3.6, 0.6],
+            "has_library": true, "ailments": ailments,
+        })
+    };
+    let gpus = json!([gpu(&json!([])), gpu(ailments)]);
+    fs::write(world.path("cuda.json"), gpus.to_string()).unwrap();
+}
+
+#[test]
+fn gpus_are_proven_with_work() {
+    let world = World::of(2);
+    cuda(&world, &json!([]));
+    let file = world.path("cuda.json");
+    let config = world.config("[orders]\nscheduler = \"host\"\n");
+    fs::write(world.path("agent.toml"), format!("cuda = {file:?}\n{config}")).unwrap();
+    let mut orders = desk(&world);
+    let rung = |rung: &str| json!({ "verify": { "rung": rung } });
+    let evidence = orders.done(&order(1, rung("v2"), None));
+    assert!(
+        evidence.starts_with("V2 (compute): GPU 0 passed 7 tests; GPU 1 passed 7"),
+        "{evidence}"
+    );
+    // Slow memory is seen by the rung that measures it.
+    cuda(&world, &json!([{ "slow-memory": 0.5 }]));
+    orders.done(&order(2, rung("v2"), None));
+    let why = orders.not_done(&order(3, rung("v3"), None));
+    assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
+    assert!(!why.contains("GPU 0"), "{why}");
+    // A GPU that somebody uses is not proven, and not disturbed.
+    world.inject(&["--gpu", "0", "process", "4242"]);
+    let why = orders.not_done(&order_until(4, rung("v2"), None, 3));
+    assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
+}

@@ -16,6 +16,7 @@ pub(crate) use token::span;
 
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;
+use crate::failure::warn;
 use crate::printer::Printer;
 
 /// Where the server keeps everything unless a flag says otherwise.
@@ -56,6 +57,12 @@ impl Folder {
     /// Who may speak. The server may run at the same time.
     fn store(&self) -> anyhow::Result<Store> {
         farrier_server::run::folder(&self.dir)?;
+        if !farrier_server::run::log_path(&self.dir).exists() {
+            warn(&anyhow::anyhow!(
+                "no server has run in `{}` yet: what is made here counts for one that will, and for no other (--dir)",
+                self.dir.display()
+            ));
+        }
         Ok(Store::open(&self.dir)?)
     }
 }

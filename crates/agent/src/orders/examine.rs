@@ -1,0 +1,131 @@
+//! Rungs V2 and V3: `farrier diag` in a process of its own, and what its report comes to.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use farrier_facts::diag::Grade;
+use farrier_fleet::fleet::order::Rung;
+use serde::Deserialize;
+
+use super::hands::Proof;
+use super::process;
+
+/// What is read of a report; the rest is for people.
+#[derive(Deserialize)]
+struct Report {
+    gpus: Vec<Gpu>,
+}
+
+#[derive(Deserialize)]
+struct Gpu {
+    index: u32,
+    grade: Grade,
+    tests: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    test: String,
+    grade: Grade,
+    why: String,
+}
+
+/// How thorough, and how long that may take on a node of many GPUs.
+fn level(rung: Rung) -> (&'static str, Duration) {
+    if rung == Rung::V2 { ("1", Duration::from_secs(180)) } else { ("2", Duration::from_secs(540)) }
+}
+
+/// Proves the GPUs with work. `nvml` and `cuda` are for a node that is simulated.
+pub(super) fn examined(
+    program: &Path,
+    rung: Rung,
+    history: &Path,
+    nvml: Option<&Path>,
+    cuda: Option<&Path>,
+) -> Proof {
+    let (level, deadline) = level(rung);
+    let mut words: Vec<OsString> =
+        ["diag", "--output", "json", "--level", level].map(Into::into).into();
+    for (flag, path) in [("--history", Some(history)), ("--nvml", nvml), ("--simulated", cuda)] {
+        words.extend(path.into_iter().flat_map(|path| [flag.into(), path.into()]));
+    }
+    let mut proof = Proof::default();
+    match process::ended(program.as_os_str(), words, deadline) {
+        // Tested, whatever came of it.
+        Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {
+            Ok(report) => judged(&report, &mut proof),
+            Err(err) => {
+                proof.unknown.push(format!("the report of `farrier diag` does not read: {err}"));
+            }
+        },
+        Ok((_, _, said)) => {
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            proof.unknown.push(said.trim_start_matches("error: ").to_owned());
+        }
+        Err(err) => proof.unknown.push(err.to_string()),
+    }
+    proof
+}
+
+/// Nothing of it changes by itself: a GPU that is slow or wrong is so in a minute too.
+fn judged(report: &Report, proof: &mut Proof) {
+    proof.is_final = true;
+    for gpu in &report.gpus {
+        let of = |grade: Grade| gpu.tests.iter().filter(move |row| row.grade == grade);
+        match gpu.grade {
+            Grade::Pass => {
+                let count = of(Grade::Pass).count();
+                proof.passed.push(format!("GPU {} passed {count} tests", gpu.index));
+            }
+            Grade::NotRun => {
+                let why = gpu.tests.first().map_or("", |row| row.why.as_str());
+                proof.unknown.push(format!("GPU {} was not tested: {why}", gpu.index));
+            }
+            grade @ (Grade::Degraded | Grade::Fail) => {
+                let told = of(grade)
+                    .map(|row| format!("GPU {} {}: {}, {}", gpu.index, grade, row.test, row.why));
+                proof.failed.extend(told);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proof(text: &str) -> Proof {
+        let mut proof = Proof::default();
+        judged(&serde_json::from_str(text).unwrap(), &mut proof);
+        proof
+    }
+
+    #[test]
+    fn a_report_passes_only_where_every_gpu_does() {
+        let row = |grade: &str| {
+            format!(r#"{{"test":"hbm-read","grade":"{grade}","why":"because","more":1}}"#)
+        };
+        let gpu = |index: u32, grade: &str| {
+            format!(r#"{{"index":{index},"grade":"{grade}","tests":[{}],"uuid":"x"}}"#, row(grade))
+        };
+        let of = |gpus: &[String]| proof(&format!(r#"{{"gpus":[{}]}}"#, gpus.join(",")));
+        let well = of(&[gpu(0, "pass"), gpu(1, "pass")]);
+        assert!(well.has_passed());
+        assert_eq!(well.passed[1], "GPU 1 passed 1 tests");
+        let slow = of(&[gpu(0, "pass"), gpu(1, "degraded")]);
+        assert!(!slow.has_passed() && slow.is_final);
+        assert_eq!(slow.failed, ["GPU 1 degraded: hbm-read, because"]);
+        let untested = of(&[gpu(0, "pass"), gpu(1, "not-run")]);
+        assert_eq!(untested.unknown, ["GPU 1 was not tested: because"]);
+        assert!(!untested.has_passed());
+        assert!(!of(&[]).has_passed(), "nothing was tested");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_proves_nothing() {
+        let proof =
+            examined(Path::new("/nowhere/farrier"), Rung::V2, Path::new("/tmp"), None, None);
+        assert!(!proof.has_passed() && proof.unknown[0].contains("did not start"), "{proof:?}");
+    }
+}
