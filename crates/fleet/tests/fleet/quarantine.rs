@@ -152,6 +152,34 @@ fn a_rack_is_blamed_and_its_nodes_stay() {
 }
 
 #[test]
+fn a_node_that_was_mended_does_not_wait_for_a_person_but_for_what_is_to_blame() {
+    let mut world = fleet();
+    for index in 0..4 {
+        world.act(&Act::Fault(index, 1, Severity::Critical, Action::Investigate, 1));
+    }
+    // One of them has a fault of its own besides, which a reboot mends.
+    let id = node(3);
+    world.act(&Act::Fault(3, 2, Severity::Fatal, Action::RebootNode, 0));
+    world.answer_until(&id, OrderKind::is_repair);
+    world.act(&Act::Clear(3, 2));
+    world.everybody_answers();
+    // Findings have their time to clear.
+    world.act(&Act::Wait(1000));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InRepair);
+    let why = world.state.nodes[&id].held_back.clone().unwrap();
+    assert!(why.text.ends_with("rack r0 is to blame, and not the node"), "{why:?}");
+    assert_eq!(why.until, "rack r0 is mended");
+    for index in 0..4 {
+        world.act(&Act::Clear(index, 1));
+    }
+    world.everybody_answers();
+    world.act(&Act::Wait(1000));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+}
+
+#[test]
 fn a_node_that_fails_again_and_again_waits_for_a_person() {
     let mut world = fleet();
     let id = node(2);

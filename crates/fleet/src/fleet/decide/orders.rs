@@ -6,7 +6,7 @@ use super::Look;
 use crate::fleet::event::{Cordon, Event, Why};
 use crate::fleet::order::{Order, OrderKind, Rung};
 use crate::fleet::policy::Autonomy;
-use crate::fleet::state::{Repair, Standing, later};
+use crate::fleet::state::{Repair, Standing, Symptom, later};
 use crate::fleet::window;
 use crate::health::Action;
 
@@ -91,6 +91,9 @@ fn repair(look: &Look<'_>) -> Wanted {
     if let Some(what) = ladder.into_iter().find(|what| !tried(what)) {
         return Wanted::Order(what);
     }
+    if let Some(why) = blamed(look) {
+        return Wanted::Person(why);
+    }
     let tried = if look.node.repairs.is_empty() {
         ""
     } else {
@@ -101,6 +104,20 @@ fn repair(look: &Look<'_>) -> Wanted {
         Why::new(text, "a person repairs it and says so (`farrier fleet repaired`)")
             .of(complaint.findings.clone()),
     )
+}
+
+/// What is left is of a switch, a rack or an `NVLink` domain: nobody has to look at the node for it.
+fn blamed(look: &Look<'_>) -> Option<Why> {
+    let (complaint, domains) = (look.complaint, look.node.place.domains());
+    let explains = |symptom: Symptom| {
+        let is_it = |code: &String| Symptom::of(code) == Some(symptom);
+        !complaint.codes.is_empty() && complaint.codes.iter().all(is_it)
+    };
+    let mut blamed = look.state.blamed.iter();
+    let (domain, _) =
+        blamed.find(|(domain, blame)| domains.contains(domain) && explains(blame.symptom))?;
+    let text = format!("{}: {domain} is to blame, and not the node", complaint.text);
+    Some(Why::new(text, format!("{domain} is mended")).of(complaint.findings.clone()))
 }
 
 /// A node that was out of service too often is not given back by another repair.
