@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Simulate(commands::simulate::SimulateCommand),
     /// What the agent of this node knows: GPUs, findings, what to do, what is not seen
     Status(commands::status::Args),
+    /// GPUs, live: what each does, what limits it, what was found, who holds it; of a fleet its nodes
+    Top(commands::top::Args),
     /// Carries out orders from its input, as an agent does with those of a server
     #[command(hide = true)]
     Orders(commands::orders::Args),

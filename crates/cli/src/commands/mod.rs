@@ -14,6 +14,7 @@ pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;
 pub(crate) mod status;
+pub(crate) mod top;
 
 use crate::cli::{Cli, Command};
 use crate::printer::Printer;
@@ -51,5 +52,6 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),
         Command::Status(args) => status::run(&args, printer),
+        Command::Top(args) => top::run(&args, printer),
     }
 }

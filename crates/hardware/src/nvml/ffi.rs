@@ -14,6 +14,7 @@ pub(super) const UNINITIALIZED: Return = 1;
 pub(super) const INVALID_ARGUMENT: Return = 2;
 pub(super) const NOT_SUPPORTED: Return = 3;
 pub(super) const NO_PERMISSION: Return = 4;
+pub(super) const NOT_FOUND: Return = 6;
 pub(super) const INSUFFICIENT_SIZE: Return = 7;
 pub(super) const DRIVER_NOT_LOADED: Return = 9;
 pub(super) const FUNCTION_NOT_FOUND: Return = 13;
@@ -105,6 +106,18 @@ pub(super) struct ProcessInfo {
     pub(super) used_memory: u64,
     pub(super) gpu_instance: c_uint,
     pub(super) compute_instance: c_uint,
+}
+
+/// `nvmlProcessUtilizationSample_t`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct ProcessShareSample {
+    pub(super) pid: c_uint,
+    pub(super) timestamp_us: u64,
+    pub(super) sm: c_uint,
+    pub(super) memory: c_uint,
+    pub(super) encoder: c_uint,
+    pub(super) decoder: c_uint,
 }
 
 /// `nvmlEventData_t`
@@ -228,6 +241,8 @@ pub(super) type DeviceUtilization = unsafe extern "C" fn(Device, *mut Utilizatio
 pub(super) type DeviceMemory = unsafe extern "C" fn(Device, *mut MemoryV2) -> Return;
 pub(super) type DeviceProcesses =
     unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessInfo) -> Return;
+pub(super) type DeviceProcessShares =
+    unsafe extern "C" fn(Device, *mut ProcessShareSample, *mut c_uint, u64) -> Return;
 pub(super) type DeviceMargin = unsafe extern "C" fn(Device, *mut MarginTemperatureV1) -> Return;
 pub(super) type DeviceHistogram = unsafe extern "C" fn(Device, *mut RowRemapperHistogram) -> Return;
 pub(super) type DeviceSram = unsafe extern "C" fn(Device, *mut EccSramErrorStatusV1) -> Return;

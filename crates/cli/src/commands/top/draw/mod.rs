@@ -1,0 +1,97 @@
+//! Screens from what is known and what is looked at. Pure: a board, a screen, a size and the time give a frame.
+
+mod fleet;
+pub(super) mod frame;
+mod gpu;
+mod help;
+mod node;
+mod processes;
+mod spark;
+mod table;
+pub(super) mod words;
+
+use farrier_fleet::health::Severity;
+use jiff::Timestamp;
+
+use super::board::Board;
+use super::now::Silence;
+use super::screen::{Page, Screen};
+use frame::{Frame, Style};
+
+/// Draws the screen.
+pub(super) fn draw(
+    board: &Board,
+    screen: &Screen,
+    (width, height): (u16, u16),
+    now: Timestamp,
+) -> Frame {
+    let mut frame = Frame::new(width, height);
+    let seen = screen.seen(board);
+    match (&screen.page, &seen.node, &seen.fleet) {
+        (Page::Node, Some(node), _) => node::draw(&mut frame, node, &seen.history, screen, now),
+        (Page::Gpu(uuid), Some(node), _) => {
+            gpu::draw(&mut frame, node, &seen.history, uuid, screen, now);
+        }
+        (Page::Fleet, _, Some(fleet)) => fleet::draw(&mut frame, fleet, screen, now),
+        (Page::FleetNode(name), _, Some(fleet)) => {
+            fleet::draw_node(&mut frame, fleet, name, now);
+        }
+        _ => {
+            frame.text(0, 0, usize::MAX, Style::Strong, "farrier top");
+            frame.text(1, 0, usize::MAX, Style::Dim, "waiting for the first answer");
+        }
+    }
+    footer(&mut frame, screen);
+    if screen.shows_help {
+        help::draw(&mut frame);
+    }
+    frame
+}
+
+/// The colour of how bad something is.
+pub(super) fn severity(severity: Severity) -> Style {
+    match severity {
+        Severity::Info => Style::Plain,
+        Severity::Warning => Style::Caution,
+        Severity::Critical | Severity::Fatal => Style::Bad,
+    }
+}
+
+/// That nobody answers, since when, and what to do; gives the rows that it took.
+fn silence(frame: &mut Frame, row: usize, silence: Option<&Silence>, now: Timestamp) -> usize {
+    let Some(silence) = silence else { return 0 };
+    let since = words::ago(silence.since, now);
+    let text = format!("no answer for {since}: {}", silence.why);
+    frame.text(row, 0, usize::MAX, Style::Bad, &text);
+    match &silence.hint {
+        Some(hint) => {
+            frame.text(row + 1, 0, usize::MAX, Style::Caution, &format!("try: {hint}"));
+            2
+        }
+        None => 1,
+    }
+}
+
+fn footer(frame: &mut Frame, screen: &Screen) {
+    let Some(row) = frame.height().checked_sub(1) else { return };
+    if screen.is_typing {
+        let at = frame.text(row, 0, usize::MAX, Style::Strong, "filter: ");
+        let at = frame.text(row, at, usize::MAX, Style::Plain, &screen.filter);
+        frame.text(row, at, usize::MAX, Style::Chosen, " ");
+        return;
+    }
+    let mut at = 0;
+    if screen.frozen.is_some() {
+        at = frame.text(row, 0, usize::MAX, Style::Chosen, " FROZEN ");
+        at = frame.text(row, at, usize::MAX, Style::Plain, " ");
+    }
+    if !screen.filter.is_empty() {
+        let filter = format!("filter `{}` ", screen.filter);
+        at = frame.text(row, at, usize::MAX, Style::Caution, &filter);
+    }
+    let keys = match screen.page {
+        Page::Node | Page::Fleet => "q quit  ? help  s sort  / filter  Enter open  f freeze",
+        Page::Gpu(_) | Page::FleetNode(_) => "q quit  ? help  Esc back  f freeze",
+    };
+    frame.text(row, at, usize::MAX, Style::Dim, keys);
+}

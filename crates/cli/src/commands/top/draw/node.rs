@@ -1,0 +1,216 @@
+//! A node: its GPUs, what was found, who holds them.
+
+use jiff::Timestamp;
+
+use super::frame::{Frame, Style};
+use super::table::Layout;
+use super::{processes, severity, silence, words};
+use crate::commands::top::history::History;
+use crate::commands::top::now::{FindingNow, JobNow, NodeNow, Teller};
+use crate::commands::top::screen::{Screen, Sort};
+
+pub(super) fn draw(
+    frame: &mut Frame,
+    node: &NodeNow,
+    history: &History,
+    screen: &Screen,
+    now: Timestamp,
+) {
+    let mut row = header(frame, node, now);
+    row += silence(frame, row, node.silence.as_ref(), now);
+    let below = frame.height().saturating_sub(1);
+    if below.saturating_sub(row) >= 14 {
+        host(frame, row, node);
+        row += 1;
+    }
+    let layout = Layout::of(frame.width(), node);
+    if below > row {
+        layout.headings(frame, row);
+        sorted(frame, row, screen);
+        row += 1;
+    }
+    let gpus = screen.gpus(node);
+    let room = below.saturating_sub(row);
+    let chosen = screen.chosen.as_ref();
+    let at = gpus.iter().position(|gpu| Some(&gpu.identity.uuid.0) == chosen);
+    let (from, shown) = window(gpus.len(), at, room);
+    for gpu in &gpus[from..from + shown] {
+        layout.gpu(frame, row, gpu, history.of(&gpu.identity.uuid));
+        if Some(&gpu.identity.uuid.0) == chosen {
+            frame.style_row(row, Style::Chosen);
+        }
+        row += 1;
+    }
+    if gpus.is_empty() && room > 0 {
+        let why = match (node.gpus.is_empty(), node.silence.is_some()) {
+            (true, true) => "no GPU is known",
+            (true, false) => "there is no NVIDIA GPU here",
+            (false, _) => "no GPU is like that",
+        };
+        frame.text(row, 0, usize::MAX, Style::Dim, why);
+        row += 1;
+    }
+    row = jobs(frame, row, below, &node.jobs);
+    row = findings(frame, row, below, node, now);
+    let shown = screen.processes(node);
+    processes::draw(frame, row, below.saturating_sub(row), node, &shown, screen.by_job);
+}
+
+/// The part of a list that has room, with what is chosen in it: from where, and how many.
+pub(super) fn window(count: usize, chosen: Option<usize>, room: usize) -> (usize, usize) {
+    let shown = count.min(room);
+    let from = chosen.map_or(0, |at| (at + 1).saturating_sub(shown)).min(count - shown);
+    (from, shown)
+}
+
+pub(super) fn header(frame: &mut Frame, node: &NodeNow, now: Timestamp) -> usize {
+    let width = frame.width();
+    let mut at = frame.text(0, 0, width, Style::Strong, "farrier top");
+    let mut say = |style, text: &str| {
+        at = frame.text(0, at, usize::MAX, Style::Plain, "  ");
+        at = frame.text(0, at, usize::MAX, style, text);
+    };
+    if let Some(verdict) = node.verdict {
+        use farrier_agent::status::Verdict;
+        let style = match verdict {
+            Verdict::Healthy => Style::Good,
+            Verdict::Degraded | Verdict::Unknown => Style::Caution,
+            Verdict::Faulty => Style::Bad,
+        };
+        say(style, verdict.name());
+    }
+    if let Some(name) = &node.node {
+        say(Style::Plain, name);
+    }
+    let gpus = match node.gpus.len() {
+        1 => "1 GPU".to_owned(),
+        count => format!("{count} GPUs"),
+    };
+    say(Style::Plain, &gpus);
+    if let Some(driver) = &node.driver {
+        say(Style::Plain, &format!("driver {driver}"));
+    }
+    if let Some(cuda) = &node.cuda {
+        say(Style::Plain, &format!("CUDA {cuda}"));
+    }
+    let teller = match node.teller {
+        Teller::Nvml => "by NVML",
+        Teller::Agent => "by the agent",
+    };
+    let clock = words::clock(now);
+    let used = super::frame::columns(teller) + super::frame::columns(&clock) + 2;
+    if at + 2 + used <= width {
+        let end = format!("{teller}  {clock}");
+        frame.right(0, at, width - at, Style::Dim, &end);
+    }
+    1
+}
+
+fn host(frame: &mut Frame, row: usize, node: &NodeNow) {
+    let host = &node.host;
+    let text = format!(
+        "host: CPU {}  load {}  memory {}  swap {}",
+        words::percent(&host.cpu_ratio),
+        words::shown(&host.load, |load| format!("{load:.1}")),
+        words::of_total(&host.memory_used_bytes, &host.memory_total_bytes),
+        words::number(&host.swap_used_bytes, 1.0 / 1_073_741_824.0, "G"),
+    );
+    frame.text(row, 0, usize::MAX, Style::Dim, &text);
+}
+
+fn sorted(frame: &mut Frame, row: usize, screen: &Screen) {
+    if screen.sort == Sort::Number && !screen.is_reversed {
+        return;
+    }
+    let turned = if screen.is_reversed { ", turned round" } else { "" };
+    let text = format!(" by {}{turned} ", screen.sort.word());
+    let width = frame.width();
+    frame.right(row, 0, width, Style::Chosen, &text);
+}
+
+fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usize {
+    // Findings and processes want room as well.
+    let room = below.saturating_sub(row) / 3;
+    for job in jobs.iter().take(room) {
+        let mut text = format!("job {}", job.job);
+        let user = job.user.as_ref().map(|user| format!(" of {user}"));
+        text.push_str(&user.unwrap_or_default());
+        text.push_str(&format!(": {} ranks here", job.ranks));
+        if let Some(phase) = &job.phase {
+            text.push_str(&format!(", {phase}"));
+        }
+        if let Some(step) = job.step {
+            text.push_str(&format!(", step {step}"));
+        }
+        if let Some(step_s) = job.step_s {
+            text.push_str(&format!(" in {step_s:.2} s"));
+        }
+        if let Some(rate) = job.tokens_per_s {
+            text.push_str(&format!(", {} tokens/s", words::scaled(rate)));
+        }
+        if let Some(loss) = job.loss {
+            text.push_str(&format!(", loss {loss:.4}"));
+        }
+        frame.text(row, 0, usize::MAX, Style::Plain, &text);
+        row += 1;
+    }
+    row
+}
+
+fn findings(
+    frame: &mut Frame,
+    row: usize,
+    below: usize,
+    node: &NodeNow,
+    now: Timestamp,
+) -> usize {
+    let room = below.saturating_sub(row);
+    if room < 3 {
+        return row;
+    }
+    let Some(findings) = &node.findings else {
+        let text = "findings: nobody looks for them; start the agent: farrier agent";
+        frame.text(row, 0, usize::MAX, Style::Dim, text);
+        return row + 1;
+    };
+    let unseen = node.not_seen.len();
+    if findings.is_empty() {
+        let text = match unseen {
+            0 => "findings: none".to_owned(),
+            _ => format!("findings: none; not seen: {}", node.not_seen.join("; ")),
+        };
+        let style = if unseen == 0 { Style::Dim } else { Style::Caution };
+        frame.text(row, 0, usize::MAX, style, &text);
+        return row + 1;
+    }
+    let most = (room / 2).max(2);
+    list(frame, row, most, findings, now)
+}
+
+/// Some findings, worst first, in at most so many rows; gives the row below.
+pub(super) fn list(
+    frame: &mut Frame,
+    mut row: usize,
+    most: usize,
+    findings: &[FindingNow],
+    now: Timestamp,
+) -> usize {
+    let shown = if findings.len() > most { most.saturating_sub(1) } else { findings.len() };
+    for finding in &findings[..shown] {
+        let word = finding.severity.to_string();
+        let at = frame.text(row, 0, 9, severity(finding.severity), &word);
+        let since = words::ago(finding.since, now);
+        let text = format!(
+            "{} for {since}: {} → {} [{}]",
+            finding.on, finding.text, finding.action, finding.code
+        );
+        frame.text(row, at.max(9), usize::MAX, Style::Plain, &text);
+        row += 1;
+    }
+    if findings.len() > shown {
+        let more = format!("and {} more findings: farrier status", findings.len() - shown);
+        frame.text(row, 0, usize::MAX, Style::Dim, &more);
+        row += 1;
+    }
+    row
+}

@@ -1,0 +1,114 @@
+//! The view that people leave open.
+//!
+//! ```text
+//! a source ─ Told ─┐
+//! keys ────────────┼─> Event ─> Board, Screen ─ draw ─> Frame ─ only what changed ─> terminal
+//! signals ─────────┘
+//! ```
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::board::{Board, Told};
+use super::draw::draw;
+use super::draw::frame::Frame;
+use super::keys::Key;
+use super::screen::{Page, Screen, Wish};
+use super::terminal::{self, Terminal};
+
+/// What happens.
+#[derive(Debug)]
+pub(super) enum Event {
+    Told(Told),
+    Key(Key),
+    Resized,
+    /// Ctrl-Z.
+    Suspend,
+    Stop,
+}
+
+/// The clock goes on also while nobody tells anything.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Shows until somebody quits. `wishes` goes to the source.
+pub(super) fn run(
+    page: Page,
+    with_colour: bool,
+    events: (&Sender<Event>, &Receiver<Event>),
+    wishes: &Sender<Option<String>>,
+) -> anyhow::Result<()> {
+    let (sender, receiver) = events;
+    let signals = sender.clone();
+    std::thread::spawn(move || terminal::watch_signals(&signals));
+    let mut terminal = Terminal::take()?;
+    let keys = sender.clone();
+    std::thread::spawn(move || terminal::read_keys(&keys));
+    let mut view = View {
+        board: Board::default(),
+        screen: Screen::new(page),
+        shown: None,
+        with_colour,
+        wishes: wishes.clone(),
+    };
+    view.show(&mut terminal)?;
+    loop {
+        let first = match receiver.recv_timeout(TICK) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        // Whatever has come meanwhile is drawn once.
+        for event in first.into_iter().chain(std::iter::from_fn(|| receiver.try_recv().ok())) {
+            if !view.take(event, &mut terminal)? {
+                return Ok(());
+            }
+        }
+        view.show(&mut terminal)?;
+    }
+}
+
+struct View {
+    board: Board,
+    screen: Screen,
+    shown: Option<Frame>,
+    with_colour: bool,
+    wishes: Sender<Option<String>>,
+}
+
+impl View {
+    /// Whether to go on.
+    fn take(&mut self, event: Event, terminal: &mut Terminal) -> anyhow::Result<bool> {
+        match event {
+            Event::Told(told) => self.board.take(told),
+            Event::Key(key) => match self.screen.press(key, &self.board) {
+                Wish::Nothing => {}
+                Wish::Quit => return Ok(false),
+                Wish::Redraw => self.shown = None,
+                Wish::AskNode(node) => {
+                    // A source that has ended tells of it itself.
+                    let _ = self.wishes.send(node);
+                }
+            },
+            Event::Resized => self.shown = None,
+            Event::Suspend => {
+                terminal.suspend()?;
+                self.shown = None;
+            }
+            Event::Stop => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn show(&mut self, terminal: &mut Terminal) -> anyhow::Result<()> {
+        let frame = draw(&self.board, &self.screen, terminal.size(), Timestamp::now());
+        let frame = if self.with_colour { frame } else { frame.without_colour() };
+        let bytes = frame.after(self.shown.as_ref());
+        if !bytes.is_empty() {
+            terminal.write(&bytes)?;
+        }
+        self.shown = Some(frame);
+        Ok(())
+    }
+}
