@@ -172,10 +172,10 @@ pub struct GpuStatus {
     /// Everything that is watched of it, by the signal's name.
     #[serde(default)]
     pub readings: BTreeMap<String, Reading<f64>>,
-    /// NVLinks that are up.
+    /// Links of NVLink that are up.
     #[serde(default)]
     pub links_up: u32,
-    /// NVLinks that are not, though something is at their other end.
+    /// Links of NVLink that are not, though something is at their other end.
     #[serde(default)]
     pub links_down: u32,
     /// What those that are up carry in each direction.

@@ -129,7 +129,10 @@ mod tests {
             history.take(&node(Some(2.0)));
         }
         let past = history.of(&uuid).unwrap();
-        assert_eq!((past.last(Metric::Power, 999).len(), past.most(Metric::Power)), (KEPT, Some(2.0)));
+        assert_eq!(
+            (past.last(Metric::Power, 999).len(), past.most(Metric::Power)),
+            (KEPT, Some(2.0))
+        );
         history.take(&NodeNow::new(Teller::Nvml, Timestamp::UNIX_EPOCH));
         assert!(history.of(&uuid).is_none());
     }

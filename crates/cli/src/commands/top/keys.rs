@@ -86,7 +86,10 @@ mod tests {
     #[test]
     fn bytes_are_keys() {
         assert_eq!(keys(b"q/\r"), [Key::Letter('q'), Key::Letter('/'), Key::Enter]);
-        assert_eq!(keys(b"\x1b[A\x1bOB\x1b[5~\x1b[1;5C"), [Key::Up, Key::Down, Key::PageUp, Key::Right]);
+        assert_eq!(
+            keys(b"\x1b[A\x1bOB\x1b[5~\x1b[1;5C"),
+            [Key::Up, Key::Down, Key::PageUp, Key::Right]
+        );
         assert_eq!(keys(b"\x1b"), [Key::Escape]);
         assert_eq!(keys("\x1bé\x7f".as_bytes()), [Key::Escape, Key::Letter('é'), Key::Backspace]);
         assert_eq!(keys(b"\x1b[99zx\x01\xff"), [Key::Letter('x'), Key::Letter('\u{fffd}')]);

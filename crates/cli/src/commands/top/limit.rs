@@ -91,6 +91,11 @@ impl Kind {
         }
     }
 
+    /// Whether somebody may want to do something about it.
+    pub(super) fn is_worth_a_sentence(self) -> bool {
+        matches!(self.tone(), Some(Tone::Caution | Tone::Bad))
+    }
+
     pub(super) fn tone(self) -> Option<Tone> {
         match self {
             Self::Idle
@@ -205,7 +210,9 @@ fn at_rest(held: Option<bool>) -> Limit {
             "a process holds it and runs nothing: it waits for the host, for data or for others",
         ),
         Some(false) => Limit::new(Kind::Idle, "nothing runs on it"),
-        None => Limit::new(Kind::Idle, "nothing runs on it; whether a process holds it is not known"),
+        None => {
+            Limit::new(Kind::Idle, "nothing runs on it; whether a process holds it is not known")
+        }
     }
 }
 

@@ -121,7 +121,9 @@ impl Source {
         }
         let interval = args.interval.unwrap_or(Duration::from_secs(1));
         let root = args.root.clone().unwrap_or_else(|| "/".into());
-        let agent = |socket| Self::Agent(Box::new(source::agent::Agent::new(socket, root.clone())), interval);
+        let agent = |socket| {
+            Self::Agent(Box::new(source::agent::Agent::new(socket, root.clone())), interval)
+        };
         if let Some(socket) = &args.socket {
             return Ok(agent(socket.clone()));
         }

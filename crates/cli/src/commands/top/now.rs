@@ -89,7 +89,7 @@ pub(super) struct GpuNow {
     pub(super) identity: GpuIdentity,
     /// By signal; what was never told is not there.
     pub(super) readings: BTreeMap<Signal, Reading<f64>>,
-    /// NVLinks that are up, and that are not.
+    /// Links of NVLink that are up, and that are not.
     pub(super) links: Links,
     pub(super) performance_state: Reading<u32>,
     pub(super) fan_percent: Reading<u32>,
@@ -101,9 +101,11 @@ pub(super) struct GpuNow {
     pub(super) limit: Limit,
 }
 
-/// NVLinks of a GPU.
+/// Links of NVLink of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub(super) struct Links {
+    /// Whether anybody counted them.
+    pub(super) is_known: bool,
     pub(super) up: u32,
     pub(super) down: u32,
     /// What all that are up carry in each direction.
@@ -143,6 +145,19 @@ impl GpuNow {
         match self.reading(Signal::GpuSmActive) {
             measured @ Reading::Value(_) => measured,
             _ => self.reading(Signal::GpuUtilisation),
+        }
+    }
+
+    /// Of a GPU that does not answer nothing is known, also not what is asked for seldom.
+    fn forget_what_is_old(&mut self) {
+        if let Reading::Unreadable(why) = self.reading(Signal::GpuTemperature) {
+            let why = why.clone();
+            for reading in
+                [&mut self.performance_state, &mut self.fan_percent, &mut self.compute_mode]
+            {
+                *reading = Reading::Unreadable(why.clone());
+            }
+            self.links = Links::default();
         }
     }
 
@@ -238,6 +253,7 @@ impl NodeNow {
                 .as_ref()
                 .map(|all| all.iter().any(|process| process.gpu == gpu.identity.uuid));
             gpu.limit = limit::of(gpu, held);
+            gpu.forget_what_is_old();
         }
         self
     }

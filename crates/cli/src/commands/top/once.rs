@@ -32,11 +32,24 @@ pub(super) fn node(
     }
     if !node.gpus.is_empty() {
         let headings = [
-            "GPU", "name", "°C", "power", "SM", "memory", "NVLink", "PCIe", "SM MHz", "limited by",
+            "GPU",
+            "name",
+            "°C",
+            "power",
+            "SM",
+            "memory",
+            "NVLink",
+            "PCIe",
+            "SM MHz",
+            "limited by",
         ];
         let rows: Vec<Vec<String>> = node.gpus.iter().map(row).collect();
         printer.line("")?;
         printer.table(&headings, &rows)?;
+        let held = node.gpus.iter().filter(|gpu| gpu.limit.kind.is_worth_a_sentence());
+        for gpu in held {
+            printer.line(&format!("GPU {}: {}", gpu.identity.index, gpu.limit.text))?;
+        }
     }
     processes(node, printer)?;
     match &node.findings {
@@ -69,7 +82,7 @@ fn row(gpu: &GpuNow) -> Vec<String> {
         words::rate(&gpu.nvlink()),
         words::rate(&gpu.pcie()),
         words::number(reading(Signal::GpuClockSm), 1.0, ""),
-        format!("{}: {}", gpu.limit.kind.word(), gpu.limit.text),
+        gpu.limit.kind.word().to_owned(),
     ]
 }
 

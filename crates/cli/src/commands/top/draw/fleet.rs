@@ -8,7 +8,7 @@ use super::frame::{Frame, Style};
 use super::{node, severity, silence, words};
 use crate::commands::top::board::Fleet;
 use crate::commands::top::now::FindingNow;
-use crate::commands::top::screen::{Screen, Sort};
+use crate::commands::top::screen::Screen;
 
 pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Timestamp) {
     let mut row = header(frame, fleet, now);
@@ -21,10 +21,6 @@ pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Times
         for (heading, width) in &columns {
             frame.text(row, at, *width, Style::Dim, heading);
             at += width + 1;
-        }
-        if screen.sort != Sort::Number {
-            let width = frame.width();
-            frame.right(row, 0, width, Style::Chosen, " by trouble ");
         }
         row += 1;
     }

@@ -30,7 +30,8 @@ pub(super) fn draw(
     let title = format!("GPU {}  {}  {pci}  {uuid}", identity.index, table::short_name(gpu));
     frame.text(row, 0, usize::MAX, Style::Strong, &title);
     let at = frame.text(row + 1, 0, usize::MAX, Style::Plain, "limited by ");
-    let at = frame.text(row + 1, at, usize::MAX, gpu.limit.kind.tone().into(), gpu.limit.kind.word());
+    let at =
+        frame.text(row + 1, at, usize::MAX, gpu.limit.kind.tone().into(), gpu.limit.kind.word());
     frame.text(row + 1, at, usize::MAX, Style::Plain, &format!(": {}", gpu.limit.text));
     row += 2;
     row = graphs(frame, row, below, gpu, history.of(uuid));
@@ -94,7 +95,9 @@ fn named(metric: Metric, gpu: &GpuNow) -> (&'static str, String) {
             let (used, total) = (Signal::GpuMemoryUsed, Signal::GpuMemoryTotal);
             ("memory", words::of_total(reading(used), reading(total)))
         }
-        Metric::Nvlink => ("NVLink", both(gpu, Signal::GpuNvlinkTransmit, Signal::GpuNvlinkReceive)),
+        Metric::Nvlink => {
+            ("NVLink", both(gpu, Signal::GpuNvlinkTransmit, Signal::GpuNvlinkReceive))
+        }
         Metric::Pcie => ("PCIe", both(gpu, Signal::GpuPcieTransmit, Signal::GpuPcieReceive)),
     }
 }
@@ -122,7 +125,9 @@ fn pairs(gpu: &GpuNow) -> Vec<(&'static str, String)> {
     let plain = |signal, unit: &str| words::number(gpu.reading(signal), 1.0, unit);
     let percent = |signal| words::percent(gpu.reading(signal));
     let flag = |signal| {
-        words::shown(gpu.reading(signal), |value| (if *value > 0.0 { "on" } else { "off" }).to_owned())
+        words::shown(gpu.reading(signal), |value| {
+            (if *value > 0.0 { "on" } else { "off" }).to_owned()
+        })
     };
     let of = |now, most, unit: &str| {
         let most = words::number(gpu.reading(most), 1.0, unit);
@@ -131,6 +136,7 @@ fn pairs(gpu: &GpuNow) -> Vec<(&'static str, String)> {
     let margin = plain(Signal::GpuTemperatureMargin, " °C");
     let (generation, width) = (Signal::GpuPcieGeneration, Signal::GpuPcieWidth);
     let links = match (gpu.links.up, gpu.links.down) {
+        (0, 0) if !gpu.links.is_known => "?".to_owned(),
         (0, 0) => "-".to_owned(),
         (up, 0) => format!("{up} up"),
         (up, down) => format!("{up} up {down} down"),

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::board::Board;
 use super::now::Silence;
-use super::screen::{Page, Screen};
+use super::screen::{Page, Screen, Sort};
 use frame::{Frame, Style};
 
 /// Draws the screen.
@@ -89,9 +89,17 @@ fn footer(frame: &mut Frame, screen: &Screen) {
         let filter = format!("filter `{}` ", screen.filter);
         at = frame.text(row, at, usize::MAX, Style::Caution, &filter);
     }
+    if screen.sort != Sort::Number || screen.is_reversed {
+        let turned = if screen.is_reversed { ", turned round" } else { "" };
+        let text = format!("by {}{turned}  ", screen.sort.word());
+        at = frame.text(row, at, usize::MAX, Style::Caution, &text);
+    }
     let keys = match screen.page {
         Page::Node | Page::Fleet => "q quit  ? help  s sort  / filter  Enter open  f freeze",
         Page::Gpu(_) | Page::FleetNode(_) => "q quit  ? help  Esc back  f freeze",
     };
     frame.text(row, at, usize::MAX, Style::Dim, keys);
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use super::table::Layout;
 use super::{processes, severity, silence, words};
 use crate::commands::top::history::History;
 use crate::commands::top::now::{FindingNow, JobNow, NodeNow, Teller};
-use crate::commands::top::screen::{Screen, Sort};
+use crate::commands::top::screen::Screen;
 
 pub(super) fn draw(
     frame: &mut Frame,
@@ -26,7 +26,6 @@ pub(super) fn draw(
     let layout = Layout::of(frame.width(), node);
     if below > row {
         layout.headings(frame, row);
-        sorted(frame, row, screen);
         row += 1;
     }
     let gpus = screen.gpus(node);
@@ -118,16 +117,6 @@ fn host(frame: &mut Frame, row: usize, node: &NodeNow) {
     frame.text(row, 0, usize::MAX, Style::Dim, &text);
 }
 
-fn sorted(frame: &mut Frame, row: usize, screen: &Screen) {
-    if screen.sort == Sort::Number && !screen.is_reversed {
-        return;
-    }
-    let turned = if screen.is_reversed { ", turned round" } else { "" };
-    let text = format!(" by {}{turned} ", screen.sort.word());
-    let width = frame.width();
-    frame.right(row, 0, width, Style::Chosen, &text);
-}
-
 fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usize {
     // Findings and processes want room as well.
     let room = below.saturating_sub(row) / 3;
@@ -157,26 +146,22 @@ fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usi
     row
 }
 
-fn findings(
-    frame: &mut Frame,
-    row: usize,
-    below: usize,
-    node: &NodeNow,
-    now: Timestamp,
-) -> usize {
+fn findings(frame: &mut Frame, row: usize, below: usize, node: &NodeNow, now: Timestamp) -> usize {
     let room = below.saturating_sub(row);
     if room < 3 {
         return row;
     }
     let Some(findings) = &node.findings else {
-        let text = "findings: nobody looks for them; start the agent: farrier agent";
-        frame.text(row, 0, usize::MAX, Style::Dim, text);
+        frame.text(row, 0, usize::MAX, Style::Caution, "findings: not known");
         return row + 1;
     };
     let unseen = node.not_seen.len();
     if findings.is_empty() {
-        let text = match unseen {
-            0 => "findings: none".to_owned(),
+        let text = match (unseen, node.teller) {
+            (0, Teller::Agent) => "findings: none".to_owned(),
+            (0, Teller::Nvml) => {
+                "findings: none that NVML shows; the agent sees more: farrier agent".to_owned()
+            }
             _ => format!("findings: none; not seen: {}", node.not_seen.join("; ")),
         };
         let style = if unseen == 0 { Style::Dim } else { Style::Caution };

@@ -22,8 +22,10 @@ pub(super) fn draw(
         frame.text(from, 0, usize::MAX, Style::Caution, "processes: not known");
         return;
     }
-    let lines: Vec<Line> =
-        if by_job { jobs(node, processes) } else { singles(node, processes) };
+    let lines: Vec<Line> = match by_job {
+        true => jobs(node, processes, rows - 1),
+        false => singles(node, processes),
+    };
     let title = if by_job { "job" } else { "process" };
     Line::heading(title).draw(frame, from, Style::Dim);
     if lines.is_empty() && rows > 1 {
@@ -138,8 +140,8 @@ fn singles(node: &NodeNow, processes: &[&ProcessNow]) -> Vec<Line> {
     processes.iter().map(line).collect()
 }
 
-/// What belongs together: a job, or processes of one user and command that are of none.
-fn jobs(node: &NodeNow, processes: &[&ProcessNow]) -> Vec<Line> {
+/// What belongs together, a line each; below it its processes, where all have room.
+fn jobs(node: &NodeNow, processes: &[&ProcessNow], room: usize) -> Vec<Line> {
     let mut order: Vec<String> = Vec::new();
     let mut members: BTreeMap<String, Vec<&ProcessNow>> = BTreeMap::new();
     for process in processes {
@@ -149,10 +151,23 @@ fn jobs(node: &NodeNow, processes: &[&ProcessNow]) -> Vec<Line> {
         }
         members.entry(name).or_default().push(process);
     }
-    order.into_iter().map(|name| job(node, members.remove(&name).unwrap_or_default(), name)).collect()
+    let is_wide_open = order.len() + processes.len() <= room;
+    let mut lines = Vec::new();
+    for name in order {
+        let own = members.remove(&name).unwrap_or_default();
+        let below = if is_wide_open && own.len() > 1 { singles(node, &own) } else { Vec::new() };
+        lines.push(job(node, &own, name));
+        // The job stands above it.
+        lines.extend(below.into_iter().zip(&own).map(|(line, process)| Line {
+            job: format!("  {}", line.job),
+            command: known(process.command.as_ref()),
+            ..line
+        }));
+    }
+    lines
 }
 
-fn job(node: &NodeNow, processes: Vec<&ProcessNow>, name: String) -> Line {
+fn job(node: &NodeNow, processes: &[&ProcessNow], name: String) -> Line {
     let mut gpus: Vec<String> = processes.iter().map(|it| node.gpu_name(&it.gpu)).collect();
     gpus.sort();
     gpus.dedup();

@@ -41,8 +41,27 @@ use Column::{
 
 /// As they stand, from the left.
 const ORDER: [Column; 21] = [
-    Number, Name, Bus, State, Fan, Temperature, MemoryTemperature, Power, Busy, Utilisation, Tensor,
-    Bandwidth, Memory, Nvlink, Pcie, Link, ClockSm, ClockMemory, Coders, Ecc, Limit,
+    Number,
+    Name,
+    Bus,
+    State,
+    Fan,
+    Temperature,
+    MemoryTemperature,
+    Power,
+    Busy,
+    Utilisation,
+    Tensor,
+    Bandwidth,
+    Memory,
+    Nvlink,
+    Pcie,
+    Link,
+    ClockSm,
+    ClockMemory,
+    Coders,
+    Ecc,
+    Limit,
 ];
 
 /// What comes in as there is room: a column, or sparklines of so many letters.
@@ -62,11 +81,11 @@ const STEPS: [Step; 24] = [
     Step::Take(Pcie),
     Step::Sparks(4),
     Step::Take(Name),
+    Step::Sparks(8),
     Step::Take(ClockSm),
     Step::Take(Utilisation),
     Step::Take(Bandwidth),
     Step::Take(Tensor),
-    Step::Sparks(8),
     Step::Take(MemoryTemperature),
     Step::Take(State),
     Step::Take(Link),

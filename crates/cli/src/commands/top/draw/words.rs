@@ -54,7 +54,11 @@ pub(crate) fn scaled(value: f64) -> String {
         // What rounds up to the next unit is told in it.
         if value >= step * 0.9995 {
             let value = value / step;
-            return if value < 9.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") };
+            return if value < 9.95 {
+                format!("{value:.1}{unit}")
+            } else {
+                format!("{value:.0}{unit}")
+            };
         }
     }
     format!("{value:.0}")
@@ -121,8 +125,7 @@ mod tests {
 
     #[test]
     fn times_are_short() {
-        let words: Vec<String> =
-            [8, 725, 15_130, 273_600].into_iter().map(duration).collect();
+        let words: Vec<String> = [8, 725, 15_130, 273_600].into_iter().map(duration).collect();
         assert_eq!(words, ["8s", "12m05s", "4h12m", "3d04h"]);
         assert_eq!(memory(Some(512 << 20)), "512M");
         assert_eq!(memory(Some(76 << 30)), "76.0G");

@@ -91,6 +91,7 @@ fn gpu(told: &GpuStatus) -> GpuNow {
             gpu.readings.insert(signal, reading.clone());
         }
     }
+    gpu.links.is_known = !told.readings.is_empty();
     gpu.links.up = told.links_up;
     gpu.links.down = told.links_down;
     gpu.links.bytes_per_s = told.links_bytes_per_s;

@@ -14,6 +14,7 @@ use farrier_hardware::nvml::watch::{
 };
 use jiff::Timestamp;
 
+use super::finder::Finder;
 use super::host::Host;
 use crate::commands::top::now::{GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
 
@@ -41,12 +42,17 @@ pub(in crate::commands::top) fn run(
     watched.module = Some(settings.root.join("sys/module/nvidia/initstate"));
     let mut host = Host::new(Root::unrecorded(&settings.root));
     let mut fold = Fold::new(node_name(&settings.root));
+    let mut finder = Finder::new();
     watch::run(watched, stop, &mut |said| {
         let at = Timestamp::now();
         let is_fast = matches!(&said, ProbeSaid::Report(report) if report.tier == Tier::Fast);
         let is_news = is_fast || !matches!(said, ProbeSaid::Report(_));
         if is_fast {
             fold.now.host = host.now();
+        }
+        if let (Some(finder), ProbeSaid::Report(report)) = (&mut finder, &said) {
+            finder.take(at, report.inventory.as_ref(), &report.samples, &report.xids);
+            fold.now.findings = Some(finder.findings());
         }
         fold.take(said, at, &mut host);
         // What else is read comes with the next.
@@ -106,12 +112,14 @@ impl Fold {
                 return;
             }
             ProbeSaid::Hung { during, after, .. } => {
-                let why = format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
+                let why =
+                    format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
                 (why, Some("farrier decode /dev/kmsg: an Xid says what to do"))
             }
             ProbeSaid::Died { why } => (format!("the child that asks NVML died: {why}"), None),
             ProbeSaid::NoLibrary { why } => {
-                let hint = "farrier check: no driver is installed, or --nvml PATH names its library";
+                let hint =
+                    "farrier check: no driver is installed, or --nvml PATH names its library";
                 (format!("there is no NVML: {why}"), Some(hint))
             }
             ProbeSaid::Refused { error } => {
@@ -134,7 +142,6 @@ impl Fold {
         for sample in report.samples {
             self.sample(sample);
         }
-        self.count_links();
         for look in &report.close {
             self.look(look);
         }
@@ -153,6 +160,7 @@ impl Fold {
             self.now.at = at;
         }
         self.progress.tiers[report.tier as usize] += 1;
+        self.count_links();
     }
 
     fn list(&mut self, inventory: Vec<GpuIdentity>) {
@@ -194,8 +202,9 @@ impl Fold {
     }
 
     fn count_links(&mut self) {
+        let is_known = self.progress.tiers[Tier::Medium as usize] > 0;
         for gpu in &mut self.now.gpus {
-            gpu.links = Links::default();
+            gpu.links = Links { is_known, ..Links::default() };
             let own = self.links.iter().filter(|(link, ..)| link.gpu() == Some(&gpu.identity.uuid));
             for (_, is_up, mb_per_s) in own {
                 match is_up {
