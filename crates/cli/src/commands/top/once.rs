@@ -30,6 +30,9 @@ pub(super) fn node(
             printer.line(&format!("try: {hint}"))?;
         }
     }
+    if node.gpus.is_empty() && node.silence.is_none() {
+        printer.line("there is no NVIDIA GPU here")?;
+    }
     if !node.gpus.is_empty() {
         let headings = [
             "GPU",

@@ -62,14 +62,34 @@ fn silence(frame: &mut Frame, row: usize, silence: Option<&Silence>, now: Timest
     let Some(silence) = silence else { return 0 };
     let since = words::ago(silence.since, now);
     let text = format!("no answer for {since}: {}", silence.why);
-    frame.text(row, 0, usize::MAX, Style::Bad, &text);
-    match &silence.hint {
-        Some(hint) => {
-            frame.text(row + 1, 0, usize::MAX, Style::Caution, &format!("try: {hint}"));
-            2
-        }
-        None => 1,
+    let mut rows = paragraph(frame, row, Style::Bad, &text);
+    if let Some(hint) = &silence.hint {
+        rows += paragraph(frame, row + rows, Style::Caution, &format!("try: {hint}"));
     }
+    rows
+}
+
+/// Text over as many rows as it takes, at most three; gives how many.
+fn paragraph(frame: &mut Frame, row: usize, style: Style, text: &str) -> usize {
+    const ROWS_MAX: usize = 3;
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        let count = lines.len();
+        let line = &mut lines[count - 1];
+        let used = frame::columns(line) + 1 + frame::columns(word);
+        if line.is_empty() {
+            line.push_str(word);
+        } else if used <= frame.width() || count == ROWS_MAX {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    for (place, line) in lines.iter().enumerate() {
+        frame.text(row + place, 0, usize::MAX, style, line);
+    }
+    lines.len()
 }
 
 fn footer(frame: &mut Frame, screen: &Screen) {

@@ -40,7 +40,8 @@ impl Agent {
             Ok(Asked::Silent(how)) => format!("the agent at `{}` {how}", self.socket.display()),
             Err(err) => format!("{err:#}"),
         };
-        let since = self.last.silence.as_ref().map_or(now, |silence| silence.since);
+        let last = if self.last.gpus.is_empty() { now } else { self.last.at };
+        let since = self.last.silence.as_ref().map_or(last, |silence| silence.since);
         self.last.silence = Some(Silence {
             since,
             why,

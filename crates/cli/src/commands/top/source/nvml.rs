@@ -127,7 +127,10 @@ impl Fold {
             }
         };
         self.progress.is_silent = true;
-        let since = self.now.silence.as_ref().map_or(at, |silence| silence.since);
+        // From the last answer on, where there was one.
+        let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
+        let last = if is_first { at } else { self.now.at };
+        let since = self.now.silence.as_ref().map_or(last, |silence| silence.since);
         self.now.silence = Some(Silence { since, why, hint: hint.map(str::to_owned) });
     }
 
