@@ -77,16 +77,36 @@ impl Past {
 /// All GPUs' past.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct History {
+    /// Shares of the host's processors and memory in use.
+    host: [VecDeque<Option<f64>>; 2],
     gpus: BTreeMap<GpuUuid, Past>,
 }
 
 impl History {
     /// A point more. GPUs that are gone are forgotten.
     pub(super) fn take(&mut self, now: &NodeNow) {
+        let host = &now.host;
+        let used = host.memory_used_bytes.value().zip(host.memory_total_bytes.value());
+        let shares =
+            [host.cpu_ratio.value().copied(), used.map(|(used, total)| used / total.max(1.0))];
+        for (points, share) in self.host.iter_mut().zip(shares) {
+            if points.len() == KEPT {
+                points.pop_front();
+            }
+            points.push_back(share);
+        }
         self.gpus.retain(|uuid, _| now.gpus.iter().any(|gpu| gpu.identity.uuid == *uuid));
         for gpu in &now.gpus {
             self.gpus.entry(gpu.identity.uuid.clone()).or_default().take(gpu);
         }
+    }
+
+    /// The newest `count` shares of the host's processors and memory in use, oldest first.
+    pub(super) fn host(&self, count: usize) -> [Vec<Option<f64>>; 2] {
+        let last = |points: &VecDeque<Option<f64>>| {
+            points.iter().skip(points.len().saturating_sub(count)).copied().collect()
+        };
+        [last(&self.host[0]), last(&self.host[1])]
     }
 
     pub(super) fn of(&self, gpu: &GpuUuid) -> Option<&Past> {

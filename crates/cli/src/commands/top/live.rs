@@ -61,7 +61,7 @@ pub(super) fn run(
         };
         // Whatever has come meanwhile is drawn once.
         for event in first.into_iter().chain(std::iter::from_fn(|| receiver.try_recv().ok())) {
-            if !view.take(event, &mut terminal)? {
+            if !view.take(event)? {
                 return Ok(());
             }
         }
@@ -79,7 +79,7 @@ struct View {
 
 impl View {
     /// Whether to go on.
-    fn take(&mut self, event: Event, terminal: &mut Terminal) -> anyhow::Result<bool> {
+    fn take(&mut self, event: Event) -> anyhow::Result<bool> {
         match event {
             Event::Told(told) => self.board.take(told),
             Event::Key(key) => match self.screen.press(key, &self.board) {
@@ -93,7 +93,7 @@ impl View {
             },
             Event::Resized => self.shown = None,
             Event::Suspend => {
-                terminal.suspend()?;
+                Terminal::suspend()?;
                 self.shown = None;
             }
             Event::Stop => return Ok(false),

@@ -60,8 +60,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
     /// Ask NVML itself, by this library or the usual one, and no agent
-    #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with_all = ["socket", "server"])]
-    nvml: Option<Option<PathBuf>>,
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = LIBRARY, conflicts_with_all = ["socket", "server"])]
+    nvml: Option<OsString>,
     /// Ask the agent at this socket
     #[arg(long, value_name = "PATH", value_parser = absolute, conflicts_with = "server")]
     socket: Option<PathBuf>,
@@ -87,12 +87,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         return Err(Hinted::error("`farrier top` needs a terminal", "--once prints it for a pipe"));
     }
     let (events, received) = mpsc::channel();
-    let (wishes, wished) = mpsc::channel();
+    let (wishes, heard) = mpsc::channel();
     let page = if matches!(source, Source::Server(..)) { Page::Fleet } else { Page::Node };
     let stop = Arc::new(AtomicBool::new(false));
     let told = events.clone();
     let stopped = Arc::clone(&stop);
-    let teller = std::thread::spawn(move || source.run(&told, &wished, &stopped));
+    let teller = std::thread::spawn(move || source.run(&told, &heard, &stopped));
     let shown = live::run(page, printer.has_colour(), (&events, &received), &wishes);
     stop.store(true, Ordering::Relaxed);
     // The child that asks NVML is ended by its thread; one that waits for a server is left.
@@ -134,8 +134,7 @@ impl Source {
             }
         }
         let library = match &args.nvml {
-            Some(Some(path)) => path.clone().into_os_string(),
-            Some(None) => OsString::from(LIBRARY),
+            Some(library) => library.clone(),
             None if args.root.is_none() => OsString::from(LIBRARY),
             None => {
                 // This machine's own library would speak of other GPUs.
@@ -156,7 +155,7 @@ impl Source {
             }
         };
         match self {
-            Self::Nvml(settings) => source::nvml::run(settings, stop, &mut |node, _| {
+            Self::Nvml(settings) => source::nvml::run(&settings, stop, &mut |node, _| {
                 tell(Told::Node(Box::new(node)));
             }),
             Self::Agent(mut agent, interval) => loop {
@@ -174,7 +173,7 @@ impl Source {
     fn once(self, output: Output, printer: &mut Printer) -> anyhow::Result<Outcome> {
         match self {
             Self::Nvml(settings) => {
-                let node = look_once(settings).context("NVML told nothing")?;
+                let node = look_once(&settings).context("NVML told nothing")?;
                 once::node(&node, output, printer)
             }
             Self::Agent(mut agent, _) => once::node(&agent.ask(), output, printer),
@@ -193,7 +192,7 @@ fn usual_socket() -> PathBuf {
 }
 
 /// One look at NVML: until all was read, nobody answers, or it takes too long.
-fn look_once(settings: source::nvml::Settings) -> Option<NodeNow> {
+fn look_once(settings: &source::nvml::Settings) -> Option<NodeNow> {
     let stop = AtomicBool::new(false);
     let begun = Instant::now();
     let mut last = None;

@@ -63,8 +63,8 @@ pub(super) struct NodeNow {
 pub(super) struct HostNow {
     /// Share of all processors' time that was used.
     pub(super) cpu_ratio: Reading<f64>,
-    /// Over one minute.
-    pub(super) load: Reading<f64>,
+    /// Over one, five and fifteen minutes.
+    pub(super) load: Reading<[f64; 3]>,
     pub(super) memory_total_bytes: Reading<f64>,
     pub(super) memory_used_bytes: Reading<f64>,
     pub(super) swap_used_bytes: Reading<f64>,
@@ -75,7 +75,7 @@ impl Default for HostNow {
         let unread = || Reading::Unreadable("it has not been read yet".to_owned());
         Self {
             cpu_ratio: unread(),
-            load: unread(),
+            load: Reading::Unreadable("it has not been read yet".to_owned()),
             memory_total_bytes: unread(),
             memory_used_bytes: unread(),
             swap_used_bytes: unread(),
@@ -95,6 +95,8 @@ pub(super) struct GpuNow {
     pub(super) fan_percent: Reading<u32>,
     /// NVML's number: 0 default, 2 prohibited, 3 one process alone.
     pub(super) compute_mode: Reading<u32>,
+    /// 1 where a display is driven by it.
+    pub(super) display: Reading<u32>,
     /// The worst of its faults, as the agent has them.
     pub(super) worst: Option<Severity>,
     /// What holds it back.
@@ -126,6 +128,7 @@ impl GpuNow {
             performance_state: unread(),
             fan_percent: unread(),
             compute_mode: unread(),
+            display: unread(),
             worst: None,
             limit: Limit::unknown("nothing was read yet"),
         }
@@ -152,9 +155,12 @@ impl GpuNow {
     fn forget_what_is_old(&mut self) {
         if let Reading::Unreadable(why) = self.reading(Signal::GpuTemperature) {
             let why = why.clone();
-            for reading in
-                [&mut self.performance_state, &mut self.fan_percent, &mut self.compute_mode]
-            {
+            for reading in [
+                &mut self.performance_state,
+                &mut self.fan_percent,
+                &mut self.compute_mode,
+                &mut self.display,
+            ] {
                 *reading = Reading::Unreadable(why.clone());
             }
             self.links = Links::default();
@@ -185,13 +191,17 @@ pub(super) struct ProcessNow {
     pub(super) gpu: GpuUuid,
     pub(super) pid: u32,
     pub(super) kind: Option<ProcessLetter>,
+    /// The instance of a partitioned GPU.
+    pub(super) instance: Option<u32>,
     pub(super) user: Option<String>,
     /// The job, pod, container or unit that it belongs to.
     pub(super) job: Option<String>,
     pub(super) command: Option<String>,
     pub(super) memory_bytes: Option<u64>,
-    /// Share of the GPU's time.
+    /// Share of the GPU's time in which a kernel of it ran.
     pub(super) sm_ratio: Option<f64>,
+    /// Share of the GPU's time in which it read or wrote memory.
+    pub(super) memory_ratio: Option<f64>,
     /// Share of one processor.
     pub(super) cpu_ratio: Option<f64>,
     pub(super) host_memory_bytes: Option<u64>,

@@ -19,6 +19,14 @@ pub(super) enum Page {
     FleetNode(String),
 }
 
+/// What lies over a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    Help,
+    /// The filter is being typed.
+    Filter,
+}
+
 /// How GPUs are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
@@ -88,9 +96,8 @@ pub(super) struct Screen {
     /// Turned round.
     pub(super) is_reversed: bool,
     pub(super) filter: String,
-    /// Whether the filter is being typed.
-    pub(super) is_typing: bool,
-    pub(super) shows_help: bool,
+    /// What keys go to before the page.
+    pub(super) over: Option<Over>,
     /// One line a job, or one a process.
     pub(super) by_job: bool,
     /// The GPU or the node that is chosen.
@@ -106,8 +113,7 @@ impl Screen {
             sort: Sort::Number,
             is_reversed: false,
             filter: String::new(),
-            is_typing: false,
-            shows_help: false,
+            over: None,
             by_job: true,
             chosen: None,
             frozen: None,
@@ -116,18 +122,19 @@ impl Screen {
 
     /// What a key does. `board` is what is there now.
     pub(super) fn press(&mut self, key: Key, board: &Board) -> Wish {
-        if self.is_typing {
-            return self.type_filter(key);
-        }
-        if self.shows_help {
-            // Whatever is pressed, the help goes; quitting still quits.
-            self.shows_help = false;
-            return if key == Key::Letter('q') { Wish::Quit } else { Wish::Nothing };
+        match self.over {
+            Some(Over::Filter) => return self.type_filter(key),
+            Some(Over::Help) => {
+                // Whatever is pressed, the help goes; quitting still quits.
+                self.over = None;
+                return if key == Key::Letter('q') { Wish::Quit } else { Wish::Nothing };
+            }
+            None => {}
         }
         match key {
             Key::Letter('q') => return Wish::Quit,
-            Key::Letter('?' | 'h') => self.shows_help = true,
-            Key::Letter('/') => self.is_typing = true,
+            Key::Letter('?' | 'h') => self.over = Some(Over::Help),
+            Key::Letter('/') => self.over = Some(Over::Filter),
             Key::Letter('s') => self.sort = self.sort.next(),
             Key::Letter('r') => self.is_reversed = !self.is_reversed,
             Key::Letter('j' | 'p') => self.by_job = !self.by_job,
@@ -153,9 +160,9 @@ impl Screen {
 
     fn type_filter(&mut self, key: Key) -> Wish {
         match key {
-            Key::Enter => self.is_typing = false,
+            Key::Enter => self.over = None,
             Key::Escape => {
-                self.is_typing = false;
+                self.over = None;
                 self.filter.clear();
             }
             Key::Backspace => {

@@ -65,7 +65,7 @@ impl Terminal {
     }
 
     /// Stands still until somebody says to go on, with the terminal as it was.
-    pub(super) fn suspend(&mut self) -> io::Result<()> {
+    pub(super) fn suspend() -> io::Result<()> {
         restore();
         kill_process(getpid(), Signal::STOP)?;
         enter()

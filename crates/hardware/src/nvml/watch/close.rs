@@ -36,6 +36,8 @@ pub struct CloseLook {
     pub fan_percent: Reading<u32>,
     /// NVML's number: 0 default, 2 prohibited, 3 one process alone.
     pub compute_mode: Reading<u32>,
+    /// 1 where it drives a display.
+    pub display_active: Reading<u32>,
     /// What processes had of it since the look before; those that had nothing are not listed.
     pub shares: Reading<Vec<ProcessShare>>,
 }
@@ -48,6 +50,7 @@ impl Reader<'_, '_> {
             performance_state: self.caller.number(device, "nvmlDeviceGetPerformanceState"),
             fan_percent: self.caller.number(device, "nvmlDeviceGetFanSpeed"),
             compute_mode: self.caller.number(device, "nvmlDeviceGetComputeMode"),
+            display_active: self.caller.number(device, "nvmlDeviceGetDisplayActive"),
             shares: self.shares(),
         }
     }

@@ -35,10 +35,9 @@ pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Times
         row += 1;
     }
     if nodes.is_empty() && room > 0 {
-        let text = match fleet.nodes.is_empty() {
-            true => "no node has joined that you see",
-            false => "no node is like that",
-        };
+        let is_empty = fleet.nodes.is_empty();
+        let text =
+            if is_empty { "no node has joined that you see" } else { "no node is like that" };
         frame.text(row, 0, usize::MAX, Style::Dim, text);
     }
 }

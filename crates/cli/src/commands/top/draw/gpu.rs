@@ -167,6 +167,10 @@ fn pairs(gpu: &GpuNow) -> Vec<(&'static str, String)> {
         ("persistence", flag(Signal::GpuPersistence)),
         ("MIG", flag(Signal::GpuMigEnabled)),
         ("compute mode", words::shown(&gpu.compute_mode, |mode| compute_mode(*mode))),
+        (
+            "display",
+            words::shown(&gpu.display, |it| (if *it > 0 { "on" } else { "off" }).to_owned()),
+        ),
         ("default power", plain(Signal::GpuPowerLimitDefault, " W")),
     ]
 }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::board::Board;
 use super::now::Silence;
-use super::screen::{Page, Screen, Sort};
+use super::screen::{Over, Page, Screen, Sort};
 use frame::{Frame, Style};
 
 /// Draws the screen.
@@ -42,7 +42,7 @@ pub(super) fn draw(
         }
     }
     footer(&mut frame, screen);
-    if screen.shows_help {
+    if screen.over == Some(Over::Help) {
         help::draw(&mut frame);
     }
     frame
@@ -94,7 +94,7 @@ fn paragraph(frame: &mut Frame, row: usize, style: Style, text: &str) -> usize {
 
 fn footer(frame: &mut Frame, screen: &Screen) {
     let Some(row) = frame.height().checked_sub(1) else { return };
-    if screen.is_typing {
+    if screen.over == Some(Over::Filter) {
         let at = frame.text(row, 0, usize::MAX, Style::Strong, "filter: ");
         let at = frame.text(row, at, usize::MAX, Style::Plain, &screen.filter);
         frame.text(row, at, usize::MAX, Style::Chosen, " ");

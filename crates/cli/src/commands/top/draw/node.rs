@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
 use super::table::Layout;
-use super::{processes, severity, silence, words};
+use super::{processes, severity, silence, spark, words};
 use crate::commands::top::history::History;
 use crate::commands::top::now::{FindingNow, JobNow, NodeNow, Teller};
 use crate::commands::top::screen::Screen;
@@ -20,7 +20,7 @@ pub(super) fn draw(
     row += silence(frame, row, node.silence.as_ref(), now);
     let below = frame.height().saturating_sub(1);
     if below.saturating_sub(row) >= 14 {
-        host(frame, row, node);
+        host(frame, row, node, history);
         row += 1;
     }
     let layout = Layout::of(frame.width(), node);
@@ -105,16 +105,29 @@ pub(super) fn header(frame: &mut Frame, node: &NodeNow, now: Timestamp) -> usize
     1
 }
 
-fn host(frame: &mut Frame, row: usize, node: &NodeNow) {
+fn host(frame: &mut Frame, row: usize, node: &NodeNow, history: &History) {
     let host = &node.host;
-    let text = format!(
-        "host: CPU {}  load {}  memory {}  swap {}",
-        words::percent(&host.cpu_ratio),
-        words::shown(&host.load, |load| format!("{load:.1}")),
-        words::of_total(&host.memory_used_bytes, &host.memory_total_bytes),
-        words::number(&host.swap_used_bytes, 1.0 / 1_073_741_824.0, "G"),
-    );
-    frame.text(row, 0, usize::MAX, Style::Dim, &text);
+    let letters = if frame.width() >= 120 { 16 } else { 6 };
+    let [cpu, memory] = history.host(letters);
+    let load = words::shown(&host.load, |load| load.map(|it| format!("{it:.1}")).join(" "));
+    let parts = [
+        (Style::Dim, "host: CPU ".to_owned()),
+        (Style::Good, spark::line(&cpu, 1.0, letters)),
+        (Style::Dim, format!(" {}  load {load}  memory ", words::percent(&host.cpu_ratio))),
+        (Style::Good, spark::line(&memory, 1.0, letters)),
+        (
+            Style::Dim,
+            format!(
+                " {}  swap {}",
+                words::of_total(&host.memory_used_bytes, &host.memory_total_bytes),
+                words::number(&host.swap_used_bytes, 1.0 / 1_073_741_824.0, "G"),
+            ),
+        ),
+    ];
+    let mut at = 0;
+    for (style, text) in parts {
+        at = frame.text(row, at, usize::MAX, style, &text);
+    }
 }
 
 fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usize {

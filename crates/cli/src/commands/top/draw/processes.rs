@@ -22,10 +22,8 @@ pub(super) fn draw(
         frame.text(from, 0, usize::MAX, Style::Caution, "processes: not known");
         return;
     }
-    let lines: Vec<Line> = match by_job {
-        true => jobs(node, processes, rows - 1),
-        false => singles(node, processes),
-    };
+    let lines: Vec<Line> =
+        if by_job { jobs(node, processes, rows - 1) } else { singles(node, processes) };
     let title = if by_job { "job" } else { "process" };
     Line::heading(title).draw(frame, from, Style::Dim);
     if lines.is_empty() && rows > 1 {
@@ -49,6 +47,7 @@ struct Line {
     gpus: String,
     memory: String,
     sm: String,
+    bandwidth: String,
     cpu: String,
     host_memory: String,
     elapsed: String,
@@ -64,6 +63,7 @@ impl Line {
             gpus: word("GPU"),
             memory: word("memory"),
             sm: word("SM"),
+            bandwidth: word("HBM"),
             cpu: word("CPU"),
             host_memory: word("host"),
             elapsed: word("time"),
@@ -94,6 +94,11 @@ impl Line {
         right(frame, 6, &self.memory, &mut at);
         if width >= 60 {
             right(frame, 5, &self.sm, &mut at);
+        }
+        if wide {
+            right(frame, 5, &self.bandwidth, &mut at);
+        }
+        if width >= 60 {
             right(frame, 5, &self.cpu, &mut at);
         }
         if wide {
@@ -124,9 +129,13 @@ fn singles(node: &NodeNow, processes: &[&ProcessNow]) -> Vec<Line> {
         Line {
             job: format!("{}{kind}", process.pid),
             user: known(process.user.as_ref()),
-            gpus: node.gpu_name(&process.gpu),
+            gpus: match process.instance {
+                Some(instance) => format!("{}:{instance}", node.gpu_name(&process.gpu)),
+                None => node.gpu_name(&process.gpu),
+            },
             memory: words::memory(process.memory_bytes),
             sm: share(process.sm_ratio),
+            bandwidth: share(process.memory_ratio),
             cpu: share(process.cpu_ratio),
             host_memory: words::memory(process.host_memory_bytes),
             elapsed: elapsed(process.elapsed_s),
@@ -190,15 +199,18 @@ fn job(node: &NodeNow, processes: &[&ProcessNow], name: String) -> Line {
         .filter_map(once)
         .map(|it| it.host_memory_bytes)
         .try_fold(0_u64, |sum, part| Some(sum + part?));
-    let sm = processes.iter().map(|it| it.sm_ratio).try_fold(0.0, |sum, it| Some(sum + it?));
-    let count = f64::from(u32::try_from(gpus.len().max(1)).unwrap_or(u32::MAX));
+    let mean = |of: fn(&ProcessNow) -> Option<f64>| {
+        let sum = processes.iter().map(|it| of(it)).try_fold(0.0, |sum, it| Some(sum + it?));
+        sum.map(|sum: f64| sum / f64::from(u32::try_from(gpus.len().max(1)).unwrap_or(u32::MAX)))
+    };
     let command = known(processes.first().and_then(|it| it.command.as_ref()));
     Line {
         job: name,
         user: known(processes.first().and_then(|it| it.user.as_ref())),
         gpus: ranges(&gpus),
         memory: words::memory(sum(|it| it.memory_bytes)),
-        sm: share(sm.map(|sm: f64| sm / count)),
+        sm: share(mean(|it| it.sm_ratio)),
+        bandwidth: share(mean(|it| it.memory_ratio)),
         cpu: share(cpu),
         host_memory: words::memory(host),
         elapsed: elapsed(processes.iter().filter_map(|it| it.elapsed_s).max()),
@@ -226,9 +238,8 @@ fn ranges(names: &[String]) -> String {
             _ => parts.push((number, number)),
         }
     }
-    let part = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let part = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
     parts.iter().map(part).collect::<Vec<_>>().join(",")
 }

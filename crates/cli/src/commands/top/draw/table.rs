@@ -128,14 +128,11 @@ impl Column {
         match self {
             Number | Temperature | State => 3,
             Name => 14,
-            Utilisation | Bandwidth | MemoryTemperature | Fan | Ecc => 4,
-            Busy => 4,
-            Nvlink | Tensor | ClockSm => 6,
+            Busy | Utilisation | Bandwidth | MemoryTemperature | Fan | Ecc => 4,
             Pcie => 5,
-            Link => 6,
+            Nvlink | Tensor | ClockSm | Link => 6,
             Memory | ClockMemory => 7,
-            Coders => 8,
-            Power => 8,
+            Coders | Power => 8,
             Limit => 10,
             Bus => 12,
         }

@@ -49,6 +49,7 @@ fn gpu(index: u32, second: i64) -> GpuNow {
     gpu.performance_state = Reading::Value(0);
     gpu.fan_percent = Reading::Absent;
     gpu.compute_mode = Reading::Value(0);
+    gpu.display = Reading::Value(0);
     gpu
 }
 
@@ -57,11 +58,13 @@ fn process(index: u32) -> ProcessNow {
         gpu: uuid(index),
         pid: 4000 + index,
         kind: Some('C'),
+        instance: None,
         user: Some("ann".to_owned()),
         job: Some("Slurm job 7411".to_owned()),
         command: Some("python3 train.py --config llama.yaml".to_owned()),
         memory_bytes: Some(68 << 30),
         sm_ratio: Some(0.9),
+        memory_ratio: Some(0.5),
         cpu_ratio: Some(1.04),
         host_memory_bytes: Some(12 << 30),
         elapsed_s: Some(15_130),

@@ -102,6 +102,7 @@ fn gpu(told: &GpuStatus) -> GpuNow {
     gpu.performance_state = unasked();
     gpu.fan_percent = unasked();
     gpu.compute_mode = unasked();
+    gpu.display = unasked();
     gpu
 }
 
@@ -126,6 +127,7 @@ fn process(held: &Held) -> ProcessNow {
         gpu: held.gpu.clone(),
         pid: held.pid,
         kind: None,
+        instance: None,
         user: None,
         job: match (&held.kind, &held.name) {
             (Some(kind), Some(name)) => Some(match kind.as_str() {
@@ -138,6 +140,7 @@ fn process(held: &Held) -> ProcessNow {
         command: held.command.clone(),
         memory_bytes: held.memory_bytes,
         sm_ratio: None,
+        memory_ratio: None,
         cpu_ratio: None,
         host_memory_bytes: None,
         elapsed_s: None,

@@ -142,8 +142,10 @@ impl Host {
         HostNow {
             cpu_ratio: self.cpu_ratio(),
             load: self.root.word("/proc/loadavg").and_then(|text| {
-                let first = text.split(' ').next().and_then(|word| word.parse().ok());
-                first.map_or(Reading::Unreadable("it is no number".to_owned()), Reading::Value)
+                let numbers: Vec<f64> =
+                    text.split(' ').take(3).map_while(|word| word.parse().ok()).collect();
+                let load = <[f64; 3]>::try_from(numbers);
+                load.map_or(Reading::Unreadable("it is no number".to_owned()), Reading::Value)
             }),
             memory_total_bytes: of("MemTotal"),
             memory_used_bytes: less(of("MemTotal"), of("MemAvailable")),

@@ -27,7 +27,7 @@ pub(in crate::commands::top) struct Settings {
 
 /// Watches until `stop`; tells whenever there is something new.
 pub(in crate::commands::top) fn run(
-    settings: Settings,
+    settings: &Settings,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(NodeNow, Progress),
 ) {
@@ -228,6 +228,7 @@ impl Fold {
             gpu.performance_state = look.performance_state.clone();
             gpu.fan_percent = look.fan_percent.clone();
             gpu.compute_mode = look.compute_mode.clone();
+            gpu.display = look.display_active.clone();
         }
     }
 }
@@ -239,10 +240,12 @@ fn is_silent(sample: &Sample) -> bool {
 
 fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
     let look = looks.iter().find(|look| look.gpu == process.gpu);
-    let sm_ratio = look.and_then(|look| look.shares.value()).map(|shares| {
+    let share = look.and_then(|look| look.shares.value()).map(|shares| {
         let share = shares.iter().find(|share| share.pid == process.pid);
         // Who had nothing is not listed.
-        share.map_or(0.0, |share| f64::from(share.sm_percent) * 0.01)
+        share.map_or((0.0, 0.0), |it| {
+            (f64::from(it.sm_percent) * 0.01, f64::from(it.memory_percent) * 0.01)
+        })
     });
     ProcessNow {
         gpu: process.gpu.clone(),
@@ -252,11 +255,13 @@ fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
             ProcessKind::Graphics => 'G',
             ProcessKind::Mps => 'M',
         }),
+        instance: process.gpu_instance,
         user: None,
         job: None,
         command: None,
         memory_bytes: process.used_bytes.value().copied(),
-        sm_ratio,
+        sm_ratio: share.map(|(sm, _)| sm),
+        memory_ratio: share.map(|(_, memory)| memory),
         cpu_ratio: None,
         host_memory_bytes: None,
         elapsed_s: None,
