@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | audit | bench`.
+//! The project's own commands: `cargo xtask test | audit | bench | picture`.
 
 mod audit;
 mod bench;
@@ -6,6 +6,7 @@ mod bench_agent;
 mod bench_fleet;
 mod bench_log;
 mod needs;
+mod picture;
 mod process;
 mod python;
 mod shell;
@@ -25,6 +26,7 @@ usage: cargo xtask COMMAND
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
                     `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
+  picture top       `farrier top` on a simulated node, recorded in tmux: docs/top_80x24.svg, docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";
 
 fn main() -> ExitCode {
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         ["audit"] => audit::run(),
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
+        ["picture", "top"] => picture::top(),
         ["bench", "fleet", how @ ..] => bench_fleet::run(how),
         _ => {
             shell::say(USAGE);

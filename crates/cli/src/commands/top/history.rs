@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuUuid, Signal};
+use jiff::Timestamp;
 
 use super::now::{GpuNow, NodeNow};
 
@@ -79,12 +80,18 @@ impl Past {
 pub(super) struct History {
     /// Shares of the host's processors and memory in use.
     host: [VecDeque<Option<f64>>; 2],
+    /// When each point was.
+    moments: VecDeque<Timestamp>,
     gpus: BTreeMap<GpuUuid, Past>,
 }
 
 impl History {
     /// A point more. GPUs that are gone are forgotten.
     pub(super) fn take(&mut self, now: &NodeNow) {
+        if self.moments.len() == KEPT {
+            self.moments.pop_front();
+        }
+        self.moments.push_back(now.at);
         let host = &now.host;
         let used = host.memory_used_bytes.value().zip(host.memory_total_bytes.value());
         let shares =
@@ -99,6 +106,11 @@ impl History {
         for gpu in &now.gpus {
             self.gpus.entry(gpu.identity.uuid.clone()).or_default().take(gpu);
         }
+    }
+
+    /// When the oldest of the newest `count` points was.
+    pub(super) fn since(&self, count: usize) -> Option<Timestamp> {
+        self.moments.get(self.moments.len().saturating_sub(count)).copied()
     }
 
     /// The newest `count` shares of the host's processors and memory in use, oldest first.

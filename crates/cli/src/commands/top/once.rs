@@ -30,6 +30,10 @@ pub(super) fn node(
             printer.line(&format!("try: {hint}"))?;
         }
     }
+    for unseen in &node.not_seen {
+        let word = printer.toned(Tone::Caution, "not seen");
+        printer.line(&format!("{word}: {unseen}"))?;
+    }
     if node.gpus.is_empty() && node.silence.is_none() {
         printer.line("there is no NVIDIA GPU here")?;
     }

@@ -35,6 +35,7 @@ pub(super) fn draw(
     frame.text(row + 1, at, usize::MAX, Style::Plain, &format!(": {}", gpu.limit.text));
     row += 2;
     row = graphs(frame, row, below, gpu, history.of(uuid));
+    row = axis(frame, row, below, history, now);
     row = readings(frame, row, below, gpu);
     let own: Vec<FindingNow> = node
         .findings
@@ -68,7 +69,7 @@ fn graphs(
         31..=40 => 3,
         _ => 4,
     };
-    let lead = 22.min(frame.width() / 2);
+    let lead = lead(frame.width());
     let width = frame.width().saturating_sub(lead + 1);
     for metric in Metric::ALL {
         let points = past.map(|past| past.last(metric, width)).unwrap_or_default();
@@ -82,6 +83,24 @@ fn graphs(
         }
     }
     row
+}
+
+/// How far back the lines go, where there is room to say so.
+fn axis(frame: &mut Frame, row: usize, below: usize, history: &History, now: Timestamp) -> usize {
+    let lead = lead(frame.width());
+    let width = frame.width().saturating_sub(lead + 1);
+    let Some(since) = history.since(width).filter(|_| below.saturating_sub(row) >= 12) else {
+        return row;
+    };
+    frame.right(row, 0, lead, Style::Dim, &format!("{} ago", words::ago(since, now)));
+    let line = format!("{:─>width$}", " now");
+    frame.text(row, lead + 1, width, Style::Dim, &line);
+    row + 1
+}
+
+/// Columns of the name and the value before a line.
+fn lead(width: usize) -> usize {
+    22.min(width / 2)
 }
 
 fn named(metric: Metric, gpu: &GpuNow) -> (&'static str, String) {
@@ -145,8 +164,8 @@ fn pairs(gpu: &GpuNow) -> Vec<(&'static str, String)> {
         ("temperature", plain(Signal::GpuTemperature, " °C")),
         ("memory °C", plain(Signal::GpuMemoryTemperature, " °C")),
         ("to the limit", margin),
-        ("SM clock", of(Signal::GpuClockSm, Signal::GpuClockSmMax, " MHz")),
-        ("memory clock", of(Signal::GpuClockMemory, Signal::GpuClockMemoryMax, "")),
+        ("SM MHz", of(Signal::GpuClockSm, Signal::GpuClockSmMax, "")),
+        ("memory MHz", of(Signal::GpuClockMemory, Signal::GpuClockMemoryMax, "")),
         ("state", words::shown(&gpu.performance_state, |state| format!("P{state}"))),
         ("kernel ran", percent(Signal::GpuUtilisation)),
         ("SM active", percent(Signal::GpuSmActive)),

@@ -6,7 +6,7 @@ use super::frame::{Frame, Style};
 use super::table::Layout;
 use super::{processes, severity, silence, spark, words};
 use crate::commands::top::history::History;
-use crate::commands::top::now::{FindingNow, JobNow, NodeNow, Teller};
+use crate::commands::top::now::{FindingNow, GpuNow, JobNow, NodeNow, Teller};
 use crate::commands::top::screen::Screen;
 
 pub(super) fn draw(
@@ -18,6 +18,7 @@ pub(super) fn draw(
 ) {
     let mut row = header(frame, node, now);
     row += silence(frame, row, node.silence.as_ref(), now);
+    row += unseen(frame, row, node);
     let below = frame.height().saturating_sub(1);
     if below.saturating_sub(row) >= 14 {
         host(frame, row, node, history);
@@ -51,6 +52,7 @@ pub(super) fn draw(
     }
     row = jobs(frame, row, below, &node.jobs);
     row = findings(frame, row, below, node, now);
+    row = limits(frame, row, below, &gpus);
     let shown = screen.processes(node);
     processes::draw(frame, row, below.saturating_sub(row), node, &shown, screen.by_job);
 }
@@ -168,21 +170,44 @@ fn findings(frame: &mut Frame, row: usize, below: usize, node: &NodeNow, now: Ti
         frame.text(row, 0, usize::MAX, Style::Caution, "findings: not known");
         return row + 1;
     };
-    let unseen = node.not_seen.len();
     if findings.is_empty() {
-        let text = match (unseen, node.teller) {
-            (0, Teller::Agent) => "findings: none".to_owned(),
-            (0, Teller::Nvml) => {
-                "findings: none that NVML shows; the agent sees more: farrier agent".to_owned()
-            }
-            _ => format!("findings: none; not seen: {}", node.not_seen.join("; ")),
+        let text = match node.teller {
+            Teller::Agent => "findings: none",
+            Teller::Nvml => "findings: none that NVML shows; the agent sees more: farrier agent",
         };
-        let style = if unseen == 0 { Style::Dim } else { Style::Caution };
-        frame.text(row, 0, usize::MAX, style, &text);
+        frame.text(row, 0, usize::MAX, Style::Dim, text);
         return row + 1;
     }
     let most = (room / 2).max(2);
     list(frame, row, most, findings, now)
+}
+
+/// What nobody sees, where there is room for it beside a GPU; gives the rows that it took.
+fn unseen(frame: &mut Frame, row: usize, node: &NodeNow) -> usize {
+    if node.not_seen.is_empty() || frame.height() < 6 {
+        return 0;
+    }
+    let text = format!("not seen: {}", node.not_seen.join("; "));
+    frame.text(row, 0, usize::MAX, Style::Caution, &text);
+    1
+}
+
+/// The sentences of those that somebody may want to do something about, where a tall terminal has room for them.
+fn limits(frame: &mut Frame, mut row: usize, below: usize, gpus: &[&GpuNow]) -> usize {
+    let held: Vec<&&GpuNow> =
+        gpus.iter().filter(|gpu| gpu.limit.kind.is_worth_a_sentence()).collect();
+    if below.saturating_sub(row) < held.len() + 16 {
+        return row;
+    }
+    for gpu in held {
+        let name = format!("GPU {} ", gpu.identity.index);
+        let at = frame.text(row, 0, usize::MAX, Style::Plain, &name);
+        let style = gpu.limit.kind.tone().into();
+        let at = frame.text(row, at, usize::MAX, style, gpu.limit.kind.word());
+        frame.text(row, at, usize::MAX, Style::Dim, &format!(": {}", gpu.limit.text));
+        row += 1;
+    }
+    row
 }
 
 /// Some findings, worst first, in at most so many rows; gives the row below.

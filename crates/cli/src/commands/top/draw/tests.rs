@@ -266,3 +266,15 @@ fn a_node_without_a_gpu_says_so() {
     let text = shown(&board, &Screen::new(Page::Node), (80, 24));
     assert!(text.contains("there is no NVIDIA GPU here"), "{text}");
 }
+
+#[test]
+fn what_is_not_seen_is_said() {
+    let mut board = Board::default();
+    let mut node = node(0);
+    node.not_seen = vec!["NVML does not open GPU 8: NVML_ERROR_GPU_IS_LOST".to_owned()];
+    board.take(Told::Node(Box::new(node)));
+    let text = shown(&board, &Screen::new(Page::Node), (80, 24));
+    assert!(text.contains("not seen: NVML does not open GPU 8"), "{text}");
+    let tall = shown(&board, &Screen::new(Page::Node), (132, 50));
+    assert!(tall.contains("GPU 2 power cap: the power limit of 700 W holds"), "{tall}");
+}

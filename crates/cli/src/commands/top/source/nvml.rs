@@ -200,6 +200,11 @@ impl Fold {
                     _ => {}
                 }
             }
+            Subject::Node if sample.signal == Signal::NodeGpusNvml => {
+                // GPUs that it lists and does not open have no name and stand in no row.
+                let why = sample.reading.why_unreadable().map(str::to_owned).or(sample.note);
+                self.now.not_seen = why.into_iter().collect();
+            }
             _ => {}
         }
     }
