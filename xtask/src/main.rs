@@ -5,6 +5,7 @@ mod bench;
 mod bench_agent;
 mod bench_fleet;
 mod bench_log;
+mod bench_top;
 mod needs;
 mod picture;
 mod process;
@@ -26,6 +27,7 @@ usage: cargo xtask COMMAND
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
                     `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
+  bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md; `--debug` with what `cargo build` made
   picture top       `farrier top` on a simulated node, recorded in tmux: docs/top_80x24.svg, docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";
 
@@ -40,6 +42,8 @@ fn main() -> ExitCode {
         ["audit"] => audit::run(),
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
+        ["bench", "top"] => bench_top::run_all(false),
+        ["bench", "top", "--debug"] => bench_top::run_all(true),
         ["picture", "top"] => picture::top(),
         ["bench", "fleet", how @ ..] => bench_fleet::run(how),
         _ => {
