@@ -54,8 +54,23 @@ fn keys_sort_filter_open_freeze_and_quit() {
     terminal.keys("xf");
     terminal.until_shown("321/700W");
 
+    let probes = terminal.children();
+    assert_eq!(probes.len(), 1, "one child asks NVML");
     terminal.keys("q");
     assert!(terminal.ended().success());
+    for probe in probes {
+        assert!(!std::path::Path::new(&format!("/proc/{probe}")).exists(), "it is left behind");
+    }
+}
+
+#[test]
+fn ascii_alone_is_ascii_alone() {
+    let world = World::of(2);
+    let words = world.words(&["--interval", "0.2", "--ascii"]);
+    let terminal = Terminal::run(&borrowed(&words), SIZE);
+    let text =
+        terminal.until("lines", |text| text.contains("Slurm job 7411") && text.contains('#'));
+    assert!(text.is_ascii(), "{text}");
 }
 
 #[test]

@@ -187,6 +187,16 @@ impl Terminal {
         self.pid
     }
 
+    /// Its children.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+        let of_task = |task: std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("children")).unwrap_or_default()
+        };
+        let all: Vec<String> = tasks.flatten().map(of_task).collect();
+        all.join(" ").split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
     pub(crate) fn keys(&mut self, keys: &str) {
         self.ours.write_all(keys.as_bytes()).unwrap();
     }

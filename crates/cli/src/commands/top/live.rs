@@ -15,7 +15,7 @@ use super::board::{Board, Told};
 use super::draw::draw;
 use super::draw::frame::Frame;
 use super::keys::Key;
-use super::screen::{Page, Screen, Wish};
+use super::screen::{Page, Question, Screen, Wish};
 use super::terminal::{self, Terminal};
 
 /// What happens.
@@ -29,15 +29,23 @@ pub(super) enum Event {
     Stop,
 }
 
+/// What the terminal can show.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) with_colour: bool,
+    /// No letter beyond ASCII.
+    pub(super) in_ascii: bool,
+}
+
 /// The clock goes on also while nobody tells anything.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Shows until somebody quits. `wishes` goes to the source.
 pub(super) fn run(
     page: Page,
-    with_colour: bool,
+    look: Look,
     events: (&Sender<Event>, &Receiver<Event>),
-    wishes: &Sender<Option<String>>,
+    wishes: &Sender<Question>,
 ) -> anyhow::Result<()> {
     let (sender, receiver) = events;
     let signals = sender.clone();
@@ -49,7 +57,7 @@ pub(super) fn run(
         board: Board::default(),
         screen: Screen::new(page),
         shown: None,
-        with_colour,
+        look,
         wishes: wishes.clone(),
     };
     view.show(&mut terminal)?;
@@ -73,8 +81,8 @@ struct View {
     board: Board,
     screen: Screen,
     shown: Option<Frame>,
-    with_colour: bool,
-    wishes: Sender<Option<String>>,
+    look: Look,
+    wishes: Sender<Question>,
 }
 
 impl View {
@@ -86,9 +94,9 @@ impl View {
                 Wish::Nothing => {}
                 Wish::Quit => return Ok(false),
                 Wish::Redraw => self.shown = None,
-                Wish::AskNode(node) => {
+                Wish::Ask(question) => {
                     // A source that has ended tells of it itself.
-                    let _ = self.wishes.send(node);
+                    let _ = self.wishes.send(question);
                 }
             },
             Event::Resized => self.shown = None,
@@ -103,7 +111,8 @@ impl View {
 
     fn show(&mut self, terminal: &mut Terminal) -> anyhow::Result<()> {
         let frame = draw(&self.board, &self.screen, terminal.size(), Timestamp::now());
-        let frame = if self.with_colour { frame } else { frame.without_colour() };
+        let frame = if self.look.with_colour { frame } else { frame.without_colour() };
+        let frame = if self.look.in_ascii { frame.in_ascii() } else { frame };
         let bytes = frame.after(self.shown.as_ref());
         if !bytes.is_empty() {
             terminal.write(&bytes)?;

@@ -33,9 +33,9 @@ use crate::commands::status;
 use crate::failure::Hinted;
 use crate::printer::Printer;
 use board::Told;
-use live::Event;
+use live::{Event, Look};
 use now::NodeNow;
-use screen::Page;
+use screen::{Page, Question};
 use source::nvml::Progress;
 
 /// How often a server is asked where nobody says otherwise: what it tells changes seldom.
@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Seconds between two looks [default: 1; of a fleet 5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
+    /// Draw with ASCII alone, for a terminal that knows no more
+    #[arg(long, conflicts_with = "once")]
+    ascii: bool,
     /// Ask NVML itself, by this library or the usual one, and no agent
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = LIBRARY, conflicts_with_all = ["socket", "server"])]
     nvml: Option<OsString>,
@@ -93,7 +96,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let told = events.clone();
     let stopped = Arc::clone(&stop);
     let teller = std::thread::spawn(move || source.run(&told, &heard, &stopped));
-    let shown = live::run(page, printer.has_colour(), (&events, &received), &wishes);
+    let look = Look { with_colour: printer.has_colour(), in_ascii: args.ascii };
+    let shown = live::run(page, look, (&events, &received), &wishes);
     stop.store(true, Ordering::Relaxed);
     // The child that asks NVML is ended by its thread; one that waits for a server is left.
     drop(wishes);
@@ -148,7 +152,7 @@ impl Source {
     }
 
     /// Tells until nobody listens, or `stop`.
-    fn run(self, events: &Sender<Event>, wished: &Receiver<Option<String>>, stop: &AtomicBool) {
+    fn run(self, events: &Sender<Event>, wished: &Receiver<Question>, stop: &AtomicBool) {
         let tell = |told| {
             if events.send(Event::Told(told)).is_err() {
                 stop.store(true, Ordering::Relaxed);

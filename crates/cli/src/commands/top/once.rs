@@ -69,7 +69,7 @@ pub(super) fn node(
             printer.line("")?;
             for finding in findings {
                 let severity = printer.severity(finding.severity);
-                let text = format!("{}: {} → {}", finding.on, finding.text, finding.action);
+                let text = format!("{} → {}: {}", finding.on, finding.action, finding.text);
                 printer.paragraph(&severity, 9, &text)?;
             }
         }

@@ -84,8 +84,17 @@ pub(super) enum Wish {
     Quit,
     /// Draw everything anew.
     Redraw,
-    /// Ask the server for a node; none: for the list alone.
-    AskNode(Option<String>),
+    /// Ask the server for something else.
+    Ask(Question),
+}
+
+/// What a server is asked for besides the nodes that are out of service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Question {
+    /// The node that is open.
+    pub(super) open: Option<String>,
+    /// What nodes in service should be like: of a large fleet not all are told.
+    pub(super) filter: Option<String>,
 }
 
 /// The state of the view.
@@ -160,10 +169,14 @@ impl Screen {
 
     fn type_filter(&mut self, key: Key) -> Wish {
         match key {
-            Key::Enter => self.over = None,
+            Key::Enter => {
+                self.over = None;
+                return self.ask();
+            }
             Key::Escape => {
                 self.over = None;
                 self.filter.clear();
+                return self.ask();
             }
             Key::Backspace => {
                 self.filter.pop();
@@ -214,12 +227,23 @@ impl Screen {
         match self.page {
             Page::Node => self.page = Page::Gpu(GpuUuid(chosen)),
             Page::Fleet => {
-                self.page = Page::FleetNode(chosen.clone());
-                return Wish::AskNode(Some(chosen));
+                self.page = Page::FleetNode(chosen);
+                return self.ask();
             }
             Page::Gpu(_) | Page::FleetNode(_) => {}
         }
         Wish::Nothing
+    }
+
+    /// What the server should be asked for now, where there is one.
+    fn ask(&self) -> Wish {
+        let open = match &self.page {
+            Page::FleetNode(name) => Some(name.clone()),
+            Page::Fleet => None,
+            Page::Node | Page::Gpu(_) => return Wish::Nothing,
+        };
+        let filter = Some(self.filter.clone()).filter(|filter| !filter.is_empty());
+        Wish::Ask(Question { open, filter })
     }
 
     fn back(&mut self) -> Wish {
@@ -227,9 +251,12 @@ impl Screen {
             Page::Gpu(_) => self.page = Page::Node,
             Page::FleetNode(_) => {
                 self.page = Page::Fleet;
-                return Wish::AskNode(None);
+                return self.ask();
             }
-            Page::Node | Page::Fleet => self.filter.clear(),
+            Page::Node | Page::Fleet => {
+                self.filter.clear();
+                return self.ask();
+            }
         }
         Wish::Nothing
     }
@@ -269,7 +296,16 @@ impl Screen {
         };
         let mut processes: Vec<&ProcessNow> =
             all.iter().filter(|it| self.wants(&words(it)) || of_gpu(it)).collect();
-        processes.sort_by_key(|it| (std::cmp::Reverse(it.memory_bytes), it.pid));
+        processes.sort_by(|one, other| {
+            let by_share = match self.sort {
+                // What is not known stands last.
+                Sort::Busy => {
+                    other.sm_ratio.unwrap_or(-1.0).total_cmp(&one.sm_ratio.unwrap_or(-1.0))
+                }
+                _ => std::cmp::Ordering::Equal,
+            };
+            by_share.then(other.memory_bytes.cmp(&one.memory_bytes)).then(one.pid.cmp(&other.pid))
+        });
         processes
     }
 

@@ -32,9 +32,10 @@ pub(super) struct Terminal {
     out: io::Stdout,
 }
 
-/// Whether there is one to look at and to type on.
+/// Whether there is one to look at and to type on, and it can place letters.
 pub(super) fn is_there() -> bool {
-    io::stdin().is_terminal() && io::stdout().is_terminal()
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb
 }
 
 impl Terminal {

@@ -158,6 +158,14 @@ impl Frame {
         self
     }
 
+    /// For a terminal that knows no more: each letter by one that looks a little like it.
+    pub(crate) fn in_ascii(mut self) -> Self {
+        for cell in &mut self.cells {
+            cell.letter = ascii(cell.letter);
+        }
+        self
+    }
+
     /// The lines without how they look.
     #[cfg(test)]
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -235,6 +243,29 @@ fn harmless(letter: char) -> (char, usize) {
     }
 }
 
+fn ascii(letter: char) -> char {
+    match letter {
+        '▁' => '_',
+        '▂' => '.',
+        '▃' => ':',
+        '▄' | '─' => '-',
+        '▅' => '=',
+        '▆' => '+',
+        '▇' => '*',
+        '█' => '#',
+        '…' => '~',
+        '×' => 'x',
+        '→' => '>',
+        '↑' => '^',
+        '↓' => 'v',
+        '°' => 'o',
+        // The right half of a wide letter.
+        '\0' => ' ',
+        letter if letter.is_ascii() => letter,
+        _ => '?',
+    }
+}
+
 /// Columns of a text.
 pub(crate) fn columns(text: &str) -> usize {
     text.chars().map(|letter| harmless(letter).1).sum()
@@ -280,6 +311,13 @@ mod tests {
         let bytes = String::from_utf8(narrow.after(Some(&frame))).unwrap();
         assert_eq!(bytes, "\x1b[1;1H\x1b[0ma    ", "both halves go");
         assert_eq!(columns("漢字a"), 5);
+    }
+
+    #[test]
+    fn a_terminal_that_knows_ascii_alone_gets_no_more() {
+        let mut frame = Frame::new(16, 1);
+        frame.text(0, 0, 16, Style::Plain, "▁▄█· 50 °C 漢é…");
+        assert_eq!(frame.in_ascii().lines(), ["_-#? 50 oC ? ?~"]);
     }
 
     #[test]

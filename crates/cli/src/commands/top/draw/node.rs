@@ -223,9 +223,10 @@ pub(super) fn list(
         let word = finding.severity.to_string();
         let at = frame.text(row, 0, 9, severity(finding.severity), &word);
         let since = words::ago(finding.since, now);
+        // What to do stands before what is cut off.
         let text = format!(
-            "{} for {since}: {} → {} [{}]",
-            finding.on, finding.text, finding.action, finding.code
+            "{} for {since} → {}: {} [{}]",
+            finding.on, finding.action, finding.text, finding.code
         );
         frame.text(row, at.max(9), usize::MAX, Style::Plain, &text);
         row += 1;

@@ -5,10 +5,10 @@ use farrier_fleet::health::{Action, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 
 use super::draw;
-use crate::commands::top::board::{Board, Told};
+use crate::commands::top::board::{Board, Fleet, Told};
 use crate::commands::top::keys::Key;
 use crate::commands::top::now::{FindingNow, GpuNow, JobNow, NodeNow, ProcessNow, Silence, Teller};
-use crate::commands::top::screen::{Page, Screen, Wish};
+use crate::commands::top::screen::{Page, Question, Screen, Wish};
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -277,4 +277,88 @@ fn what_is_not_seen_is_said() {
     assert!(text.contains("not seen: NVML does not open GPU 8"), "{text}");
     let tall = shown(&board, &Screen::new(Page::Node), (132, 50));
     assert!(tall.contains("GPU 2 power cap: the power limit of 700 W holds"), "{tall}");
+}
+
+/// A fleet of three: one in service, one out of it, one silent of which little is known.
+fn fleet() -> Fleet {
+    let row = |name: &str, standing: &str, more: serde_json::Value| {
+        let mut row = serde_json::json!({
+            "node": name, "place": {"pool": "train", "rack": "r1"}, "standing": standing,
+            "since": at(0).to_string(), "why": "proven", "gpus": 8, "gpu": "NVIDIA H200",
+            "driver": "580.95.05", "findings": 0, "worst": null, "order": null,
+            "held_back": null, "silent_since": null,
+        });
+        for (key, value) in more.as_object().unwrap() {
+            row[key] = value.clone();
+        }
+        serde_json::from_value(row).unwrap()
+    };
+    let fatal = serde_json::json!({
+        "findings": 2, "worst": "fatal", "why": "fatal gpu.xid (Xid 79)", "order": "reboot",
+    });
+    let silent = serde_json::json!({
+        "gpus": null, "gpu": null, "driver": null, "why": "it is silent",
+        "silent_since": at(3).to_string(),
+    });
+    Fleet {
+        url: "https://fleet.example:9443".to_owned(),
+        at: Some(at(40)),
+        nodes: vec![
+            row("gpu-1", "in-service", serde_json::json!({})),
+            row("gpu-2", "quarantined", fatal),
+            row("gpu-3", "suspect", silent),
+        ],
+        ..Fleet::default()
+    }
+}
+
+#[test]
+fn a_fleet_in_80_by_12() {
+    let mut board = Board::default();
+    board.take(Told::Fleet(Box::new(fleet())));
+    insta::assert_snapshot!(shown(&board, &Screen::new(Page::Fleet), (80, 12)));
+}
+
+#[test]
+fn a_fleet_in_132_by_12() {
+    let mut board = Board::default();
+    board.take(Told::Fleet(Box::new(fleet())));
+    insta::assert_snapshot!(shown(&board, &Screen::new(Page::Fleet), (132, 12)));
+}
+
+#[test]
+fn a_node_of_a_fleet_is_asked_for_when_it_is_opened_and_a_filter_goes_to_the_server() {
+    let mut board = Board::default();
+    board.take(Told::Fleet(Box::new(fleet())));
+    let mut screen = Screen::new(Page::Fleet);
+    for key in "/quar".chars() {
+        screen.press(Key::Letter(key), &board);
+    }
+    let filter = Some("quar".to_owned());
+    let list = Question { open: None, filter: filter.clone() };
+    assert_eq!(screen.press(Key::Enter, &board), Wish::Ask(list.clone()));
+    let open = Question { open: Some("gpu-2".to_owned()), filter };
+    assert_eq!(screen.press(Key::Enter, &board), Wish::Ask(open));
+    let text = shown(&board, &screen, (80, 12));
+    assert!(text.contains("gpu-2: asked"), "{text}");
+    assert_eq!(screen.press(Key::Escape, &board), Wish::Ask(list));
+    assert_eq!(screen.press(Key::Escape, &board), Wish::Ask(Question::default()));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_said_from_when_it_began() {
+    let mut board = Board::default();
+    board.take(Told::Fleet(Box::new(fleet())));
+    let silence = |second| Silence {
+        since: at(second),
+        why: "failed to connect".to_owned(),
+        hint: Some("is a farrier server there?".to_owned()),
+    };
+    board.take(Told::FleetSilent(silence(41)));
+    board.take(Told::FleetSilent(silence(44)));
+    let text = shown(&board, &Screen::new(Page::Fleet), (80, 12));
+    assert!(text.contains("no answer for 4s: failed to connect"), "{text}");
+    assert!(text.contains("gpu-2"), "what it said last stays: {text}");
+    board.take(Told::Fleet(Box::new(fleet())));
+    assert!(!shown(&board, &Screen::new(Page::Fleet), (80, 12)).contains("no answer"));
 }

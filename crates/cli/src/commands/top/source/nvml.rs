@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use super::finder::Finder;
 use super::host::Host;
-use crate::commands::top::now::{GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
+use crate::commands::top::now::{GpuNow, HostNow, Links, NodeNow, ProcessNow, Silence, Teller};
 
 /// How NVML is asked.
 pub(in crate::commands::top) struct Settings {
@@ -127,6 +127,8 @@ impl Fold {
             }
         };
         self.progress.is_silent = true;
+        // Nobody looks at it again until answers come.
+        self.now.host = HostNow::default();
         // From the last answer on, where there was one.
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
         let last = if is_first { at } else { self.now.at };
