@@ -23,9 +23,10 @@ fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
     });
     let text = terminal.until_shown("gpu-3");
     assert!(text.contains("3 nodes,"), "{text}");
-    terminal.keys("s");
     let first = |text: &str| text.lines().nth(2).unwrap_or_default().to_owned();
     terminal.until("the worst first", |text| first(text).starts_with("gpu-2"));
+    terminal.keys("s");
+    terminal.until("by name", |text| first(text).starts_with("gpu-1"));
     terminal.keys("/gpu-2\r");
     terminal.until("filtered", |text| !text.contains("\ngpu-1 "));
     terminal.keys("\r");

@@ -58,8 +58,15 @@ fn keys_sort_filter_open_freeze_and_quit() {
     assert_eq!(probes.len(), 1, "one child asks NVML");
     terminal.keys("q");
     assert!(terminal.ended().success());
-    for probe in probes {
-        assert!(!std::path::Path::new(&format!("/proc/{probe}")).exists(), "it is left behind");
+    // It ends with its parent; whoever reaps it then is not ours.
+    let lives = |probe: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{probe}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    let start = std::time::Instant::now();
+    while probes.iter().any(lives) {
+        assert!(start.elapsed() < std::time::Duration::from_secs(30), "it is left behind");
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 
@@ -166,6 +173,18 @@ fn a_gpu_that_is_lost_is_lost_and_found_and_nvml_that_hangs_is_said() {
     assert!(text.contains("try: "), "{text}");
     kill("-TERM", &terminal.pid().to_string());
     assert!(terminal.ended().success(), "a driver that hangs does not hang the view");
+}
+
+#[test]
+fn an_xid_that_nvml_tells_of_is_a_finding_with_what_to_do() {
+    let world = World::of(2);
+    let words = world.words(&["--interval", "0.2"]);
+    let terminal = Terminal::run(&borrowed(&words), (400, 30));
+    terminal.until_shown("Slurm job 7411");
+    world.inject(&["xid", "48", "--gpu", "0"]);
+    let text = terminal.until_shown("gpu.xid");
+    assert!(text.contains("GPU 0 for"), "{text}");
+    assert!(text.lines().any(|line| line.contains("→")), "{text}");
 }
 
 #[test]

@@ -43,6 +43,12 @@ pub(super) struct Board {
 }
 
 impl Board {
+    /// When something was last told.
+    pub(super) fn at(&self) -> Option<Timestamp> {
+        let of_node = self.node.as_ref().map(|node| node.at);
+        of_node.or_else(|| self.fleet.as_ref()?.at)
+    }
+
     pub(super) fn take(&mut self, told: Told) {
         match told {
             Told::Node(now) => {

@@ -6,9 +6,10 @@
 //! signals ─────────┘
 //! ```
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use anyhow::Context;
 use jiff::Timestamp;
 
 use super::board::{Board, Told};
@@ -49,7 +50,10 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let (sender, receiver) = events;
     let signals = sender.clone();
-    std::thread::spawn(move || terminal::watch_signals(&signals));
+    // From here on a signal ends us with the terminal as it was, and not otherwise.
+    let (ready, is_ready) = mpsc::channel();
+    std::thread::spawn(move || terminal::watch_signals(&signals, &ready));
+    is_ready.recv().context("failed to listen for signals")?;
     let mut terminal = Terminal::take()?;
     let keys = sender.clone();
     std::thread::spawn(move || terminal::read_keys(&keys));

@@ -117,9 +117,11 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(page: Page) -> Self {
+        let is_fleet = matches!(page, Page::Fleet | Page::FleetNode(_));
         Self {
             page,
-            sort: Sort::Number,
+            // Of a fleet what is wrong is looked for.
+            sort: if is_fleet { Sort::Limit } else { Sort::Number },
             is_reversed: false,
             filter: String::new(),
             over: None,
@@ -144,7 +146,7 @@ impl Screen {
             Key::Letter('q') => return Wish::Quit,
             Key::Letter('?' | 'h') => self.over = Some(Over::Help),
             Key::Letter('/') => self.over = Some(Over::Filter),
-            Key::Letter('s') => self.sort = self.sort.next(),
+            Key::Letter('s') => self.sort = self.next_sort(),
             Key::Letter('r') => self.is_reversed = !self.is_reversed,
             Key::Letter('j' | 'p') => self.by_job = !self.by_job,
             Key::Letter('f' | ' ') => {
@@ -165,6 +167,27 @@ impl Screen {
             Key::Letter(_) => {}
         }
         Wish::Nothing
+    }
+
+    /// Nodes are sorted by trouble or by name.
+    fn next_sort(&self) -> Sort {
+        match (&self.page, self.sort) {
+            (Page::Node | Page::Gpu(_), sort) => sort.next(),
+            (_, Sort::Number) => Sort::Limit,
+            _ => Sort::Number,
+        }
+    }
+
+    /// How it is sorted, where that is not as it is at first.
+    pub(super) fn sorted(&self) -> Option<String> {
+        let word = match (&self.page, self.sort) {
+            (Page::Node | Page::Gpu(_), Sort::Number) if !self.is_reversed => return None,
+            (Page::Node | Page::Gpu(_), sort) => sort.word(),
+            (_, Sort::Number) => "name",
+            _ => "trouble",
+        };
+        let turned = if self.is_reversed { ", turned round" } else { "" };
+        Some(format!("by {word}{turned}"))
     }
 
     fn type_filter(&mut self, key: Key) -> Wish {

@@ -138,8 +138,8 @@ fn has_more(input: &File) -> bool {
     poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
-/// Tells of signals for ever.
-pub(super) fn watch_signals(events: &Sender<Event>) -> io::Result<()> {
+/// Tells of signals for ever; says when it has begun to.
+pub(super) fn watch_signals(events: &Sender<Event>, ready: &Sender<()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -148,6 +148,7 @@ pub(super) fn watch_signals(events: &Sender<Event>) -> io::Result<()> {
         let mut quit = signal(SignalKind::quit())?;
         let mut size = signal(SignalKind::window_change())?;
         let mut suspend = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+        let _ = ready.send(());
         loop {
             let event = tokio::select! {
                 _ = interrupt.recv() => Event::Stop,

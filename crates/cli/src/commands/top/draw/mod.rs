@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::board::Board;
 use super::now::Silence;
-use super::screen::{Over, Page, Screen, Sort};
+use super::screen::{Over, Page, Screen};
 use frame::{Frame, Style};
 
 /// Draws the screen.
@@ -27,6 +27,8 @@ pub(super) fn draw(
 ) -> Frame {
     let mut frame = Frame::new(width, height);
     let seen = screen.seen(board);
+    // What stands still stands at its own time.
+    let now = screen.frozen.as_ref().and_then(|board| board.at()).unwrap_or(now);
     match (&screen.page, &seen.node, &seen.fleet) {
         (Page::Node, Some(node), _) => node::draw(&mut frame, node, &seen.history, screen, now),
         (Page::Gpu(uuid), Some(node), _) => {
@@ -109,10 +111,8 @@ fn footer(frame: &mut Frame, screen: &Screen) {
         let filter = format!("filter `{}` ", screen.filter);
         at = frame.text(row, at, usize::MAX, Style::Caution, &filter);
     }
-    if screen.sort != Sort::Number || screen.is_reversed {
-        let turned = if screen.is_reversed { ", turned round" } else { "" };
-        let text = format!("by {}{turned}  ", screen.sort.word());
-        at = frame.text(row, at, usize::MAX, Style::Caution, &text);
+    if let Some(sorted) = screen.sorted() {
+        at = frame.text(row, at, usize::MAX, Style::Caution, &format!("{sorted}  "));
     }
     let keys = match screen.page {
         Page::Node | Page::Fleet => "q quit  ? help  s sort  / filter  Enter open  f freeze",
