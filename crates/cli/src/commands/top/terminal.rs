@@ -164,3 +164,55 @@ pub(super) fn watch_signals(events: &Sender<Event>, ready: &Sender<()>) -> io::R
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::process::Command;
+
+    use rustix::fs::OFlags;
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    use super::*;
+
+    /// Set in the child, which is this very test on a terminal of its own.
+    const IS_CHILD: &str = "FARRIER_TEST_TERMINAL_PANICS";
+
+    #[test]
+    fn a_panic_in_any_thread_ends_it_with_the_terminal_as_it_was() {
+        if std::env::var_os(IS_CHILD).is_some() {
+            let _terminal = Terminal::take().unwrap();
+            let _ = std::thread::spawn(|| panic!("on purpose")).join();
+            std::process::exit(7);
+        }
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let flags = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
+        let theirs =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
+        let before = tcgetattr(&theirs).unwrap().local_modes;
+        let this = "commands::top::terminal::tests::a_panic_in_any_thread_ends_it_with_the_terminal_as_it_was";
+        let again = || theirs.try_clone().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", this, "--nocapture"]);
+        command.env(IS_CHILD, "1").env("RUST_BACKTRACE", "0");
+        command.stdin(again()).stdout(again()).stderr(again());
+        let mut child = command.spawn().unwrap();
+        // It keeps their end open.
+        drop(command);
+        assert_eq!(child.wait().unwrap().code(), Some(101), "the hook ends it, and nothing else");
+        assert_eq!(tcgetattr(&theirs).unwrap().local_modes, before);
+        drop(theirs);
+        let mut written = Vec::new();
+        // Its other end is closed: the rest comes, and then an error.
+        let _ = File::from(ours).read_to_end(&mut written);
+        let written = String::from_utf8_lossy(&written);
+        let (_, drawn) = written.split_once(std::str::from_utf8(ENTER).unwrap()).unwrap();
+        let (_, after) = drawn.split_once(std::str::from_utf8(LEAVE).unwrap()).unwrap();
+        assert!(after.contains("on purpose"), "the message can be read: {after:?}");
+        assert!(!after.contains("test result"), "{after:?}");
+    }
+}

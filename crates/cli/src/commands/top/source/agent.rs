@@ -56,6 +56,7 @@ impl Agent {
             }
         }
         self.last.processes = None;
+        self.last.jobs.clear();
         self.last = self.last.clone().judged();
         self.last.clone()
     }
