@@ -192,7 +192,7 @@ fn text(programs: &[Program], profile: &str) -> anyhow::Result<String> {
     writeln!(
         text,
         "\nThe simulated library answers from memory in the process of whoever calls it; what real calls cost, and at what pace the view makes them, is in \
-         [agent_h200.md](agent_h200.md) and [docs/top.md](../docs/top.md). nvitop and nvtop ask for everything every second; `farrier top` by tiers."
+         [agent_h200.md](agent_h200.md) and [docs/top.md](../docs/top.md)."
     )?;
     Ok(text)
 }
