@@ -1,12 +1,14 @@
-//! The project's own commands: `cargo xtask test | audit | bench | kernels`.
+//! The project's own commands: `cargo xtask test | audit | bench | kernels | picture`.
 
 mod audit;
 mod bench;
 mod bench_agent;
 mod bench_fleet;
 mod bench_log;
+mod bench_top;
 mod kernels;
 mod needs;
+mod picture;
 mod process;
 mod python;
 mod shell;
@@ -27,6 +29,8 @@ usage: cargo xtask COMMAND
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
                     `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
   kernels           the GPU kernels of `farrier diag` from their sources, with clang-14; only where a source was changed
+  bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md; `--debug` with what `cargo build` made
+  picture top       `farrier top` on a simulated node, recorded in tmux: docs/top_80x24.svg, docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";
 
 fn main() -> ExitCode {
@@ -40,6 +44,9 @@ fn main() -> ExitCode {
         ["audit"] => audit::run(),
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
+        ["bench", "top"] => bench_top::run_all(false),
+        ["bench", "top", "--debug"] => bench_top::run_all(true),
+        ["picture", "top"] => picture::top(),
         ["bench", "fleet", how @ ..] => bench_fleet::run(how),
         ["kernels"] => kernels::build(),
         _ => {

@@ -6,7 +6,9 @@ mod server;
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Finding, FindingKind, GpuIdentity, Severity, Signal, Subject};
+use farrier_fleet::health::{
+    Finding, FindingKind, GpuIdentity, GpuUuid, Severity, Signal, Subject,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -167,6 +169,18 @@ pub struct GpuStatus {
     pub processes: Option<Vec<Held>>,
     /// The worst of its faults.
     pub worst: Option<Severity>,
+    /// Everything that is watched of it, by the signal's name.
+    #[serde(default)]
+    pub readings: BTreeMap<String, Reading<f64>>,
+    /// Links of NVLink that are up.
+    #[serde(default)]
+    pub links_up: u32,
+    /// Links of NVLink that are not, though something is at their other end.
+    #[serde(default)]
+    pub links_down: u32,
+    /// What those that are up carry in each direction.
+    #[serde(default)]
+    pub links_bytes_per_s: f64,
 }
 
 /// A finding.
@@ -333,6 +347,7 @@ fn gpu(
         let unread = || Reading::Unreadable(unread.to_owned());
         values.reading(&subject, signal).cloned().unwrap_or_else(unread)
     };
+    let links = links(values, &identity.uuid);
     let is_listed = !matches!(reading(Signal::GpuProcesses), Reading::Unreadable(_));
     let own = findings.iter().map(|it| &it.finding).filter(|finding| {
         finding.kind == FindingKind::Fault && finding.subject.gpu() == Some(&identity.uuid)
@@ -351,8 +366,35 @@ fn gpu(
         memory_total_bytes: reading(Signal::GpuMemoryTotal),
         processes,
         worst: own.map(|finding| finding.severity).max(),
+        readings: own_readings(values, &subject),
+        links_up: links.0,
+        links_down: links.1,
+        links_bytes_per_s: links.2,
         identity: identity.clone(),
     }
+}
+
+fn own_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<f64>> {
+    let own = values.latest.get(subject).into_iter().flat_map(|values| values.iter());
+    own.map(|(signal, reading)| (signal.to_string(), reading.clone())).collect()
+}
+
+/// How many are up, how many are not, and what those that are up carry in each direction.
+fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, f64) {
+    let (mut up, mut down, mut bytes_per_s) = (0, 0, 0.0);
+    for subject in values.latest.iter().map(|(subject, _)| subject) {
+        let Subject::Link { gpu: of, .. } = subject else { continue };
+        let value = |signal| values.reading(subject, signal).and_then(Reading::value).copied();
+        match value(Signal::LinkActive).filter(|_| of == gpu) {
+            Some(active) if active > 0.0 => {
+                up += 1;
+                bytes_per_s += value(Signal::LinkSpeed).unwrap_or(0.0) * 1e6;
+            }
+            Some(_) => down += 1,
+            None => {}
+        }
+    }
+    (up, down, bytes_per_s)
 }
 
 fn not_supported(state: &State) -> BTreeMap<String, usize> {

@@ -49,6 +49,8 @@ pub(crate) enum Command {
     /// Makes a node right for its work, with a way back: profiles of settings, planned, applied, verified, reverted
     #[command(subcommand)]
     Tune(commands::tune::TuneCommand),
+    /// GPUs, live: what each does, what limits it, what was found, who holds it; of a fleet its nodes
+    Top(commands::top::Args),
     /// Carries out orders from its input, as an agent does with those of a server
     #[command(hide = true)]
     Orders(commands::orders::Args),

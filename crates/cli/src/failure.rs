@@ -39,18 +39,23 @@ pub(crate) fn is_broken_pipe(err: &anyhow::Error) -> bool {
     })
 }
 
+/// What a person should do about an error, where somebody knows.
+pub(crate) fn hint(err: &anyhow::Error) -> Option<String> {
+    // `anyhow` keeps a context apart from the chain of causes.
+    let context = err.downcast_ref::<Hinted>();
+    let mut causes = err.chain().filter_map(|cause| cause.downcast_ref::<Hinted>());
+    context.or_else(|| causes.next()).map(|hinted| hinted.hint.clone())
+}
+
 /// Prints the chain and the hints on stderr.
 pub(crate) fn report(err: &anyhow::Error) {
     let mut text = String::from("error: ");
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
     text.push_str(&causes.join(": "));
     text.push('\n');
-    // `anyhow` keeps a context apart from the chain of causes.
-    let context = err.downcast_ref::<Hinted>();
-    let causes = err.chain().filter_map(|cause| cause.downcast_ref::<Hinted>());
-    if let Some(hinted) = context.or_else(|| causes.into_iter().next()) {
+    if let Some(hint) = hint(err) {
         text.push_str("hint: ");
-        text.push_str(&hinted.hint);
+        text.push_str(&hint);
         text.push('\n');
     }
     // Nothing is left to do when stderr itself is gone.

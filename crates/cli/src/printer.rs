@@ -168,6 +168,11 @@ impl Printer {
         self.out.write_all(b"\r\x1b[2K")
     }
 
+    /// Whether words may be coloured.
+    pub(crate) fn has_colour(&self) -> bool {
+        self.colour
+    }
+
     /// Whether somebody watches.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal

@@ -7,7 +7,7 @@
 //! ```
 
 mod node;
-mod peers;
+pub(crate) mod peers;
 mod report;
 mod server;
 

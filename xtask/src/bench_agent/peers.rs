@@ -58,7 +58,7 @@ pub(super) fn start(node: &Node) -> anyhow::Result<Vec<Peer>> {
 }
 
 /// A Python with the clients, installed once.
-fn install() -> anyhow::Result<PathBuf> {
+pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let folder = root().join("target/python-clients");
     let python = folder.join("bin/python");
     let lock = File::create(folder.with_extension("lock"))?;

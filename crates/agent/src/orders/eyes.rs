@@ -359,6 +359,10 @@ mod tests {
             memory_total_bytes: unread(),
             processes: Some(Vec::new()),
             worst: None,
+            readings: std::collections::BTreeMap::new(),
+            links_up: 0,
+            links_down: 0,
+            links_bytes_per_s: 0.0,
         }];
         status
     }

@@ -15,6 +15,7 @@ pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod tune;
 
 use crate::cli::{Cli, Command};
@@ -55,5 +56,6 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Simulate(command) => simulate::run(&command, printer),
         Command::Status(args) => status::run(&args, printer),
         Command::Tune(command) => tune::run(&command, printer),
+        Command::Top(args) => top::run(&args, printer),
     }
 }

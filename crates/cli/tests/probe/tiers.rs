@@ -366,3 +366,33 @@ fn it_stays_small() {
     assert!(after < 40 << 10, "{after} KiB");
     assert!(after < before + 2048, "it grew from {before} to {after} KiB");
 }
+
+#[test]
+fn somebody_who_looks_on_is_told_more_sooner_and_spared_what_is_dear() {
+    let world = World::of("H100-SXM5-80GB", 1, "580.95.05");
+    world.inject(&["process", "4242", "--memory-mib", "1024", "--sm", "37"]);
+    let mut agent = Asked::of(&world);
+    let told = agent.ask("inventory");
+    assert_eq!(told.json["cuda"], Value::Null);
+    assert_eq!(agent.ask("medium").json["close"], Value::Null, "no rule asks for it");
+
+    let mut view = Asked::of(&world);
+    assert_eq!(view.ask(r#"inventory {"closely":true}"#).json["cuda"], 13_000);
+    let first = view.ask("medium");
+    let look = &first.json["close"][0];
+    assert_eq!(look["performance_state"], json!({"value": 0}));
+    assert_eq!(look["fan_percent"], "absent");
+    assert_eq!(look["compute_mode"], json!({"value": 0}));
+    assert_eq!(look["display_active"], json!({"value": 0}));
+    let share = json!([{"pid": 4242, "sm_percent": 37, "memory_percent": 0}]);
+    assert_eq!(look["shares"]["value"], share);
+    assert!(!first.gpus[0].contains_key(Signal::GpuHeldHwThermal.name()), "700 us");
+    // Activity takes two samples and comes with every second answer from then on.
+    let has_activity =
+        |said: &Said| said.get(Signal::GpuSmActive.name()).is_some_and(|it| it != "absent");
+    let told: Vec<bool> = (0..4).map(|_| has_activity(&view.ask("medium").gpus[0])).collect();
+    assert_eq!(told, [true, true, false, true]);
+    let rare = view.ask("rare");
+    assert!(!rare.gpus[0].contains_key(Signal::GpuInforomValid.name()), "70 ms");
+    assert!(rare.gpus[0].contains_key(Signal::GpuClockSmMax.name()));
+}

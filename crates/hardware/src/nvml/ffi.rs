@@ -109,6 +109,18 @@ pub(super) struct ProcessInfo {
     pub(super) compute_instance: c_uint,
 }
 
+/// `nvmlProcessUtilizationSample_t`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct ProcessShareSample {
+    pub(super) pid: c_uint,
+    pub(super) timestamp_us: u64,
+    pub(super) sm: c_uint,
+    pub(super) memory: c_uint,
+    pub(super) encoder: c_uint,
+    pub(super) decoder: c_uint,
+}
+
 /// `nvmlEventData_t`
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -235,6 +247,8 @@ pub(super) type DeviceUtilization = unsafe extern "C" fn(Device, *mut Utilizatio
 pub(super) type DeviceMemory = unsafe extern "C" fn(Device, *mut MemoryV2) -> Return;
 pub(super) type DeviceProcesses =
     unsafe extern "C" fn(Device, *mut c_uint, *mut ProcessInfo) -> Return;
+pub(super) type DeviceProcessShares =
+    unsafe extern "C" fn(Device, *mut ProcessShareSample, *mut c_uint, u64) -> Return;
 pub(super) type DeviceMargin = unsafe extern "C" fn(Device, *mut MarginTemperatureV1) -> Return;
 pub(super) type DeviceHistogram = unsafe extern "C" fn(Device, *mut RowRemapperHistogram) -> Return;
 pub(super) type DeviceSram = unsafe extern "C" fn(Device, *mut EccSramErrorStatusV1) -> Return;

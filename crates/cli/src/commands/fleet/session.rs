@@ -54,7 +54,7 @@ impl Login {
         Ok(path)
     }
 
-    fn read() -> anyhow::Result<Self> {
+    pub(crate) fn read() -> anyhow::Result<Self> {
         let path = folder()?.join("login.json");
         let none =
             || Hinted::error("nobody is logged in", "`farrier login --server URL --token -` first");
@@ -170,14 +170,14 @@ impl Iterator for Lines<'_> {
 }
 
 /// A path with what was asked for behind it.
-pub(super) struct Path(String);
+pub(crate) struct Path(String);
 
 impl Path {
-    pub(super) fn new(path: &str) -> Self {
+    pub(crate) fn new(path: &str) -> Self {
         Self(path.to_owned())
     }
 
-    pub(super) fn with(mut self, name: &str, value: Option<impl ToString>) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: Option<impl ToString>) -> Self {
         if let Some(value) = value {
             self.0.push(if self.0.contains('?') { '&' } else { '?' });
             self.0.push_str(name);
@@ -193,7 +193,7 @@ impl Path {
         self
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }

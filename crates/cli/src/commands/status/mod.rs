@@ -80,13 +80,35 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(status.verdict != Verdict::Healthy))
 }
 
-/// Asks the agent; none: nobody answers there.
+/// Asks the agent; none: nobody answers there, which is said where somebody should have.
 pub(crate) fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
+    match look(socket)? {
+        Asked::Answer(status) => return Ok(Some(*status)),
+        Asked::Nobody => {}
+        Asked::Silent(how) => {
+            warn(&anyhow::Error::msg(format!("the agent at `{}` {how}", socket.display())));
+        }
+    }
+    Ok(None)
+}
+
+/// What comes of asking an agent.
+pub(crate) enum Asked {
+    /// It answers.
+    Answer(Box<Status>),
+    /// Nobody is there.
+    Nobody,
+    /// Somebody is there and does not answer: how.
+    Silent(&'static str),
+}
+
+/// Asks the agent, and says nothing.
+pub(crate) fn look(socket: &Path) -> anyhow::Result<Asked> {
     let what = || format!("failed to ask the agent at `{}`", socket.display());
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            return Ok(None);
+            return Ok(Asked::Nobody);
         }
         Err(err) => {
             let hint =
@@ -101,7 +123,9 @@ pub(crate) fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
         .write_all(REQUEST)
         .and_then(|()| BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line));
     let silent = match asked {
-        Ok(_) if line.ends_with('\n') => return read(&line).map(Some).with_context(what),
+        Ok(_) if line.ends_with('\n') => {
+            return read(&line).map(|it| Asked::Answer(Box::new(it))).with_context(what);
+        }
         // An agent that is killed closes what it has open before its socket refuses anybody.
         Ok(_) => "closed the connection without an answer",
         Err(err) => match err.kind() {
@@ -112,8 +136,7 @@ pub(crate) fn ask(socket: &Path) -> anyhow::Result<Option<Status>> {
             _ => return Err(err).with_context(what),
         },
     };
-    warn(&anyhow::Error::msg(format!("the agent at `{}` {silent}", socket.display())));
-    Ok(None)
+    Ok(Asked::Silent(silent))
 }
 
 fn read(line: &str) -> anyhow::Result<Status> {

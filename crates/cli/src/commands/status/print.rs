@@ -244,6 +244,10 @@ mod tests {
             memory_total_bytes: reading.clone(),
             processes: None,
             worst: None,
+            readings: std::collections::BTreeMap::new(),
+            links_up: 0,
+            links_down: 0,
+            links_bytes_per_s: 0.0,
         };
         assert_eq!(worst(&gpu(&Reading::Unreadable("it hangs".to_owned()))), "?");
         assert_eq!(worst(&gpu(&Reading::Value(40.0))), "-");

@@ -13,6 +13,7 @@
 //! are ever alive. It leaves the GPU alone that the call was about, for some minutes. The name of the call is read only when something went wrong, so that it costs no wake-up.
 
 mod child;
+mod close;
 pub(super) mod fields;
 mod gpm;
 mod hold;
@@ -39,6 +40,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample};
 use serde::{Deserialize, Serialize};
 
 pub use crate::tier::Tier;
+pub use close::{CloseLook, ProcessShare};
 pub use hold::{Held, Hold};
 pub(super) use note::OF_GPU;
 pub use serve::serve;
@@ -87,6 +89,40 @@ pub struct ProbeReport {
     pub cpu_us: u64,
     /// The driver's version, with an inventory.
     pub driver: Option<String>,
+    /// The newest CUDA of the driver as NVML numbers it, with an inventory, where somebody looks on.
+    pub cuda: Option<u32>,
+    /// A closer look, where somebody looks on.
+    pub close: Vec<CloseLook>,
+}
+
+/// How often NVML is asked, and for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pace {
+    /// As an agent asks, for months.
+    #[default]
+    Agent,
+    /// As somebody looks on: what moves with this period, processes and activity every few, and what only people want to
+    /// see. What costs tens of milliseconds is left out.
+    Watched(Duration),
+}
+
+/// Processes and links are looked at no more often than this, however fast somebody wants to see: the kernel's own
+/// files are read for each.
+const WATCHED_MEDIUM_MIN: Duration = Duration::from_secs(2);
+
+impl Pace {
+    /// The time between two requests.
+    pub(crate) fn period(self, tier: Tier) -> Duration {
+        match (self, tier) {
+            (Self::Watched(interval), Tier::Fast) => interval,
+            (Self::Watched(interval), Tier::Medium) => (interval * 2).max(WATCHED_MEDIUM_MIN),
+            (_, tier) => tier.period(),
+        }
+    }
+
+    pub(crate) fn is_close(self) -> bool {
+        matches!(self, Self::Watched(_))
+    }
 }
 
 impl ProbeReport {
@@ -100,6 +136,8 @@ impl ProbeReport {
             xids: Vec::new(),
             cpu_us: 0,
             driver: None,
+            cuda: None,
+            close: Vec::new(),
         }
     }
 }
@@ -159,6 +197,8 @@ pub struct WatchSettings {
     pub module: Option<PathBuf>,
     /// For those who want NVML left alone for a while.
     pub hold: Option<Arc<Hold>>,
+    /// How often, and for what.
+    pub pace: Pace,
 }
 
 impl WatchSettings {
@@ -172,6 +212,7 @@ impl WatchSettings {
             avoid: Duration::from_secs(300),
             module: None,
             hold: None,
+            pace: Pace::Agent,
         }
     }
 }
@@ -265,6 +306,7 @@ fn supervisor(settings: WatchSettings) -> supervisor::Supervisor<child::Processe
         answer: settings.deadline,
         start: settings.start_deadline,
         avoid: settings.avoid,
+        pace: settings.pace,
     };
     let children = child::Processes { command: settings.command };
     supervisor::Supervisor::new(children, deadlines, settings.known)

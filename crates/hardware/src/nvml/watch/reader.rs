@@ -63,6 +63,8 @@ pub(super) struct Gpu {
     pub(super) is_partitioned: bool,
     /// Whether power limits have no field and need a call.
     pub(super) has_limits_by_call: bool,
+    /// The newest sample of what processes had of it.
+    pub(super) shares_seen_us: u64,
 }
 
 impl Gpu {
@@ -80,6 +82,7 @@ impl Gpu {
             gpm: Gpm::default(),
             is_partitioned: false,
             has_limits_by_call: false,
+            shares_seen_us: 0,
         }
     }
 

@@ -3,6 +3,7 @@
 mod opening;
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::ptr;
 
 use farrier_facts::node::Reading;
@@ -16,10 +17,12 @@ use super::fields::HeldFields;
 use super::reader::{Gpu, Reader, Trouble};
 use super::tiers::Medium;
 use super::wire::{Answer, GpuValues, Inventory, Refusal, Values};
-use super::{GpuProcess, Tier, gpm};
+use super::{CloseLook, GpuProcess, Tier, gpm};
 
 /// The times that cost half a millisecond each are read with every third medium request: every thirty seconds.
 const DEAR_EVERY: u32 = 3;
+/// Where somebody looks on, activity is measured with every second one.
+const CLOSE_EVERY: u32 = 2;
 /// How many slow requests go by between two that ask for the energy.
 const ENERGY_EVERY: u32 = 5;
 
@@ -42,6 +45,8 @@ pub(super) struct Session<'a> {
     nameless: Vec<(u32, Return)>,
     /// Numbers of GPUs to leave alone.
     avoided: Vec<u32>,
+    /// Whether somebody looks on.
+    closely: bool,
     count: u32,
     driver: Reading<String>,
     events: EventSet,
@@ -71,6 +76,7 @@ impl<'a> Session<'a> {
             gpus: Vec::new(),
             nameless: Vec::new(),
             avoided: inventory.avoided,
+            closely: inventory.closely,
             count: 0,
             driver: Reading::Absent,
             events: ptr::null_mut(),
@@ -85,8 +91,9 @@ impl<'a> Session<'a> {
     }
 
     /// What is known of the GPUs.
-    pub(super) fn inventory(&self, answer: &mut Answer) {
+    pub(super) fn inventory(&mut self, answer: &mut Answer) {
         answer.driver = self.driver.value().cloned();
+        answer.cuda = if self.closely { self.cuda() } else { None };
         (answer.count, answer.shut) = self.counted();
         answer.inventory = Some(self.gpus.iter().map(|gpu| gpu.identity.clone()).collect());
     }
@@ -123,7 +130,7 @@ impl<'a> Session<'a> {
             Tier::Rare => self.gpus.iter_mut().for_each(Gpu::forget),
         }
         for place in 0..self.gpus.len() {
-            let read = self.read(place, tier, answer.processes.as_mut());
+            let read = self.read(place, tier, answer.processes.as_mut(), &mut answer.close);
             answer.gpus.push(read.map_err(|code| Refusal::Refused(ffi::error_name(code)))?);
         }
         self.about.set(None);
@@ -142,8 +149,11 @@ impl<'a> Session<'a> {
         place: usize,
         tier: Tier,
         processes: Option<&mut Vec<GpuProcess>>,
+        close: &mut Vec<CloseLook>,
     ) -> Result<GpuValues, Return> {
         let held = HeldFields::of_driver(self.driver.value().map_or("", String::as_str));
+        let every = if self.closely { CLOSE_EVERY } else { DEAR_EVERY };
+        let with_activity = self.mediums.is_multiple_of(every);
         let gpu = &mut self.gpus[place];
         self.about.set(Some(gpu.identity.index));
         let uuid = gpu.identity.uuid.clone();
@@ -159,14 +169,18 @@ impl<'a> Session<'a> {
                     Tier::Fast => reader.fast(),
                     Tier::Medium => reader.medium(&mut Medium {
                         held,
-                        with_dear: self.mediums.is_multiple_of(DEAR_EVERY),
+                        with_dear: !self.closely && self.mediums.is_multiple_of(DEAR_EVERY),
+                        with_activity,
                         gpm: &mut self.gpm,
                         room: &mut self.room,
                         processes,
                     }),
                     Tier::Slow => reader.slow(self.slows.is_multiple_of(ENERGY_EVERY)),
-                    Tier::Rare => reader.rare(),
+                    Tier::Rare => reader.rare(!self.closely),
                 };
+                if self.closely && tier == Tier::Medium && outcome.is_ok() {
+                    close.push(reader.close_look());
+                }
                 (own, links) = (reader.own, reader.links);
                 outcome
             }
@@ -204,6 +218,14 @@ impl<'a> Session<'a> {
             code => ffi::error_name(code),
         });
         Ok(GpuValues { gpu: uuid, own, links, trouble })
+    }
+
+    /// The newest CUDA of the driver, as NVML numbers it.
+    fn cuda(&mut self) -> Option<u32> {
+        let mut version: c_int = 0;
+        let name =
+            call!(self.caller, ffi::Signed, "nvmlSystemGetCudaDriverVersion_v2", &raw mut version);
+        u32::try_from(version).ok().filter(|_| name == Ok(ffi::SUCCESS))
     }
 
     /// Xids since the last look.

@@ -11,7 +11,7 @@ use farrier_fleet::health::observation::{GpuIdentity, Subject};
 use super::prober::{Asked, Children, Prober};
 use super::session::NOT_ASKED;
 use super::wire::{Answer, FORM, Inventory, Request, Seen};
-use super::{ProbeReport, ProbeSaid, Tier};
+use super::{Pace, ProbeReport, ProbeSaid, Tier};
 
 /// How long answers may take.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +20,8 @@ pub(super) struct Deadlines {
     pub(super) start: Duration,
     /// How long a GPU is left alone after a call about it has not returned.
     pub(super) avoid: Duration,
+    /// How often is asked.
+    pub(super) pace: Pace,
 }
 
 /// At most so many children are alive. A second one shows whether the first has bad luck or the driver hangs.
@@ -218,7 +220,8 @@ impl<C: Children> Supervisor<C> {
         let (request, tier, deadline) = if !current.is_started {
             let known = self.inventory.clone();
             let avoided = self.avoided.keys().copied().collect();
-            let request = Request::Inventory(Inventory { known, avoided });
+            let closely = self.deadlines.pace.is_close();
+            let request = Request::Inventory(Inventory { known, avoided, closely });
             (request, Tier::Slow, self.deadlines.start)
         } else if let Some(tier) = next_due(&current.due, now) {
             (Request::Values(tier), tier, self.deadlines.answer)
@@ -283,6 +286,8 @@ impl<C: Children> Supervisor<C> {
             xids: answer.xids,
             cpu_us: answer.cpu_us,
             driver: answer.driver,
+            cuda: answer.cuda,
+            close: answer.close,
         };
         if let Some(count) = answer.count {
             let count = count.map(f64::from);
@@ -295,10 +300,10 @@ impl<C: Children> Supervisor<C> {
             Request::Inventory(_) => current.is_started = true,
             Request::Values(tier) => {
                 let due = &mut current.due[*tier as usize];
-                *due += tier.period();
+                *due += self.deadlines.pace.period(*tier);
                 // After a pause what was missed is not made up for.
                 if *due <= now {
-                    *due = now + tier.period();
+                    *due = now + self.deadlines.pace.period(*tier);
                 }
             }
         }

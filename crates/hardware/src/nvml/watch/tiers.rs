@@ -34,6 +34,8 @@ pub(super) struct Medium<'m> {
     pub(super) held: HeldFields,
     /// Whether what costs milliseconds is due as well.
     pub(super) with_dear: bool,
+    /// Whether activity is due.
+    pub(super) with_activity: bool,
     pub(super) gpm: &'m mut GpmMetricsGet,
     pub(super) room: &'m mut Vec<ProcessInfo>,
     pub(super) processes: &'m mut Vec<GpuProcess>,
@@ -119,7 +121,7 @@ impl Reader<'_, '_> {
             ])?;
         }
         // The second sample does not wait for half a minute: a new child would be as good as blind for so long.
-        if medium.with_dear || self.gpu.gpm.is_begun() {
+        if medium.with_activity || self.gpu.gpm.is_begun() {
             self.gpm(medium.gpm)?;
         }
         self.power_limits()?;
@@ -159,12 +161,13 @@ impl Reader<'_, '_> {
         self.fabric()
     }
 
-    pub(super) fn rare(&mut self) -> Result<(), Trouble> {
+    /// `with_dear`: whether the card's own checksum is due as well.
+    pub(super) fn rare(&mut self, with_dear: bool) -> Result<(), Trouble> {
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_SM, Signal::GpuClockSmMax);
         choice!(self, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY, Signal::GpuClockMemoryMax);
         number!(self, "nvmlDeviceGetMaxPcieLinkGeneration", Signal::GpuPcieGenerationMax, 1.0);
         number!(self, "nvmlDeviceGetMaxPcieLinkWidth", Signal::GpuPcieWidthMax, 1.0);
-        if self.wants(&[Signal::GpuInforomValid]) {
+        if with_dear && self.wants(&[Signal::GpuInforomValid]) {
             let called =
                 call!(self.caller, ffi::DeviceOnly, "nvmlDeviceValidateInforom", self.device);
             let valid = called == Ok(ffi::SUCCESS);

@@ -7,7 +7,7 @@ use farrier_fleet::health::observation::{GpuIdentity, GpuUuid, Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::{GpuProcess, Tier};
+use super::{CloseLook, GpuProcess, Tier};
 
 /// Both sides number the signals; a child of another build would mean others. FNV-1a over all names.
 pub(super) const FORM: u32 = {
@@ -44,6 +44,9 @@ pub(super) struct Inventory {
     /// Numbers of those to leave alone.
     #[serde(default)]
     pub(super) avoided: Vec<u32>,
+    /// Whether somebody looks on.
+    #[serde(default)]
+    pub(super) closely: bool,
 }
 
 impl Request {
@@ -102,6 +105,10 @@ pub(super) struct Answer {
     pub(super) processes: Option<Vec<GpuProcess>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) xids: Vec<(GpuUuid, u64)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cuda: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) close: Vec<CloseLook>,
 }
 
 impl Answer {
@@ -117,6 +124,8 @@ impl Answer {
             gpus: Vec::new(),
             processes: None,
             xids: Vec::new(),
+            cuda: None,
+            close: Vec::new(),
         }
     }
 }
@@ -368,7 +377,7 @@ mod tests {
         };
         for request in Tier::ALL.map(Request::Values).into_iter().chain([
             Request::Inventory(Inventory::default()),
-            Request::Inventory(Inventory { known: vec![known], avoided: vec![3] }),
+            Request::Inventory(Inventory { known: vec![known], avoided: vec![3], closely: true }),
         ]) {
             assert_eq!(Request::of(&request.line()), Some(request));
         }

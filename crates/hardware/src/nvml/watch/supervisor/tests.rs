@@ -170,6 +170,7 @@ impl Test {
         let world = Rc::new(World::default());
         world.plans.replace(plans.iter().map(|plan| plan.to_vec()).collect());
         let deadlines = Deadlines {
+            pace: Pace::Agent,
             answer: Duration::from_secs(5),
             start: Duration::from_secs(30),
             avoid: Duration::from_secs(300),

@@ -1,0 +1,330 @@
+//! A screen as cells, and the bytes that make it of the one before.
+
+use unicode_width::UnicodeWidthChar;
+
+use crate::printer::Tone;
+
+/// How a cell looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Style {
+    #[default]
+    Plain,
+    /// What matters less, and lines.
+    Dim,
+    Strong,
+    Good,
+    Caution,
+    Bad,
+    /// The row that is chosen.
+    Chosen,
+}
+
+impl Style {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "\x1b[0m",
+            Self::Dim => "\x1b[0;2m",
+            Self::Strong => "\x1b[0;1m",
+            Self::Good => "\x1b[0;32m",
+            Self::Caution => "\x1b[0;33m",
+            Self::Bad => "\x1b[0;31m",
+            Self::Chosen => "\x1b[0;7m",
+        }
+    }
+
+    /// What is left without colour.
+    fn without_colour(self) -> Self {
+        match self {
+            Self::Good | Self::Caution => Self::Plain,
+            Self::Bad => Self::Strong,
+            other => other,
+        }
+    }
+}
+
+impl From<Option<Tone>> for Style {
+    fn from(tone: Option<Tone>) -> Self {
+        match tone {
+            None => Self::Plain,
+            Some(Tone::Good) => Self::Good,
+            Some(Tone::Caution) => Self::Caution,
+            Some(Tone::Bad) => Self::Bad,
+            Some(Tone::Strong) => Self::Strong,
+        }
+    }
+}
+
+/// A letter and how it looks. The right half of a wide letter is NUL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cell {
+    letter: char,
+    style: Style,
+}
+
+const BLANK: Cell = Cell { letter: ' ', style: Style::Plain };
+
+/// A screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Frame {
+    width: usize,
+    height: usize,
+    cells: Vec<Cell>,
+}
+
+impl Frame {
+    pub(crate) fn new(width: u16, height: u16) -> Self {
+        let (width, height) = (usize::from(width), usize::from(height));
+        Self { width, height, cells: vec![BLANK; width * height] }
+    }
+
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(crate) fn height(&self) -> usize {
+        self.height
+    }
+
+    /// Writes text from a column on, to at most `room` columns; gives the column after it. What does not fit is cut off
+    /// and ends in an ellipsis; what is outside of the screen is not written.
+    pub(crate) fn text(
+        &mut self,
+        row: usize,
+        column: usize,
+        room: usize,
+        style: Style,
+        text: &str,
+    ) -> usize {
+        let room = room.min(self.width.saturating_sub(column));
+        if row >= self.height || room == 0 {
+            return column;
+        }
+        let letters: Vec<(char, usize)> = text.chars().map(harmless).collect();
+        let all: usize = letters.iter().map(|(_, width)| width).sum();
+        let fits = if all <= room { room } else { room - 1 };
+        let mut at = column;
+        for (letter, width) in letters {
+            if at - column + width > fits {
+                break;
+            }
+            if width == 0 {
+                continue;
+            }
+            self.put(row, at, letter, style);
+            if width == 2 {
+                self.put(row, at + 1, '\0', style);
+            }
+            at += width;
+        }
+        if all > room {
+            self.put(row, at, '…', style);
+            at += 1;
+        }
+        at
+    }
+
+    /// The same with its end at the end of the room.
+    pub(crate) fn right(
+        &mut self,
+        row: usize,
+        column: usize,
+        room: usize,
+        style: Style,
+        text: &str,
+    ) {
+        let used = columns(text).min(room);
+        self.text(row, column + room - used, used, style, text);
+    }
+
+    /// Styles a whole row.
+    pub(crate) fn style_row(&mut self, row: usize, style: Style) {
+        if row < self.height {
+            for cell in &mut self.cells[row * self.width..(row + 1) * self.width] {
+                cell.style = style;
+            }
+        }
+    }
+
+    fn put(&mut self, row: usize, column: usize, letter: char, style: Style) {
+        if row < self.height && column < self.width {
+            self.cells[row * self.width + column] = Cell { letter, style };
+        }
+    }
+
+    pub(crate) fn without_colour(mut self) -> Self {
+        for cell in &mut self.cells {
+            cell.style = cell.style.without_colour();
+        }
+        self
+    }
+
+    /// For a terminal that knows no more: each letter by one that looks a little like it.
+    pub(crate) fn in_ascii(mut self) -> Self {
+        for cell in &mut self.cells {
+            cell.letter = ascii(cell.letter);
+        }
+        self
+    }
+
+    /// The lines without how they look.
+    #[cfg(test)]
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let line = |cells: &[Cell]| {
+            let text: String =
+                cells.iter().map(|cell| cell.letter).filter(|letter| *letter != '\0').collect();
+            text.trim_end().to_owned()
+        };
+        self.cells.chunks(self.width.max(1)).map(line).collect()
+    }
+
+    /// The bytes that make this screen of the one before; all of it where there is none, or one of another size.
+    pub(crate) fn after(&self, before: Option<&Self>) -> Vec<u8> {
+        let before =
+            before.filter(|before| (before.width, before.height) == (self.width, self.height));
+        let mut out = String::new();
+        if before.is_none() {
+            out.push_str("\x1b[0m\x1b[2J");
+        }
+        let mut style = None;
+        for row in 0..self.height {
+            self.row_after(row, before, &mut style, &mut out);
+        }
+        if style.is_some_and(|style| style != Style::Plain) {
+            out.push_str(Style::Plain.code());
+        }
+        out.into_bytes()
+    }
+
+    fn row_after(
+        &self,
+        row: usize,
+        before: Option<&Self>,
+        style: &mut Option<Style>,
+        out: &mut String,
+    ) {
+        let range = row * self.width..(row + 1) * self.width;
+        let (now, was) = (&self.cells[range.clone()], before.map(|it| &it.cells[range]));
+        // Where the terminal's cursor stands in the row.
+        let mut cursor = None;
+        for (column, cell) in now.iter().enumerate() {
+            let is_same = match was {
+                Some(was) => was[column] == *cell && !covers(was, now, column),
+                None => *cell == BLANK,
+            };
+            if is_same || cell.letter == '\0' {
+                continue;
+            }
+            if cursor != Some(column) {
+                out.push_str(&format!("\x1b[{};{}H", row + 1, column + 1));
+            }
+            if *style != Some(cell.style) {
+                out.push_str(cell.style.code());
+                *style = Some(cell.style);
+            }
+            out.push(cell.letter);
+            let is_wide = now.get(column + 1).is_some_and(|next| next.letter == '\0');
+            cursor = Some(column + if is_wide { 2 } else { 1 });
+        }
+    }
+}
+
+/// Whether a cell that is the same must be written again, as half of a wide letter stood or stands there.
+fn covers(was: &[Cell], now: &[Cell], column: usize) -> bool {
+    let half = |cells: &[Cell]| cells.get(column + 1).is_some_and(|cell| cell.letter == '\0');
+    was[column].letter == '\0' || half(was) != half(now)
+}
+
+/// A letter that moves nothing, and its columns.
+fn harmless(letter: char) -> (char, usize) {
+    match letter.width() {
+        // No width is a control character's; marks that change direction have none to see either.
+        None => (char::REPLACEMENT_CHARACTER, 1),
+        Some(width) => (letter, width),
+    }
+}
+
+fn ascii(letter: char) -> char {
+    match letter {
+        '▁' => '_',
+        '▂' => '.',
+        '▃' => ':',
+        '▄' | '─' => '-',
+        '▅' => '=',
+        '▆' => '+',
+        '▇' => '*',
+        '█' => '#',
+        '…' => '~',
+        '×' => 'x',
+        '→' => '>',
+        '↑' => '^',
+        '↓' => 'v',
+        '°' => 'o',
+        // The right half of a wide letter.
+        '\0' => ' ',
+        letter if letter.is_ascii() => letter,
+        _ => '?',
+    }
+}
+
+/// Columns of a text.
+pub(crate) fn columns(text: &str) -> usize {
+    text.chars().map(|letter| harmless(letter).1).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_where_it_ends_and_never_leaves_the_screen() {
+        let mut frame = Frame::new(8, 2);
+        assert_eq!(frame.text(0, 0, 5, Style::Plain, "abcdefgh"), 5);
+        assert_eq!(frame.text(1, 6, 99, Style::Plain, "xyz"), 8);
+        frame.text(9, 0, 9, Style::Plain, "nowhere");
+        frame.text(0, 99, 9, Style::Plain, "nowhere");
+        assert_eq!(frame.lines(), ["abcd…", "      x…"]);
+        let mut none = Frame::new(0, 0);
+        none.text(0, 0, 9, Style::Plain, "nothing");
+        assert_eq!(none.after(None), b"\x1b[0m\x1b[2J");
+    }
+
+    #[test]
+    fn only_what_changed_is_written() {
+        let mut before = Frame::new(10, 2);
+        before.text(0, 0, 10, Style::Plain, "power 12 W");
+        let mut now = before.clone();
+        assert_eq!(now.after(Some(&before)), b"");
+        now.text(0, 6, 2, Style::Bad, "34");
+        let bytes = String::from_utf8(now.after(Some(&before))).unwrap();
+        assert_eq!(bytes, "\x1b[1;7H\x1b[0;31m34\x1b[0m");
+        let whole = String::from_utf8(now.after(Some(&Frame::new(9, 2)))).unwrap();
+        assert!(whole.starts_with("\x1b[0m\x1b[2J\x1b[1;1H"), "another size is drawn anew");
+    }
+
+    #[test]
+    fn wide_letters_take_two_columns_and_control_characters_do_nothing() {
+        let mut frame = Frame::new(6, 1);
+        assert_eq!(frame.text(0, 0, 6, Style::Plain, "漢\x1b字"), 5);
+        assert_eq!(frame.lines(), ["漢\u{fffd}字"]);
+        let mut narrow = Frame::new(6, 1);
+        narrow.text(0, 0, 6, Style::Plain, "a");
+        let bytes = String::from_utf8(narrow.after(Some(&frame))).unwrap();
+        assert_eq!(bytes, "\x1b[1;1H\x1b[0ma    ", "both halves go");
+        assert_eq!(columns("漢字a"), 5);
+    }
+
+    #[test]
+    fn a_terminal_that_knows_ascii_alone_gets_no_more() {
+        let mut frame = Frame::new(16, 1);
+        frame.text(0, 0, 16, Style::Plain, "▁▄█· 50 °C 漢é…");
+        assert_eq!(frame.in_ascii().lines(), ["_-#? 50 oC ? ?~"]);
+    }
+
+    #[test]
+    fn without_colour_a_fault_still_stands_out() {
+        let mut frame = Frame::new(3, 1);
+        frame.text(0, 0, 3, Style::Bad, "bad");
+        let bytes = String::from_utf8(frame.without_colour().after(None)).unwrap();
+        assert!(bytes.contains("\x1b[0;1m") && !bytes.contains("31m"), "{bytes:?}");
+    }
+}

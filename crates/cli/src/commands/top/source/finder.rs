@@ -1,0 +1,86 @@
+//! What the agent's rules find in what NVML tells while somebody looks. The agent sees more: the kernel log, the host, the
+//! past.
+
+use farrier_facts::decode;
+use farrier_facts::xid::XidFacts;
+use farrier_fleet::health::{
+    Batch, Engine, FindingKind, GpuIdentity, GpuUuid, KernelEvent, Moment, Rules, Sample, Subject,
+    TOLD_BY_NVML,
+};
+use farrier_hardware::clock;
+use jiff::Timestamp;
+
+use crate::commands::top::now::FindingNow;
+use crate::sets;
+
+/// The rules at work.
+pub(super) struct Finder {
+    engine: Engine,
+    xids: XidFacts,
+}
+
+impl Finder {
+    /// None where the rules do not read, which a test excludes.
+    pub(super) fn new() -> Option<Self> {
+        let rules = Rules::embedded().ok()?;
+        let xids = XidFacts::clone(&sets::active().xids);
+        Some(Self { engine: Engine::new(rules, xids.clone()), xids })
+    }
+
+    pub(super) fn take(
+        &mut self,
+        at: Timestamp,
+        inventory: Option<&Vec<GpuIdentity>>,
+        samples: &[Sample],
+        xids: &[(GpuUuid, u64)],
+    ) {
+        let now = Moment { steady_ms: clock::since_boot_ms(), wall: at };
+        let kernel = xids.iter().flat_map(|(gpu, xid)| self.told(now, gpu, *xid)).collect();
+        let (inventory, samples) = (inventory.cloned(), samples.to_vec());
+        self.engine.observe(now, &Batch { inventory, samples, kernel, checks: None });
+    }
+
+    /// What an Xid means that NVML told of: decoded as the line that the driver writes of it.
+    fn told(&self, now: Moment, gpu: &GpuUuid, xid: u64) -> Vec<KernelEvent> {
+        let known = self.engine.inventory().iter().find(|it| it.uuid == *gpu);
+        let Some((index, pci)) = known.and_then(|it| Some((it.index, it.pci.as_deref()?))) else {
+            return Vec::new();
+        };
+        let line = format!("NVRM: Xid (PCI:{pci}): {xid}, told by NVML\n");
+        let decoded = decode::decode(&self.xids, line.as_bytes());
+        let event = |event| KernelEvent {
+            event,
+            line: format!("Xid {xid} of GPU {index}, {TOLD_BY_NVML}"),
+            gpu: Some(gpu.clone()),
+            boot: String::new(),
+            at: now,
+        };
+        decoded.into_iter().map(event).collect()
+    }
+
+    /// Faults that are open, the worst first.
+    pub(super) fn findings(&self) -> Vec<FindingNow> {
+        let index = |uuid: &GpuUuid| {
+            let found = self.engine.inventory().iter().find(|it| it.uuid == *uuid);
+            found.map_or_else(|| uuid.0.clone(), |it| format!("GPU {}", it.index))
+        };
+        let open = self.engine.findings().filter(|it| it.kind == FindingKind::Fault);
+        let mut findings: Vec<FindingNow> = open
+            .map(|finding| FindingNow {
+                gpu: finding.subject.gpu().cloned(),
+                on: match &finding.subject {
+                    Subject::Gpu(uuid) => index(uuid),
+                    Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
+                    other => other.to_string(),
+                },
+                code: finding.code.clone(),
+                severity: finding.severity,
+                text: finding.text.clone(),
+                action: finding.action,
+                since: finding.first_seen,
+            })
+            .collect();
+        findings.sort_by_key(|it| std::cmp::Reverse((it.severity, it.action)));
+        findings
+    }
+}

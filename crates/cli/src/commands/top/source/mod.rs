@@ -1,0 +1,8 @@
+//! Who tells: each in a thread of its own, so that one who hangs holds up nobody who looks.
+
+pub(super) mod agent;
+mod finder;
+mod host;
+mod jobs;
+pub(super) mod nvml;
+pub(super) mod server;

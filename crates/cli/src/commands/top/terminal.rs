@@ -1,0 +1,218 @@
+//! The terminal: raw while somebody looks, and as it was whatever ends us.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize,
+    tcsetattr,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::keys;
+use super::live::Event;
+
+/// Another screen, no cursor; and back.
+const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l";
+const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
+
+/// The rest of a sequence comes within this time, also over a slow line; a key alone is not felt to wait.
+const SEQUENCE_WAIT_MS: i64 = 30;
+
+/// What the terminal was like; none: it is so. A panic in any thread must be able to bring it back.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// A terminal that is ours until this is dropped.
+pub(super) struct Terminal {
+    out: io::Stdout,
+}
+
+/// Whether there is one to look at and to type on, and it can place letters.
+pub(super) fn is_there() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb
+}
+
+impl Terminal {
+    pub(super) fn take() -> io::Result<Self> {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // A view of which a part is gone shows what is no longer so: it ends, and the message can be read.
+            restore();
+            hook(panic);
+            std::process::exit(101);
+        }));
+        let terminal = Self { out: io::stdout() };
+        enter()?;
+        Ok(terminal)
+    }
+
+    /// Columns and rows; what a terminal does not tell is 80×24.
+    pub(super) fn size(&self) -> (u16, u16) {
+        match tcgetwinsize(self.out.as_fd()) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
+            _ => (80, 24),
+        }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)?;
+        self.out.flush()
+    }
+
+    /// Stands still until somebody says to go on, with the terminal as it was.
+    pub(super) fn suspend() -> io::Result<()> {
+        restore();
+        kill_process(getpid(), Signal::STOP)?;
+        enter()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    let input = io::stdin();
+    let before = tcgetattr(input.as_fd())?;
+    let mut raw = before.clone();
+    // Letters come at once and are not echoed. Signals of the keyboard stay: Ctrl-C and Ctrl-Z do what they always do.
+    raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN);
+    raw.input_modes.remove(InputModes::IXON | InputModes::ICRNL);
+    raw.special_codes[SpecialCodeIndex::VMIN] = 1;
+    raw.special_codes[SpecialCodeIndex::VTIME] = 0;
+    *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+    tcsetattr(input.as_fd(), OptionalActions::Now, &raw)?;
+    let mut out = io::stdout();
+    out.write_all(ENTER)?;
+    out.flush()
+}
+
+/// Brings back what was, once.
+fn restore() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        // Nothing is left to do where the terminal is gone.
+        let mut out = io::stdout();
+        let _ = out.write_all(LEAVE).and_then(|()| out.flush());
+        let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Flush, &before);
+    }
+}
+
+/// Tells of keys until the terminal ends.
+pub(super) fn read_keys(events: &Sender<Event>) {
+    // Not the buffered stdin: what `poll` says of the descriptor must be so.
+    let Ok(input) = io::stdin().as_fd().try_clone_to_owned() else { return };
+    let mut input = File::from(input);
+    let mut buffer = [0; 256];
+    let mut pending: Vec<u8> = Vec::new();
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => pending.extend_from_slice(&buffer[..count]),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        }
+        if keys::is_begun(&pending) && has_more(&input) {
+            continue;
+        }
+        for key in keys::keys(&std::mem::take(&mut pending)) {
+            if events.send(Event::Key(key)).is_err() {
+                return;
+            }
+        }
+    }
+    // The terminal is gone.
+    let _ = events.send(Event::Stop);
+}
+
+fn has_more(input: &File) -> bool {
+    let wait = Timespec { tv_sec: 0, tv_nsec: SEQUENCE_WAIT_MS * 1_000_000 };
+    poll(&mut [PollFd::new(input, PollFlags::IN)], Some(&wait)).is_ok_and(|ready| ready > 0)
+}
+
+/// Tells of signals for ever; says when it has begun to.
+pub(super) fn watch_signals(events: &Sender<Event>, ready: &Sender<()>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut quit = signal(SignalKind::quit())?;
+        let mut size = signal(SignalKind::window_change())?;
+        let mut suspend = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+        let _ = ready.send(());
+        loop {
+            let event = tokio::select! {
+                _ = interrupt.recv() => Event::Stop,
+                _ = terminate.recv() => Event::Stop,
+                _ = hangup.recv() => Event::Stop,
+                _ = quit.recv() => Event::Stop,
+                _ = size.recv() => Event::Resized,
+                _ = suspend.recv() => Event::Suspend,
+            };
+            if events.send(event).is_err() {
+                return Ok(());
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::process::Command;
+
+    use rustix::fs::OFlags;
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    use super::*;
+
+    /// Set in the child, which is this very test on a terminal of its own.
+    const IS_CHILD: &str = "FARRIER_TEST_TERMINAL_PANICS";
+
+    #[test]
+    fn a_panic_in_any_thread_ends_it_with_the_terminal_as_it_was() {
+        if std::env::var_os(IS_CHILD).is_some() {
+            let _terminal = Terminal::take().unwrap();
+            let _ = std::thread::spawn(|| panic!("on purpose")).join();
+            std::process::exit(7);
+        }
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let flags = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
+        let theirs =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
+        let before = tcgetattr(&theirs).unwrap().local_modes;
+        let this = "commands::top::terminal::tests::a_panic_in_any_thread_ends_it_with_the_terminal_as_it_was";
+        let again = || theirs.try_clone().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", this, "--nocapture"]);
+        command.env(IS_CHILD, "1").env("RUST_BACKTRACE", "0");
+        command.stdin(again()).stdout(again()).stderr(again());
+        let mut child = command.spawn().unwrap();
+        // It keeps their end open.
+        drop(command);
+        assert_eq!(child.wait().unwrap().code(), Some(101), "the hook ends it, and nothing else");
+        assert_eq!(tcgetattr(&theirs).unwrap().local_modes, before);
+        drop(theirs);
+        let mut written = Vec::new();
+        // Its other end is closed: the rest comes, and then an error.
+        let _ = File::from(ours).read_to_end(&mut written);
+        let written = String::from_utf8_lossy(&written);
+        let (_, drawn) = written.split_once(std::str::from_utf8(ENTER).unwrap()).unwrap();
+        let (_, after) = drawn.split_once(std::str::from_utf8(LEAVE).unwrap()).unwrap();
+        assert!(after.contains("on purpose"), "the message can be read: {after:?}");
+        assert!(!after.contains("test result"), "{after:?}");
+    }
+}

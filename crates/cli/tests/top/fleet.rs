@@ -1,0 +1,56 @@
+//! The fleet, by a server.
+
+use crate::support::farrier;
+use crate::terminal::Terminal;
+use crate::town::Town;
+
+#[test]
+fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
+    let mut town = Town::with_tls();
+    town.log_in("ann", "viewer");
+    town.find("gpu-2", 1);
+    let ran = town.run(&["top", "--server", "--once"]);
+    assert_eq!(ran.code, 1, "one is not in service: {}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("gpu-1") && ran.stdout.contains("3 nodes"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("1 (fatal)"), "{}", ran.stdout);
+    let json = town.run(&["top", "--server", "--once", "--output", "json"]);
+    assert_eq!(json.stdout.lines().count(), 3, "{}", json.stdout);
+
+    let words = ["top", "--server", "--interval", "0.2"];
+    let config = town.path("config");
+    let mut terminal = Terminal::run_with(&words, (100, 24), |command| {
+        command.env("XDG_CONFIG_HOME", config);
+    });
+    let text = terminal.until_shown("gpu-3");
+    assert!(text.contains("3 nodes,"), "{text}");
+    let first = |text: &str| text.lines().nth(2).unwrap_or_default().to_owned();
+    terminal.until("the worst first", |text| first(text).starts_with("gpu-2"));
+    terminal.keys("s");
+    terminal.until("by name", |text| first(text).starts_with("gpu-1"));
+    terminal.keys("/gpu-2\r");
+    terminal.until("filtered", |text| !text.contains("\ngpu-1 "));
+    terminal.keys("\r");
+    let text = terminal.until_shown("live values are the agent's");
+    assert!(text.contains("the GPU has fallen off the bus"), "{text}");
+    assert!(text.contains("8 × NVIDIA H200") && text.contains("580.95.05"), "{text}");
+    terminal.keys("\x1b");
+    terminal.until("back", |text| text.contains("standing"));
+    town.stop();
+    terminal.until_shown("no answer for");
+    town.start("server");
+    terminal.until("it is back", |text| !text.contains("no answer for"));
+    terminal.keys("q");
+    assert!(terminal.ended().success());
+}
+
+#[test]
+fn nobody_who_is_not_logged_in_sees_a_fleet() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = farrier(&["top", "--server", "--once"])
+        .env("XDG_CONFIG_HOME", folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("nobody is logged in") && text.contains("hint: "), "{text}");
+}

@@ -1,0 +1,284 @@
+//! A terminal: what is typed goes in, what is drawn is kept as a screen.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::support::farrier;
+
+/// What takes a second may take longer on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a terminal shows.
+#[derive(Default)]
+struct Screen {
+    rows: Vec<Vec<char>>,
+    cursor: (usize, usize),
+    is_other: bool,
+    is_cursor_hidden: bool,
+    pending: Vec<u8>,
+    written: usize,
+    colours: bool,
+}
+
+impl Screen {
+    /// Draws what we draw: places, styles, letters.
+    fn take(&mut self, bytes: &[u8]) {
+        self.written += bytes.len();
+        self.pending.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.pending) {
+            Ok(text) => text.len(),
+            Err(err) => err.valid_up_to(),
+        };
+        let text = String::from_utf8(self.pending.drain(..whole).collect()).unwrap();
+        let mut rest = text.as_str();
+        while let Some(letter) = rest.chars().next() {
+            if letter == '\x1b' {
+                let Some(end) = rest[1..].find(|it: char| it.is_ascii_alphabetic()) else {
+                    // The rest comes with the next bytes.
+                    self.pending.splice(0..0, rest.bytes());
+                    return;
+                };
+                let end = end + 1;
+                self.sequence(&rest[1..=end]);
+                rest = &rest[end + 1..];
+                continue;
+            }
+            rest = &rest[letter.len_utf8()..];
+            match letter {
+                '\r' => self.cursor.1 = 0,
+                '\n' => self.cursor.0 += 1,
+                letter => self.put(letter),
+            }
+        }
+    }
+
+    fn sequence(&mut self, sequence: &str) {
+        match sequence {
+            "[?1049h" => self.is_other = true,
+            "[?1049l" => self.is_other = false,
+            "[?25l" => self.is_cursor_hidden = true,
+            "[?25h" => self.is_cursor_hidden = false,
+            "[2J" => self.rows.clear(),
+            _ if sequence.ends_with('H') => {
+                let (row, column) = sequence[1..sequence.len() - 1].split_once(';').unwrap();
+                let number = |text: &str| text.parse::<usize>().unwrap() - 1;
+                self.cursor = (number(row), number(column));
+            }
+            _ if sequence.ends_with('m') => {
+                let parts: Vec<&str> = sequence[1..sequence.len() - 1].split(';').collect();
+                self.colours |= parts.iter().any(|part| part.starts_with('3'));
+            }
+            other => panic!("nobody knows {other:?}"),
+        }
+    }
+
+    fn put(&mut self, letter: char) {
+        let (row, column) = self.cursor;
+        while self.rows.len() <= row {
+            self.rows.push(Vec::new());
+        }
+        let cells = &mut self.rows[row];
+        while cells.len() <= column {
+            cells.push(' ');
+        }
+        cells[column] = letter;
+        self.cursor.1 += 1;
+    }
+
+    fn text(&self) -> String {
+        let line = |cells: &Vec<char>| cells.iter().collect::<String>().trim_end().to_owned();
+        self.rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A program on a terminal of its own, which is its controlling one.
+pub(crate) struct Terminal {
+    ours: File,
+    theirs: File,
+    screen: Arc<Mutex<Screen>>,
+    child: Child,
+    pid: u32,
+}
+
+impl Terminal {
+    pub(crate) fn run(words: &[&str], size: (u16, u16)) -> Self {
+        Self::run_with(words, size, |_| ())
+    }
+
+    pub(crate) fn run_with(
+        words: &[&str],
+        size: (u16, u16),
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let flags = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
+        let theirs =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
+        set_size(&theirs, size);
+        // `setsid` makes it the session's terminal, so that Ctrl-C, Ctrl-Z and a change of size are signals.
+        let farrier = farrier(words);
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait"]).arg(farrier.get_program()).args(farrier.get_args());
+        for (name, value) in farrier.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.env("TERM", "xterm-256color");
+        change(&mut command);
+        let theirs_again = || theirs.try_clone().unwrap();
+        let child = command
+            .current_dir(farrier.get_current_dir().unwrap())
+            .stdin(theirs_again())
+            .stdout(theirs_again())
+            .stderr(theirs_again())
+            .spawn()
+            .unwrap();
+        let ours = File::from(ours);
+        let screen = Arc::new(Mutex::new(Screen::default()));
+        let (mut reader, drawn) = (ours.try_clone().unwrap(), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                drawn.lock().unwrap().take(&buffer[..count]);
+            }
+        });
+        let mut terminal = Self { ours, theirs, screen, pid: child.id(), child };
+        terminal.pid = terminal.find_pid();
+        terminal
+    }
+
+    /// The program's own number: `setsid` may have forked.
+    fn find_pid(&self) -> u32 {
+        let own = self.child.id();
+        let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        let mut found = own;
+        self.until("it runs", |_| true);
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"))
+                .unwrap_or_default();
+            let all = children.split_whitespace().filter_map(|it| it.parse().ok()).chain([own]);
+            if let Some(pid) =
+                all.into_iter().find(|pid| name(*pid).is_ok_and(|it| it.trim() == "farrier"))
+            {
+                found = pid;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        found
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its children.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+        let of_task = |task: std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("children")).unwrap_or_default()
+        };
+        let all: Vec<String> = tasks.flatten().map(of_task).collect();
+        all.join(" ").split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    pub(crate) fn keys(&mut self, keys: &str) {
+        self.ours.write_all(keys.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn resize(&self, size: (u16, u16)) {
+        set_size(&self.ours, size);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.screen.lock().unwrap().text()
+    }
+
+    pub(crate) fn has_colours(&self) -> bool {
+        self.screen.lock().unwrap().colours
+    }
+
+    /// Bytes that were written so far.
+    pub(crate) fn written(&self) -> usize {
+        self.screen.lock().unwrap().written
+    }
+
+    /// Waits until the screen is so; gives it.
+    pub(crate) fn until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
+        let start = Instant::now();
+        loop {
+            let text = self.text();
+            if holds(&text) {
+                return text;
+            }
+            assert!(start.elapsed() < PATIENCE, "it did not come: {what}\n{text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn until_shown(&self, text: &str) -> String {
+        self.until(text, |shown| shown.contains(text))
+    }
+
+    /// Waits for its end; the terminal is as it was.
+    pub(crate) fn ended(mut self) -> ExitStatus {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it still runs:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        self.is_restored();
+        status
+    }
+
+    /// The screen of before, with its cursor, and letters are echoed and come in lines.
+    pub(crate) fn is_restored(&self) {
+        let start = Instant::now();
+        loop {
+            let is_drawn = {
+                let screen = self.screen.lock().unwrap();
+                !screen.is_other && !screen.is_cursor_hidden
+            };
+            if is_drawn && !self.is_raw() {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "the terminal is not as it was");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn is_raw(&self) -> bool {
+        let modes = tcgetattr(self.theirs.as_fd()).unwrap().local_modes;
+        !modes.contains(LocalModes::ICANON) && !modes.contains(LocalModes::ECHO)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn set_size(terminal: &File, (width, height): (u16, u16)) {
+    let size = Winsize { ws_col: width, ws_row: height, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal.as_fd(), size).unwrap();
+}

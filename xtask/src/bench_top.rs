@@ -1,0 +1,198 @@
+//! What `farrier top` costs beside nvitop and nvtop: each in a terminal of 80×24 that tmux keeps, once a second, on the same simulated node,
+//! one after the other in turns.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::bench::{machine, today};
+use crate::bench_agent::peers;
+use crate::process::{Memory, Spent};
+use crate::shell::{cargo, command, root, run, say};
+
+/// The server of tmux that is ours alone.
+const SOCKET: &str = "farrier-bench-top";
+
+const ROUNDS: usize = 3;
+/// Of each in each round; a minute in all.
+const WATCH: Duration = Duration::from_secs(20);
+/// Until lines, processes and caches are there.
+const WARM: Duration = Duration::from_secs(6);
+
+/// Of one core, in milliseconds a second: one per cent.
+const BUDGET_MS_PER_S: f64 = 10.0;
+
+/// One that is measured.
+struct Program {
+    name: String,
+    line: String,
+    ms_per_s: Vec<f64>,
+    rss_mb: f64,
+}
+
+/// Measures; `is_debug`: what a plain `cargo build` made, which is slower than what people install.
+pub(crate) fn run_all(is_debug: bool) -> anyhow::Result<()> {
+    let profile = if is_debug { "debug" } else { "release" };
+    let mut words = vec!["build", "--quiet", "--locked", "-p", "farrier", "-p", "farrier-nvml-sim"];
+    if !is_debug {
+        words.push("--release");
+    }
+    cargo(&words)?;
+    let farrier = root().join("target").join(profile).join("farrier");
+    let node = make(&farrier)?;
+    let mut programs = programs(&farrier, &node)?;
+    for round in 0..ROUNDS {
+        for program in &mut programs {
+            say(&format!("--- round {} of {ROUNDS}: {}", round + 1, program.name));
+            measure(program)?;
+        }
+    }
+    let text = text(&programs, profile)?;
+    fs::write(root().join("bench/top.md"), text)?;
+    let own = median(&programs[0].ms_per_s);
+    if own > BUDGET_MS_PER_S {
+        bail!("`farrier top` takes {own:.1} ms a second; the budget is {BUDGET_MS_PER_S}");
+    }
+    Ok(())
+}
+
+/// A node of eight H100 with a job on all of them.
+fn make(farrier: &Path) -> anyhow::Result<PathBuf> {
+    let folder = root().join("target/bench/top");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let node = folder.join("node");
+    let mut make = command(farrier);
+    make.args(["simulate", "node"]).arg(&node).args(["--sku", "H100-SXM5-80GB", "--gpus", "8"]);
+    run(make.stdout(Stdio::null()), "farrier simulate node")?;
+    for gpu in 0..8 {
+        let (pid, gpu) = ((4000 + gpu).to_string(), gpu.to_string());
+        let process = ["process", &pid, "--memory-mib", "69000", "--sm", "93", "--gpu", &gpu];
+        for words in [&process[..], &["utilisation", "97", "--gpu", &gpu]] {
+            let mut inject = command(farrier);
+            inject.args(["simulate", "inject"]).arg(&node).args(words).stdout(Stdio::null());
+            if !inject.status()?.success() {
+                bail!("`farrier simulate inject {}` failed", words.join(" "));
+            }
+        }
+    }
+    Ok(node)
+}
+
+fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
+    let library = format!("{}/lib", node.display());
+    let program = |name: &str, line: String| Program {
+        name: name.to_owned(),
+        line,
+        ms_per_s: Vec::new(),
+        rss_mb: 0.0,
+    };
+    let own = format!(
+        "exec {} top --nvml {library}/libnvidia-ml.so.1 --root {}/root",
+        farrier.display(),
+        node.display()
+    );
+    let python = peers::install()?;
+    let by_python =
+        format!("LD_LIBRARY_PATH={library} exec {} -m nvitop --interval 1", python.display());
+    let mut programs = vec![program("farrier top", own), program("nvitop 1.7.2", by_python)];
+    // Debian has it in `contrib`; one that is elsewhere can be named.
+    let nvtop = std::env::var("FARRIER_NVTOP").unwrap_or_else(|_| "nvtop".to_owned());
+    match command(&nvtop).arg("--version").output() {
+        Ok(output) => {
+            let version = String::from_utf8_lossy(&output.stdout).trim().replace("version ", "");
+            // Its delay is in tenths of a second.
+            let line = format!("LD_LIBRARY_PATH={library} exec {nvtop} -d 10");
+            programs.push(program(&version, line));
+        }
+        Err(_) => say("warning: nvtop is not installed, and is left out"),
+    }
+    Ok(programs)
+}
+
+fn tmux() -> Command {
+    let mut tmux = command("tmux");
+    tmux.args(["-L", SOCKET, "-f", "/dev/null"]);
+    tmux
+}
+
+fn measure(program: &mut Program) -> anyhow::Result<()> {
+    let mut start = tmux();
+    start.args(["new-session", "-d", "-s", "bench", "-x", "80", "-y", "24", &program.line]);
+    start.env("TERM", "xterm-256color");
+    if !start.status().context("tmux is needed: `apt-get install tmux`")?.success() {
+        bail!("tmux did not start `{}`", program.line);
+    }
+    std::thread::sleep(WARM);
+    let output = tmux().args(["display-message", "-p", "-t", "bench", "#{pane_pid}"]).output()?;
+    let pid: u32 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .with_context(|| format!("`{}` has ended", program.name))?;
+    let before = Spent::by(pid, "child")?;
+    std::thread::sleep(WATCH);
+    let rates = Spent::by(pid, "child")?.rates_since(&before);
+    program.ms_per_s.push(rates.values().sum());
+    program.rss_mb = program.rss_mb.max(Memory::of(pid)?.rss_mb());
+    tmux().args(["kill-session", "-t", "bench"]).status()?;
+    Ok(())
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn text(programs: &[Program], profile: &str) -> anyhow::Result<String> {
+    let mut text = String::from("# What `farrier top` costs\n\n");
+    writeln!(text, "Made by `cargo xtask bench top` on {}: {}.", today()?, machine()?)?;
+    writeln!(
+        text,
+        "A simulated node of eight H100 with a process on each; every program in a terminal of 80×24, once a second, {ROUNDS} rounds of {} s each, in \
+         turns. Processor time and memory are of each program with its children, of which `farrier top` has one, the probe. `farrier` was built as \
+         {profile}.\n",
+        WATCH.as_secs()
+    )?;
+    if profile == "debug" {
+        writeln!(
+            text,
+            "A debug build is several times slower than what people install, and other work ran on the machine: the first line is an upper bound.\n"
+        )?;
+    }
+    writeln!(
+        text,
+        "| program | CPU, ms a second: median | rounds | × `farrier top` | RSS, MB | budget |"
+    )?;
+    writeln!(text, "|---|---|---|---|---|---|")?;
+    let own = median(&programs[0].ms_per_s);
+    for (place, program) in programs.iter().enumerate() {
+        let rounds: Vec<String> = program.ms_per_s.iter().map(|it| format!("{it:.2}")).collect();
+        let middle = median(&program.ms_per_s);
+        let budget = if place == 0 {
+            format!("{BUDGET_MS_PER_S:.0} (1 % of a core)")
+        } else {
+            String::new()
+        };
+        writeln!(
+            text,
+            "| {} | {middle:.2} | {} | {:.2} | {:.1} | {budget} |",
+            program.name,
+            rounds.join(", "),
+            middle / own,
+            program.rss_mb
+        )?;
+    }
+    writeln!(
+        text,
+        "\nThe simulated library answers from memory in the process of whoever calls it; what real calls cost, and at what pace the view makes them, is in \
+         [agent_h200.md](agent_h200.md) and [docs/top.md](../docs/top.md)."
+    )?;
+    Ok(text)
+}

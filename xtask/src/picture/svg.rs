@@ -1,0 +1,123 @@
+//! A screen as a picture of text: `tmux capture-pane -e` in, SVG out.
+
+/// Of a letter, in the picture's units; the font's own width is stretched to it.
+const WIDTH: f64 = 8.4;
+const HEIGHT: f64 = 17.0;
+const MARGIN: f64 = 10.0;
+
+const BACKGROUND: &str = "#14161b";
+const PLAIN: &str = "#d5d8de";
+
+/// How letters look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Look {
+    colour: Option<u8>,
+    is_strong: bool,
+    is_dim: bool,
+    is_reversed: bool,
+}
+
+impl Look {
+    /// Takes the numbers of one `ESC [ ... m`.
+    fn take(&mut self, numbers: &str) {
+        for number in numbers.split(';') {
+            match number.parse().unwrap_or(0_u8) {
+                0 => *self = Self::default(),
+                1 => self.is_strong = true,
+                2 => self.is_dim = true,
+                7 => self.is_reversed = true,
+                22 => (self.is_strong, self.is_dim) = (false, false),
+                27 => self.is_reversed = false,
+                39 => self.colour = None,
+                colour @ 30..=37 => self.colour = Some(colour - 30),
+                _ => {}
+            }
+        }
+    }
+
+    fn fill(self) -> &'static str {
+        match self.colour {
+            Some(1) => "#ff6b68",
+            Some(2) => "#7bc275",
+            Some(3) => "#e5c07b",
+            _ if self.is_dim => "#868c98",
+            _ => PLAIN,
+        }
+    }
+}
+
+/// The picture of a screen of so many columns and rows.
+pub(super) fn of(screen: &str, (columns, rows): (u16, u16)) -> String {
+    let width = f64::from(columns) * WIDTH + 2.0 * MARGIN;
+    let height = f64::from(rows) * HEIGHT + 2.0 * MARGIN;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"{BACKGROUND}\"/>\n"
+    );
+    // The terminal goes on in the next line as it looked at the end of this one.
+    let mut look = Look::default();
+    for (row, line) in screen.lines().take(usize::from(rows)).enumerate() {
+        let top = MARGIN + HEIGHT * f64::from(u16::try_from(row).unwrap_or(0));
+        for (column, run, look) in runs(line, &mut look) {
+            let count = u16::try_from(run.chars().count()).unwrap_or(0);
+            let left = MARGIN + WIDTH * f64::from(column);
+            let wide = WIDTH * f64::from(count);
+            if look.is_reversed {
+                text.push_str(&format!(
+                    "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{HEIGHT}\" fill=\"{}\"/>\n",
+                    look.fill()
+                ));
+            }
+            if run.trim().is_empty() {
+                continue;
+            }
+            let fill = if look.is_reversed { BACKGROUND } else { look.fill() };
+            let weight = if look.is_strong { " font-weight=\"bold\"" } else { "" };
+            text.push_str(&format!(
+                "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{wide:.1}\" lengthAdjust=\"spacingAndGlyphs\" xml:space=\"preserve\" fill=\"{fill}\"{weight}>{}</text>\n",
+                top + 13.0,
+                escaped(&run)
+            ));
+        }
+    }
+    text.push_str("</svg>\n");
+    text
+}
+
+/// Letters that look the same, with the column where they begin.
+fn runs(line: &str, look: &mut Look) -> Vec<(u16, String, Look)> {
+    let mut runs: Vec<(u16, String, Look)> = Vec::new();
+    let mut column = 0_u16;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\x1b' {
+            let sequence: String = letters.by_ref().skip(1).take_while(|it| *it != 'm').collect();
+            look.take(&sequence);
+            continue;
+        }
+        match runs.last_mut() {
+            Some((_, run, before)) if *before == *look => run.push(letter),
+            _ => runs.push((column, letter.to_string(), *look)),
+        }
+        column += 1;
+    }
+    runs
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_and_places_of_letters_are_kept() {
+        let picture = of("a\x1b[31m<b>\x1b[0;7mc\x1b[0m d", (8, 1));
+        assert!(picture.contains("fill=\"#ff6b68\">&lt;b&gt;</text>"), "{picture}");
+        assert!(picture.contains("<rect x=\"43.6\""), "what is chosen has a ground: {picture}");
+        let begun: Vec<u16> =
+            runs("a\x1b[31mbc\x1b[0m d", &mut Look::default()).into_iter().map(|it| it.0).collect();
+        assert_eq!(begun, [0, 1, 3]);
+    }
+}
