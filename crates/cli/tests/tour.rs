@@ -1,6 +1,6 @@
-//! README's tour is true: every command in it is run and what it prints is compared.
+//! The tour is true: every command in it is run and what it prints is compared.
 //!
-//! `FARRIER_BLESS=1 cargo test -p farrier --test tour` writes what is printed now into README.
+//! `FARRIER_BLESS=1 cargo test -p farrier --test tour` writes what is printed now into docs/tour.md.
 
 mod support;
 
@@ -12,8 +12,8 @@ use support::{Ran, run};
 const BEGIN: &str = "```console\n";
 const END: &str = "```\n";
 
-fn readme() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")
+fn tour() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tour.md")
 }
 
 /// Runs every `$ farrier ...` of a block and gives the block as it would be printed.
@@ -37,7 +37,7 @@ fn played(block: &str) -> String {
 
 #[test]
 fn readme_tour_is_true() {
-    let text = fs::read_to_string(readme()).unwrap();
+    let text = fs::read_to_string(tour()).unwrap();
     let mut told = String::new();
     let mut rest = text.as_str();
     let mut blocks = 0;
@@ -52,11 +52,11 @@ fn readme_tour_is_true() {
     told.push_str(rest);
     assert!(blocks >= 5, "the tour has {blocks} blocks");
     if std::env::var_os("FARRIER_BLESS").is_some() {
-        fs::write(readme(), &told).unwrap();
+        fs::write(tour(), &told).unwrap();
         return;
     }
     for (number, (is, said)) in told.lines().zip(text.lines()).enumerate() {
-        assert_eq!(is, said, "README.md line {}", number + 1);
+        assert_eq!(is, said, "docs/tour.md line {}", number + 1);
     }
-    assert_eq!(told.len(), text.len(), "README.md and the tour differ in length");
+    assert_eq!(told.len(), text.len(), "docs/tour.md and what is printed differ in length");
 }
