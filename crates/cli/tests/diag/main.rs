@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../support/kill.rs"]
+mod kill;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -172,8 +174,7 @@ fn an_interrupt_leaves_no_process_behind() {
         std::thread::yield_now();
     }
     let grandchildren = children();
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    kill::kill("-INT", &child.id().to_string());
     let status = child.wait().unwrap();
     assert!(!status.success());
     let is_there = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();

@@ -70,8 +70,7 @@ fn first_wrong(
     let words = hold.words(product.result, 2)?;
     let found = numbers::first_of_result(precision, &words);
     let (expected, size) = numbers::first_expected(precision, product.side);
-    // Sums are of numbers of which each is rounded, and so is what is stored of them.
-    let allowed = size * numbers::rounding(precision);
+    let allowed = numbers::allowed(precision, expected, size);
     let is_right = (found - expected).abs() <= allowed;
     Ok((!is_right).then(|| {
         format!(
