@@ -27,7 +27,7 @@ pub(crate) fn build() -> anyhow::Result<()> {
         clang.arg(&source).arg("-o").arg(&result);
         run(&mut clang, &format!("{CLANG} {name}.cu")).context("`apt-get install clang-14`")?;
         let text = fs::read_to_string(&result)?;
-        fs::write(&result, format!("{}\n{text}", mark(&fs::read_to_string(&source)?)))?;
+        fs::write(&result, format!("{}\n{text}", mark(name)?))?;
         say(&format!("{} is written", result.display()));
     }
     Ok(())
@@ -37,10 +37,14 @@ fn file(name: &str, ending: &str) -> PathBuf {
     root().join(format!("crates/hardware/kernels/{name}.{ending}"))
 }
 
-/// The first line of a result: which source it was made from (FNV-1a, 64 bits).
-fn mark(source: &str) -> String {
-    let of = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("// source {:016x}", source.bytes().fold(0xcbf2_9ce4_8422_2325, of))
+/// The first line of a result: which sources it was made from (FNV-1a, 64 bits).
+fn mark(name: &str) -> anyhow::Result<String> {
+    let of = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for source in [file("common", "h"), file(name, "cu")] {
+        hash = fs::read(source)?.iter().fold(hash, of);
+    }
+    Ok(format!("// source {hash:016x}"))
 }
 
 #[cfg(test)]
@@ -51,9 +55,12 @@ mod tests {
     fn results_are_of_the_sources_that_stand_beside_them() {
         for (name, ..) in KERNELS {
             let result = fs::read_to_string(file(name, "ptx")).unwrap();
-            let source = fs::read_to_string(file(name, "cu")).unwrap();
             let first = result.lines().next().unwrap();
-            assert_eq!(first, mark(&source), "{name}.cu was changed: run `cargo xtask kernels`");
+            assert_eq!(
+                first,
+                mark(name).unwrap(),
+                "{name}.cu was changed: run `cargo xtask kernels`"
+            );
         }
     }
 }

@@ -1,11 +1,8 @@
 // Kernels that write, read and check memory, and that a processor can recompute. Built by `cargo xtask kernels` to memory.ptx,
-// which is what is compiled in: nobody else needs a compiler for GPUs. No header of a toolkit is used.
+// which is what is compiled in: nobody else needs a compiler for GPUs.
 
-#define KERNEL extern "C" __attribute__((global)) void
-#define DEVICE static inline __attribute__((device, always_inline))
+#include "common.h"
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
 typedef u32 u32x4 __attribute__((ext_vector_type(4)));
 
 DEVICE u64 first() {
@@ -14,16 +11,6 @@ DEVICE u64 first() {
 
 DEVICE u64 stride() {
   return (u64)__nvvm_read_ptx_sreg_nctaid_x() * __nvvm_read_ptx_sreg_ntid_x();
-}
-
-// A number in which every bit depends on every bit of the input. `Pattern::word` and `proven` in Rust do the same.
-DEVICE u32 mixed(u32 x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  x ^= x >> 16;
-  return x;
 }
 
 // What belongs into a word: 0 the seed itself, 1 the word's own number and its inverse in turn, else scattered bits.

@@ -1,10 +1,7 @@
 // Matrix products on tensor cores, for GPUs of compute capability 8.0 and higher. Built by `cargo xtask kernels` to tensor.ptx.
 
-#define KERNEL extern "C" __attribute__((global)) void
-#define DEVICE static inline __attribute__((device, always_inline))
+#include "common.h"
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
 typedef unsigned short u16;
 
 // One 16 x 8 product of depth 16 in bfloat16, added to what is there in float32.
@@ -12,15 +9,6 @@ DEVICE void multiply(float sum[4], const u32 a[4], const u32 b[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-DEVICE u32 mixed(u32 x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  x ^= x >> 16;
-  return x;
 }
 
 // Two bfloat16 of scattered bits, between 0.5 and 2 or their negatives.
