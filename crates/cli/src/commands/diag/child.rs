@@ -31,6 +31,8 @@ pub(super) struct Examiner {
     pub(super) about: About,
     /// By how much a simulated GPU is waited for less.
     hurry: f64,
+    /// Whether a test did not end.
+    pub(super) hung: bool,
 }
 
 impl Examiner {
@@ -70,7 +72,7 @@ impl Examiner {
         });
         let hurry = if card.simulated.is_some() { 5.0 } else { 1.0 };
         let mut examiner =
-            Self { child, input: Some(input), lines, about: About::default(), hurry };
+            Self { child, input: Some(input), lines, about: About::default(), hurry, hung: false };
         match examiner.lines.recv_timeout(OPEN) {
             Ok(Said::Opened(about)) => {
                 examiner.about = about;
@@ -116,6 +118,7 @@ impl Examiner {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = self.child.kill();
+                    self.hung = true;
                     return failed(format!(
                         "it did not end within {} s: the GPU or its driver hangs",
                         deadline.as_secs()

@@ -21,7 +21,6 @@ use crate::printer::Printer;
 
 /// Which tests, and how much of each.
 pub(super) struct Plan {
-    level: Level,
     tests: Vec<Test>,
     effort: Effort,
 }
@@ -42,7 +41,7 @@ impl Plan {
             // The host does the work: in little memory.
             effort.transfer_bytes = 1 << 20;
         }
-        Self { level, tests, effort }
+        Self { tests, effort }
     }
 
     fn effort(&self, test: Test) -> Effort {
@@ -102,11 +101,9 @@ pub(super) fn all(
         printer.take_back()?;
     }
     let mut conducted = Conducted { gpus: Vec::new(), notes: Vec::new() };
-    for (mut gpu, note) in results {
-        if let Some(card) = cards.iter().find(|card| card.uuid == gpu.uuid) {
-            scene.peers(card, cards, &mut gpu);
-        }
-        conducted.notes.extend(note);
+    for ((mut gpu, note), card) in results.into_iter().zip(cards) {
+        scene.peers(card, cards, &mut gpu);
+        conducted.notes.extend(note.or(scene.keep(card, &gpu.tests).err()));
         conducted.gpus.push(gpu);
     }
     Ok(conducted)
@@ -128,7 +125,7 @@ impl Scene<'_> {
             let rows = tests.iter().map(|test| Row::not_run(*test, why)).collect();
             return (gpu_report(card, None, rows, Vec::new()), None);
         }
-        let (ledger, mut note) = match Ledger::open(self.history, &card.uuid) {
+        let (ledger, note) = match Ledger::open(self.history, &card.uuid) {
             Ok(ledger) => (Some(ledger), None),
             Err(why) => (None, Some(why)),
         };
@@ -150,21 +147,19 @@ impl Scene<'_> {
                 Err(Closed { why, is_software: true }) => (Err(Outcome::NotRun { why }), 0.0),
                 Err(Closed { why, is_software: false }) => (Err(Outcome::Failed { why }), 0.0),
             };
+            let hung = examiner.as_ref().is_some_and(|examiner| examiner.hung);
             if outcome.is_err() {
                 examiner = None;
             }
             let outcome = outcome.unwrap_or_else(|outcome| outcome);
             let row = self.judged(card, test, &outcome, ledger.as_ref(), took_s);
-            stopped = why_stop(test, &outcome, about.is_some());
+            stopped = why_stop(test, &outcome, about.is_some(), hung);
             rows.push(row);
         }
         drop(examiner);
         let watched = self.watch.map(|watch| watch.of(&card.uuid)).unwrap_or_default();
         if self.watch.is_some() && about.is_some() {
-            rows.push(seen_meanwhile(&watched, self.plan.level));
-        }
-        if let Some(ledger) = ledger.filter(|_| card.simulated.is_none() || self.is_kept()) {
-            note = note.or(ledger.keep(&self.kept(&rows)).err());
+            rows.push(seen_meanwhile(&watched));
         }
         (gpu_report(card, about, rows, series(&watched)), note)
     }
@@ -230,6 +225,14 @@ impl Scene<'_> {
         self.set.diag.least(gpu, test, card.link)
     }
 
+    /// Keeps what passed, for the next time. `Err`: it could not be kept, and why.
+    fn keep(&self, card: &Card, rows: &[Row]) -> Result<(), String> {
+        if card.simulated.is_some() && !self.is_kept() {
+            return Ok(());
+        }
+        Ledger::open(self.history, &card.uuid)?.keep(&self.kept(rows))
+    }
+
     fn kept(&self, rows: &[Row]) -> Vec<Kept> {
         let at = Timestamp::now();
         let kept = rows.iter().filter(|row| row.grade == Grade::Pass && row.unit != Unit::Gb);
@@ -286,14 +289,16 @@ fn ready<'e>(card: &Card, examiner: &'e mut Option<Examiner>) -> Result<&'e mut 
 }
 
 /// A GPU that cannot be opened, or that gets the simplest things wrong, is given no more work.
-fn why_stop(test: Test, outcome: &Outcome, is_open: bool) -> Option<String> {
+fn why_stop(test: Test, outcome: &Outcome, is_open: bool, hung: bool) -> Option<String> {
+    if hung {
+        return Some(format!("it hung in `{test}`"));
+    }
     let is_basic = matches!(test, Test::Allocate | Test::Compute);
     match outcome {
         Outcome::NotRun { why } | Outcome::Failed { why } if !is_open => Some(why.clone()),
         Outcome::Failed { .. } | Outcome::Wrong { .. } if is_basic => {
             Some(format!("`{test}` failed before"))
         }
-        Outcome::Failed { why } if why.contains("hangs") => Some(format!("it hung in `{test}`")),
         _ => None,
     }
 }
@@ -308,7 +313,7 @@ const HELD: [(u64, &str); 4] = [
 ];
 
 /// What NVML saw while the tests ran.
-fn seen_meanwhile(watched: &Watched, level: Level) -> Row {
+fn seen_meanwhile(watched: &Watched) -> Row {
     let mut wrong: Vec<String> = watched.xids.iter().map(|xid| format!("Xid {xid}")).collect();
     if let Some((first, last)) = watched.uncorrected.filter(|(first, last)| last > first) {
         wrong.push(format!("{} memory errors that could not be corrected", last - first));
@@ -328,12 +333,17 @@ fn seen_meanwhile(watched: &Watched, level: Level) -> Row {
     told.extend(most(Signal::GpuPower).map(|w| format!("{w:.0} W")));
     let (grade, why) = if !wrong.is_empty() {
         (Grade::Fail, wrong.join("; "))
-    } else if !held.is_empty() && level == Level::Three {
+    } else if !held.is_empty() {
         (Grade::Degraded, format!("clocks were held down by {}", held.join(", ")))
     } else if reasons.is_empty() {
         (Grade::NotRun, "NVML told nothing meanwhile".to_owned())
     } else {
-        (Grade::Pass, "no Xid, no memory error, clocks as they ought to be".to_owned())
+        let errors = if watched.uncorrected.is_some() {
+            "no memory error"
+        } else {
+            "memory errors were not counted a second time"
+        };
+        (Grade::Pass, format!("no Xid, clocks as they ought to be, {errors}"))
     };
     Row {
         test: "watched",

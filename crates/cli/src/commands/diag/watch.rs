@@ -21,8 +21,10 @@ pub(super) const SERIES: [Signal; 4] =
 pub(super) struct Watched {
     /// Seconds since the beginning, and the value then.
     pub(super) series: BTreeMap<Signal, Vec<(f64, f64)>>,
-    /// Memory errors that could not be corrected: first and last count.
+    /// Memory errors that could not be corrected: first and last count. None: they were not read twice, so nobody knows
+    /// whether there were any meanwhile.
     pub(super) uncorrected: Option<(f64, f64)>,
+    first_uncorrected: Option<f64>,
     pub(super) xids: Vec<u64>,
 }
 
@@ -114,8 +116,8 @@ impl Seen {
                 watched.series.entry(sample.signal).or_default().push((at_s, value));
             }
             if sample.signal == Signal::GpuEccUncorrected {
-                let first = watched.uncorrected.map_or(value, |(first, _)| first);
-                watched.uncorrected = Some((first, value));
+                watched.uncorrected = watched.first_uncorrected.map(|first| (first, value));
+                watched.first_uncorrected.get_or_insert(value);
             }
         }
     }
