@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use farrier_agent::status::Verdict;
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Action, GpuIdentity, GpuUuid, Severity, Signal};
+use farrier_fleet::health::{Action, Finding, GpuIdentity, GpuUuid, Severity, Signal};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -220,6 +220,21 @@ pub(super) struct FindingNow {
     pub(super) text: String,
     pub(super) action: Action,
     pub(super) since: Timestamp,
+}
+
+impl FindingNow {
+    /// A finding, and what it is about in words.
+    pub(super) fn of(finding: &Finding, on: String) -> Self {
+        Self {
+            gpu: finding.subject.gpu().cloned(),
+            on,
+            code: finding.code.clone(),
+            severity: finding.severity,
+            text: finding.text.clone(),
+            action: finding.action,
+            since: finding.first_seen,
+        }
+    }
 }
 
 /// A job that speaks to the agent.

@@ -176,15 +176,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     let mut findings: Vec<FindingNow> = node
         .findings
         .iter()
-        .map(|finding| FindingNow {
-            gpu: finding.subject.gpu().cloned(),
-            on: finding.subject.to_string(),
-            code: finding.code.clone(),
-            severity: finding.severity,
-            text: finding.text.clone(),
-            action: finding.action,
-            since: finding.first_seen,
-        })
+        .map(|finding| FindingNow::of(finding, finding.subject.to_string()))
         .collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let room = frame.height().saturating_sub(row + 1);

@@ -156,16 +156,7 @@ fn findings(status: &Status) -> Vec<FindingNow> {
 }
 
 fn finding(it: &FindingStatus, status: &Status) -> FindingNow {
-    let finding = &it.finding;
-    FindingNow {
-        gpu: finding.subject.gpu().cloned(),
-        on: on(&finding.subject, status),
-        code: finding.code.clone(),
-        severity: finding.severity,
-        text: finding.text.clone(),
-        action: finding.action,
-        since: finding.first_seen,
-    }
+    FindingNow::of(&it.finding, on(&it.finding.subject, status))
 }
 
 fn on(subject: &Subject, status: &Status) -> String {

@@ -66,18 +66,13 @@ impl Finder {
         };
         let open = self.engine.findings().filter(|it| it.kind == FindingKind::Fault);
         let mut findings: Vec<FindingNow> = open
-            .map(|finding| FindingNow {
-                gpu: finding.subject.gpu().cloned(),
-                on: match &finding.subject {
+            .map(|finding| {
+                let on = match &finding.subject {
                     Subject::Gpu(uuid) => index(uuid),
                     Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
                     other => other.to_string(),
-                },
-                code: finding.code.clone(),
-                severity: finding.severity,
-                text: finding.text.clone(),
-                action: finding.action,
-                since: finding.first_seen,
+                };
+                FindingNow::of(finding, on)
             })
             .collect();
         findings.sort_by_key(|it| std::cmp::Reverse((it.severity, it.action)));

@@ -200,7 +200,7 @@ fn stat(line: &str) -> Option<Stat> {
     Some(Stat {
         started_ticks: field(22)?,
         cpu_ticks: field(14)? + field(15)?,
-        resident_pages: field(24).unwrap_or(0),
+        resident_pages: field(24)?,
     })
 }
 
