@@ -26,7 +26,7 @@ use crate::jobs::{self, Board, SocketError};
 use crate::journal::{Journal, JournalError};
 use crate::notify;
 use crate::orders::mark::{self, Wake, Woken};
-use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, OrdersError, Start};
+use crate::orders::{self, Desk, HandsElsewhere, NodeEyes, NodeHands, OrdersError, Start, Tuner};
 use crate::state::Published;
 use crate::status::Status;
 use crate::uplink::{self, Keep, NoOrders, OrderDesk, Uplink};
@@ -286,10 +286,12 @@ fn desk(
     if !config.orders.enabled {
         return Ok(None);
     }
-    let elsewhere = || (options.hands_elsewhere)(&config.root);
+    let tuner = Tuner::new(config, &options.program);
+    let elsewhere = || (options.hands_elsewhere)(&config.root, tuner.clone());
     let hands = Some(config.is_live()).filter(|live| !live).and_then(|_| elsewhere());
     let hold = Arc::clone(&surroundings.hold);
-    let hands = hands.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, Some(hold))));
+    let hands =
+        hands.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, Some(hold), tuner.clone())));
     let (published, board) = (published.clone(), Arc::clone(board));
     let known = move || {
         let state = published.get().ok_or("the agent has only just started")?;

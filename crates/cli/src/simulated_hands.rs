@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use farrier_agent::orders::{Hands, Service};
+use farrier_agent::orders::{Hands, Service, Tuner};
 use farrier_fleet::health::GpuUuid;
 use farrier_sim::fault::{self, Fault, FaultError, HostFault, HostFaultError};
 use farrier_sim::{NodeDir, State, StoreError};
@@ -13,13 +13,14 @@ use crate::commands::simulate::now_unix_ms;
 /// The hands of a simulated node.
 struct SimulatedHands {
     directory: NodeDir,
+    tuner: Tuner,
 }
 
 /// The hands of the simulated node with this root; none: it is no simulated node's.
-pub(crate) fn of_root(root: &Path) -> Option<Box<dyn Hands>> {
+pub(crate) fn of_root(root: &Path, tuner: Tuner) -> Option<Box<dyn Hands>> {
     let directory = NodeDir::at(root.parent()?);
     directory.node().ok()?;
-    Some(Box::new(SimulatedHands { directory }))
+    Some(Box::new(SimulatedHands { directory, tuner }))
 }
 
 /// Why a simulated node is not changed.
@@ -82,5 +83,9 @@ impl Hands for SimulatedHands {
     fn restart_service(&self, unit: &str, _alive: File) -> Result<(), String> {
         let fault = HostFault::ServiceRestarted(unit.to_owned());
         self.change(|state, now| Ok(fault::apply_to_host(state, &fault, now)?))
+    }
+
+    fn tune(&self, profile: &str, alive: File) -> Result<String, String> {
+        self.tuner.apply(profile, alive)
     }
 }

@@ -11,6 +11,7 @@ use farrier_hardware::python::PythonChoice;
 use farrier_hardware::{Root, clock, observe};
 use jiff::civil::Date;
 
+use super::drift::Drift;
 use super::{Known, Surroundings};
 use crate::brain::{Collector, Seen, Unseen};
 
@@ -49,6 +50,7 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
     let mut alive_at: Option<Instant> = None;
     let mut stamps = Vec::new();
     let mut loaded = None;
+    let mut drift = Drift::of(surroundings);
     loop {
         let now_loaded = std::fs::read(root.join("sys/module/nvidia/version")).ok();
         let same = now_loaded == loaded;
@@ -64,15 +66,18 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
             .map(|file| std::fs::metadata(root.join(file)).and_then(|it| it.modified()).ok())
             .collect();
         let due = last.is_none_or(|(at, period)| at.elapsed() >= period);
-        if due || !same || now_stamps != stamps {
+        let drifted = drift.look_if_due();
+        if due || !same || drifted || now_stamps != stamps {
             stamps = now_stamps;
             let before = clock::thread_cpu_us();
-            let seen = look(root, surroundings.facts);
+            let (mut items, mut unseen) = look(root, surroundings.facts);
             let cost_us = clock::thread_cpu_us() - before;
             tracing::debug!(cost_us, "the node was checked");
             let period = if cost_us < CHEAP_US { OFTEN } else { SELDOM };
             last = Some((Instant::now(), period));
-            if surroundings.inbox.send(seen).is_err() {
+            items.extend(drift.items.iter().cloned());
+            unseen.extend(drift.unseen.iter().cloned());
+            if surroundings.inbox.send(Seen::Checked { items, unseen }).is_err() {
                 return;
             }
         }
@@ -84,7 +89,7 @@ pub(super) fn run(surroundings: &Surroundings, _known: &Known) {
 }
 
 /// Judges the node whose files are below `root`, by its files alone.
-pub fn look(root: &Path, facts: &FactSet) -> Seen {
+pub fn look(root: &Path, facts: &FactSet) -> (Vec<CheckItem>, Vec<Unseen>) {
     let root = Root::unrecorded(root);
     let nvml = NvmlReading::NotAsked { why: NVML.to_owned() };
     let observation = observe::observe(&root, nvml, &PythonChoice::of_root(None));
@@ -98,7 +103,7 @@ pub fn look(root: &Path, facts: &FactSet) -> Seen {
             Verdict::Caveat | Verdict::Blocked => items.push(check_item(item)),
         }
     }
-    Seen::Checked { items, unseen }
+    (items, unseen)
 }
 
 /// Jobs bring their own Python; what NVML would say, and whether the driver is loaded, is watched by rules of its own.

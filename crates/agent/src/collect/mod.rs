@@ -1,6 +1,7 @@
 //! Those who look: one thread each, so that one that waits makes no other wait.
 
 pub mod check;
+mod drift;
 mod host;
 mod kernel;
 mod nvml;

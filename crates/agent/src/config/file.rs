@@ -245,6 +245,7 @@ fn orders(it: &mut Section<'_, '_>, orders: &mut Orders) {
     }
     it.flag("allow_reset", &mut orders.allow_reset);
     it.flag("allow_reboot", &mut orders.allow_reboot);
+    it.flag("allow_tune", &mut orders.allow_tune);
     it.integer("settle_s", &(0..=3600), &mut orders.settle_s);
 }
 
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn orders_are_read_and_what_is_wrong_with_them_is_told() {
         let text = "[orders]\nenabled = true\nscheduler = \"slurm\"\nslurm_node = \"gpu-17\"\n\
-             services = [\"nvidia-fabricmanager.service\"]\nallow_reset = false\nallow_reboot = false\nsettle_s = 60\n";
+             services = [\"nvidia-fabricmanager.service\"]\nallow_reset = false\nallow_reboot = false\nallow_tune = false\nsettle_s = 60\n";
         let config = of(text).unwrap();
         assert_eq!(config.orders.scheduler, SchedulerChoice::Slurm);
         assert_eq!(of(&config.to_toml()).unwrap(), config);

@@ -204,6 +204,7 @@ impl Server {
 }
 
 /// What the server may order.
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of the file")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orders {
     /// Whether orders are carried out at all.
@@ -219,6 +220,8 @@ pub struct Orders {
     pub allow_reset: bool,
     /// The node may be rebooted.
     pub allow_reboot: bool,
+    /// Its settings may be changed.
+    pub allow_tune: bool,
     /// How long findings may take to clear before a proof counts as failed.
     pub settle_s: u32,
 }
@@ -254,6 +257,7 @@ impl Default for Orders {
             services: Vec::new(),
             allow_reset: true,
             allow_reboot: true,
+            allow_tune: true,
             // As long as the server gives findings to clear after a repair.
             settle_s: 180,
         }

@@ -1,11 +1,10 @@
-//! Rungs V2 and V3: `farrier diag` in a process of its own, and what its report comes to.
+//! Tests with work, also those of rungs V2 and V3: `farrier diag` in a process of its own, and what its report comes to.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
 use farrier_facts::diag::Grade;
-use farrier_fleet::fleet::order::Rung;
 use serde::Deserialize;
 
 use super::hands::Proof;
@@ -31,27 +30,33 @@ struct Row {
     why: String,
 }
 
-/// How thorough, and how long that may take on a node of many GPUs.
-fn level(rung: Rung) -> (&'static str, Duration) {
-    if rung == Rung::V2 { ("1", Duration::from_secs(180)) } else { ("2", Duration::from_secs(540)) }
+/// How long it may take on a node of many GPUs.
+fn deadline(level: u8, minutes: u32) -> Duration {
+    Duration::from_secs(match level {
+        1 => 180,
+        2 => 540,
+        _ => 540 + u64::from(minutes) * 60,
+    })
 }
 
 /// Proves the GPUs with work. `nvml` and `cuda` are for a node that is simulated.
 pub(super) fn examined(
     program: &Path,
-    rung: Rung,
+    (level, minutes): (u8, u32),
     history: &Path,
     nvml: Option<&Path>,
     cuda: Option<&Path>,
 ) -> Proof {
-    let (level, deadline) = level(rung);
-    let mut words: Vec<OsString> =
-        ["diag", "--output", "json", "--level", level].map(Into::into).into();
+    let mut words: Vec<OsString> = ["diag", "--output", "json", "--level"].map(Into::into).into();
+    words.push(level.to_string().into());
+    if level == 3 {
+        words.extend(["--minutes".into(), minutes.to_string().into()]);
+    }
     for (flag, path) in [("--history", Some(history)), ("--nvml", nvml), ("--simulated", cuda)] {
         words.extend(path.into_iter().flat_map(|path| [flag.into(), path.into()]));
     }
     let mut proof = Proof::default();
-    match process::ended(program.as_os_str(), words, deadline) {
+    match process::ended(program.as_os_str(), words, deadline(level, minutes), None) {
         // Tested, whatever came of it.
         Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {
             Ok(report) => judged(&report, &mut proof),
@@ -124,8 +129,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_proves_nothing() {
-        let proof =
-            examined(Path::new("/nowhere/farrier"), Rung::V2, Path::new("/tmp"), None, None);
+        let proof = examined(Path::new("/nowhere/farrier"), (1, 0), Path::new("/tmp"), None, None);
         assert!(!proof.has_passed() && proof.unknown[0].contains("did not start"), "{proof:?}");
     }
 }

@@ -119,12 +119,15 @@ impl Eyes for NodeEyes {
                 }
                 counted(&reading, (self.known)().ok().as_ref(), self.gpus_expected, &mut proof);
             }
-            Rung::V2 | Rung::V3 => {
-                let (nvml, cuda) = (self.nvml.as_deref(), self.cuda.as_deref());
-                return examine::examined(&self.program, rung, &self.history, nvml, cuda);
-            }
+            Rung::V2 => return self.examine(1, 0),
+            Rung::V3 => return self.examine(2, 0),
         }
         proof
+    }
+
+    fn examine(&self, level: u8, minutes: u32) -> Proof {
+        let (nvml, cuda) = (self.nvml.as_deref(), self.cuda.as_deref());
+        examine::examined(&self.program, (level, minutes), &self.history, nvml, cuda)
     }
 }
 

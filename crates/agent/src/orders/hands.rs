@@ -24,6 +24,9 @@ pub trait Hands: Send + Sync {
 
     /// Starts a service anew.
     fn restart_service(&self, unit: &str, alive: File) -> Result<(), String>;
+
+    /// Makes the node as a profile wants it, which may be done twice; what came of it, in words.
+    fn tune(&self, profile: &str, alive: File) -> Result<String, String>;
 }
 
 /// How a service is.
@@ -47,6 +50,9 @@ pub trait Eyes: Send + Sync {
 
     /// How far the node is proven.
     fn prove(&self, rung: Rung) -> Proof;
+
+    /// What `farrier diag` says of the GPUs.
+    fn examine(&self, level: u8, minutes: u32) -> Proof;
 }
 
 /// A process on a GPU.

@@ -86,6 +86,11 @@ pub(super) enum Effect {
     },
     /// The node is rebooted; the line has the boot before.
     Reboot,
+    /// The node is made as a profile wants it.
+    Tune {
+        /// Which.
+        profile: String,
+    },
     /// A service is started anew.
     RestartService {
         /// Which.

@@ -30,6 +30,7 @@ mod start;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
+mod tuner;
 
 pub use desk::{Desk, Parts};
 pub use eyes::{Known, NodeEyes};
@@ -41,3 +42,4 @@ pub use offer::Limits;
 pub use scheduler::{Job, Scheduler, SchedulerError};
 pub use slurm::Slurm;
 pub use start::{HandsElsewhere, Start, open};
+pub use tuner::Tuner;

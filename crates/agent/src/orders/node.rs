@@ -13,6 +13,7 @@ use farrier_hardware::nvml::watch::Hold;
 
 use super::hands::{Hands, Service};
 use super::process;
+use super::tuner::Tuner;
 
 /// A reset takes seconds, and up to a minute where a switch is trained anew.
 const RESET_DEADLINE: Duration = Duration::from_secs(180);
@@ -25,6 +26,8 @@ const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 /// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+const NOT_OURS: &str = "the node that is watched is not this machine: nothing is changed";
+
 /// The hands of a real node.
 pub struct NodeHands {
     root: PathBuf,
@@ -33,12 +36,13 @@ pub struct NodeHands {
     hold: Option<Arc<Hold>>,
     hold_patience: Duration,
     is_live: bool,
+    tuner: Tuner,
 }
 
 impl NodeHands {
     /// Of the machine whose root this is. On another root than `/` nothing is changed: it is not this machine's. `hold` keeps the
     /// agent's own child from NVML.
-    pub fn new(root: &Path, hold: Option<Arc<Hold>>) -> Self {
+    pub fn new(root: &Path, hold: Option<Arc<Hold>>, tuner: Tuner) -> Self {
         Self {
             root: root.to_owned(),
             nvidia_smi: "nvidia-smi".into(),
@@ -46,6 +50,7 @@ impl NodeHands {
             hold,
             hold_patience: HOLD_PATIENCE,
             is_live: root == Path::new("/"),
+            tuner,
         }
     }
 
@@ -64,9 +69,7 @@ impl NodeHands {
         alive: File,
     ) -> Result<(), String> {
         if !self.is_live {
-            return Err(
-                "the node that is watched is not this machine: nothing is changed".to_owned()
-            );
+            return Err(NOT_OURS.to_owned());
         }
         let ran = process::run(program, words, deadline, Some(alive));
         ran.map(drop).map_err(|err| err.to_string())
@@ -102,6 +105,13 @@ impl Hands for NodeHands {
     fn restart_service(&self, unit: &str, alive: File) -> Result<(), String> {
         self.change(&self.systemctl, &["restart", "--", unit], RESTART_DEADLINE, alive)
     }
+
+    fn tune(&self, profile: &str, alive: File) -> Result<String, String> {
+        if !self.is_live {
+            return Err(NOT_OURS.to_owned());
+        }
+        self.tuner.apply(profile, alive)
+    }
 }
 
 /// The boot of the node with this root.
@@ -132,6 +142,7 @@ fn service(told: &str) -> Result<Service, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn a_service_is_as_systemd_says() {
@@ -146,12 +157,16 @@ mod tests {
         assert!(service("").is_err());
     }
 
+    fn tuner() -> Tuner {
+        Tuner::new(&Config::default(), Path::new("/nowhere/farrier"))
+    }
+
     /// Hands of this machine whose programs are one script, which writes down how it was called.
     fn hands(folder: &Path, text: &str, hold: Option<Arc<Hold>>) -> NodeHands {
         let calls = folder.join("calls");
         let text = format!("echo \"$@\" >> {}\n{text}", calls.display());
         let program = crate::orders::tests::script(folder, &text);
-        NodeHands::new(Path::new("/"), hold).with_programs(program.clone(), program)
+        NodeHands::new(Path::new("/"), hold, tuner()).with_programs(program.clone(), program)
     }
 
     #[test]
@@ -198,7 +213,8 @@ mod tests {
         let called = folder.path().join("called");
         let program =
             crate::orders::tests::script(folder.path(), &format!("touch {}", called.display()));
-        let hands = NodeHands::new(folder.path(), None).with_programs(program.clone(), program);
+        let hands =
+            NodeHands::new(folder.path(), None, tuner()).with_programs(program.clone(), program);
         let gpu = GpuUuid("GPU-1".to_owned());
         assert!(hands.reset_gpu(&gpu, alive()).is_err());
         assert!(hands.reboot(alive()).unwrap_err().contains("not this machine"));

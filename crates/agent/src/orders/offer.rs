@@ -18,6 +18,8 @@ pub struct Limits {
     pub allow_reset: bool,
     /// The node may be rebooted.
     pub allow_reboot: bool,
+    /// Settings may be changed.
+    pub allow_tune: bool,
     /// Units that may be started anew.
     pub services: Vec<String>,
     /// How long a proof is waited for: findings clear some time after their cause.
@@ -97,6 +99,7 @@ fn forbidden(limits: &Limits, what: &OrderKind) -> Option<String> {
     match what {
         OrderKind::ResetGpu { .. } if !limits.allow_reset => not_allowed("allow_reset"),
         OrderKind::Reboot if !limits.allow_reboot => not_allowed("allow_reboot"),
+        OrderKind::Tune { .. } if !limits.allow_tune => not_allowed("allow_tune"),
         OrderKind::RestartService { unit } if !limits.services.contains(unit) => {
             let why = format!("`{unit}` is not in `orders.services` of this node's configuration");
             Some(why)
@@ -115,6 +118,7 @@ mod tests {
             node: Some("node-1".parse().unwrap()),
             allow_reset: false,
             allow_reboot: true,
+            allow_tune: false,
             services: vec!["nvidia-fabricmanager.service".to_owned()],
             settle_s: 0,
         }
@@ -187,6 +191,7 @@ mod tests {
         let unit = |unit: &str| OrderKind::RestartService { unit: unit.to_owned() };
         for (what, part) in [
             (OrderKind::ResetGpu { gpu }, "orders.allow_reset"),
+            (OrderKind::Tune { profile: "training".to_owned() }, "orders.allow_tune"),
             (unit("sshd.service"), "orders.services"),
         ] {
             assert!(why(verdict(&ledger, &order(1, what))).contains(part), "{part}");

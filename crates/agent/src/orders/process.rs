@@ -46,13 +46,14 @@ pub(super) fn run<A: AsRef<OsStr>>(
     Err(ProcessError::Failed { program, how: status.to_string(), said })
 }
 
-/// Runs a program to its end, whichever that is; gives its exit code and what it printed on stdout and stderr.
+/// Runs a program to its end, whichever that is; gives its exit code and what it printed on stdout and stderr. `alive` as above.
 pub(super) fn ended<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
+    alive: Option<File>,
 ) -> Result<(Option<i32>, String, String), ProcessError> {
-    let (status, out, err) = whole(program, words, deadline, None)?;
+    let (status, out, err) = whole(program, words, deadline, alive)?;
     Ok((status.code(), out, err))
 }
 

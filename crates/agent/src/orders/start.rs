@@ -14,6 +14,7 @@ use super::host::HostScheduler;
 use super::offer::Limits;
 use super::scheduler::Scheduler;
 use super::slurm::Slurm;
+use super::tuner::Tuner;
 use crate::config::{Config, SchedulerChoice};
 use crate::crash::Crash;
 
@@ -21,7 +22,7 @@ use crate::crash::Crash;
 const POLL: Duration = Duration::from_secs(1);
 
 /// Makes the hands of a node whose root is not this machine's, where it has some.
-pub type HandsElsewhere = fn(&Path) -> Option<Box<dyn Hands>>;
+pub type HandsElsewhere = fn(&Path, Tuner) -> Option<Box<dyn Hands>>;
 
 /// What a desk is started with.
 pub struct Start {
@@ -49,6 +50,7 @@ pub fn open(config: &Config, start: Start) -> Result<Desk, OrdersError> {
             node,
             allow_reset: orders.allow_reset,
             allow_reboot: orders.allow_reboot,
+            allow_tune: orders.allow_tune,
             services: orders.services.clone(),
             settle_s: orders.settle_s,
         },

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Context;
 use farrier_agent::config;
-use farrier_agent::orders::{self, Desk, NodeEyes, NodeHands, OrdersError, Start};
+use farrier_agent::orders::{self, Desk, NodeEyes, NodeHands, OrdersError, Start, Tuner};
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{Answer, Order};
 use serde::{Deserialize, Serialize};
@@ -71,8 +71,10 @@ fn open(args: &Args, woken: Sender<Happening>) -> anyhow::Result<Desk> {
     })?;
     std::fs::create_dir_all(&config.state_dir)
         .with_context(|| format!("failed to make `{}`", config.state_dir.display()))?;
-    let elsewhere = if config.is_live() { None } else { simulated_hands::of_root(&config.root) };
-    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, None)));
+    let tuner = Tuner::new(&config, Path::new("/proc/self/exe"));
+    let elsewhere =
+        if config.is_live() { None } else { simulated_hands::of_root(&config.root, tuner.clone()) };
+    let hands = elsewhere.unwrap_or_else(|| Box::new(NodeHands::new(&config.root, None, tuner)));
     let socket = config.socket.path.clone();
     let known = move || match status::ask(&socket) {
         Ok(Some(status)) => Ok(status),

@@ -147,8 +147,45 @@ fn gpus_are_proven_with_work() {
     let why = orders.not_done(&order(3, rung("v3"), None));
     assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
     assert!(!why.contains("GPU 0"), "{why}");
+    // The same tests, asked for by a person.
+    let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
+    let evidence = orders.done(&order(4, diag(1), None));
+    assert!(evidence.starts_with("level 1: GPU 0 passed 7 tests"), "{evidence}");
+    let why = orders.not_done(&order(5, diag(2), None));
+    assert!(why.starts_with("level 2: GPU 1 degraded: hbm-read"), "{why}");
     // A GPU that somebody uses is not proven, and not disturbed.
     world.inject(&["--gpu", "0", "process", "4242"]);
-    let why = orders.not_done(&order_until(4, rung("v2"), None, 3));
+    let why = orders.not_done(&order_until(6, rung("v2"), None, 3));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
+}
+
+#[test]
+fn a_node_is_made_right_for_its_work_when_it_is_empty() {
+    let world = World::of(2);
+    let config = world.config("[orders]\nscheduler = \"host\"\n");
+    fs::write(world.path("agent.toml"), config).unwrap();
+    let agent = world.agent().ready();
+    let mut orders = desk(&world);
+    let tune = |profile: &str| json!({ "tune": { "profile": profile } });
+    let why = orders.not_done(&order_until(1, tune("training"), None, 3));
+    assert!(why.contains("the node takes new work"), "{why}");
+    orders.done(&order(2, json!("cordon"), None));
+    let evidence = orders.done(&order(3, tune("training"), None));
+    assert!(evidence.contains("changes made"), "{evidence}");
+    let kept = world.path("node/root/var/lib/farrier/tune/applied.json");
+    assert!(fs::read_to_string(kept).unwrap().contains("\"name\":\"training\""));
+    let why = orders.not_done(&order(4, tune("trainig"), None));
+    assert!(why.contains("there is no profile `trainig`"), "{why}");
+    agent.stop();
+    // What somebody changes afterwards is a finding of the agent's.
+    let pages = world.path("node/root/sys/kernel/mm/transparent_hugepage/enabled");
+    fs::write(pages, "[always] madvise never\n").unwrap();
+    let agent = world.agent();
+    let found = agent.until_found("check");
+    assert_eq!(found["detail"], "tune-drift");
+    let text = found["text"].as_str().unwrap();
+    let said = "not as the profile `training` wants it: host.transparent-hugepages is always and not madvise";
+    assert!(text.contains(said), "{text}");
+    assert_eq!(found["severity"], "warning");
+    agent.stop();
 }

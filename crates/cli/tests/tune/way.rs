@@ -54,6 +54,18 @@ fn drift_is_found() {
     assert_eq!(verified.code, 1);
     let line = "gpu.power-limit, GPU 1: 450 W → 700 W";
     assert!(verified.stdout.contains(line), "{}", verified.stdout);
+    // Without a name it is what was applied last, until that is given back.
+    let kept = world.tune(&["verify"]);
+    assert_eq!((kept.code, &kept.stdout), (1, &verified.stdout));
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    assert_eq!(world.tune(&["verify"]).code, 0);
+    let only = ["apply", "inference", "--yes", "--only", "gpu.power-limit"];
+    assert_eq!(world.tune(&only).code, 0);
+    assert!(world.tune(&["verify"]).stdout.contains("Verify: training"), "a part is no profile");
+    assert_eq!(world.tune(&["revert", "--yes"]).code, 0);
+    let none = world.tune(&["verify"]);
+    assert_eq!(none.code, 2);
+    assert!(none.stderr.contains("name one of"), "{}", none.stderr);
 }
 
 #[test]

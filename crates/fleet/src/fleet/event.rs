@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::access::AccessChange;
 use super::identity::{Actor, Domain, NodeId, Place};
-use super::order::{Answer, Order, Rung};
+use super::order::{Answer, Order, OrderKind, Rung};
 use super::policy::Policy;
 use super::state::{Standing, Symptom};
 use crate::health::{Change, Finding, GpuUuid};
@@ -389,6 +389,13 @@ pub enum Ask {
         node: NodeId,
         /// How far.
         rung: Rung,
+    },
+    /// Have something done on a node once, and tell what came of it.
+    Errand {
+        /// Which.
+        node: NodeId,
+        /// What: `diag` or `tune`.
+        what: OrderKind,
     },
 }
 

@@ -57,9 +57,35 @@ pub enum OrderKind {
     },
     /// New work again: only where the mark is ours.
     Uncordon,
+    /// Test the GPUs with work, and tell what they reach.
+    Diag {
+        /// How thorough, 1 to 3.
+        level: u8,
+        /// How long the load of level 3 lasts.
+        minutes: u32,
+    },
+    /// Make the node right for its work.
+    Tune {
+        /// The profile, of those that come with farrier.
+        profile: String,
+    },
 }
 
 impl OrderKind {
+    /// Whether it takes effect on the node, and is not only a look.
+    pub fn changes(&self) -> bool {
+        self.is_repair() || matches!(self, Self::Tune { .. })
+    }
+
+    /// What a test with work proves.
+    pub fn proves(&self) -> Option<Rung> {
+        match self {
+            Self::Diag { level: 1, .. } => Some(Rung::V2),
+            Self::Diag { .. } => Some(Rung::V3),
+            _ => None,
+        }
+    }
+
     /// Whether it is meant to mend something.
     pub fn is_repair(&self) -> bool {
         matches!(self, Self::ResetGpu { .. } | Self::Reboot | Self::RestartService { .. })
@@ -76,6 +102,9 @@ impl fmt::Display for OrderKind {
             Self::RestartService { unit } => write!(formatter, "restart {unit}"),
             Self::Verify { rung } => write!(formatter, "verify {rung}"),
             Self::Uncordon => formatter.pad("uncordon"),
+            Self::Diag { level: 3, minutes } => write!(formatter, "diag, level 3, {minutes} min"),
+            Self::Diag { level, .. } => write!(formatter, "diag, level {level}"),
+            Self::Tune { profile } => write!(formatter, "tune to {profile}"),
         }
     }
 }

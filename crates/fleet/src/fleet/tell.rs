@@ -132,7 +132,8 @@ impl Ask {
             | Self::Release { node }
             | Self::Repaired { node, .. }
             | Self::Approve { node }
-            | Self::Verify { node, .. } => Some(node),
+            | Self::Verify { node, .. }
+            | Self::Errand { node, .. } => Some(node),
             Self::Freeze { .. } | Self::Thaw { .. } => None,
         }
     }
@@ -158,6 +159,7 @@ fn asked(what: &Ask) -> String {
         }
         Ask::Thaw { domain } => format!("thaw {domain}"),
         Ask::Verify { rung, .. } => format!("prove it: {rung}"),
+        Ask::Errand { what, .. } => format!("have it done: {what}"),
     }
 }
 

@@ -30,6 +30,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => who.clone().prop_map(Act::Retire),
         1 => who.clone().prop_map(Act::Enrol),
         1 => (1..2000_u32).prop_map(Act::Freeze),
+        1 => (who.clone(), any::<bool>()).prop_map(|(a, b)| Act::Errand(a, b)),
         1 => who.prop_map(Act::Approve),
         6 => (1..2000_u32).prop_map(Act::Wait),
     ]

@@ -93,6 +93,19 @@ fn asked() -> Vec<Event> {
     asks.map(|what| Event::Asked { what }).into_iter().collect()
 }
 
+fn ordered(what: OrderKind) -> Event {
+    Event::Ordered {
+        order: Order {
+            node: node(1),
+            generation: 4,
+            what,
+            boot: Some("b1".to_owned()),
+            lease_until: start(),
+            reason: "Xid 79".to_owned(),
+        },
+    }
+}
+
 fn decided() -> Vec<Event> {
     let id = node(1);
     let kinds = [
@@ -104,16 +117,7 @@ fn decided() -> Vec<Event> {
         OrderKind::Verify { rung: Rung::V0 },
         OrderKind::Uncordon,
     ];
-    let ordered = kinds.map(|what| Event::Ordered {
-        order: Order {
-            node: node(1),
-            generation: 4,
-            what,
-            boot: Some("b1".to_owned()),
-            lease_until: start(),
-            reason: "Xid 79".to_owned(),
-        },
-    });
+    let ordered = kinds.map(ordered);
     let moved = Standing::ALL.map(|to| Event::Moved { node: node(1), to, why: why() });
     let symptoms = [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
     let domain = Domain::Leaf("l1".parse().unwrap());
@@ -166,9 +170,15 @@ fn added_since() -> Vec<Event> {
         expires: start(),
         place: Some(Box::new(place(1))),
     };
+    let diag = OrderKind::Diag { level: 3, minutes: 10 };
+    let tune = OrderKind::Tune { profile: "training".to_owned() };
     vec![
         Event::Access { number: 5, at: start(), what: placed },
         Event::OrdersSeen { node: node(1), generation: 41 },
+        Event::Asked { what: Ask::Errand { node: node(1), what: diag.clone() } },
+        Event::Asked { what: Ask::Errand { node: node(1), what: tune.clone() } },
+        ordered(diag),
+        ordered(tune),
     ]
 }
 

@@ -234,6 +234,51 @@ fn a_node_in_service_is_proven_when_a_person_wants_it() {
 }
 
 #[test]
+fn what_a_person_wants_done_is_ordered_once_and_told() {
+    let tune = OrderKind::Tune { profile: "training".to_owned() };
+    let diag = OrderKind::Diag { level: 3, minutes: 10 };
+    let ended = |world: &World| world.state.nodes[&node(1)].errand_ended.clone().unwrap();
+    let mut world = fleet();
+    // Held by a person it gets our mark first.
+    world.act(&Act::Hold(1));
+    ask_of(&mut world, 1, &tune);
+    assert_eq!(order(&world, 1), Some(OrderKind::Cordon));
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), Some(tune.clone()));
+    let given = world.state.nodes[&node(1)].order.clone().unwrap().order;
+    assert_eq!(given.reason, "ann asked for it");
+    assert!(given.boot.is_some(), "a change is for this boot");
+    world.act(&Act::Answer(1, true));
+    assert_eq!(order(&world, 1), None, "once");
+    assert!(ended(&world).passed && ended(&world).what == tune);
+    // A change waits for a freeze to be over, a look does not; its lease is as long as it takes.
+    world.act(&Act::Freeze(1000));
+    ask_of(&mut world, 1, &tune);
+    assert_eq!(order(&world, 1), None);
+    let why = world.state.nodes[&node(1)].held_back.clone().unwrap();
+    assert!(why.text.contains("frozen by ann"), "{why:?}");
+    ask_of(&mut world, 1, &diag);
+    let given = world.state.nodes[&node(1)].order.clone().unwrap().order;
+    assert_eq!(
+        (&given.what, given.lease_until >= world.now + SignedDuration::from_secs(600)),
+        (&diag, true)
+    );
+    // Whatever comes of it, a node that is held stays so, and it is not tried again.
+    world.act(&Act::Answer(1, false));
+    assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::Held, None));
+    assert!(!ended(&world).passed);
+    // A node in service that fails is in service no longer.
+    ask_of(&mut world, 2, &diag);
+    assert_eq!(order(&world, 2), Some(diag));
+    world.act(&Act::Answer(2, false));
+    assert_eq!(standing(&world, 2), Standing::Quarantined);
+}
+
+fn ask_of(world: &mut World, index: usize, what: &OrderKind) {
+    world.ask(Ask::Errand { node: node(index), what: what.clone() });
+}
+
+#[test]
 fn a_freeze_that_is_over_is_forgotten() {
     let mut world = fleet();
     world.act(&Act::Freeze(100));

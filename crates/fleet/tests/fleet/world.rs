@@ -6,8 +6,8 @@ use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
-    Answer, Decision, Domain, Entry, Event, FleetState, NodeId, OrderKind, Place, Policy, Standing,
-    decide,
+    Answer, Decision, Domain, Entry, Event, FleetState, NodeId, OrderKind, Place, Policy, Rung,
+    Standing, decide,
 };
 use farrier_fleet::health::finding::{ActionBy, Cleared};
 use farrier_fleet::health::{Action, Change, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -88,6 +88,7 @@ pub(crate) enum Act {
     Enrol(usize),
     Freeze(u32),
     Approve(usize),
+    Errand(usize, bool),
     Wait(u32),
 }
 
@@ -162,8 +163,9 @@ impl World {
                         "{node} is broken and in service"
                     );
                     let out = !before.standing.in_service();
-                    let proven = before.proven.values().filter(|proof| proof.passed).count();
-                    assert!(!out || proven == 2, "{node} comes back unproven");
+                    let passed = |rung| before.proven.get(&rung).is_some_and(|it| it.passed);
+                    let proven = passed(Rung::V0) && passed(Rung::V1);
+                    assert!(!out || proven, "{node} comes back unproven");
                 }
                 let was_in = before.standing.in_service() || before.standing == Standing::Joining;
                 if was_in && *to == Standing::Quarantined {
@@ -183,7 +185,7 @@ impl World {
                     "another's cordon is removed"
                 );
                 let fit = matches!(node.standing, Standing::InService | Standing::Suspect);
-                let proof = matches!(order.what, OrderKind::Verify { .. });
+                let proof = matches!(order.what, OrderKind::Verify { .. } | OrderKind::Diag { .. });
                 assert!(!fit || proof, "{:?} ordered on a node that works", order.what);
                 assert!(
                     !order.what.is_repair() || node.drained,
@@ -191,7 +193,7 @@ impl World {
                     order.what
                 );
                 let frozen = self.state.freezes.values().any(|it| it.until > self.now);
-                assert!(!(order.what.is_repair() && frozen), "a repair in a freeze");
+                assert!(!(order.what.changes() && frozen), "a change in a freeze");
             }
             _ => {}
         }
@@ -276,6 +278,14 @@ impl World {
                 push(ann(), asked(Ask::Repaired { node: node(index), what: "board".to_owned() }));
             }
             Act::Approve(index) => push(ann(), asked(Ask::Approve { node: node(index) })),
+            Act::Errand(index, tune) => {
+                let what = if tune {
+                    OrderKind::Tune { profile: "training".to_owned() }
+                } else {
+                    OrderKind::Diag { level: 2, minutes: 0 }
+                };
+                push(ann(), asked(Ask::Errand { node: node(index), what }));
+            }
             Act::Freeze(seconds) => {
                 let until = self.now + SignedDuration::from_secs(i64::from(seconds));
                 let reason = "launch".to_owned();

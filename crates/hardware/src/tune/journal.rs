@@ -273,14 +273,13 @@ impl Journal {
     }
 }
 
-/// Makes a folder that only its owner reads, and brings it to disk with those on the way to it: a journal that is gone
+/// Makes a folder, and brings it to disk with those on the way to it: a journal that is gone
 /// after the power went would be none.
 fn make_folder(folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
         folder.ancestors().take_while(|it| !it.as_os_str().is_empty() && !it.exists()).collect();
-    for (place, made) in missing.iter().enumerate().rev() {
-        let mode = if place == 0 { 0o700 } else { 0o755 };
-        match fs::DirBuilder::new().mode(mode).create(made) {
+    for made in missing.iter().rev() {
+        match fs::DirBuilder::new().mode(0o755).create(made) {
             Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
             _ => {}
         }
@@ -290,6 +289,6 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

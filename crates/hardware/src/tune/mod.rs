@@ -15,6 +15,7 @@ mod hands;
 mod holds;
 mod interrupt;
 mod journal;
+mod kept;
 mod look;
 mod revert;
 mod service;
@@ -23,6 +24,7 @@ pub use apply::{Applied, Outcome, apply};
 pub use hands::{HandError, Hands, NodeHands};
 pub use interrupt::{Interrupt, Point};
 pub use journal::{FILE, Journal, JournalError, Open};
+pub use kept::{Kept, KeptError, STATE};
 pub use look::look;
 pub use revert::{Given, Reverted, revert};
 

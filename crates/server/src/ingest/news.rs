@@ -99,6 +99,9 @@ fn asked(state: &FleetState, by: &Actor, what: &Ask) -> Verdict {
         }),
         Ask::Approve { node } => of(node, &|it| !it.approved),
         Ask::Verify { node, rung } => of(node, &|it| it.proven.contains_key(rung)),
+        Ask::Errand { node, what } => {
+            of(node, &|it| it.errand.as_ref().is_none_or(|errand| errand.what != *what))
+        }
         Ask::Freeze { domain, until, reason } => {
             let same = |it: &Freeze| it.by == *by && it.until == *until && it.reason == *reason;
             news_if(!state.freezes.get(domain).is_some_and(same))

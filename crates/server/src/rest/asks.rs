@@ -1,9 +1,11 @@
 //! What people ask for. Each is in the log with their name before it is answered, and asked twice it is done once.
 
 use farrier_fleet::fleet::event::{Ask, Event};
-use farrier_fleet::fleet::{FleetState, Node, NodeId, Place};
+use farrier_fleet::fleet::order::OrderKind;
+use farrier_fleet::fleet::{FleetState, Node, NodeId, Place, Standing};
 use farrier_wire::rest::{
-    Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, VerifyAsk,
+    DiagAsk, Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, TuneAsk,
+    VerifyAsk,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -84,6 +86,29 @@ pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
     let VerifyAsk { rung } = call.body()?;
     let node = node(&call, fine).await?;
     ask(&call, Ask::Verify { node, rung }).await
+}
+
+pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
+    let DiagAsk { level, minutes } = call.body()?;
+    let node = node(&call, fine).await?;
+    let level = u8::try_from(u32::from(level)).unwrap_or(u8::MAX);
+    // Only level 3 lasts as long as one likes.
+    let minutes = if level == 3 { minutes.into() } else { 0 };
+    ask(&call, Ask::Errand { node, what: OrderKind::Diag { level, minutes } }).await
+}
+
+pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
+    let TuneAsk { profile } = call.body()?;
+    let refuse = |node: &Node| {
+        let takes_work = node.standing.in_service() || node.standing == Standing::Joining;
+        takes_work.then(|| {
+            let hint = "hold it first: POST `hold`, and let what runs there end";
+            Failure::conflict("it takes work, and is not changed under it", hint)
+        })
+    };
+    let node = node(&call, refuse).await?;
+    let profile = profile.into_text();
+    ask(&call, Ask::Errand { node, what: OrderKind::Tune { profile } }).await
 }
 
 pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {

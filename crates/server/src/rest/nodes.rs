@@ -10,8 +10,8 @@ use farrier_fleet::fleet::state::Repair;
 use farrier_fleet::fleet::{FleetState, Node, NodeId, Pool, Standing};
 use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
-    Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow, OrderView,
-    ProofView,
+    ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
+    OrderView, ProofView,
 };
 use jiff::Timestamp;
 
@@ -179,6 +179,13 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
         order,
         proven: node.proven.iter().map(proof).collect(),
+        errand: node.errand.as_ref().map(|it| it.what.to_string()),
+        errand_ended: node.errand_ended.as_ref().map(|it| ErrandView {
+            what: it.what.to_string(),
+            passed: it.passed,
+            at: it.at,
+            evidence: it.evidence.clone(),
+        }),
         repairs: node.repairs.iter().map(repair).collect(),
         quarantines: node.quarantines.clone(),
         blamed: reasons::blamed(caller, state, node),

@@ -2,7 +2,8 @@
 
 use farrier_fleet::fleet::Policy;
 use farrier_wire::rest::{
-    FreezeAsk, HoldAsk, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, TokenAsk, VerifyAsk,
+    DiagAsk, FreezeAsk, HoldAsk, NothingAsk, RepairedAsk, RetireAsk, ThawAsk, TokenAsk, TuneAsk,
+    VerifyAsk,
 };
 use hyper::Method;
 
@@ -27,6 +28,8 @@ pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool
         body_of::<ThawAsk>(body).is_ok(),
         body_of::<TokenAsk>(body).is_ok(),
         body_of::<VerifyAsk>(body).is_ok(),
+        body_of::<DiagAsk>(body).is_ok(),
+        body_of::<TuneAsk>(body).is_ok(),
     ];
     (asked.is_some(), asks.contains(&true))
 }

@@ -5,9 +5,9 @@ use std::pin::Pin;
 
 use farrier_fleet::fleet::{Deed, Policy};
 use farrier_wire::rest::{
-    BlameList, DomainList, Done, EventPage, Explained, FindingPage, FreezeAsk, FreezeList, HoldAsk,
-    Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk, PolicyView, RepairedAsk, RetireAsk,
-    Shapes, ThawAsk, TokenAsk, TokenList, TokenMade, VerifyAsk,
+    BlameList, DiagAsk, DomainList, Done, EventPage, Explained, FindingPage, FreezeAsk, FreezeList,
+    HoldAsk, Matrix, Me, NodeDetail, NodePage, NothingAsk, PlaceAsk, PolicyView, RepairedAsk,
+    RetireAsk, Shapes, ThawAsk, TokenAsk, TokenList, TokenMade, TuneAsk, VerifyAsk,
 };
 use hyper::Method;
 use serde_json::Value;
@@ -169,6 +169,10 @@ pub(super) static TABLE: &[Route] = &[
         json!(Done), asks::repaired, "A node was repaired by hand, and may be proven."),
     route!(POST "/api/v1/nodes/{node}/verify", "verifyNode", OPERATE, &[], body!(VerifyAsk),
         json!(Done), asks::verify, "What was proven of a node is to be proven again."),
+    route!(POST "/api/v1/nodes/{node}/diag", "testNode", OPERATE, &[], body!(DiagAsk),
+        json!(Done), asks::diag, "The GPUs of a node are to be tested with work, once."),
+    route!(POST "/api/v1/nodes/{node}/tune", "tuneNode", OPERATE, &[], body!(TuneAsk),
+        json!(Done), asks::tune, "A node is to be made right for its work, once."),
     route!(POST "/api/v1/nodes/{node}/approve", "approveNode", APPROVE, &[], body!(NothingAsk),
         json!(Done), asks::approve, "A repair that waits for a person may go on."),
     route!(PUT "/api/v1/nodes/{node}/place", "placeNode", ADMINISTER, &[], body!(PlaceAsk), json!(Done),

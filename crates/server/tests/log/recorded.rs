@@ -10,7 +10,7 @@ use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Record, Why};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Breaker, PoolPolicy};
 use farrier_fleet::fleet::state::{
-    Blame, Freeze, Hold, Pending, Proof, Repair, Symptom, Tally, Unproven,
+    Blame, Errand, ErrandEnded, Freeze, Hold, Pending, Proof, Repair, Symptom, Tally, Unproven,
 };
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
@@ -127,6 +127,16 @@ fn sample_node(number: usize) -> Node {
         proven: [Rung::V0, Rung::V1, Rung::V2, Rung::V3].map(|it| (it, proof.clone())).into(),
         unproven: Some(Unproven { rung: Rung::V0, why: "a driver waits for a boot".to_owned() }),
         prove_now: Some(Rung::V1),
+        errand: Some(Errand {
+            what: OrderKind::Tune { profile: "training".to_owned() },
+            by: Actor::Person("ann".to_owned()),
+        }),
+        errand_ended: Some(ErrandEnded {
+            what: OrderKind::Diag { level: 3, minutes: 10 },
+            at: at(9),
+            passed: true,
+            evidence: "every GPU passed".to_owned(),
+        }),
         repairs: vec![Repair::Ordered(OrderKind::Reboot), Repair::ByHand("a board".to_owned())],
         mended: true,
         quarantines: vec![at(5)],

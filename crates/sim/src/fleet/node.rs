@@ -258,6 +258,8 @@ impl SimNode {
                 Answer::Failed { why: "findings that take it out of service are open".to_owned() }
             }
             OrderKind::Verify { .. } => done("everything that was looked at is as it should be"),
+            OrderKind::Diag { level, .. } => done(&format!("level {level}: every GPU passed")),
+            OrderKind::Tune { profile } => done(&format!("the node is as `{profile}` wants it")),
         }
     }
 

@@ -39,6 +39,11 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
             },
         },
         What::Uncordon(_) => OrderKind::Uncordon,
+        What::Diag(proto::Diag { level, minutes }) => match u8::try_from(level) {
+            Ok(level @ 1..=3) => OrderKind::Diag { level, minutes },
+            _ => return Err(unknown),
+        },
+        What::Tune(proto::Tune { profile }) => OrderKind::Tune { profile },
     };
     let lease_until = Timestamp::from_millisecond(message.lease_until_ms).map_err(|_| unknown)?;
     let proto::Order { generation, boot, reason, .. } = message;
@@ -55,6 +60,10 @@ pub fn order_message(order: &Order) -> proto::Order {
         OrderKind::RestartService { unit } => What::RestartService(proto::RestartService { unit }),
         OrderKind::Verify { rung } => What::Verify(proto::Verify { rung: rung_number(rung) }),
         OrderKind::Uncordon => What::Uncordon(proto::Nothing {}),
+        OrderKind::Diag { level, minutes } => {
+            What::Diag(proto::Diag { level: level.into(), minutes })
+        }
+        OrderKind::Tune { profile } => What::Tune(proto::Tune { profile }),
     };
     proto::Order {
         generation: order.generation,

@@ -1,5 +1,6 @@
 //! What people ask for, and who they are.
 
+use farrier_facts::tune::Profiles;
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::{Domain, NodeId, Place, Pool, Role, Rung, Tenant};
 use jiff::Timestamp;
@@ -79,6 +80,41 @@ impl<const LEAST: u32, const MOST: u32> Shape for Between<LEAST, MOST> {
     }
 }
 
+/// The name of a profile that comes with farrier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ProfileName(String);
+
+impl ProfileName {
+    /// The text.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+}
+
+impl TryFrom<String> for ProfileName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let known: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
+        let wrong = || format!("expected one of {}, found `{name}`", known.join(", "));
+        known.contains(&name.as_str()).then(|| Self(name.clone())).ok_or_else(wrong)
+    }
+}
+
+impl From<ProfileName> for String {
+    fn from(name: ProfileName) -> Self {
+        name.0
+    }
+}
+
+impl Shape for ProfileName {
+    fn shape(_: &mut Shapes) -> Value {
+        let known: Vec<&str> = Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
+        json!({ "type": "string", "enum": known })
+    }
+}
+
 view! { strict
     /// Nothing has to be said.
     NothingAsk {}
@@ -105,6 +141,24 @@ view! { strict
     VerifyAsk {
         /// How far.
         rung: Rung,
+    }
+}
+
+view! { strict
+    /// Test a node's GPUs with work.
+    DiagAsk {
+        /// How thorough.
+        level: Between<1, 3>,
+        /// How long the load of level 3 lasts.
+        minutes: Between<1, 1440>,
+    }
+}
+
+view! { strict
+    /// Make a node right for its work.
+    TuneAsk {
+        /// The profile, such as `training`.
+        profile: ProfileName,
     }
 }
 

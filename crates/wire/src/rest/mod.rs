@@ -12,16 +12,16 @@ mod shape;
 mod shapes;
 
 pub use asks::{
-    Between, Done, FreezeAsk, HoldAsk, Me, NothingAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk,
-    TokenAsk, TokenList, TokenMade, TokenRow, VerifyAsk, Words,
+    Between, DiagAsk, Done, FreezeAsk, HoldAsk, Me, NothingAsk, PlaceAsk, ProfileName, RepairedAsk,
+    RetireAsk, ThawAsk, TokenAsk, TokenList, TokenMade, TokenRow, TuneAsk, VerifyAsk, Words,
 };
 pub use fleet::{
     BlameList, BlameRow, DomainList, DomainRow, EventPage, EventRow, Exposure, FreezeList,
     FreezeRow, Matrix, MatrixRow, PolicyView, Support,
 };
 pub use nodes::{
-    Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow, OrderView,
-    ProofView,
+    ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
+    OrderView, ProofView,
 };
 pub use problem::Problem;
 pub use shape::{Shape, Shapes};

@@ -90,6 +90,20 @@ view! { lenient
 }
 
 view! { lenient
+    /// What came of something that a person wanted done.
+    ErrandView {
+        /// What, in words.
+        what: String,
+        /// Whether it was done, and a test passed.
+        passed: bool,
+        /// When.
+        at: Timestamp,
+        /// What was seen, or why not.
+        evidence: String,
+    }
+}
+
+view! { lenient
     /// A node with all that is known of it.
     NodeDetail {
         /// Its name.
@@ -120,6 +134,10 @@ view! { lenient
         order: Option<OrderView>,
         /// What was proven in this boot, since the last repair.
         proven: Vec<ProofView>,
+        /// What a person wants done there and was not yet.
+        errand: Option<String>,
+        /// What came of the last that a person wanted done.
+        errand_ended: Option<ErrandView>,
         /// What was done to mend it since it was last in service.
         repairs: Vec<String>,
         /// When it was taken out of service, for as long as that counts.

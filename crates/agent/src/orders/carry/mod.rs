@@ -10,6 +10,7 @@
 //! and must not be done twice is answered as failed.
 
 mod drain;
+mod errand;
 mod mark;
 mod repair;
 mod verify;
@@ -31,6 +32,8 @@ pub(super) fn carry(task: &mut Task<'_>) -> Option<Answer> {
         OrderKind::Reboot => repair::reboot(task),
         OrderKind::RestartService { unit } => repair::restart_service(task, &unit),
         OrderKind::Verify { rung } => verify::verify(task, rung),
+        OrderKind::Diag { level, minutes } => errand::diag(task, level, minutes),
+        OrderKind::Tune { profile } => errand::tune(task, &profile),
     };
     match ended {
         Ok(answer) => Some(answer),

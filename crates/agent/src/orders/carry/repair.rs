@@ -165,8 +165,8 @@ fn service_seen(task: &Task<'_>, unit: &str, before: Option<&String>) -> Ended {
     failed(format!("`{unit}` was started anew, and does not run: {last}"))
 }
 
-/// Every repair needs a node that gets no work and has none.
-fn emptied(task: &Task<'_>) -> Result<(), Break> {
+/// Every change needs a node that gets no work and has none.
+pub(super) fn emptied(task: &Task<'_>) -> Result<(), Break> {
     if look(task)? == Cordon::None {
         return Err(Break::because(
             "the node takes new work: it has to be cordoned and drained first",

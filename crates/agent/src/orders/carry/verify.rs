@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::order::Rung;
 
+use super::super::hands::Proof;
 use super::super::task::Task;
 use super::{Ended, done, failed, listed};
 
@@ -19,18 +20,23 @@ pub(super) fn verify(task: &Task<'_>, rung: Rung) -> Ended {
             return done(format!("{rung}: {}", proof.passed.join("; ")));
         }
         if proof.is_final || !task.has_time() || task.now() >= settled {
-            let mut why = Vec::new();
-            if !proof.failed.is_empty() {
-                why.push(listed(&proof.failed));
-            }
-            if !proof.unknown.is_empty() {
-                why.push(format!("not known: {}", listed(&proof.unknown)));
-            }
-            if why.is_empty() {
-                why.push("nothing was seen".to_owned());
-            }
-            return failed(format!("{rung}: {}", why.join("; ")));
+            return failed(format!("{rung}: {}", shortfall(&proof)));
         }
         task.pause(LOOKS_APART)?;
     }
+}
+
+/// What a proof that was not passed lacks.
+pub(super) fn shortfall(proof: &Proof) -> String {
+    let mut why = Vec::new();
+    if !proof.failed.is_empty() {
+        why.push(listed(&proof.failed));
+    }
+    if !proof.unknown.is_empty() {
+        why.push(format!("not known: {}", listed(&proof.unknown)));
+    }
+    if why.is_empty() {
+        why.push("nothing was seen".to_owned());
+    }
+    why.join("; ")
 }

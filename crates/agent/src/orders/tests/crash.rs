@@ -15,6 +15,8 @@ fn kinds() -> Vec<OrderKind> {
         OrderKind::Reboot,
         OrderKind::RestartService { unit: UNIT.to_owned() },
         OrderKind::Verify { rung: Rung::V1 },
+        OrderKind::Diag { level: 2, minutes: 0 },
+        OrderKind::Tune { profile: "training".to_owned() },
     ]
 }
 
@@ -112,7 +114,9 @@ fn check(world: &World, told: &Answer, at: &str) {
         "reset" => state.resets == 1,
         "reboot" => state.reboots == 1,
         "restart" => state.restarts == 1,
-        "verify" => true,
+        "verify" | "diag" => true,
+        // What is set already is not set again.
+        "tune" => (1..=2).contains(&state.tunes),
         other => panic!("{other}"),
     };
     assert!(made, "{at}: {told:?}");

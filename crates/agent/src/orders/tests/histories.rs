@@ -27,7 +27,7 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        4 => (0..7_usize, 0..Point::OF_ORDERS.len(), 1..6_u32)
+        4 => (0..9_usize, 0..Point::OF_ORDERS.len(), 1..6_u32)
             .prop_map(|(kind, point, times)| Act::Order { kind, point, times }),
         2 => Just(Act::Again),
         1 => Just(Act::Acknowledge),
@@ -46,6 +46,8 @@ fn kind(number: usize) -> OrderKind {
         3 => OrderKind::ResetGpu { gpu: gpu() },
         4 => OrderKind::Reboot,
         5 => OrderKind::RestartService { unit: UNIT.to_owned() },
+        6 => OrderKind::Tune { profile: "training".to_owned() },
+        7 => OrderKind::Diag { level: 1, minutes: 0 },
         _ => OrderKind::Verify { rung: Rung::V0 },
     }
 }

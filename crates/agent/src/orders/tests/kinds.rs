@@ -67,9 +67,13 @@ fn a_scheduler_that_does_not_answer_is_asked_again_until_the_lease_is_over() {
 #[test]
 fn a_repair_needs_an_empty_node() {
     let unit = UNIT.to_owned();
-    for what in
-        [OrderKind::ResetGpu { gpu: gpu() }, OrderKind::Reboot, OrderKind::RestartService { unit }]
-    {
+    let profile = "training".to_owned();
+    for what in [
+        OrderKind::ResetGpu { gpu: gpu() },
+        OrderKind::Reboot,
+        OrderKind::RestartService { unit },
+        OrderKind::Tune { profile },
+    ] {
         let world = World::new();
         assert!(
             why(world.carry(what.clone())).contains("refused: the node takes new work"),
@@ -83,7 +87,8 @@ fn a_repair_needs_an_empty_node() {
         world.state().mark = Some(("alice".to_owned(), "disk".to_owned()));
         evidence(world.carry(what.clone()));
         let state = world.state();
-        assert_eq!(state.resets + state.reboots + state.restarts, 1, "{what}");
+        let made = state.resets + state.reboots + state.restarts + state.tunes;
+        assert_eq!(made, 1, "{what}");
     }
 }
 
@@ -134,6 +139,21 @@ fn a_reboot_is_proven_by_another_boot() {
     world.state().boot_unreadable = true;
     assert!(why(world.carry(OrderKind::Reboot)).contains("which boot this is cannot be read"));
     assert_eq!(world.state().reboots, 1);
+}
+
+#[test]
+fn what_a_person_wants_done_is_done_or_it_is_told_why_not() {
+    let world = World::drained();
+    let tune = OrderKind::Tune { profile: "training".to_owned() };
+    assert_eq!(evidence(world.carry(tune.clone())), "it is as training wants it");
+    world.state().tune_fails = Some("2 of 3 changes made; gpu.ecc (refused)".to_owned());
+    assert_eq!(why(world.carry(tune)), "failed: 2 of 3 changes made; gpu.ecc (refused)");
+    let diag = OrderKind::Diag { level: 2, minutes: 0 };
+    assert_eq!(evidence(world.carry(diag.clone())), "level 2: all is well");
+    world.state().proof = Proof { failed: vec!["GPU 1 is slow".to_owned()], ..Proof::default() };
+    assert_eq!(why(world.carry(diag.clone())), "failed: level 2: GPU 1 is slow");
+    world.state().proof = Proof { unknown: vec!["GPU 1 is busy".to_owned()], ..Proof::default() };
+    assert_eq!(why(world.carry(diag)), "refused: level 2: not known: GPU 1 is busy");
 }
 
 #[test]

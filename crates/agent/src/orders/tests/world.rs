@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) resets: u32,
     pub(super) reboots: u32,
     pub(super) restarts: u32,
+    pub(super) tunes: u32,
+    pub(super) tune_fails: Option<String>,
     pub(super) cordons: u32,
     pub(super) uncordons: u32,
     pub(super) requeues: Vec<String>,
@@ -63,6 +65,8 @@ impl Default for State {
             resets: 0,
             reboots: 0,
             restarts: 0,
+            tunes: 0,
+            tune_fails: None,
             cordons: 0,
             uncordons: 0,
             requeues: Vec::new(),
@@ -156,6 +160,7 @@ impl World {
                 node: Some("node-1".parse().unwrap()),
                 allow_reset: true,
                 allow_reboot: true,
+                allow_tune: true,
                 services: vec![UNIT.to_owned()],
                 settle_s: 60,
             },
@@ -260,6 +265,13 @@ impl Hands for World {
         state.run += 1;
         Ok(())
     }
+
+    fn tune(&self, profile: &str, _alive: File) -> Result<String, String> {
+        let mut state = self.state();
+        state.needs_empty();
+        state.tunes += 1;
+        state.tune_fails.clone().map_or_else(|| Ok(format!("it is as {profile} wants it")), Err)
+    }
 }
 
 impl Eyes for World {
@@ -272,6 +284,10 @@ impl Eyes for World {
     }
 
     fn prove(&self, _rung: Rung) -> Proof {
+        self.state().proof.clone()
+    }
+
+    fn examine(&self, _level: u8, _minutes: u32) -> Proof {
         self.state().proof.clone()
     }
 }

@@ -157,7 +157,7 @@ impl Scene<'_> {
             rows.push(row);
         }
         drop(examiner);
-        let watched = self.watch.map(|watch| watch.of(&card.uuid)).unwrap_or_default();
+        let watched = self.watch.map(|watch| watch.whole(&card.uuid)).unwrap_or_default();
         if self.watch.is_some() && about.is_some() {
             rows.push(seen_meanwhile(&watched));
         }

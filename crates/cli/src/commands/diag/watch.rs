@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(super) const SERIES: [Signal; 4] =
 pub(super) struct Watched {
     /// Seconds since the beginning, and the value then.
     pub(super) series: BTreeMap<Signal, Vec<(f64, f64)>>,
-    /// Memory errors that could not be corrected: first and last count. None: they were not read twice, so nobody knows
+    /// Memory errors that could not be corrected: before and after. None: they were not read twice, so nobody knows
     /// whether there were any meanwhile.
     pub(super) uncorrected: Option<(f64, f64)>,
     first_uncorrected: Option<f64>,
@@ -40,16 +40,20 @@ pub(super) struct Watch {
     seen: Arc<(Mutex<Seen>, Condvar)>,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
+    library: PathBuf,
 }
+
+/// How long the last count of memory errors may take.
+const COUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Watch {
     pub(super) fn start(library: &Path) -> Self {
         let seen: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
-        let library: OsString = library.into();
+        let asked: OsString = library.into();
         let settings = WatchSettings::new(move || {
             let mut command = Command::new("/proc/self/exe");
-            command.args(["probe", "watch", "--library"]).arg(&library);
+            command.args(["probe", "watch", "--library"]).arg(&asked);
             command
         });
         let (told, ends) = (Arc::clone(&seen), Arc::clone(&stop));
@@ -72,7 +76,7 @@ impl Watch {
                 news.notify_all();
             });
         });
-        Self { seen, stop, thread: Some(thread) }
+        Self { seen, stop, thread: Some(thread), library: library.to_owned() }
     }
 
     /// Who uses GPUs; waited for, but not for ever. `Err`: nobody can say, and why.
@@ -91,9 +95,27 @@ impl Watch {
     }
 
     /// What was seen of a GPU so far.
-    pub(super) fn of(&self, uuid: &str) -> Watched {
+    fn of(&self, uuid: &str) -> Watched {
         let seen = self.seen.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.gpus.get(uuid).cloned().unwrap_or_default()
+    }
+
+    /// What was seen of a GPU until now, when its tests have ended. Memory errors are counted seldom, so that they are
+    /// counted once more; a child that has just started tells everything at once.
+    pub(super) fn whole(&self, uuid: &str) -> Watched {
+        let mut watched = self.of(uuid);
+        if watched.first_uncorrected.is_some() {
+            let last = Self::start(&self.library);
+            let (seen, news) = &*last.seen;
+            let guard = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = |seen: &Seen| seen.gpus.get(uuid).and_then(|it| it.first_uncorrected);
+            let is_early = |seen: &mut Seen| count(seen).is_none() && seen.silent.is_none();
+            let (guard, _) = news
+                .wait_timeout_while(guard, COUNT_PATIENCE, is_early)
+                .unwrap_or_else(PoisonError::into_inner);
+            watched.uncorrected = watched.first_uncorrected.zip(count(&guard));
+        }
+        watched
     }
 }
 
@@ -116,7 +138,6 @@ impl Seen {
                 watched.series.entry(sample.signal).or_default().push((at_s, value));
             }
             if sample.signal == Signal::GpuEccUncorrected {
-                watched.uncorrected = watched.first_uncorrected.map(|first| (first, value));
                 watched.first_uncorrected.get_or_insert(value);
             }
         }

@@ -47,6 +47,28 @@ pub(crate) struct VerifyArgs {
     rung: Rung,
 }
 
+/// Tests a node's GPUs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiagArgs {
+    /// The node
+    node: NodeId,
+    /// How thorough: 1 takes seconds, 2 minutes, 3 as long as --minutes says
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
+    level: u32,
+    /// How long the load of level 3 lasts
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1440))]
+    minutes: u32,
+}
+
+/// Makes a node right for its work.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TuneArgs {
+    /// The node
+    node: NodeId,
+    /// The profile: training, inference, shared
+    profile: String,
+}
+
 /// Retires a node.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetireArgs {
@@ -155,6 +177,28 @@ pub(super) fn verify(
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "rung": args.rung });
     ask_of(session, printer, (&args.node, "verify"), &body, "is to be proven again")
+}
+
+pub(super) fn diag(
+    session: &mut Session,
+    args: &DiagArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let node = &args.node;
+    let body = json!({ "level": args.level, "minutes": args.minutes });
+    let done = format!("is to be tested; `farrier fleet node {node}` tells what came of it");
+    ask_of(session, printer, (node, "diag"), &body, &done)
+}
+
+pub(super) fn tune(
+    session: &mut Session,
+    args: &TuneArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let node = &args.node;
+    let body = json!({ "profile": args.profile });
+    let done = format!("is to be tuned; `farrier fleet node {node}` tells what came of it");
+    ask_of(session, printer, (node, "tune"), &body, &done)
 }
 
 pub(super) fn retire(

@@ -41,6 +41,14 @@ pub(crate) enum FleetCommand {
     Approve(asks::NodeArgs),
     /// Prove a node again
     Verify(asks::VerifyArgs),
+    /// Test the GPUs of a node with work (`farrier diag` there); `farrier fleet node` tells what came of it
+    ///
+    /// GPUs on which something runs are not tested: hold the node first (`farrier fleet cordon`).
+    Diag(asks::DiagArgs),
+    /// Make a node right for its work (`farrier tune apply` there); `farrier fleet node` tells what came of it
+    ///
+    /// Only on a node that takes no work and has none: hold it first (`farrier fleet cordon`).
+    Tune(asks::TuneArgs),
     /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays
     Place(place::PlaceArgs),
     /// Take a node out of the fleet for good
@@ -72,6 +80,8 @@ pub(crate) fn run(command: &FleetCommand, printer: &mut Printer) -> anyhow::Resu
         FleetCommand::Repaired(args) => asks::repaired(session, args, printer),
         FleetCommand::Approve(args) => asks::approve(session, args, printer),
         FleetCommand::Verify(args) => asks::verify(session, args, printer),
+        FleetCommand::Diag(args) => asks::diag(session, args, printer),
+        FleetCommand::Tune(args) => asks::tune(session, args, printer),
         FleetCommand::Place(args) => place::run(session, args, printer),
         FleetCommand::Retire(args) => asks::retire(session, args, printer),
         FleetCommand::Freeze(args) => asks::freeze(session, args, printer),

@@ -201,6 +201,13 @@ pub(super) fn one(
         let how = if proof.passed { "passed" } else { "not passed" };
         told("proven", &format!("{} {how} at {:.0}: {}", proof.rung, proof.at, proof.evidence))?;
     }
+    if let Some(errand) = &node.errand {
+        told("asked for", &format!("{errand}, not done yet"))?;
+    }
+    if let Some(ended) = &node.errand_ended {
+        let how = if ended.passed { "passed" } else { "did not pass" };
+        told("asked for", &format!("{} {how} at {:.0}: {}", ended.what, ended.at, ended.evidence))?;
+    }
     node.repairs.iter().try_for_each(|it| told("repair", it))?;
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);

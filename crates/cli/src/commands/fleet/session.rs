@@ -200,10 +200,11 @@ impl Path {
 
 /// The server's advice is for programs; whoever types commands is told the command.
 fn by_command(hint: &str) -> String {
-    const COMMANDS: [(&str, &str); 4] = [
+    const COMMANDS: [(&str, &str); 5] = [
         ("GET /api/v1/nodes ", "`farrier fleet nodes` "),
         ("GET /api/v1/tokens ", "`farrier server token list` "),
         ("GET the node: `waits_for_approval` says", "`farrier fleet explain NODE` says"),
+        ("hold it first: POST `hold`,", "hold it first (`farrier fleet cordon NODE`),"),
         ("GET /api/v1/openapi.json says what is expected", "`--help` says what is expected"),
     ];
     let found = COMMANDS.iter().find(|(path, _)| hint.starts_with(path));

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use farrier_facts::tune::{Standing, Step};
-use farrier_hardware::tune::{self, Applied, Outcome as Came};
+use farrier_hardware::tune::{self, Applied, Kept, Outcome as Came};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -43,7 +43,7 @@ struct Report<'a> {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let profile = args.profile.read()?;
     let mut hands = args.node.hands()?;
-    let steps = args.which.plan(&profile, &mut hands)?;
+    let steps = args.which.plan(&profile, args.which.unverified, &mut hands)?;
     if args.output == Output::Table {
         print::steps("Plan", &profile.name, &args.node.name(), &steps, printer)?;
     }
@@ -56,7 +56,15 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             printer.line("Nothing was changed.")?;
             return Ok(Outcome::Finding);
         }
-        let mut journal = args.node.journal()?;
+    }
+    // Also where nothing is to be changed: from here on the node is to be like that.
+    let mut journal = args.node.journal()?;
+    if args.which.only.is_empty() {
+        let kept =
+            Kept { profile: profile.clone().into_owned(), unverified: args.which.unverified };
+        kept.write(&args.node.state())?;
+    }
+    if changes > 0 {
         let now = Timestamp::now();
         applied = tune::apply(&profile.name, &steps, &mut hands, &mut journal, now);
     }

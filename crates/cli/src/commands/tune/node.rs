@@ -7,16 +7,13 @@ use std::time::Duration;
 use anyhow::Context;
 use farrier_facts::tune::{Options, Profile, Step, plan};
 use farrier_hardware::nvml::{self, Controls};
-use farrier_hardware::tune::{Interrupt, Journal, JournalError, NodeHands};
+use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
 use farrier_hardware::{Root, capture};
 
 use super::profile::refusal;
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
 use crate::sets;
-
-/// Where the journal of a machine is.
-const STATE: &str = "/var/lib/farrier/tune";
 
 /// A node.
 #[derive(Debug, clap::Args)]
@@ -46,10 +43,10 @@ pub(crate) struct NodeArgs {
 pub(crate) struct WhichArgs {
     /// Only this setting; may be given again
     #[arg(long, value_name = "SETTING")]
-    only: Vec<String>,
+    pub(super) only: Vec<String>,
     /// Also settings that no source confirms
     #[arg(long)]
-    unverified: bool,
+    pub(super) unverified: bool,
 }
 
 const NODE: &str = "A node";
@@ -101,7 +98,8 @@ impl NodeArgs {
         Ok(NodeHands::new(root, controls))
     }
 
-    fn state(&self) -> PathBuf {
+    /// Where its journal is, and what it was given.
+    pub(super) fn state(&self) -> PathBuf {
         let below = self.folder().map(|folder| folder.join(STATE.trim_start_matches('/')));
         self.state_dir.clone().or(below).unwrap_or_else(|| PathBuf::from(STATE))
     }
@@ -133,6 +131,20 @@ impl NodeArgs {
         Ok(())
     }
 
+    /// What it was given last, and is to be like.
+    pub(super) fn kept(&self) -> anyhow::Result<Option<Kept>> {
+        let folder = self.state();
+        Kept::read(&folder).map_err(|err| {
+            let hint = if err.err.kind() == std::io::ErrorKind::PermissionDenied {
+                "settings belong to root: run it with sudo, or name a profile".to_owned()
+            } else {
+                "name a profile; `farrier tune apply` writes the file anew".to_owned()
+            };
+            let what = "what this node was given is not known";
+            anyhow::Error::new(err).context(Hinted::plain(what, hint))
+        })
+    }
+
     /// Its journal, to look at.
     pub(super) fn journal_to_read(&self) -> anyhow::Result<Journal> {
         Journal::read(&self.state()).map_err(|err| broken(err, &self.state()))
@@ -155,13 +167,14 @@ fn broken(err: JournalError, state: &Path) -> anyhow::Error {
 }
 
 impl WhichArgs {
-    /// The plan for a profile.
+    /// The plan for a profile, with or without settings that no source confirms.
     pub(super) fn plan(
         &self,
         profile: &Profile,
+        unverified: bool,
         hands: &mut NodeHands,
     ) -> anyhow::Result<Vec<Step>> {
-        let options = Options { only: self.only.clone(), unverified: self.unverified };
+        let options = Options { only: self.only.clone(), unverified };
         let readings = hands.look(profile);
         let steps = plan(&sets::active(), profile, &readings, &options).map_err(refusal)?;
         if let Some(name) =

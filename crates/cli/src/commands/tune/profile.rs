@@ -19,7 +19,7 @@ use crate::sets;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
     /// The profile: training, inference, shared
-    #[arg(value_name = "PROFILE", required_unless_present = "profile")]
+    #[arg(value_name = "PROFILE")]
     name: Option<String>,
     /// Your own profile, in the form of data/tune/training.toml
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
@@ -40,6 +40,11 @@ pub(crate) struct ShowArgs {
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 impl ProfileArgs {
+    /// Whether somebody says which.
+    pub(super) fn is_named(&self) -> bool {
+        self.name.is_some() || self.profile.is_some()
+    }
+
     /// The profile, checked.
     pub(super) fn read(&self) -> anyhow::Result<Cow<'static, Profile>> {
         let profile = match (&self.name, &self.profile) {
@@ -57,12 +62,26 @@ impl ProfileArgs {
                 })?;
                 Cow::Owned(own)
             }
-            (None, None) => anyhow::bail!("no profile is named"),
+            (None, None) => {
+                let known: Vec<&str> =
+                    Profiles::embedded().iter().map(|it| it.name.as_str()).collect();
+                return Err(Hinted::error(
+                    "no profile is named",
+                    format!(
+                        "name one of {}, or give your own with --profile FILE",
+                        known.join(", ")
+                    ),
+                ));
+            }
         };
-        profile.read().map_err(refusal)?;
-        real_variables(&profile, &sets::active())?;
+        checked(&profile)?;
         Ok(profile)
     }
+}
+
+fn checked(profile: &Profile) -> anyhow::Result<()> {
+    profile.read().map_err(refusal)?;
+    real_variables(profile, &sets::active())
 }
 
 /// A variable that nothing reads is not written into anybody's environment.

@@ -1,7 +1,7 @@
 //! `farrier tune revert`.
 
 use farrier_facts::tune::Target;
-use farrier_hardware::tune::{self, Given, Reverted};
+use farrier_hardware::tune::{self, Given, Kept, Reverted};
 use jiff::Timestamp;
 
 use super::apply::may;
@@ -54,6 +54,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let mut journal = args.node.journal()?;
         reverted = tune::revert(&mut hands, &mut journal, args.force, Timestamp::now());
     }
+    // Half a revert too: nobody wants the node to be like the profile any longer.
+    Kept::forget(&args.node.state())?;
     match args.output {
         Output::Json => printer.json(&reverted)?,
         Output::Table => print_all(&reverted, printer)?,

@@ -1,8 +1,9 @@
 //! `farrier tune plan` and `verify`: what a profile would change, or what has drifted.
 
-use serde::Serialize;
+use std::borrow::Cow;
 
 use farrier_facts::tune::Step;
+use serde::Serialize;
 
 use super::node::{NodeArgs, WhichArgs};
 use super::print;
@@ -11,7 +12,7 @@ use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
 
-/// Which profile, on which node.
+/// Which profile, on which node. Without a profile it is the one that was applied last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -34,9 +35,13 @@ struct Planned<'a> {
 }
 
 pub(super) fn run(args: &Args, verb: &str, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let profile = args.profile.read()?;
+    let kept = if args.profile.is_named() { None } else { args.node.kept()? };
+    let (profile, unverified) = match kept {
+        Some(kept) => (Cow::Owned(kept.profile), kept.unverified || args.which.unverified),
+        None => (args.profile.read()?, args.which.unverified),
+    };
     let mut hands = args.node.hands()?;
-    let steps = args.which.plan(&profile, &mut hands)?;
+    let steps = args.which.plan(&profile, unverified, &mut hands)?;
     let is_fine = steps.iter().all(|step| step.standing.is_fine());
     match args.output {
         Output::Json => {

@@ -6,7 +6,7 @@ use super::Look;
 use crate::fleet::event::{Cordon, Event, Why};
 use crate::fleet::order::{Order, OrderKind, Rung};
 use crate::fleet::policy::Autonomy;
-use crate::fleet::state::{Repair, Standing, Symptom, later};
+use crate::fleet::state::{Errand, Repair, Standing, Symptom, later};
 use crate::fleet::window;
 use crate::health::Action;
 
@@ -20,6 +20,14 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
         let stopped = || stopped(look).filter(|_| !pending.accepted && order.what.is_repair());
         return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
     }
+    if let Some(Errand { what, by }) = errand(look) {
+        let waits = frozen(look).or_else(|| at_work(look)).filter(|_| what.changes());
+        let reason = format!("{by} asked for it");
+        return Some(match waits {
+            Some(why) => look.held_back(why),
+            None => Event::Ordered { order: Order { reason, ..order(look, what.clone()) } },
+        });
+    }
     let wanted = wanted(look)?;
     let what = match wanted {
         Wanted::Order(what) => what,
@@ -30,6 +38,28 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
         Some(Obstacle::Why(why)) => Some(look.held_back(why)),
         None => Some(Event::Ordered { order: order(look, what) }),
     }
+}
+
+/// What a person wants done there. A node that is being emptied is emptied first.
+fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
+    let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+    let ready = match look.node.standing {
+        Standing::Held => cordoned || look.pool.autonomy == Autonomy::Observe,
+        Standing::Quarantined => look.node.drained,
+        _ => true,
+    };
+    look.node.errand.as_ref().filter(|_| ready)
+}
+
+/// Nothing is changed under work.
+fn at_work(look: &Look<'_>) -> Option<Why> {
+    let is_out = !look.node.standing.in_service() && look.node.standing != Standing::Joining;
+    (!is_out).then(|| {
+        Why::new(
+            "it takes work, and is not changed under it",
+            "a person holds it (`farrier fleet cordon`)",
+        )
+    })
 }
 
 enum Wanted {
@@ -225,9 +255,13 @@ fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
 }
 
 fn order(look: &Look<'_>, what: OrderKind) -> Order {
-    let extra_s = if let OrderKind::Drain { wait_s } = what { wait_s } else { 0 };
-    // An uncordon or a repair that was meant for another boot must not be carried out in this one.
-    let bound = what.is_repair() || what == OrderKind::Uncordon;
+    let extra_s = match what {
+        OrderKind::Drain { wait_s } => wait_s,
+        OrderKind::Diag { minutes, .. } => minutes.saturating_mul(60),
+        _ => 0,
+    };
+    // An uncordon or a change that was meant for another boot must not be carried out in this one.
+    let bound = what.changes() || what == OrderKind::Uncordon;
     let boot = look.node.makeup.as_ref().filter(|_| bound).map(|it| it.boot.clone());
     Order {
         node: look.id.clone(),

@@ -13,7 +13,7 @@ use super::event::{Ask, Entry, Event, Why};
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::policy::Policy;
 pub(crate) use node::later;
-pub use node::{Hold, Node, Pending, Proof, Repair, Standing, Unproven};
+pub use node::{Errand, ErrandEnded, Hold, Node, Pending, Proof, Repair, Standing, Unproven};
 pub use symptom::Symptom;
 
 /// The fleet.
@@ -242,7 +242,8 @@ impl FleetState {
             | Ask::Release { node }
             | Ask::Repaired { node, .. }
             | Ask::Approve { node }
-            | Ask::Verify { node, .. } => {
+            | Ask::Verify { node, .. }
+            | Ask::Errand { node, .. } => {
                 self.change(node, |it| it.asked(what, entry));
                 BTreeSet::from([node.clone()])
             }

@@ -107,6 +107,12 @@ pub struct Node {
     /// What a person wants proven though the node is in service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prove_now: Option<Rung>,
+    /// What a person wants done there, once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errand: Option<Errand>,
+    /// What came of the last that a person wanted done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errand_ended: Option<ErrandEnded>,
     /// Repairs since it was last in service.
     pub repairs: Vec<Repair>,
     /// Whether one of them was made since it came into repair.
@@ -161,6 +167,28 @@ pub struct Proof {
     pub evidence: String,
 }
 
+/// What a person wants done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Errand {
+    /// What.
+    pub what: OrderKind,
+    /// Who.
+    pub by: Actor,
+}
+
+/// What came of something that a person wanted done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrandEnded {
+    /// What.
+    pub what: OrderKind,
+    /// When.
+    pub at: Timestamp,
+    /// Whether it was done, and a test passed.
+    pub passed: bool,
+    /// What was seen, or why not.
+    pub evidence: String,
+}
+
 /// A proof that was not passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unproven {
@@ -195,6 +223,8 @@ impl Node {
             proven: BTreeMap::new(),
             unproven: None,
             prove_now: None,
+            errand: None,
+            errand_ended: None,
             repairs: Vec::new(),
             mended: false,
             quarantines: Vec::new(),
@@ -339,6 +369,9 @@ impl Node {
         }
         let what = pending.order.what.clone();
         self.order = None;
+        if self.is_errand(&what) {
+            return self.end_errand(what, answer, at);
+        }
         match (answer, &what) {
             (Answer::Done { evidence }, _) => {
                 self.failures = 0;
@@ -377,7 +410,36 @@ impl Node {
             OrderKind::ResetGpu { .. } | OrderKind::Reboot | OrderKind::RestartService { .. } => {
                 self.mend(Repair::Ordered(what));
             }
+            // Nobody waits for it any longer.
+            OrderKind::Diag { .. } | OrderKind::Tune { .. } => {}
         }
+    }
+
+    fn is_errand(&self, what: &OrderKind) -> bool {
+        self.errand.as_ref().is_some_and(|errand| errand.what == *what)
+    }
+
+    /// Whatever came of it, it is not tried again: a person sees it, and asks anew.
+    fn end_errand(&mut self, what: OrderKind, answer: &Answer, at: Timestamp) {
+        let (passed, evidence) = match answer {
+            Answer::Done { evidence } => (true, evidence),
+            Answer::Failed { why } | Answer::Refused { why } => (false, why),
+            Answer::Accepted => return,
+        };
+        if what.changes() {
+            self.proven.clear();
+        }
+        // A test that ran counts as the proof that it is; one that was refused says nothing of the GPUs.
+        if let Some(rung) = what.proves().filter(|_| !matches!(answer, Answer::Refused { .. })) {
+            let (at, evidence) = (at, evidence.clone());
+            self.unproven.take_if(|it| it.rung == rung);
+            if !passed {
+                self.unproven = Some(Unproven { rung, why: evidence.clone() });
+            }
+            self.proven.insert(rung, Proof { at, passed, evidence });
+        }
+        self.errand = None;
+        self.errand_ended = Some(ErrandEnded { what, at, passed, evidence: evidence.clone() });
     }
 
     fn mend(&mut self, repair: Repair) {
@@ -391,10 +453,14 @@ impl Node {
     }
 
     fn withdrawn(&mut self, generation: u64, why: &str, at: Timestamp) {
-        if self.order.as_ref().is_some_and(|it| it.order.generation == generation) {
-            self.order = None;
-            self.fail(why, at);
+        let Some(pending) = self.order.take_if(|it| it.order.generation == generation) else {
+            return;
+        };
+        if self.is_errand(&pending.order.what) {
+            let why = Answer::Refused { why: why.to_owned() };
+            return self.end_errand(pending.order.what, &why, at);
         }
+        self.fail(why, at);
     }
 
     fn fail(&mut self, why: &str, at: Timestamp) {
@@ -414,6 +480,9 @@ impl Node {
                 self.proven.remove(rung);
                 self.unproven.take_if(|it| it.rung == *rung);
                 self.prove_now = self.standing.in_service().then_some(*rung);
+            }
+            Ask::Errand { what, .. } => {
+                self.errand = Some(Errand { what: what.clone(), by: entry.by.clone() });
             }
             Ask::Freeze { .. } | Ask::Thaw { .. } => {}
         }

@@ -1,0 +1,157 @@
+//! Whether the node is still as the profile wants it that it was given (`farrier tune apply`, or the server's order).
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use farrier_facts::FactSet;
+use farrier_facts::tune::{Options, Standing, Step, Subject, plan};
+use farrier_fleet::health::{Action, CheckItem, Severity};
+use farrier_hardware::Root;
+use farrier_hardware::nvml::{self, Controls};
+use farrier_hardware::tune::{Kept, NodeHands, STATE};
+
+use super::Surroundings;
+use crate::brain::Unseen;
+
+/// What has drifted.
+pub(crate) const DRIFT: &str = "tune-drift";
+/// What was set and does not count yet.
+const WAITS: &str = "tune-waits";
+
+/// A look asks NVML in a child of its own, so that it is not made often.
+const PERIOD: Duration = Duration::from_secs(600);
+/// How long NVML may take, as for `farrier tune`.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// So many settings are named.
+const NAMED_MAX: usize = 4;
+
+/// What the last look saw.
+pub(super) struct Drift {
+    root: PathBuf,
+    nvml: Option<PathBuf>,
+    program: PathBuf,
+    is_live: bool,
+    facts: &'static FactSet,
+    last: Option<(Instant, Option<SystemTime>)>,
+    pub(super) items: Vec<CheckItem>,
+    pub(super) unseen: Vec<Unseen>,
+}
+
+impl Drift {
+    pub(super) fn of(surroundings: &Surroundings) -> Self {
+        let config = &surroundings.config;
+        Self {
+            root: config.root.clone(),
+            nvml: config.nvml.clone(),
+            program: surroundings.program.clone(),
+            is_live: config.is_live(),
+            facts: surroundings.facts,
+            last: None,
+            items: Vec::new(),
+            unseen: Vec::new(),
+        }
+    }
+
+    /// Looks where it is time to, or another profile was applied; whether something else is seen than before.
+    pub(super) fn look_if_due(&mut self) -> bool {
+        let folder = self.root.join(STATE.trim_start_matches('/'));
+        let stamp = Kept::stamp(&folder);
+        let due = self
+            .last
+            .is_none_or(|(at, seen)| seen != stamp || (stamp.is_some() && at.elapsed() >= PERIOD));
+        if !due {
+            return false;
+        }
+        self.last = Some((Instant::now(), stamp));
+        let (items, unseen) = match Kept::read(&folder) {
+            Ok(None) => (Vec::new(), Vec::new()),
+            Ok(Some(kept)) => self.compare(&kept),
+            Err(err) => (Vec::new(), vec![unseen(format!("{err}: {}", err.err))]),
+        };
+        let changed = (&items, &unseen) != (&self.items, &self.unseen);
+        (self.items, self.unseen) = (items, unseen);
+        changed
+    }
+
+    fn compare(&self, kept: &Kept) -> (Vec<CheckItem>, Vec<Unseen>) {
+        let controls = match &self.nvml {
+            None if !self.is_live => {
+                Controls::none("another root is watched and no NVML library was named")
+            }
+            library => {
+                let mut command = Command::new(&self.program);
+                command.args(["probe", "control", "--library"]);
+                command.arg(library.as_deref().unwrap_or(nvml::LIBRARY.as_ref()));
+                Controls::by(command, DEADLINE)
+            }
+        };
+        let readings = NodeHands::new(Root::unrecorded(&self.root), controls).look(&kept.profile);
+        let options = Options { only: Vec::new(), unverified: kept.unverified };
+        match plan(self.facts, &kept.profile, &readings, &options) {
+            Ok(steps) => judged(&kept.profile.name, &steps),
+            Err(err) => (Vec::new(), vec![unseen(format!("{}: {err}", kept.profile.name))]),
+        }
+    }
+}
+
+fn unseen(why: String) -> Unseen {
+    Unseen { code: DRIFT.to_owned(), why }
+}
+
+fn judged(profile: &str, steps: &[Step]) -> (Vec<CheckItem>, Vec<Unseen>) {
+    let of = |wanted: fn(&Standing) -> bool| {
+        steps.iter().filter(move |step| wanted(&step.standing)).collect::<Vec<_>>()
+    };
+    let drifted =
+        of(|it| matches!(it, Standing::Change(_) | Standing::ByHand(_) | Standing::Refused(_)));
+    let waits = of(|it| matches!(it, Standing::Waits(_)));
+    let mut items = Vec::new();
+    if !drifted.is_empty() {
+        items.push(CheckItem {
+            code: DRIFT.to_owned(),
+            severity: Severity::Warning,
+            action: Action::Investigate,
+            text: format!("not as the profile `{profile}` wants it: {}", listed(&drifted, said)),
+            remedy: Some(format!(
+                "`farrier tune verify` tells all of it, `farrier tune apply {profile}` sets it again"
+            )),
+        });
+    }
+    if !waits.is_empty() {
+        items.push(CheckItem {
+            code: WAITS.to_owned(),
+            severity: Severity::Info,
+            action: Action::Investigate,
+            text: format!(
+                "set for the profile `{profile}`, and does not count yet: {}",
+                listed(&waits, |step| format!("{} ({})", said(step), step.standing.words()))
+            ),
+            remedy: None,
+        });
+    }
+    let unknown = of(|it| matches!(it, Standing::Unknown(_)));
+    let why = |step: &Step| format!("{}: {}", named(step), step.standing.words());
+    let unseen = (!unknown.is_empty()).then(|| unseen(listed(&unknown, why)));
+    (items, unseen.into_iter().collect())
+}
+
+fn named(step: &Step) -> String {
+    match &step.subject {
+        Subject::Gpu { index, .. } => format!("{} of GPU {index}", step.setting),
+        Subject::Gpus | Subject::Host(_) | Subject::Jobs(_) => step.setting.clone(),
+    }
+}
+
+fn said(step: &Step) -> String {
+    let current = step.current.as_deref().unwrap_or("not known");
+    format!("{} is {current} and not {}", named(step), step.wanted)
+}
+
+fn listed(steps: &[&Step], words: impl Fn(&Step) -> String) -> String {
+    let mut told: Vec<String> = steps.iter().take(NAMED_MAX).map(|step| words(step)).collect();
+    if steps.len() > NAMED_MAX {
+        told.push(format!("and {} more", steps.len() - NAMED_MAX));
+    }
+    told.join("; ")
+}

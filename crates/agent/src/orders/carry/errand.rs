@@ -1,0 +1,43 @@
+//! What a person wants done on a node, once.
+
+use super::super::ledger::{Begun, Effect};
+use super::super::task::{Break, Task};
+use super::repair::emptied;
+use super::verify::shortfall;
+use super::{Ended, boot, done, failed};
+
+/// A look only: an agent that was started anew begins it anew.
+pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
+    let proof = task.inner.eyes.examine(level, minutes);
+    if proof.has_passed() {
+        return done(format!("level {level}: {}", proof.passed.join("; ")));
+    }
+    let why = format!("level {level}: {}", shortfall(&proof));
+    // What could not be tested says nothing of a GPU.
+    if proof.failed.is_empty() { Err(Break::Because(why)) } else { failed(why) }
+}
+
+/// What is set already is not set again, so that it may be begun twice.
+pub(super) fn tune(task: &mut Task<'_>, profile: &str) -> Ended {
+    match task.last_begun().cloned() {
+        Some(Begun { ended: true, failed: Some(why), .. }) => return failed(why),
+        Some(Begun { ended: true, failed: None, .. }) => {
+            return done(format!("the node is as `{profile}` wants it"));
+        }
+        Some(Begun { ended: false, .. }) => task.wait_for_others()?,
+        None => {}
+    }
+    let boot = boot(task)?;
+    emptied(task)?;
+    let inner = task.inner;
+    let mut said = String::new();
+    let effect = Effect::Tune { profile: profile.to_owned() };
+    let made = task.act(effect, &boot, |alive| {
+        said = inner.hands.tune(profile, alive)?;
+        Ok(())
+    })?;
+    match made {
+        Ok(()) => done(said),
+        Err(why) => failed(why),
+    }
+}
