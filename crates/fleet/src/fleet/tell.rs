@@ -174,7 +174,8 @@ fn access(what: &AccessChange) -> String {
             format!("token {token} of {name} was taken back")
         }
         AccessChange::CertificateRevoked { .. } => {
-            "no certificate of it counts any more".to_owned()
+            "no certificate of it counts any more: it is out of service until it enrols anew"
+                .to_owned()
         }
     }
 }

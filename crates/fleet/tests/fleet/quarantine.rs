@@ -89,6 +89,90 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
     assert_eq!(standing(&world, &id), Standing::InService);
 }
 
+/// Answers what is ordered until a repair was done, and gives that.
+fn repaired(world: &mut World, index: usize) -> Option<OrderKind> {
+    for _ in 0..20 {
+        match order(world, &node(index)) {
+            Some(what) => {
+                world.act(&Act::Answer(index, true));
+                if what.is_repair() {
+                    return Some(what);
+                }
+            }
+            None => world.act(&Act::Wait(200)),
+        }
+    }
+    None
+}
+
+#[test]
+fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
+    let mut world = fleet();
+    let fault = |number| Act::Fault(0, number, Severity::Fatal, Action::RebootNode, 0);
+    world.act(&fault(1));
+    assert_eq!(repaired(&mut world, 0), Some(OrderKind::Reboot));
+    // Mended; and before it is proven another GPU has it for the first time.
+    world.act(&Act::Clear(0, 1));
+    world.act(&fault(2));
+    assert_eq!(repaired(&mut world, 0), Some(OrderKind::Reboot));
+    world.act(&Act::Clear(0, 2));
+    // The first again: a reboot does not help it.
+    world.act(&fault(1));
+    assert_eq!(repaired(&mut world, 0), None);
+    let text = |world: &World| world.state.nodes[&node(0)].held_back.clone().unwrap().text;
+    assert!(
+        text(&world).contains("what could be ordered was, and did not help"),
+        "{}",
+        text(&world)
+    );
+    // Nor is a node rebooted for ever because its faults follow one another.
+    world.act(&Act::Clear(0, 1));
+    world.act(&fault(3));
+    assert_eq!(repaired(&mut world, 0), Some(OrderKind::Reboot));
+    world.act(&Act::Clear(0, 3));
+    world.act(&fault(4));
+    assert_eq!(repaired(&mut world, 0), None);
+    let spent = "`reboot` was done 3 times since it was last in service, for other faults";
+    assert!(text(&world).contains(spent), "{}", text(&world));
+    // A person's repair begins anew.
+    world.act(&Act::Repaired(0));
+    world.act(&Act::Clear(0, 4));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &node(0)), Standing::InService);
+    world.replay();
+}
+
+#[test]
+fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
+    let mut world = fleet();
+    let id = node(3);
+    world.act(&Act::Revoke(3));
+    let why = world.state.nodes[&id].why.clone();
+    assert_eq!(standing(&world, &id), Standing::Held);
+    assert!(
+        why.text.starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
+        "{why:?}"
+    );
+    assert!(why.until.contains("token create --pool serve --node n03"), "{why:?}");
+    assert_eq!(world.state.tallies[&Domain::Fleet].out, 1);
+    // Nothing that is known of it from before counts, nobody else lets it in, and its silence accuses no switch.
+    world.act(&Act::Hold(3));
+    world.act(&Act::Release(3));
+    for index in 0..3 {
+        world.act(&Act::Revoke(index));
+        world.act(&Act::Silent(index));
+    }
+    world.act(&Act::Wait(5000));
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::Held, None));
+    assert_eq!(world.state.nodes[&id].why, why);
+    assert_eq!(world.state.blamed.len(), 0);
+    world.act(&Act::Heard(3));
+    assert_eq!(standing(&world, &id), Standing::Verifying);
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+    world.replay();
+}
+
 #[test]
 fn the_breaker_keeps_the_rest_in_service_and_says_so() {
     let mut world = fleet();
