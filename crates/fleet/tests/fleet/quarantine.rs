@@ -1,12 +1,12 @@
 //! The ways out of service and back, told as stories.
 
-use farrier_fleet::fleet::event::{Ask, Cordon, Record};
+use farrier_fleet::fleet::event::{Ask, Cordon, GpuMakeup, Makeup, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
-use farrier_fleet::health::{Action, Severity};
+use farrier_fleet::health::{Action, GpuUuid, Severity};
 
 use crate::world::{Act, World, node};
 
@@ -139,6 +139,42 @@ fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
     world.act(&Act::Clear(0, 4));
     world.everybody_answers();
     assert_eq!(standing(&world, &node(0)), Standing::InService);
+    world.replay();
+}
+
+#[test]
+fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
+    let mut world = fleet();
+    let id = node(3);
+    let gpu = |index: u32| GpuMakeup {
+        uuid: GpuUuid(format!("GPU-{index}")),
+        name: None,
+        index: Some(index),
+        pci: Some(format!("0000:{index}b:00.0")),
+    };
+    let boot = world.state.nodes[&id].makeup.clone().unwrap().boot.clone();
+    let seen = |gpus: &[u32], boot: &str| Event::Seen {
+        node: node(3),
+        makeup: Makeup {
+            boot: boot.to_owned(),
+            gpus: Some(gpus.iter().copied().map(gpu).collect()),
+            ..Makeup::default()
+        },
+    };
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0, 1], &boot))]);
+    // It leaves the list, and then the log speaks of it.
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0], &boot))]);
+    world.act(&fatal(3, Action::ResetGpu));
+    let node_of = |world: &World| world.state.nodes[&id].clone();
+    assert_eq!(node_of(&world).why.text, "fatal gpu.xid on GPU 1 at 0000:1b:00.0");
+    let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
+    assert_eq!(node_of(&world).words_of_order(&reset), "reset GPU 1 at 0000:1b:00.0");
+    // In another boot it is remembered for as long as something is wrong with it.
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "next"))]);
+    assert_eq!(node_of(&world).gone.len(), 1);
+    world.act(&Act::Clear(3, 1));
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "third"))]);
+    assert_eq!(node_of(&world).gone, []);
     world.replay();
 }
 

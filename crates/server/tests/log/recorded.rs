@@ -50,7 +50,12 @@ fn place() -> Place {
 }
 
 fn makeup() -> Makeup {
-    let gpu = GpuMakeup { uuid: GpuUuid("GPU-1".to_owned()), name: Some("NVIDIA H200".to_owned()) };
+    let gpu = GpuMakeup {
+        uuid: GpuUuid("GPU-1".to_owned()),
+        name: Some("NVIDIA H200".to_owned()),
+        index: Some(3),
+        pci: Some("0000:3b:00.0".to_owned()),
+    };
     Makeup {
         boot: "b1".to_owned(),
         agent: "0.1.0".to_owned(),
@@ -113,6 +118,7 @@ fn sample_node(number: usize) -> Node {
         since: at(2),
         why: why(),
         makeup: Some(Arc::new(makeup())),
+        gone: makeup().gpus.unwrap_or_default(),
         silent_since: Some(at(3)),
         revoked: Some(at(3)),
         record: Some(Record { journal: "j1".to_owned(), number: 3 }),

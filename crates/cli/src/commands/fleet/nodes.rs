@@ -5,6 +5,7 @@ use farrier_fleet::fleet::{NodeId, Place, Standing};
 use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow};
 use jiff::{SignedDuration, Timestamp};
 
+use super::findings::code;
 use super::session::{Path, Session};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -200,7 +201,11 @@ pub(super) fn one(
         told("kernel", &makeup.kernel.clone().unwrap_or_else(unknown))?;
         let gpus = makeup.gpus.as_ref().map(|all| {
             let name = |it: &farrier_fleet::fleet::event::GpuMakeup| {
-                format!("{} {}", it.name.as_deref().unwrap_or("a GPU"), it.uuid)
+                let name = it.name.as_deref().unwrap_or("a GPU of no known name");
+                it.place_words().map_or_else(
+                    || format!("{name}, {}", it.uuid),
+                    |place| format!("{place}: {name}, {}", it.uuid),
+                )
             };
             all.iter().map(name).collect::<Vec<_>>()
         });
@@ -214,15 +219,14 @@ pub(super) fn one(
         told("proven", &format!("{} {how} at {:.0}: {}", proof.rung, proof.at, proof.evidence))?;
     }
     node.repairs.iter().try_for_each(|it| told("repair", it))?;
+    let mut findings_on = node.findings_on.iter().flatten();
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);
         printer.line("")?;
         printer.paragraph(&format!("  {severity}"), 11, &finding.text)?;
-        printer.paragraph(
-            "",
-            11,
-            &format!("[{}] since {:.0}", finding.code, finding.first_seen),
-        )?;
+        let on = findings_on.next().cloned().unwrap_or_else(|| finding.subject.to_string());
+        let what = code(finding);
+        printer.paragraph("", 11, &format!("[{what}] on {on} since {:.0}", finding.first_seen))?;
     }
     Ok(outcome)
 }

@@ -46,7 +46,9 @@ impl Complaint {
             fault: worst.first().map_or(String::new(), |(_, finding)| fault_of(finding)),
             codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
             findings: worst.iter().map(|(_, finding)| finding.id).collect(),
-            text: worst.first().map_or(String::new(), |(_, finding)| words(finding, worst.len())),
+            text: worst
+                .first()
+                .map_or(String::new(), |(_, finding)| words(node, finding, worst.len())),
         };
         complaint.add_what_was_not_passed(node);
         if complaint.weight == Weight::None {
@@ -101,7 +103,7 @@ fn weight(finding: &Finding) -> Weight {
     }
 }
 
-fn words(finding: &Finding, all: usize) -> String {
+fn words(node: &Node, finding: &Finding, all: usize) -> String {
     let more = if all > 1 { format!(", and {} more", all - 1) } else { String::new() };
-    format!("{} {}{more}", finding.severity, fault_of(finding))
+    format!("{} {}{more}", finding.severity, node.words_of_finding(finding))
 }

@@ -99,7 +99,8 @@ fn repair(look: &Look<'_>) -> Wanted {
     }
     let tried = match ladder.iter().filter(untried).find(is_spent) {
         Some(what) => format!(
-            "; `{what}` was done {most} times since it was last in service, for other faults, and is not ordered again"
+            "; `{}` was done {most} times since it was last in service, for other faults, and is not ordered again",
+            look.node.words_of_order(what)
         ),
         None if look.node.repairs.is_empty() => String::new(),
         None => "; what could be ordered was, and did not help".to_owned(),

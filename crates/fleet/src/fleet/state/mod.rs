@@ -2,6 +2,7 @@
 
 mod fault;
 mod node;
+mod parts;
 mod symptom;
 
 use std::collections::{BTreeMap, BTreeSet};

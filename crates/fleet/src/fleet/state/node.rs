@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::symptom::Symptom;
 use crate::fleet::access::AccessChange;
-use crate::fleet::event::{Ask, Cordon, Entry, Event, Makeup, Record, Why};
+use crate::fleet::event::{Ask, Cordon, Entry, Event, GpuMakeup, Makeup, Record, Why};
 use crate::fleet::identity::{Actor, Place};
 use crate::fleet::order::{Answer, Order, OrderKind, Rung};
 use crate::fleet::policy::Policy;
@@ -78,6 +78,9 @@ pub struct Node {
     pub why: Why,
     /// What it is made of; none before its first report.
     pub makeup: Option<Arc<Makeup>>,
+    /// GPUs that it had and has no more, in this boot or with an open finding: so that these can be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<GpuMakeup>,
     /// When it was last heard, while it is silent.
     pub silent_since: Option<Timestamp>,
     /// When its certificates were revoked, for as long as it has no other: it may not speak, and nobody knows how it is.
@@ -191,6 +194,7 @@ impl Node {
                 "what its pool asks for is passed",
             ),
             makeup: None,
+            gone: Vec::new(),
             silent_since: None,
             revoked: None,
             record: None,
@@ -267,6 +271,7 @@ impl Node {
             self.proven.clear();
             self.unproven = None;
         }
+        self.note_gone(makeup);
         self.makeup = Some(Arc::new(makeup.clone()));
     }
 
