@@ -179,6 +179,24 @@ fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
 }
 
 #[test]
+fn what_failed_for_a_finding_that_is_over_is_proven_again() {
+    let mut world = fleet();
+    let id = node(0);
+    world.act(&fatal(0, Action::RebootNode));
+    world.answer_until(&id, OrderKind::is_repair);
+    world.act(&Act::Answer(0, true));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V1 }));
+    // It clears later than the agent waits for.
+    world.act(&Act::Answer(0, false));
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    world.act(&Act::Clear(0, 1));
+    assert_eq!(standing(&world, &id), Standing::Verifying);
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+    world.replay();
+}
+
+#[test]
 fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     let mut world = fleet();
     let id = node(3);

@@ -204,7 +204,7 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             } else {
                 format!(" It clears {}.", it.clears)
             };
-            format!("{}: {} [{}]{clears}", it.severity, it.text, node.words_of_finding(it))
+            format!("{} {}: {}{clears}", it.severity, node.words_of_finding(it), it.text)
         };
         let frozen = state
             .freezes

@@ -41,7 +41,7 @@ pub(crate) enum FleetCommand {
     Approve(asks::NodeArgs),
     /// Prove a node again
     Verify(asks::VerifyArgs),
-    /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays
+    /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays as it is
     Place(place::PlaceArgs),
     /// Take a node out of the fleet for good
     Retire(asks::RetireArgs),

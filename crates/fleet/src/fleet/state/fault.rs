@@ -2,7 +2,7 @@
 
 use super::node::{Node, Repair, Unproven};
 use crate::fleet::decide::speaks_against;
-use crate::fleet::order::OrderKind;
+use crate::fleet::order::{OrderKind, Rung};
 use crate::health::Finding;
 
 impl Unproven {
@@ -24,6 +24,18 @@ impl Node {
     pub fn faults(&self) -> Vec<String> {
         let found = self.findings.values().filter(|it| speaks_against(it)).map(fault_of);
         found.chain(self.unproven.as_ref().map(Unproven::fault)).collect()
+    }
+
+    pub(super) fn has_found_against(&self) -> bool {
+        self.findings.values().any(speaks_against)
+    }
+
+    /// The last finding against it is over: what it did not pass while that was open it may pass now. A finding clears some time after
+    /// its cause, and a proof may have been asked for in between.
+    pub(super) fn doubt_what_was_not_proven(&mut self, was_unfit: bool) {
+        if was_unfit && !self.has_found_against() {
+            self.unproven.take_if(|it| it.rung == Rung::V1);
+        }
     }
 
     /// Whether it was ordered for that fault.

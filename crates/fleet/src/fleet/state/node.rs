@@ -241,10 +241,16 @@ impl Node {
                 self.failures = 0;
                 self.failed = None;
             }
-            Event::Found { record, changes, .. } => self.found(record, changes),
+            Event::Found { record, changes, .. } => {
+                let was_unfit = self.has_found_against();
+                self.found(record, changes);
+                self.doubt_what_was_not_proven(was_unfit);
+            }
             Event::Resynced { record, open, .. } => {
+                let was_unfit = self.has_found_against();
                 self.record = Some(record.clone());
                 self.findings = open.iter().map(|it| (it.id, it.clone())).collect();
+                self.doubt_what_was_not_proven(was_unfit);
             }
             Event::CordonSeen { cordon, .. } => {
                 if matches!(cordon, Cordon::None | Cordon::Unknown) {
