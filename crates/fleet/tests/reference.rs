@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use farrier_fleet::health::engine::what_clears;
 use farrier_fleet::health::rule::{Clause, Limit, Same};
 use farrier_fleet::health::{Rule, Rules, Signal};
 
@@ -50,6 +51,7 @@ fn reference(rules: &Rules) -> String {
             text.push_str(&format!("{words}\n\n"));
         }
         text.push_str(&format!("When: {}.\n\n", condition(rule)));
+        text.push_str(&format!("It clears {}.\n\n", what_clears(rule)));
         if let Some(remedy) = &rule.remedy {
             text.push_str(&format!("What helps: {remedy}.\n\n"));
         }

@@ -1,11 +1,13 @@
 //! The single writer: takes inputs in, decides, and has both on disk before it answers.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
 use jiff::Timestamp;
 
+use crate::log::sqlite::SqliteLog;
 use crate::log::{Head, Keeper, Log, LogError, Snapshot};
 
 /// Entries folded at once on start.
@@ -25,6 +27,28 @@ fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
     Ok(entries.first().is_some_and(|it| it.seq == kept.state.seq && it.hash == kept.hash))
 }
 
+/// The state at the end of a log, from the newest that was kept.
+fn folded(log: &dyn Log) -> Result<FleetState, LogError> {
+    let mut state = match log.newest()? {
+        Some(kept) if belongs(log, &kept)? => kept.state,
+        _ => log.beginning()?,
+    };
+    loop {
+        let page = log.read(state.seq, PAGE)?;
+        if page.is_empty() {
+            return Ok(state);
+        }
+        for stored in page {
+            state.apply(&stored.entry()?);
+        }
+    }
+}
+
+/// The fleet as the log in this file has it. A server may run.
+pub fn state_at(path: &Path) -> Result<FleetState, LogError> {
+    folded(&SqliteLog::open_to_read(path)?)
+}
+
 /// What a commit brought.
 #[derive(Debug, Default)]
 pub struct Committed {
@@ -38,19 +62,7 @@ impl Core {
     /// Takes the log over and folds it, from the newest state that was kept.
     pub fn open(mut log: Box<dyn Log + Send>) -> Result<Self, LogError> {
         let epoch = log.take_over()?;
-        let mut state = match log.newest()? {
-            Some(kept) if belongs(&*log, &kept)? => kept.state,
-            _ => log.beginning()?,
-        };
-        loop {
-            let page = log.read(state.seq, PAGE)?;
-            if page.is_empty() {
-                break;
-            }
-            for stored in page {
-                state.apply(&stored.entry()?);
-            }
-        }
+        let state = folded(&*log)?;
         let head = Head { epoch, ..log.head()? };
         Ok(Self { state, head, log })
     }

@@ -100,6 +100,8 @@ pub struct Options {
     pub rate: Rate,
     /// How long a certificate of a node counts.
     pub certificate_life: SignedDuration,
+    /// Whether a fleet that has lost its authority gets another.
+    pub new_authority: bool,
     /// How long a connection stays on which nobody known is answered.
     pub absent_wait: Duration,
     /// What is known of GPUs and drivers.
@@ -119,6 +121,7 @@ impl Options {
             report_interval_s: 10,
             rate: Rate::default(),
             certificate_life: NODE_LIFE,
+            new_authority: false,
             absent_wait: serve::ABSENT_WAIT,
             facts: Cow::Borrowed(FactSet::embedded()),
             dies_after: None,
@@ -158,7 +161,12 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     }
     folder(&options.dir)?;
     let lock = take(&options.dir)?;
-    let authority = Arc::new(Authority::open(&options.dir, Timestamp::now())?);
+    let authority = if options.new_authority {
+        Authority::open_or_make(&options.dir, Timestamp::now())?
+    } else {
+        Authority::open(&options.dir, Timestamp::now())?
+    };
+    let authority = Arc::new(authority);
     let store = Arc::new(Store::open(&options.dir)?);
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
@@ -192,6 +200,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let desk = Arc::new(Desk {
         brain: brain.clone(),
         roster: Arc::clone(&roster),
+        store: Arc::clone(&store),
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
@@ -248,12 +257,7 @@ async fn watch_access(store: Arc<Store>, audit: Arc<Audit>, roster: Arc<Roster>)
     loop {
         let now = store.version().ok();
         if now.is_none() || now != version {
-            match audit.bring().await {
-                Ok(()) => version = now,
-                Err(err) => {
-                    tracing::error!(%err, "changes of who may speak are not in the log yet");
-                }
-            }
+            // Before the log says so: what a revoked node says last must not read as if it were let in again.
             let ended = roster.cut(|node, generation| {
                 let node = node.clone();
                 let identity = farrier_wire::identity::Identity { node, generation: generation? };
@@ -262,6 +266,12 @@ async fn watch_access(store: Arc<Store>, audit: Arc<Audit>, roster: Arc<Roster>)
             });
             if ended > 0 {
                 tracing::info!(ended, "streams of revoked certificates were cut");
+            }
+            match audit.bring().await {
+                Ok(()) => version = now,
+                Err(err) => {
+                    tracing::error!(%err, "changes of who may speak are not in the log yet");
+                }
             }
         }
         tokio::time::sleep(ACCESS_EVERY).await;

@@ -83,6 +83,8 @@ fn makeups_and_cordons_arrive_as_they_were_sent() {
     let gpu = |name: Option<&str>| GpuMakeup {
         uuid: GpuUuid("GPU-1".to_owned()),
         name: name.map(str::to_owned),
+        index: name.map(|_| 3),
+        pci: name.map(|_| "0000:3b:00.0".to_owned()),
     };
     let known = Makeup {
         boot: "b".to_owned(),
@@ -169,7 +171,7 @@ proptest! {
     fn nor_does_a_message_with_a_byte_changed(at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let report = proto::report::What::Makeup(form::makeup_message(&Makeup {
             boot: "boot".to_owned(),
-            gpus: Some(vec![GpuMakeup { uuid: GpuUuid("GPU".to_owned()), name: None }]),
+            gpus: Some(vec![GpuMakeup { uuid: GpuUuid("GPU".to_owned()), name: None, index: None, pci: None }]),
             ..Makeup::default()
         }));
         let up = proto::Up {

@@ -112,11 +112,12 @@ impl Eyes for NodeEyes {
             Rung::V0 => self.checked(&self.ask(), false, &mut proof),
             Rung::V1 => {
                 let reading = self.ask();
-                self.checked(&reading, true, &mut proof);
+                // What the agent found says most, and stands first.
                 match (self.known)() {
                     Ok(status) => watched(&status, &mut proof),
                     Err(why) => proof.unknown.push(why),
                 }
+                self.checked(&reading, true, &mut proof);
                 counted(&reading, (self.known)().ok().as_ref(), self.gpus_expected, &mut proof);
             }
             Rung::V2 => return self.examine(1, 0),
@@ -168,8 +169,22 @@ fn is_unfit(code: &str) -> bool {
     COHERENCE.contains(&code) || UNFIT.contains(&code)
 }
 
+/// The first sentence of an item: what is to be done about it the node's own check says.
 fn said(item: &Item) -> String {
-    format!("{} [{}]", item.text, item.code)
+    let first = item.text.split_once(". ").map_or(item.text.as_str(), |(first, _)| first);
+    format!("{} [{}]", first.trim_end_matches('.'), item.code)
+}
+
+/// What a finding is about, as people find it.
+fn named(status: &Status, subject: &Subject) -> String {
+    let known =
+        subject.gpu().and_then(|gpu| status.gpus.iter().find(|it| it.identity.uuid == *gpu));
+    let Some(gpu) = known.map(|it| &it.identity) else { return subject.to_string() };
+    let at = gpu.pci.as_ref().map(|pci| format!(" at {pci}")).unwrap_or_default();
+    match subject {
+        Subject::Link { link, .. } => format!("link {link} of GPU {}{at}", gpu.index),
+        _ => format!("GPU {}{at}", gpu.index),
+    }
 }
 
 /// What the watching agent found, and whether it sees.
@@ -180,9 +195,8 @@ fn watched(status: &Status, proof: &mut Proof) {
     for found in status.findings.iter().map(|it| &it.finding).filter(|it| speaks_against(it)) {
         let detail =
             if found.detail.is_empty() { String::new() } else { format!(" ({})", found.detail) };
-        proof
-            .failed
-            .push(format!("{} {}{detail} on {}", found.severity, found.code, found.subject));
+        let on = named(status, &found.subject);
+        proof.failed.push(format!("{} {}{detail} on {on}", found.severity, found.code));
     }
     proof.unknown.extend(status.not_seen.iter().map(|it| format!("{}: {}", it.what, it.why)));
     let early = status.collectors.iter().filter(|it| it.age_s.is_none());

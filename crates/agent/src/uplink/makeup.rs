@@ -66,8 +66,12 @@ fn gpus(state: &State) -> Option<Option<Vec<GpuMakeup>>> {
     let has_answered =
         state.collectors.iter().any(|it| it.name.starts_with("nvml") && it.age_s.is_some());
     if !listed.is_empty() || has_answered {
-        let each =
-            listed.iter().map(|it| GpuMakeup { uuid: it.uuid.clone(), name: it.name.clone() });
+        let each = listed.iter().map(|it| GpuMakeup {
+            uuid: it.uuid.clone(),
+            name: it.name.clone(),
+            index: Some(it.index),
+            pci: it.pci.clone(),
+        });
         return Some(Some(each.collect()));
     }
     let is_blind = state.blind.iter().any(|it| it.what.contains("nvml"));

@@ -64,6 +64,8 @@ impl Town {
             let gpu = GpuMakeup {
                 uuid: GpuUuid(format!("GPU-{name}")),
                 name: Some("NVIDIA H200".to_owned()),
+                index: Some(3),
+                pci: Some("0000:3b:00.0".to_owned()),
             };
             let makeup = Makeup {
                 boot: "b".to_owned(),

@@ -309,6 +309,12 @@ pub struct GpuMakeup {
     pub uuid: GpuUuid,
     /// Its name; none where NVML does not tell.
     pub name: Option<String>,
+    /// NVML's number of it; none where an older agent did not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+    /// Its address on the bus, such as `0000:1b:00.0`; none where NVML or an older agent does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
 }
 
 /// A record of an agent's journal.

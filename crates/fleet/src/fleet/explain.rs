@@ -24,7 +24,8 @@ pub fn explain(state: &FleetState, id: &NodeId) -> Option<Explanation> {
     let node = state.nodes.get(id)?;
     let order = node.order.as_ref().map(|pending| {
         let how = if pending.accepted { "the agent is at it" } else { "on its way" };
-        format!("{} (order {}, {how})", pending.order.what, pending.order.generation)
+        let what = node.words_of_order(&pending.order.what);
+        format!("{what} (order {}, {how})", pending.order.generation)
     });
     // Whoever waits for an order wants to know that the last one led to nothing.
     let failed = node.failed.as_ref();

@@ -96,7 +96,7 @@ impl fmt::Display for OrderKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cordon => formatter.pad("cordon"),
-            Self::Drain { wait_s } => write!(formatter, "drain, waiting up to {wait_s} s"),
+            Self::Drain { wait_s } => write!(formatter, "drain, waiting up to {}", span(*wait_s)),
             Self::ResetGpu { gpu } => write!(formatter, "reset {gpu}"),
             Self::Reboot => formatter.pad("reboot"),
             Self::RestartService { unit } => write!(formatter, "restart {unit}"),
@@ -106,6 +106,17 @@ impl fmt::Display for OrderKind {
             Self::Diag { level, .. } => write!(formatter, "diag, level {level}"),
             Self::Tune { profile } => write!(formatter, "tune to {profile}"),
         }
+    }
+}
+
+/// A time as people say it: in the largest unit that it is whole in.
+pub(crate) fn span(seconds: u32) -> String {
+    match seconds {
+        0 => "0 s".to_owned(),
+        it if it.is_multiple_of(86_400) => format!("{} d", it / 86_400),
+        it if it.is_multiple_of(3600) => format!("{} h", it / 3600),
+        it if it.is_multiple_of(60) => format!("{} min", it / 60),
+        it => format!("{it} s"),
     }
 }
 
@@ -155,4 +166,17 @@ pub enum Answer {
         /// Why.
         why: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_in_the_unit_that_it_is_whole_in() {
+        let told = [0, 45, 90, 300, 5400, 14_400, 172_800].map(span);
+        assert_eq!(told, ["0 s", "45 s", "90 s", "5 min", "90 min", "4 h", "2 d"]);
+        let drain = OrderKind::Drain { wait_s: 14_400 };
+        assert_eq!(drain.to_string(), "drain, waiting up to 4 h");
+    }
 }

@@ -3,7 +3,8 @@
 use super::access::AccessChange;
 use super::event::{Ask, Cordon, Event};
 use super::order::Answer;
-use crate::health::Change;
+use super::state::fault_of;
+use crate::health::{Change, Finding};
 
 /// Every kind of event, as [`Event::kind`] names it.
 pub const KINDS: [&str; 21] = [
@@ -91,7 +92,7 @@ impl Event {
             Self::Resynced { open, .. } => match open.as_slice() {
                 [] => "has no open findings".to_owned(),
                 open => {
-                    let each: Vec<&str> = open.iter().map(|it| it.text.as_str()).collect();
+                    let each: Vec<String> = open.iter().map(told).collect();
                     format!("has open findings: {}", each.join("; "))
                 }
             },
@@ -142,10 +143,16 @@ impl Ask {
 fn change(change: &Change) -> String {
     let finding = change.finding();
     match change {
-        Change::Opened(_) => format!("{}: {}", finding.severity, finding.text),
-        Change::Updated(_) => format!("again ({} times): {}", finding.count, finding.text),
-        Change::Cleared(_) => format!("over: {}", finding.text),
+        Change::Opened(_) => format!("{} {}", finding.severity, told(finding)),
+        Change::Updated(_) => format!("again ({} times): {}", finding.count, told(finding)),
+        Change::Cleared(_) => format!("over: {}", told(finding)),
     }
+}
+
+/// Which, on what, and what it means; what to do about it stands in the finding.
+fn told(finding: &Finding) -> String {
+    let text = finding.text.split_once(". ").map_or(finding.text.as_str(), |(first, _)| first);
+    format!("{}: {}", fault_of(finding), text.trim_end_matches('.'))
 }
 
 fn asked(what: &Ask) -> String {
@@ -176,7 +183,8 @@ fn access(what: &AccessChange) -> String {
             format!("token {token} of {name} was taken back")
         }
         AccessChange::CertificateRevoked { .. } => {
-            "no certificate of it counts any more".to_owned()
+            "no certificate of it counts any more: it is out of service until it enrols anew"
+                .to_owned()
         }
     }
 }

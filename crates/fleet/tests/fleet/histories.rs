@@ -21,6 +21,7 @@ fn act() -> impl Strategy<Value = Act> {
         4 => (who.clone(), 0..3_u64).prop_map(|(a, b)| Act::Clear(a, b)),
         2 => who.clone().prop_map(Act::Silent),
         2 => who.clone().prop_map(Act::Heard),
+        1 => who.clone().prop_map(Act::Revoke),
         1 => who.clone().prop_map(Act::Theirs),
         1 => who.clone().prop_map(Act::TheirsGone),
         30 => (who.clone(), prop::bool::weighted(0.8)).prop_map(|(a, b)| Act::Answer(a, b)),

@@ -1,12 +1,12 @@
 //! The ways out of service and back, told as stories.
 
-use farrier_fleet::fleet::event::{Ask, Cordon, Record};
+use farrier_fleet::fleet::event::{Ask, Cordon, GpuMakeup, Makeup, Record};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{Answer, Domain, Event, NodeId, OrderKind, Policy, Rung, Standing};
-use farrier_fleet::health::{Action, Severity};
+use farrier_fleet::health::{Action, GpuUuid, Severity};
 
 use crate::world::{Act, World, node};
 
@@ -87,6 +87,144 @@ fn a_repair_that_does_not_help_is_followed_by_the_next_and_then_by_a_person() {
     world.act(&Act::Clear(0, 1));
     world.everybody_answers();
     assert_eq!(standing(&world, &id), Standing::InService);
+}
+
+/// Answers what is ordered until a repair was done, and gives that.
+fn repaired(world: &mut World, index: usize) -> Option<OrderKind> {
+    for _ in 0..20 {
+        match order(world, &node(index)) {
+            Some(what) => {
+                world.act(&Act::Answer(index, true));
+                if what.is_repair() {
+                    return Some(what);
+                }
+            }
+            None => world.act(&Act::Wait(200)),
+        }
+    }
+    None
+}
+
+#[test]
+fn each_fault_has_a_reboot_of_its_own_and_the_same_one_no_second() {
+    let mut world = fleet();
+    let fault = |number| Act::Fault(0, number, Severity::Fatal, Action::RebootNode, 0);
+    world.act(&fault(1));
+    assert_eq!(repaired(&mut world, 0), Some(OrderKind::Reboot));
+    // Mended; and before it is proven another GPU has it for the first time.
+    world.act(&Act::Clear(0, 1));
+    world.act(&fault(2));
+    assert_eq!(repaired(&mut world, 0), Some(OrderKind::Reboot));
+    world.act(&Act::Clear(0, 2));
+    // The first again: a reboot does not help it.
+    world.act(&fault(1));
+    assert_eq!(repaired(&mut world, 0), None);
+    let text = |world: &World| world.state.nodes[&node(0)].held_back.clone().unwrap().text;
+    assert!(
+        text(&world).contains("what could be ordered was, and did not help"),
+        "{}",
+        text(&world)
+    );
+    // Nor is a node rebooted for ever because its faults follow one another.
+    world.act(&Act::Clear(0, 1));
+    world.act(&fault(3));
+    assert_eq!(repaired(&mut world, 0), Some(OrderKind::Reboot));
+    world.act(&Act::Clear(0, 3));
+    world.act(&fault(4));
+    assert_eq!(repaired(&mut world, 0), None);
+    let spent = "`reboot` was done 3 times since it was last in service, for other faults";
+    assert!(text(&world).contains(spent), "{}", text(&world));
+    // A person's repair begins anew.
+    world.act(&Act::Repaired(0));
+    world.act(&Act::Clear(0, 4));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &node(0)), Standing::InService);
+    world.replay();
+}
+
+#[test]
+fn a_gpu_is_named_as_people_find_it_also_when_it_is_in_no_list_any_more() {
+    let mut world = fleet();
+    let id = node(3);
+    let gpu = |index: u32| GpuMakeup {
+        uuid: GpuUuid(format!("GPU-{index}")),
+        name: None,
+        index: Some(index),
+        pci: Some(format!("0000:{index}b:00.0")),
+    };
+    let boot = world.state.nodes[&id].makeup.clone().unwrap().boot.clone();
+    let seen = |gpus: &[u32], boot: &str| Event::Seen {
+        node: node(3),
+        makeup: Makeup {
+            boot: boot.to_owned(),
+            gpus: Some(gpus.iter().copied().map(gpu).collect()),
+            ..Makeup::default()
+        },
+    };
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0, 1], &boot))]);
+    // It leaves the list, and then the log speaks of it.
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0], &boot))]);
+    world.act(&fatal(3, Action::ResetGpu));
+    let node_of = |world: &World| world.state.nodes[&id].clone();
+    assert_eq!(node_of(&world).why.text, "fatal gpu.xid on GPU 1 at 0000:1b:00.0");
+    let reset = OrderKind::ResetGpu { gpu: GpuUuid("GPU-1".to_owned()) };
+    assert_eq!(node_of(&world).words_of_order(&reset), "reset GPU 1 at 0000:1b:00.0");
+    // In another boot it is remembered for as long as something is wrong with it.
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "next"))]);
+    assert_eq!(node_of(&world).gone.len(), 1);
+    world.act(&Act::Clear(3, 1));
+    world.batch(vec![(Actor::Node(id.clone()), seen(&[0], "third"))]);
+    assert_eq!(node_of(&world).gone, []);
+    world.replay();
+}
+
+#[test]
+fn what_failed_for_a_finding_that_is_over_is_proven_again() {
+    let mut world = fleet();
+    let id = node(0);
+    world.act(&fatal(0, Action::RebootNode));
+    world.answer_until(&id, OrderKind::is_repair);
+    world.act(&Act::Answer(0, true));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V1 }));
+    // It clears later than the agent waits for.
+    world.act(&Act::Answer(0, false));
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    world.act(&Act::Clear(0, 1));
+    assert_eq!(standing(&world, &id), Standing::Verifying);
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+    world.replay();
+}
+
+#[test]
+fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
+    let mut world = fleet();
+    let id = node(3);
+    world.act(&Act::Revoke(3));
+    let why = world.state.nodes[&id].why.clone();
+    assert_eq!(standing(&world, &id), Standing::Held);
+    assert!(
+        why.text.starts_with("its certificates were revoked at 2026-11-15T00:00:00Z"),
+        "{why:?}"
+    );
+    assert!(why.until.contains("token create --pool serve --node n03"), "{why:?}");
+    assert_eq!(world.state.tallies[&Domain::Fleet].out, 1);
+    // Nothing that is known of it from before counts, nobody else lets it in, and its silence accuses no switch.
+    world.act(&Act::Hold(3));
+    world.act(&Act::Release(3));
+    for index in 0..3 {
+        world.act(&Act::Revoke(index));
+        world.act(&Act::Silent(index));
+    }
+    world.act(&Act::Wait(5000));
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::Held, None));
+    assert_eq!(world.state.nodes[&id].why, why);
+    assert_eq!(world.state.blamed.len(), 0);
+    world.act(&Act::Heard(3));
+    assert_eq!(standing(&world, &id), Standing::Verifying);
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+    world.replay();
 }
 
 #[test]

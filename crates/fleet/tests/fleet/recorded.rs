@@ -31,7 +31,12 @@ fn facts_of_nodes() -> Vec<Event> {
     let mut place = place(1);
     (place.tenant, place.site, place.nvlink) =
         ("lab".parse().ok(), "north".parse().ok(), "nv1".parse().ok());
-    let gpu = GpuMakeup { uuid: GpuUuid("GPU-1".to_owned()), name: Some("NVIDIA H200".to_owned()) };
+    let gpu = GpuMakeup {
+        uuid: GpuUuid("GPU-1".to_owned()),
+        name: Some("NVIDIA H200".to_owned()),
+        index: Some(3),
+        pci: Some("0000:3b:00.0".to_owned()),
+    };
     let makeup = Makeup {
         boot: "b1".to_owned(),
         agent: "0.1.0".to_owned(),

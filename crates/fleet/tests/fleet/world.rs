@@ -6,8 +6,8 @@ use farrier_fleet::fleet::event::{Ask, Cordon, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
 use farrier_fleet::fleet::{
-    Answer, Decision, Domain, Entry, Event, FleetState, NodeId, OrderKind, Place, Policy, Rung,
-    Standing, decide,
+    AccessChange, Answer, Decision, Domain, Entry, Event, FleetState, Node, NodeId, OrderKind,
+    Place, Policy, Rung, Standing, decide,
 };
 use farrier_fleet::health::finding::{ActionBy, Cleared};
 use farrier_fleet::health::{Action, Change, Finding, FindingKind, GpuUuid, Severity, Subject};
@@ -78,6 +78,7 @@ pub(crate) enum Act {
     Clear(usize, u64),
     Silent(usize),
     Heard(usize),
+    Revoke(usize),
     Theirs(usize),
     TheirsGone(usize),
     Answer(usize, bool),
@@ -137,6 +138,9 @@ impl World {
         }
         let again = decide(&self.state, &dirty, self.now);
         assert_eq!(again.events, [], "what was decided is decided again");
+        let shut_out = |it: &Node| it.revoked.is_some() && it.standing != Standing::Held;
+        let at_work = self.state.nodes.iter().find(|(_, it)| shut_out(it));
+        assert!(at_work.is_none(), "it may not speak, and counts as more than held: {at_work:?}");
     }
 
     fn append(&mut self, batch: u64, by: Actor, event: Event) -> BTreeSet<NodeId> {
@@ -239,6 +243,11 @@ impl World {
                 push(Actor::Server, Event::Silent { node: node(index), since: self.now });
             }
             Act::Heard(index) => push(Actor::Server, Event::Heard { node: node(index) }),
+            Act::Revoke(index) => {
+                let number = self.state.access + 1;
+                let what = AccessChange::CertificateRevoked { node: node(index) };
+                push(ann(), Event::Access { number, at: self.now, what });
+            }
             Act::Theirs(index) => {
                 let cordon =
                     Cordon::Theirs { owner: "slurm admin".to_owned(), reason: "cable".to_owned() };

@@ -20,6 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use webpki::EndEntityCert;
 
 use crate::log::Hash;
+use crate::run::log_path;
 
 /// Clocks of nodes may be behind by an hour and more: a certificate that begins now is none for them.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
@@ -59,6 +60,9 @@ pub enum AuthorityError {
         /// The certificate.
         certificate: PathBuf,
     },
+    /// There is a fleet, and its authority is not here: with another one no node and no person would know the server.
+    #[error("`{}` has the log of a fleet, and `ca.key` and `ca.pem` are not both there", .0.display())]
+    Gone(PathBuf),
     /// A certificate could not be made.
     #[error("failed to make a certificate")]
     Make(#[from] rcgen::Error),
@@ -106,8 +110,17 @@ impl PublicKeyData for Point<'_> {
 }
 
 impl Authority {
-    /// The authority in the server's folder; made if there is none, by one process at a time.
+    /// The authority in the server's folder; made if there is none, by one process at a time. A fleet has one from its first entry
+    /// on: where its log is and the authority is not, it was lost or left behind, and nothing takes its place unasked.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+        if log_path(dir).exists() && !dir.join("ca.pem").exists() {
+            return Err(AuthorityError::Gone(dir.to_owned()));
+        }
+        Self::open_or_make(dir, now)
+    }
+
+    /// The same, and made also where a fleet has lost its own: every node enrols anew, and every person logs in anew.
+    pub fn open_or_make(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let (key_path, path) = (dir.join("ca.key"), dir.join("ca.pem"));
         if let Some(there) = Self::read(&key_path, &path)? {
             return Ok(there);
@@ -344,6 +357,21 @@ mod tests {
             seen.dedup();
             assert_eq!(seen.len(), 1, "one authority: {seen:?}");
         }
+    }
+
+    #[test]
+    fn the_authority_of_a_fleet_is_not_replaced_unasked() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let first = Authority::open(folder.path(), now).unwrap().fingerprint();
+        fs::write(log_path(folder.path()), "").unwrap();
+        assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), first);
+        fs::remove_file(folder.path().join("ca.pem")).unwrap();
+        let gone = Authority::open(folder.path(), now);
+        assert!(matches!(gone, Err(AuthorityError::Gone(_))), "{gone:?}");
+        let other = Authority::open_or_make(folder.path(), now).unwrap().fingerprint();
+        assert_ne!(other, first);
+        assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), other);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
         Event::Placed { place, .. } => node.place != *place,
         Event::Seen { makeup, .. } => node.makeup.as_deref() != Some(makeup),
         Event::Silent { .. } => node.silent_since.is_none(),
-        Event::Heard { .. } => node.silent_since.is_some(),
+        Event::Heard { .. } => node.silent_since.is_some() || node.revoked.is_some(),
         Event::Found { record, .. } => !node.has(record),
         Event::Resynced { record, open, .. } => {
             !is_older(node, record) && {

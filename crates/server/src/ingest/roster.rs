@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
-use farrier_fleet::fleet::{Entry, FleetState, NodeId, Order};
+use farrier_fleet::fleet::{AccessChange, Entry, FleetState, NodeId, Order};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
@@ -145,6 +145,14 @@ impl Roster {
                 Event::Enrolled { node, .. } => {
                     let pulse = Arc::clone(&self.seats().entry(node.clone()).or_default().pulse);
                     self.heard(&pulse);
+                }
+                Event::Access { what: AccessChange::CertificateRevoked { node }, .. } => {
+                    // Streams of what was revoked are cut before the log says so. One that is open has enrolled anew meanwhile, and
+                    // is heard again with what it says next.
+                    let seats = self.seats();
+                    if let Some(seat) = seats.get(node).filter(|it| it.stream.is_some()) {
+                        seat.pulse.is_silent.store(true, Ordering::Relaxed);
+                    }
                 }
                 Event::Retired { node, .. } => {
                     let gone = self.seats().remove(node).and_then(|seat| seat.stream);

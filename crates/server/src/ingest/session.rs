@@ -7,6 +7,7 @@ use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
+use farrier_wire::identity::Identity;
 use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDER_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ use tokio::sync::mpsc;
 use tonic::{Code, Status, Streaming};
 
 use super::roster::{Cut, Pulse, Roster, Seated};
+use crate::access::Store;
 use crate::brain::{Brain, TakeError};
 use crate::serve::NodePeer;
 
@@ -32,7 +34,16 @@ const CLOCK_EVERY: Duration = Duration::from_secs(3600);
 pub(crate) struct Desk {
     pub(crate) brain: Brain,
     pub(crate) roster: Arc<Roster>,
+    pub(crate) store: Arc<Store>,
     pub(crate) report_interval_s: u32,
+}
+
+impl Desk {
+    /// Whether a certificate counts no more. Where the list cannot be read nobody is refused: a disk that fails must not look like a
+    /// fleet that was revoked.
+    fn refuses(&self, identity: &Identity) -> bool {
+        self.store.admits(identity).is_ok_and(|admits| !admits)
+    }
 }
 
 /// Why a stream ends.
@@ -120,11 +131,19 @@ pub(crate) async fn serve(
                 makeup: None,
                 told: 0,
             };
-            let talk = session.talk(hello, &mut inbound, orders);
+            let talk = async {
+                // Between the handshake and here it may have been revoked, and whoever cuts streams did not find this one.
+                if certificate.as_ref().is_some_and(|it| desk.refuses(&it.identity)) {
+                    return Err(End::Cut(Cut::Revoked));
+                }
+                session.talk(hello, &mut inbound, orders).await
+            };
             let end = tokio::select! {
-                end = talk => end,
+                // First of all: what a revoked node says last must not count.
+                biased;
                 Ok(cut) = &mut cut => Err(End::Cut(cut)),
-                () = end_of(certificate.map(|it| it.until)) => Err(End::Cut(Cut::Expired)),
+                end = talk => end,
+                () = end_of(certificate.as_ref().map(|it| it.until)) => Err(End::Cut(Cut::Expired)),
             };
             desk.roster.leave(&node, number);
             end.err()
@@ -190,7 +209,8 @@ struct Session<'d> {
 struct Known {
     record: Option<Record>,
     makeup: Option<Arc<Makeup>>,
-    silent: bool,
+    /// Whether the log says that it is silent, or that its certificates were revoked.
+    is_out_of_touch: bool,
     /// Of the last order.
     generation: u64,
 }
@@ -243,7 +263,7 @@ impl Session<'_> {
             let node = self.node.clone();
             self.give(Event::OrdersSeen { node, generation: last_order }).await?;
         }
-        if known.silent {
+        if known.is_out_of_touch {
             self.give(Event::Heard { node: self.node.clone() }).await?;
         }
         self.made_of(makeup).await?;
@@ -270,7 +290,7 @@ impl Session<'_> {
             state.nodes.get(&node).map(|it| Known {
                 record: it.record.clone(),
                 makeup: it.makeup.clone(),
-                silent: it.silent_since.is_some(),
+                is_out_of_touch: it.silent_since.is_some() || it.revoked.is_some(),
                 generation: it.generation,
             })
         });

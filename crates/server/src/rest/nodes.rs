@@ -115,7 +115,7 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
         driver: makeup.and_then(|it| it.driver.clone()),
         findings: count(node.findings.len()),
         worst: node.findings.values().map(|it| it.severity).max(),
-        order: node.order.as_ref().map(|it| it.order.what.to_string()),
+        order: node.order.as_ref().map(|it| node.words_of_order(&it.order.what)),
         held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it).text),
         silent_since: node.silent_since,
     }
@@ -154,13 +154,13 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
     };
     let order = node.order.as_ref().map(|pending| OrderView {
         generation: pending.order.generation,
-        what: pending.order.what.to_string(),
+        what: node.words_of_order(&pending.order.what),
         reason: pending.order.reason.clone(),
         lease_until: pending.order.lease_until,
         accepted: pending.accepted,
     });
     let repair = |it: &Repair| match it {
-        Repair::Ordered(what) => what.to_string(),
+        Repair::Ordered(what) => node.words_of_order(what),
         Repair::ByHand(what) => format!("by hand: {what}"),
     };
     let hold = node.hold.as_ref();
@@ -174,6 +174,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         waits_for_approval: node.waits_for_approval(),
         makeup: node.makeup.as_deref().cloned(),
         findings: node.findings.values().cloned().collect(),
+        findings_on: Some(node.findings.values().map(|it| node.words_of(&it.subject)).collect()),
         cordon: node.cordon.clone(),
         drained: node.drained,
         hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
@@ -210,7 +211,7 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             } else {
                 format!(" It clears {}.", it.clears)
             };
-            format!("{}: {}{clears}", it.severity, it.text)
+            format!("{} {}: {}{clears}", it.severity, node.words_of_finding(it), it.text)
         };
         let frozen = state
             .freezes
@@ -266,7 +267,8 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
                 && code.as_ref().is_none_or(|it| finding.code.starts_with(it.as_str()))
                 && text.is_none_or(|it| says(finding, it) || id.as_str().contains(it));
             if is_later && is_meant {
-                found.push(FindingRow { node: id.clone(), finding: finding.clone() });
+                let on = Some(node.words_of(&finding.subject));
+                found.push(FindingRow { node: id.clone(), on, finding: finding.clone() });
             }
         }
     });

@@ -50,7 +50,12 @@ fn place() -> Place {
 }
 
 fn makeup() -> Makeup {
-    let gpu = GpuMakeup { uuid: GpuUuid("GPU-1".to_owned()), name: Some("NVIDIA H200".to_owned()) };
+    let gpu = GpuMakeup {
+        uuid: GpuUuid("GPU-1".to_owned()),
+        name: Some("NVIDIA H200".to_owned()),
+        index: Some(3),
+        pci: Some("0000:3b:00.0".to_owned()),
+    };
     Makeup {
         boot: "b1".to_owned(),
         agent: "0.1.0".to_owned(),
@@ -113,7 +118,9 @@ fn sample_node(number: usize) -> Node {
         since: at(2),
         why: why(),
         makeup: Some(Arc::new(makeup())),
+        gone: makeup().gpus.unwrap_or_default(),
         silent_since: Some(at(3)),
+        revoked: Some(at(3)),
         record: Some(Record { journal: "j1".to_owned(), number: 3 }),
         findings: BTreeMap::from([(7, finding())]),
         cordon: cordons()[number % 4].clone(),
@@ -121,7 +128,7 @@ fn sample_node(number: usize) -> Node {
         hold: Some(Hold { by: Actor::Person("ann".to_owned()), reason: "a look".to_owned() }),
         approved: true,
         generation: 4,
-        order: Some(Pending { order, accepted: true }),
+        order: Some(Pending { order, accepted: true, faults: vec!["gpu.xid on GPU-1".to_owned()] }),
         failures: 2,
         failed: Some((at(4), "job 5 runs on".to_owned())),
         proven: [Rung::V0, Rung::V1, Rung::V2, Rung::V3].map(|it| (it, proof.clone())).into(),
@@ -138,6 +145,7 @@ fn sample_node(number: usize) -> Node {
             evidence: "every GPU passed".to_owned(),
         }),
         repairs: vec![Repair::Ordered(OrderKind::Reboot), Repair::ByHand("a board".to_owned())],
+        tried: BTreeMap::from([("gpu.xid on GPU-1".to_owned(), vec![OrderKind::Reboot])]),
         mended: true,
         quarantines: vec![at(5)],
         held_back: Some(why()),

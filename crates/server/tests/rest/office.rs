@@ -132,6 +132,8 @@ impl Office {
         let gpu = |index| GpuMakeup {
             uuid: GpuUuid(format!("GPU-{name}-{index}")),
             name: gpu.map(str::to_owned),
+            index: Some(index),
+            pci: Some(format!("0000:{index:02x}:00.0")),
         };
         let makeup = Makeup {
             boot: "b".to_owned(),

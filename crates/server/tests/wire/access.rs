@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farrier_agent::uplink::{EnrolError, Enrolment, Keep};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, Place};
+use farrier_fleet::fleet::{Event, Place, Standing};
 use farrier_server::access::Wanted;
 use farrier_wire::proto::{self, Up, up};
 use farrier_wire::{client, form};
@@ -97,9 +97,15 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     member.find(1);
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(site.found("a"), Vec::<u64>::new(), "the stream was cut");
+    let stands = async || {
+        let brain = site.running().brain();
+        brain.look(|state| state.nodes[&node("a")].standing).await.unwrap()
+    };
+    assert_eq!(stands().await, Standing::Held, "out at once, and not when its silence counts");
     site.enrol("a", &member.identity(), &site.token(Some("a"), 1)).await.unwrap();
     member.acked(1).await;
     assert_eq!(site.found("a"), [1], "it goes on where it was");
+    assert_ne!(stands().await, Standing::Held, "it is let in again");
     assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
 }
 

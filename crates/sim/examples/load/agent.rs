@@ -70,8 +70,12 @@ fn gpu(index: usize, at: u64) -> String {
 }
 
 fn makeup(index: usize) -> proto::Makeup {
-    let gpus = (0..GPUS)
-        .map(|at| proto::Gpu { uuid: gpu(index, at), name: Some("NVIDIA H200".to_owned()) });
+    let gpus = (0..GPUS).map(|at| proto::Gpu {
+        uuid: gpu(index, at),
+        name: Some("NVIDIA H200".to_owned()),
+        index: u32::try_from(at).ok(),
+        pci: Some(format!("0000:{:02x}:00.0", 0x1b + at * 0x10)),
+    });
     let framework = |name: &str, version: &str| proto::Framework {
         name: name.to_owned(),
         version: version.to_owned(),

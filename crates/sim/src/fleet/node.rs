@@ -86,15 +86,19 @@ impl SimNode {
 
     /// What it is made of.
     pub fn makeup(&self) -> Makeup {
-        let gpu =
-            |uuid: &GpuUuid| GpuMakeup { uuid: uuid.clone(), name: Some("NVIDIA H200".to_owned()) };
+        let gpu = |(index, uuid): (u32, &GpuUuid)| GpuMakeup {
+            uuid: uuid.clone(),
+            name: Some("NVIDIA H200".to_owned()),
+            index: Some(index),
+            pci: Some(format!("0000:{:02x}:00.0", 0x1b + index * 0x10)),
+        };
         Makeup {
             boot: format!("{}-boot-{}", self.id, self.boot),
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: Some("6.8.0-90-generic".to_owned()),
             driver: Some("580.95.05".to_owned()),
             cuda: Some("13.0".to_owned()),
-            gpus: Some(self.gpus.iter().map(gpu).collect()),
+            gpus: Some((0..).zip(&self.gpus).map(gpu).collect()),
             frameworks: Vec::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! A connection to a server: HTTP/2, over TLS or, on loopback, plain. Streams of many nodes go over one.
 
 mod pinned;
+mod plain;
 mod rest;
 
 use std::fmt;
@@ -17,13 +18,14 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::crypto::ring as provider;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
 
 pub use pinned::{FingerprintError, fingerprint, pinned};
+use plain::{Plain, SpeaksTls};
 pub use rest::{Answered, Asker, RestError};
 
 use crate::limits::MESSAGE_BYTES_MAX;
@@ -125,6 +127,20 @@ pub enum ConnectError {
         /// Where.
         url: ServerUrl,
     },
+    /// It is another server, or it cannot show that it is this one.
+    #[error("`{url}` is not the server that is expected: {why}")]
+    Stranger {
+        /// Where.
+        url: ServerUrl,
+        /// What is wrong with its certificate.
+        why: String,
+    },
+    /// There is no TLS where some is expected.
+    #[error("`{url}` does not speak TLS, and `https://` asks for it")]
+    NoTls {
+        /// Where.
+        url: ServerUrl,
+    },
     /// They do not speak HTTP/2.
     #[error("`{url}` does not speak HTTP/2")]
     Http2 {
@@ -140,20 +156,39 @@ pub enum ConnectError {
 #[derive(Debug, Clone)]
 pub struct Connection {
     send: SendRequest<Body>,
+    speaks_tls: SpeaksTls,
+}
+
+/// Why something that was asked for was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// `http://` was used where TLS is spoken.
+    #[error(
+        "the server speaks TLS there, and `http://` does not: the address begins with `https://`"
+    )]
+    SpeaksTls,
+    /// The connection broke.
+    #[error("the connection broke off")]
+    Broken(#[source] hyper::Error),
 }
 
 impl tower_service::Service<hyper::Request<Body>> for Connection {
     type Response = hyper::Response<hyper::body::Incoming>;
-    type Error = hyper::Error;
+    type Error = CallError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.send.poll_ready(context)
+        self.send.poll_ready(context).map_err(|err| failed_call(&self.speaks_tls, err))
     }
 
     fn call(&mut self, request: hyper::Request<Body>) -> Self::Future {
-        Box::pin(self.send.send_request(request))
+        let (sent, speaks_tls) = (self.send.send_request(request), self.speaks_tls.clone());
+        Box::pin(async move { sent.await.map_err(|err| failed_call(&speaks_tls, err)) })
     }
+}
+
+fn failed_call(speaks_tls: &SpeaksTls, err: hyper::Error) -> CallError {
+    if speaks_tls.get() { CallError::SpeaksTls } else { CallError::Broken(err) }
 }
 
 /// For connections without TLS.
@@ -187,17 +222,34 @@ async fn open_now(url: &ServerUrl, tls: Arc<ClientConfig>) -> Result<Connection,
     // An order or an acknowledgement is small, and somebody waits for it.
     tcp.set_nodelay(true).map_err(failed)?;
     if url.is_plain {
-        return over(url, tcp).await;
+        let speaks_tls = SpeaksTls::default();
+        return over(url, Plain::new(tcp, speaks_tls.clone()), speaks_tls).await;
     }
     let name =
         ServerName::try_from(url.host.clone()).map_err(|err| failed(io::Error::other(err)))?;
-    let tls = TlsConnector::from(tls).connect(name, tcp).await.map_err(failed)?;
-    over(url, tls).await
+    let tls = TlsConnector::from(tls).connect(name, tcp).await;
+    over(url, tls.map_err(|err| untrusted(url, err))?, SpeaksTls::default()).await
+}
+
+/// Why TLS did not come about: whoever is told that a handshake failed wants to know which of the two is wrong.
+fn untrusted(url: &ServerUrl, err: io::Error) -> ConnectError {
+    let url = url.clone();
+    match err.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(why))) => {
+            ConnectError::Stranger { url, why: why.to_string() }
+        }
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            ConnectError::Stranger { url, why: format!("its certificate is not taken ({why:?})") }
+        }
+        Some(rustls::Error::InvalidMessage(_)) => ConnectError::NoTls { url },
+        _ => ConnectError::Connect { url, err },
+    }
 }
 
 async fn over(
     url: &ServerUrl,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    speaks_tls: SpeaksTls,
 ) -> Result<Connection, ConnectError> {
     let (send, driver) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -212,7 +264,7 @@ async fn over(
     tokio::spawn(async move {
         let _ = driver.await;
     });
-    Ok(Connection { send })
+    Ok(Connection { send, speaks_tls })
 }
 
 #[cfg(test)]

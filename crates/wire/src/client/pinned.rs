@@ -8,7 +8,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring as provider};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
+    SignatureScheme,
 };
 
 /// Why a text is no fingerprint.
@@ -44,6 +45,18 @@ pub fn pinned(fingerprint: [u8; 32]) -> Result<Arc<ClientConfig>, rustls::Error>
     Ok(Arc::new(tls))
 }
 
+/// The server is of another authority than the one that is trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("its authority has the fingerprint {}, and {wanted} is asked for", shown.as_deref().unwrap_or("of nobody"))]
+struct OtherAuthority {
+    shown: Option<String>,
+    wanted: String,
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Trusts the authority with this fingerprint, which the server shows with its own certificate, and otherwise checks as usual.
 #[derive(Debug)]
 struct Pinned {
@@ -64,8 +77,12 @@ impl ServerCertVerifier for Pinned {
             digest::digest(&digest::SHA256, it).as_ref() == self.fingerprint
         };
         let authority = intermediates.iter().find(is_wanted);
-        let authority =
-            authority.ok_or(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let authority = authority.ok_or_else(|| {
+            let shown = intermediates.last().map(|it| digest::digest(&digest::SHA256, it));
+            let shown = shown.map(|it| hexadecimal(it.as_ref()));
+            let other = OtherAuthority { shown, wanted: hexadecimal(&self.fingerprint) };
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(other))))
+        })?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
         let provider = Arc::clone(&self.provider);

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::{ConnectError, Connection, ServerUrl, open};
+use super::{CallError, ConnectError, Connection, ServerUrl, open};
 use crate::rest::Problem;
 
 /// How long an answer may take to begin; the server itself gives up earlier.
@@ -27,6 +27,9 @@ pub enum RestError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The address begins with `http://`, and should not.
+    #[error(transparent)]
+    Call(CallError),
     /// The token cannot stand in a request.
     #[error("the token has characters that no token has")]
     Token,
@@ -161,7 +164,10 @@ impl Asker {
         };
         let answer =
             tokio::time::timeout(ANSWER_WAIT, answer).await.map_err(|_| RestError::Slow)?;
-        let response = answer.map_err(|err| RestError::Broken(err.into()))?;
+        let response = answer.map_err(|err| match err {
+            CallError::SpeaksTls => RestError::Call(err),
+            CallError::Broken(err) => RestError::Broken(err.into()),
+        })?;
         if response.status().is_success() {
             return Ok(response);
         }

@@ -35,7 +35,8 @@ fn gpus(listed: Vec<proto::Gpu>) -> Result<Vec<GpuMakeup>, FormError> {
     let each = listed.into_iter().map(|it| {
         within("gpu", it.uuid.len(), NAME_BYTES_MAX)?;
         within("gpu", it.name.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
-        Ok(GpuMakeup { uuid: GpuUuid(it.uuid), name: it.name })
+        within("gpu", it.pci.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
+        Ok(GpuMakeup { uuid: GpuUuid(it.uuid), name: it.name, index: it.index, pci: it.pci })
     });
     each.collect()
 }
@@ -43,7 +44,8 @@ fn gpus(listed: Vec<proto::Gpu>) -> Result<Vec<GpuMakeup>, FormError> {
 /// Makes a message of a makeup.
 pub fn makeup_message(makeup: &Makeup) -> proto::Makeup {
     let Makeup { boot, agent, kernel, driver, cuda, gpus, frameworks } = makeup.clone();
-    let gpu = |it: GpuMakeup| proto::Gpu { uuid: it.uuid.0, name: it.name };
+    let gpu =
+        |it: GpuMakeup| proto::Gpu { uuid: it.uuid.0, name: it.name, index: it.index, pci: it.pci };
     let gpus = gpus.map(|all| proto::Gpus { gpus: all.into_iter().map(gpu).collect() });
     let framework = |(name, version)| proto::Framework { name, version };
     let frameworks = frameworks.into_iter().map(framework).collect();

@@ -124,6 +124,8 @@ view! { lenient
         makeup: Option<Makeup>,
         /// Open findings.
         findings: Vec<Finding>,
+        /// What each of these is about, as people find it: `GPU 3 at 0000:3b:00.0`; null: an older server does not tell.
+        findings_on: Option<Vec<String>>,
         /// Whether it takes new work.
         cordon: Cordon,
         /// Whether its work has ended.
@@ -180,6 +182,8 @@ view! { lenient
     FindingRow {
         /// Whose.
         node: NodeId,
+        /// What it is about, as people find it: `GPU 3 at 0000:3b:00.0`; null: an older server does not tell.
+        on: Option<String>,
         /// What.
         finding: Finding,
     }

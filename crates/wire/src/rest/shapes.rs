@@ -102,7 +102,10 @@ impl Shape for GpuMakeup {
     fn shape(shapes: &mut Shapes) -> Value {
         json!({
             "type": "object", "required": ["uuid"],
-            "properties": { "uuid": { "type": "string" }, "name": shapes.of::<Option<String>>() },
+            "properties": {
+                "uuid": { "type": "string" }, "name": shapes.of::<Option<String>>(),
+                "index": shapes.of::<Option<u32>>(), "pci": shapes.of::<Option<String>>(),
+            },
         })
     }
 }

@@ -1,10 +1,10 @@
 //! What a person wants done on a node, once.
 
+use super::super::hands::Proof;
 use super::super::ledger::{Begun, Effect};
 use super::super::task::{Break, Task};
 use super::repair::emptied;
-use super::verify::shortfall;
-use super::{Ended, boot, done, failed};
+use super::{Ended, boot, done, failed, listed};
 
 /// A look only: an agent that was started anew begins it anew.
 pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
@@ -15,6 +15,16 @@ pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
     let why = format!("level {level}: {}", shortfall(&proof));
     // What could not be tested says nothing of a GPU.
     if proof.failed.is_empty() { Err(Break::Because(why)) } else { failed(why) }
+}
+
+/// What speaks against the GPUs, all of it: a person asked.
+fn shortfall(proof: &Proof) -> String {
+    match (proof.failed.as_slice(), proof.unknown.as_slice()) {
+        ([], []) => "nothing was seen".to_owned(),
+        (failed, []) => listed(failed),
+        ([], unknown) => format!("not known: {}", listed(unknown)),
+        (failed, unknown) => format!("{}; not known: {}", listed(failed), listed(unknown)),
+    }
 }
 
 /// What is set already is not set again, so that it may be begun twice.

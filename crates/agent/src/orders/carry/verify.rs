@@ -7,7 +7,7 @@ use farrier_fleet::fleet::order::Rung;
 
 use super::super::hands::Proof;
 use super::super::task::Task;
-use super::{Ended, done, failed, listed};
+use super::{Ended, done, failed};
 
 /// A look costs a child that asks NVML.
 const LOOKS_APART: u32 = 5;
@@ -17,26 +17,28 @@ pub(super) fn verify(task: &Task<'_>, rung: Rung) -> Ended {
     loop {
         let proof = task.inner.eyes.prove(rung);
         if proof.has_passed() {
-            return done(format!("{rung}: {}", proof.passed.join("; ")));
+            return done(proof.passed.join("; "));
         }
         if proof.is_final || !task.has_time() || task.now() >= settled {
-            return failed(format!("{rung}: {}", shortfall(&proof)));
+            return failed(why(&proof));
         }
         task.pause(LOOKS_APART)?;
     }
 }
 
-/// What a proof that was not passed lacks.
-pub(super) fn shortfall(proof: &Proof) -> String {
-    let mut why = Vec::new();
-    if !proof.failed.is_empty() {
-        why.push(listed(&proof.failed));
+/// Why it was not passed, in one sentence: whoever wants all of it looks at the node.
+fn why(proof: &Proof) -> String {
+    let (first, unknown) = (shortly(&proof.failed), shortly(&proof.unknown));
+    match (first, unknown) {
+        (Some(failed), None) => failed,
+        (Some(failed), Some(_)) => format!("{failed}; {} not known", proof.unknown.len()),
+        (None, Some(unknown)) => format!("not known: {unknown}"),
+        (None, None) => "nothing was seen".to_owned(),
     }
-    if !proof.unknown.is_empty() {
-        why.push(format!("not known: {}", listed(&proof.unknown)));
-    }
-    if why.is_empty() {
-        why.push("nothing was seen".to_owned());
-    }
-    why.join("; ")
+}
+
+/// The first, and how many more there are.
+fn shortly(items: &[String]) -> Option<String> {
+    let more = items.len().saturating_sub(1);
+    items.first().map(|it| if more == 0 { it.clone() } else { format!("{it}, and {more} more") })
 }

@@ -170,14 +170,19 @@ fn a_service_that_does_not_come_up_is_told() {
 fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     let world = World::new();
     let what = OrderKind::Verify { rung: Rung::V1 };
-    assert_eq!(evidence(world.carry(what.clone())), "V1 (devices): all is well");
+    assert_eq!(evidence(world.carry(what.clone())), "all is well");
     world.state().proof.unknown = vec!["the kernel log may not be read".to_owned()];
     let told = why(world.carry(what.clone()));
-    assert_eq!(told, "failed: V1 (devices): not known: the kernel log may not be read");
+    assert_eq!(told, "failed: not known: the kernel log may not be read");
     world.state().proof = Proof { failed: vec!["gpu.lost".to_owned()], ..Proof::default() };
-    assert_eq!(why(world.carry(what.clone())), "failed: V1 (devices): gpu.lost");
+    assert_eq!(why(world.carry(what.clone())), "failed: gpu.lost");
+    let many = ["fatal gpu.xid (Xid 79) on GPU 3", "NVML lists 7 GPUs"].map(str::to_owned).to_vec();
+    let unknown = vec!["gpu.heat sees nothing: lost".to_owned(); 12];
+    world.state().proof = Proof { failed: many, unknown, ..Proof::default() };
+    let told = why(world.carry(what.clone()));
+    assert_eq!(told, "failed: fatal gpu.xid (Xid 79) on GPU 3, and 1 more; 12 not known");
     world.state().proof = Proof::default();
-    assert_eq!(why(world.carry(what.clone())), "failed: V1 (devices): nothing was seen");
+    assert_eq!(why(world.carry(what.clone())), "failed: nothing was seen");
     // It is open for a while, and clears.
     world.state().proof = Proof { failed: vec!["gpu.lost".to_owned()], ..Proof::default() };
     let desk = world.desk();

@@ -37,6 +37,12 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if args.server.is_plain() {
+        return Err(Hinted::error(
+            format!("`{}` has no TLS, and so no certificates to enrol for", args.server),
+            "`https://HOST:PORT`, as `farrier server token create` prints it; a server with `--plain` needs no enrolment",
+        ));
+    }
     let token = match args.token.as_str() {
         "-" => {
             let mut text = String::new();
@@ -87,8 +93,14 @@ fn explained(err: &EnrolError) -> anyhow::Error {
             7 => "`farrier server token create` makes another",
             _ => "the server's log says more",
         },
-        EnrolError::Connect(ConnectError::Connect { .. }) => {
-            "is the address right, the fingerprint that of this server, and this node's clock not hours behind?"
+        EnrolError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
+            "does the server run, and is the address right?"
+        }
+        EnrolError::Connect(ConnectError::Stranger { .. }) => {
+            "is the address right, the fingerprint the one that `farrier server token create` prints there, and this node's clock not hours behind?"
+        }
+        EnrolError::Connect(ConnectError::NoTls { .. }) => {
+            "is another program there? A farrier server without TLS (`--plain`) needs no enrolment"
         }
         EnrolError::Connect(_) => "is a farrier server there?",
         EnrolError::Identity(_) => "--identity names another folder",

@@ -79,7 +79,7 @@ impl Closed {
             printer.line(&format!(
                 "It is kept in {folder}; to look whether it is what was written:"
             ))?;
-            printer.line(&format!("  farrier server verify-log --dir {folder} --replay"))?;
+            printer.line(&format!("  farrier server verify-log {folder} --replay"))?;
         }
         Ok(())
     }

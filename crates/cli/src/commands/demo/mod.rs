@@ -64,6 +64,14 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
         args.seed
     );
     printer.line(&printer.toned(Tone::Strong, &title))?;
+    let program = std::env::args().next().unwrap_or_else(|| "farrier".to_owned());
+    let folder = stage.server_folder();
+    printer.line("To look in from a second terminal while it runs, log in as the first of these says, and ask:")?;
+    printer
+        .line(&format!("  {program} server user add me --role admin --dir {}", folder.display()))?;
+    printer.line(&format!("  {program} fleet nodes"))?;
+    printer.line(&format!("  {program} fleet events --follow"))?;
+    printer.line("")?;
     let mut story = Story::new(!args.headless && printer.is_terminal());
     let mut acts = script::acts(args.seed, args.duration).into_iter().peekable();
     let (mut tail, mut seen) = stage.followed();

@@ -110,6 +110,10 @@ impl Stage {
         self.running.address()
     }
 
+    pub(super) fn server_folder(&self) -> PathBuf {
+        self.folder.server()
+    }
+
     pub(super) fn began(&self) -> Instant {
         self.began
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use farrier_fleet::fleet::event::Why;
-use farrier_fleet::fleet::{Answer, Entry, Event, OrderKind, Standing};
+use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, OrderKind, Standing};
 use farrier_fleet::health::Change;
 
 use crate::printer::{Printer, Tone};
@@ -27,6 +27,8 @@ pub(super) struct Story {
     has_status: bool,
     is_live: bool,
     last: BTreeMap<Standing, usize>,
+    /// What each node was last told to do.
+    ordered: BTreeMap<NodeId, OrderKind>,
     pub(super) joined: usize,
     pub(super) told: usize,
     pub(super) found: usize,
@@ -77,14 +79,10 @@ impl Story {
         }
         for (Said { tone, word, text }, mut nodes) in said {
             nodes.sort();
-            let text = match nodes.as_slice() {
-                [one] => format!("{one} {text}"),
-                [one, two] => format!("{one} and {two} {}", of_several(&text)),
-                [first, .., last] => {
-                    format!("{} nodes ({first} to {last}) {}", nodes.len(), of_several(&text))
-                }
-                [] => continue,
-            };
+            let text = if nodes.len() > 1 { of_several(&text) } else { text };
+            // An order is not something that a node does: it is said to it.
+            let between = if word == "ordered" { ": " } else { " " };
+            let text = format!("{}{between}{text}", named(&nodes));
             self.line(at, tone, word, &text, printer)?;
         }
         Ok(())
@@ -106,6 +104,7 @@ impl Story {
             }
             Event::Ordered { order } => {
                 self.orders += 1;
+                self.ordered.insert(order.node.clone(), order.what.clone());
                 // Every node that joins is proven: that says nothing to an audience.
                 let joins = order.generation <= 2 && matches!(order.what, OrderKind::Verify { .. });
                 let text = match &order.what {
@@ -115,10 +114,15 @@ impl Story {
                 if joins { None } else { said(&order.node, Tone::Strong, "ordered", text) }
             }
             Event::Answered { node, answer: Answer::Failed { why }, .. } => {
-                said(node, Tone::Bad, "failed", format!("did not: {why}"))
+                let text = match self.ordered.get(node) {
+                    Some(OrderKind::Verify { rung }) => format!("did not pass {rung}: {why}"),
+                    Some(what) => format!("could not carry out `{what}`: {why}"),
+                    None => why.clone(),
+                };
+                said(node, Tone::Bad, "failed", text)
             }
             Event::Answered { node, answer: Answer::Refused { why }, .. } => {
-                said(node, Tone::Bad, "refused", why.clone())
+                said(node, Tone::Bad, "refused", format!("did not begin: {why}"))
             }
             Event::HeldBack { node, why } => {
                 self.held_back += 1;
@@ -126,17 +130,22 @@ impl Story {
                 said(node, Tone::Caution, "held", text)
             }
             Event::Blamed { domain, nodes, why, .. } => {
-                let text = format!("and not its {} nodes: {}", nodes.len(), why.text);
+                let text = format!("is to blame, and not its {} nodes: {}", nodes.len(), why.text);
                 said(domain, Tone::Bad, "blamed", text)
             }
-            Event::Absolved { domain, why } => {
-                said(domain, Tone::Good, "cleared", why.text.clone())
-            }
+            Event::Absolved { domain, why } => said(
+                domain,
+                Tone::Good,
+                "cleared",
+                format!("is not to blame any longer: {}", why.text),
+            ),
             Event::Silent { node, .. } => {
-                said(node, Tone::Caution, "silent", "not heard any more".to_owned())
+                said(node, Tone::Caution, "silent", "is not heard any more".to_owned())
             }
-            Event::Heard { node } => said(node, Tone::Good, "heard", "heard again".to_owned()),
-            Event::Withdrawn { node, why, .. } => said(node, Tone::Caution, "dropped", why.clone()),
+            Event::Heard { node } => said(node, Tone::Good, "heard", "is heard again".to_owned()),
+            Event::Withdrawn { node, why, .. } => {
+                said(node, Tone::Caution, "dropped", format!("is not waited for any longer: {why}"))
+            }
             _ => None,
         }
     }
@@ -232,14 +241,43 @@ impl Story {
     }
 }
 
-/// What is said of one, said of several.
-fn of_several(text: &str) -> String {
-    for (one, several) in [("is ", "are "), ("waits: ", "wait: ")] {
-        if let Some(rest) = text.strip_prefix(one) {
-            return format!("{several}{rest}");
+/// Several by name: all of a few; a range where it has no gaps; else the first few.
+fn named(nodes: &[String]) -> String {
+    const NAMED_MAX: usize = 3;
+    match nodes {
+        [one] => one.clone(),
+        [one, two] => format!("{one} and {two}"),
+        [first, .., last] if is_range(nodes) => {
+            format!("{} nodes ({first} to {last})", nodes.len())
+        }
+        nodes if nodes.len() <= NAMED_MAX => nodes.join(", "),
+        nodes => {
+            let (count, more) = (nodes.len(), nodes.len() - NAMED_MAX);
+            format!("{count} nodes ({}, and {more} more)", nodes[..NAMED_MAX].join(", "))
         }
     }
-    text.to_owned()
+}
+
+/// Whether each is numbered one more than the one before.
+fn is_range(nodes: &[String]) -> bool {
+    let numbered = |name: &String| {
+        let at = name.trim_end_matches(|it: char| it.is_ascii_digit()).len();
+        Some((name[..at].to_owned(), name[at..].parse::<u64>().ok()?))
+    };
+    let follows = |pair: &[String]| match (numbered(&pair[0]), numbered(&pair[1])) {
+        (Some((one, first)), Some((other, next))) => one == other && next == first + 1,
+        _ => false,
+    };
+    nodes.windows(2).all(follows)
+}
+
+/// What is said of one, said of several.
+fn of_several(text: &str) -> String {
+    let found = [("is ", "are "), ("waits: ", "wait: ")]
+        .into_iter()
+        .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)));
+    let text = found.unwrap_or_else(|| text.to_owned());
+    text.replacen(": it ", ": each ", 1).replacen(", and not the node", ", and not the nodes", 1)
 }
 
 #[cfg(test)]
@@ -251,5 +289,21 @@ mod tests {
         assert_eq!(of_several("is suspect: heat"), "are suspect: heat");
         assert_eq!(of_several("waits: the breaker"), "wait: the breaker");
         assert_eq!(of_several("cordon"), "cordon");
+        let blamed = "waits: the switch is to blame, and not the node";
+        assert_eq!(of_several(blamed), "wait: the switch is to blame, and not the nodes");
+        assert_eq!(of_several("is verifying: it was mended"), "are verifying: each was mended");
+    }
+
+    #[test]
+    fn a_range_has_no_gaps() {
+        let nodes = |numbers: &[u32]| -> Vec<String> {
+            numbers.iter().map(|it| format!("node-{it:05}")).collect()
+        };
+        assert_eq!(named(&nodes(&[7])), "node-00007");
+        assert_eq!(named(&nodes(&[7, 9])), "node-00007 and node-00009");
+        assert_eq!(named(&nodes(&[7, 9, 10])), "node-00007, node-00009, node-00010");
+        assert_eq!(named(&nodes(&[9, 10, 11, 12])), "4 nodes (node-00009 to node-00012)");
+        let gaps = "5 nodes (node-00001, node-00003, node-00004, and 2 more)";
+        assert_eq!(named(&nodes(&[1, 3, 4, 5, 6])), gaps);
     }
 }

@@ -1,5 +1,6 @@
 //! `farrier fleet findings`.
 
+use farrier_fleet::health::Finding;
 use farrier_wire::rest::{FindingPage, FindingRow};
 
 use super::session::{Path, Session};
@@ -65,14 +66,23 @@ pub(super) fn run(
             vec![
                 it.node.to_string(),
                 printer.severity(it.finding.severity),
-                it.finding.code.clone(),
+                code(&it.finding),
+                it.on.clone().unwrap_or_else(|| it.finding.subject.to_string()),
                 it.finding.text.clone(),
                 format!("{:.0}", it.finding.first_seen),
                 it.finding.count.to_string(),
             ]
         };
         let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
-        printer.table(&["Node", "Severity", "Code", "What", "Since", "Times"], &rows)?;
+        printer.table(&["Node", "Severity", "Code", "On", "What", "Since", "Times"], &rows)?;
     }
     Ok(Outcome::finding_if(!findings.is_empty()))
+}
+
+/// With what tells it from others of its rule, such as the Xid.
+pub(super) fn code(finding: &Finding) -> String {
+    if finding.detail.is_empty() {
+        return finding.code.clone();
+    }
+    format!("{} ({})", finding.code, finding.detail)
 }

@@ -49,7 +49,7 @@ pub(crate) enum FleetCommand {
     ///
     /// Only on a node that takes no work and has none: hold it first (`farrier fleet cordon`).
     Tune(asks::TuneArgs),
-    /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays
+    /// Say where a node stands: pool, tenant, site, rack, leaf switch, NVLink domain. What is not told stays as it is
     Place(place::PlaceArgs),
     /// Take a node out of the fleet for good
     Retire(asks::RetireArgs),

@@ -5,6 +5,7 @@ use farrier_fleet::fleet::{NodeId, Place, Standing};
 use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow};
 use jiff::{SignedDuration, Timestamp};
 
+use super::findings::code;
 use super::session::{Path, Session};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -81,19 +82,31 @@ pub(super) fn list(
         let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
         let headings = ["Node", "Standing", "For", "Pool", "Rack", "GPUs", "Driver", "Findings"];
         printer.table(&headings, &rows)?;
-        let out: Vec<&NodeRow> = nodes.iter().filter(|it| !it.standing.in_service()).collect();
+        let told: Vec<&NodeRow> =
+            nodes.iter().filter(|it| it.standing != Standing::InService).collect();
         printer.line("")?;
-        let many =
-            |count: usize| if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") };
-        printer.line(&format!("{}, {} not in service", many(nodes.len()), out.len()))?;
-        let widest = out.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
-        for node in out {
+        printer.line(&counted(&nodes))?;
+        let widest = told.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
+        for node in told {
             let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
             let why = why.unwrap_or_else(|| node.why.clone());
             printer.paragraph(&format!("  {}", node.node), widest + 3, &why)?;
         }
     }
     Ok(Outcome::Fine)
+}
+
+/// How many, and how they stand. A suspect has work and is not counted as one that nothing is wrong with.
+fn counted(nodes: &[NodeRow]) -> String {
+    let many =
+        if nodes.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", nodes.len()) };
+    let each = Standing::ALL.iter().filter_map(|standing| {
+        let count = nodes.iter().filter(|it| it.standing == *standing).count();
+        let how =
+            if *standing == Standing::Suspect { "suspect (at work)" } else { standing.words() };
+        (count > 0).then(|| format!("{count} {how}"))
+    });
+    format!("{many}: {}", each.collect::<Vec<_>>().join(", "))
 }
 
 fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
@@ -152,7 +165,7 @@ pub(super) fn one(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let node: NodeDetail = session.get(&format!("/api/v1/nodes/{}", args.node))?;
-    let outcome = Outcome::finding_if(!node.standing.in_service());
+    let outcome = Outcome::finding_if(node.standing != Standing::InService);
     if args.output == Output::Json {
         printer.json(&node)?;
         return Ok(outcome);
@@ -188,7 +201,11 @@ pub(super) fn one(
         told("kernel", &makeup.kernel.clone().unwrap_or_else(unknown))?;
         let gpus = makeup.gpus.as_ref().map(|all| {
             let name = |it: &farrier_fleet::fleet::event::GpuMakeup| {
-                format!("{} {}", it.name.as_deref().unwrap_or("a GPU"), it.uuid)
+                let name = it.name.as_deref().unwrap_or("a GPU of no known name");
+                it.place_words().map_or_else(
+                    || format!("{name}, {}", it.uuid),
+                    |place| format!("{place}: {name}, {}", it.uuid),
+                )
             };
             all.iter().map(name).collect::<Vec<_>>()
         });
@@ -209,15 +226,14 @@ pub(super) fn one(
         told("asked for", &format!("{} {how} at {:.0}: {}", ended.what, ended.at, ended.evidence))?;
     }
     node.repairs.iter().try_for_each(|it| told("repair", it))?;
+    let mut findings_on = node.findings_on.iter().flatten();
     for finding in &node.findings {
         let severity = printer.severity(finding.severity);
         printer.line("")?;
         printer.paragraph(&format!("  {severity}"), 11, &finding.text)?;
-        printer.paragraph(
-            "",
-            11,
-            &format!("[{}] since {:.0}", finding.code, finding.first_seen),
-        )?;
+        let on = findings_on.next().cloned().unwrap_or_else(|| finding.subject.to_string());
+        let what = code(finding);
+        printer.paragraph("", 11, &format!("[{what}] on {on} since {:.0}", finding.first_seen))?;
     }
     Ok(outcome)
 }
@@ -240,7 +256,7 @@ pub(super) fn explain(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let told: Explained = session.get(&format!("/api/v1/nodes/{}/explanation", args.node))?;
-    let outcome = Outcome::finding_if(!told.standing.in_service());
+    let outcome = Outcome::finding_if(told.standing != Standing::InService);
     if args.output == Output::Json {
         printer.json(&told)?;
         return Ok(outcome);

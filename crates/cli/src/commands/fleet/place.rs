@@ -12,19 +12,19 @@ use crate::printer::Printer;
 /// Where nodes stand, as far as it is told.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PlaceFlags {
-    /// Whose they are
+    /// Whose it is
     #[arg(long, value_name = "NAME")]
     tenant: Option<Tenant>,
-    /// Their site
+    /// The site, such as a building
     #[arg(long, value_name = "NAME")]
     site: Option<Unit>,
-    /// Their rack
+    /// The rack
     #[arg(long, value_name = "NAME")]
     rack: Option<Unit>,
-    /// Their leaf switch
+    /// The leaf switch that it is cabled to
     #[arg(long, value_name = "NAME")]
     leaf: Option<Unit>,
-    /// Their NVLink domain, where it spans several nodes
+    /// The NVLink domain, where one spans several nodes
     #[arg(long, value_name = "NAME")]
     nvlink: Option<Unit>,
 }
@@ -42,12 +42,12 @@ impl PlaceFlags {
 pub(crate) struct PlaceArgs {
     /// The node
     node: NodeId,
-    /// Its pool
+    /// The pool; it is treated by that one's policy from then on
     #[arg(long, value_name = "NAME")]
     pool: Option<Pool>,
     #[command(flatten)]
     flags: PlaceFlags,
-    /// What is not known any more
+    /// What is not known any more; several with commas
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     forget: Vec<Part>,
 }

@@ -218,10 +218,17 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
             "`farrier login` with another token; `farrier server user add` makes one".to_owned()
         }
         RestError::Refused(problem) => by_command(&problem.hint),
-        RestError::Connect(ConnectError::Connect { .. }) => {
-            "does the server run, is the address right, and the fingerprint that of this server?"
+        RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. }) => {
+            "does the server run, and is the address right?".to_owned()
+        }
+        RestError::Connect(ConnectError::Stranger { .. }) => {
+            "is the address right? `farrier server user add` prints the fingerprint of its own server; where its authority is a new one, `farrier login` anew"
                 .to_owned()
         }
+        RestError::Connect(ConnectError::NoTls { .. }) => {
+            "is another program there? A farrier server without TLS (`--plain`) is `http://` and on loopback".to_owned()
+        }
+        RestError::Call(_) => "`farrier login --server https://...`".to_owned(),
         RestError::Connect(_) | RestError::Foreign(_) => "is a farrier server there?".to_owned(),
         RestError::Token => "`farrier login` with the token that was printed".to_owned(),
         RestError::Path(_) => "names have letters, digits, `.`, `_` and `-`".to_owned(),

@@ -10,13 +10,13 @@ mod verify_log;
 
 use std::path::PathBuf;
 
-use farrier_server::access::Store;
+use farrier_server::access::{Authority, AuthorityError, Store};
 
 pub(crate) use token::span;
 
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;
-use crate::failure::warn;
+use crate::failure::{Hinted, warn};
 use crate::printer::Printer;
 
 /// Where the server keeps everything unless a flag says otherwise.
@@ -65,6 +65,17 @@ impl Folder {
         }
         Ok(Store::open(&self.dir)?)
     }
+}
+
+/// The fleet's authority, for its fingerprint.
+fn authority(dir: &std::path::Path) -> anyhow::Result<Authority> {
+    Authority::open(dir, jiff::Timestamp::now()).map_err(|err| match err {
+        AuthorityError::Gone(_) => Hinted::error(
+            err.to_string(),
+            "put back both from where they were kept; or start the server with `--new-authority` first",
+        ),
+        other => other.into(),
+    })
 }
 
 pub(crate) fn run(command: &ServerCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     args.folder.store()?.revoke(&args.node, Timestamp::now())?;
     printer.line(&format!(
-        "no certificate of {} counts any more; it can enrol anew with a token",
+        "no certificate of {0} counts any more: it is out of service until it enrols anew (`farrier server token create --pool POOL --node {0}`)",
         args.node
     ))?;
     Ok(Outcome::Fine)

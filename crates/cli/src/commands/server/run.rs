@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
+use farrier_server::access::AuthorityError;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, ServerError};
 use jiff::SignedDuration;
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
     certificate_life: SignedDuration,
+    /// Make another authority where the fleet's own, ca.key and ca.pem, is lost: every node enrols anew, and everybody logs in anew
+    #[arg(long)]
+    new_authority: bool,
     /// How often one token of a person may ask
     #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     request_rate: u32,
@@ -58,6 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
             burst: f64::from(args.request_rate) * 4.0,
         },
         certificate_life: args.certificate_life,
+        new_authority: args.new_authority,
         facts: sets::active(),
         ..Options::new(args.folder.dir.clone(), args.listen)
     };
@@ -71,6 +76,9 @@ fn explained(err: ServerError) -> anyhow::Error {
         ServerError::InUse(_) => "one server a folder; --dir names another",
         ServerError::Log(_) => {
             "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
+        }
+        ServerError::Authority(AuthorityError::Gone(_)) => {
+            "put back both from where they were kept; or, if they are lost, `--new-authority`: then every node enrols anew and everybody logs in anew"
         }
         ServerError::Listen { .. } => "--listen names another address",
         ServerError::Plain(_) => "--listen 127.0.0.1:PORT, or leave --plain out",

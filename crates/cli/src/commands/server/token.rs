@@ -1,12 +1,12 @@
 //! `farrier server token`: what nodes join with.
 
 use farrier_fleet::fleet::{NodeId, Pool};
-use farrier_server::access::{Authority, Wanted};
+use farrier_server::access::Wanted;
 use farrier_server::served::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::Folder;
+use super::{Folder, authority};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::commands::fleet::place::{PlaceFlags, words};
@@ -101,7 +101,7 @@ pub(super) fn run(command: &TokenCommand, printer: &mut Printer) -> anyhow::Resu
 fn create(args: &CreateArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
     let store = args.folder.store()?;
-    let fingerprint = Authority::open(&args.folder.dir, now)?.fingerprint();
+    let fingerprint = authority(&args.folder.dir)?.fingerprint();
     let expires = now.checked_add(args.expires)?;
     let place = args.place.in_pool(args.pool.clone());
     let wanted = Wanted {
@@ -144,6 +144,7 @@ fn nodes(args: &CreateArgs) -> String {
 
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
+    let mut rows = Vec::new();
     for token in args.folder.store()?.list()? {
         let state = token.state(now);
         let pool = token.pool.unwrap_or_default();
@@ -154,13 +155,25 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
             });
             printer.line(&value.to_string())?;
         } else {
-            let node = token.node.map(|node| format!("  node {node}")).unwrap_or_default();
-            let (id, expires, uses) = (token.id, token.expires, token.uses_left);
-            let place = token.place.as_ref().map_or_else(|| format!("pool {pool}"), words);
-            printer.line(&format!(
-                "{id:>4}  {state:<8}  {place}{node}  {uses} left  until {expires:.0}"
-            ))?;
+            rows.push(vec![
+                token.id.to_string(),
+                state.to_string(),
+                token.place.as_ref().map_or_else(|| format!("pool {pool}"), words),
+                token.node.map_or_else(|| "any".to_owned(), |node| node.to_string()),
+                token.uses_left.to_string(),
+                format!("{:.0}", token.expires),
+            ]);
         }
+    }
+    let headings = ["Token", "State", "Place", "Node", "Uses left", "Until"];
+    match (args.output, rows.is_empty()) {
+        (Output::Json, _) => {}
+        (Output::Table, true) => {
+            printer.line(
+                "no token was made yet; `farrier server token create --pool POOL` makes one",
+            )?;
+        }
+        (Output::Table, false) => printer.table(&headings, &rows)?,
     }
     Ok(())
 }

@@ -1,15 +1,19 @@
 //! `farrier server user`: people.
 
+use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::{Domain, Pool, Role, Tenant};
-use farrier_server::access::{Authority, NewPerson, TokenKind, local};
+use farrier_server::access::{NewPerson, Store, TokenKind, local};
+use farrier_server::core::state_at;
+use farrier_server::run::log_path;
 use farrier_server::served::url;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::Folder;
 use super::token::span;
+use super::{Folder, authority};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::failure::warn;
 use crate::printer::Printer;
 
 /// People who may look, operate, approve or administer.
@@ -89,7 +93,13 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let expires = now.checked_add(args.expires)?;
     let person = NewPerson::new(&args.name, args.role, scope.clone(), expires)?;
     let store = args.folder.store()?;
-    let fingerprint = Authority::open(&args.folder.dir, now)?.fingerprint();
+    let fingerprint = authority(&args.folder.dir)?.fingerprint();
+    if !has_nodes(&args.folder.dir, &store, &scope)? {
+        let (name, none) = (&args.name, "no node stands in");
+        warn(&anyhow::anyhow!(
+            "{none} {scope}, and no token lets one join it: {name} sees nothing until one does"
+        ));
+    }
     let (id, token) = store.add_person(&local(), &person, now)?;
     if args.output == Output::Json {
         let value = json!({
@@ -111,8 +121,27 @@ fn add(args: &AddArgs, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a node stands there, or one may come: a token for it counts, used or not.
+fn has_nodes(dir: &std::path::Path, store: &Store, scope: &Domain) -> anyhow::Result<bool> {
+    if *scope == Domain::Fleet {
+        return Ok(true);
+    }
+    let of_scope = |it: farrier_server::access::Listed| {
+        let told = it.place.as_ref().is_some_and(|place| is_within(place, scope));
+        told || it
+            .pool
+            .is_some_and(|pool| pool.parse().is_ok_and(|pool| *scope == Domain::Pool(pool)))
+    };
+    if store.list()?.into_iter().any(of_scope) {
+        return Ok(true);
+    }
+    let path = log_path(dir);
+    Ok(path.exists() && state_at(&path)?.tallies.contains_key(scope))
+}
+
 fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
     let now = Timestamp::now();
+    let mut rows = Vec::new();
     for listed in args.folder.store()?.people()? {
         let state = listed.state(now);
         let person = &listed.person;
@@ -124,11 +153,25 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
             });
             printer.line(&value.to_string())?;
         } else {
-            printer.line(&format!(
-                "{:>4}  {state:<8}  {}  {} of {}  until {:.0}",
-                person.token, person.name, person.role, person.scope, person.expires
-            ))?;
+            rows.push(vec![
+                person.token.to_string(),
+                state.to_string(),
+                person.name.clone(),
+                person.role.to_string(),
+                person.scope.to_string(),
+                format!("{:.0}", person.expires),
+            ]);
         }
+    }
+    let headings = ["Token", "State", "Name", "Role", "Of", "Until"];
+    match (args.output, rows.is_empty()) {
+        (Output::Json, _) => {}
+        (Output::Table, true) => {
+            printer.line(
+                "nobody has a token yet; `farrier server user add NAME --role ROLE` makes one",
+            )?;
+        }
+        (Output::Table, false) => printer.table(&headings, &rows)?,
     }
     Ok(())
 }

@@ -30,11 +30,35 @@ pub(crate) struct Args {
     #[arg(long)]
     replay: bool,
     /// The log must hold this hash: one that was noted earlier, so that an end that was cut off shows
-    #[arg(long, value_name = "HASH")]
+    #[arg(long, value_name = "HASH", value_parser = hash)]
     holds: Option<String>,
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     output: Output,
+}
+
+/// A hash as this command prints it.
+fn hash(text: &str) -> Result<String, String> {
+    let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let wrong = || "expected the 64 hexadecimal digits that `verify-log` printed then".to_owned();
+    is_hash.then(|| text.to_ascii_lowercase()).ok_or_else(wrong)
+}
+
+/// What is wrong with a log.
+enum Wrong {
+    /// An entry is not what was written, or does not follow.
+    Flaw(String),
+    /// All is as it was written, and it is not the log that had the hash.
+    NotHeld(String),
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Flaw(text) => formatter.write_str(text),
+            Self::NotHeld(hash) => write!(formatter, "no entry has the hash {hash}"),
+        }
+    }
 }
 
 /// The log in a server's folder, or the file itself.
@@ -60,7 +84,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let first = begun.first().map_or(0, |(seq, _)| *seq);
     let logs: Vec<&dyn Log> = begun.into_iter().map(|(_, log)| log as &dyn Log).collect();
     let flaw = match flawed(&logs)? {
-        Some(flaw) => Some(flaw),
+        Some(flaw) => Some(Wrong::Flaw(flaw)),
         None => read_on(args, &logs)?,
     };
     let Some(head) = logs.last().map(|log| log.head()).transpose()? else {
@@ -71,13 +95,21 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             &json!({
                 "whole": flaw.is_none(), "from": first + 1, "entries": head.seq,
                 "hash": head.hash.to_string(),
-                "replayed": args.replay && flaw.is_none(), "flaw": flaw,
+                "replayed": args.replay && flaw.is_none(), "flaw": flaw.as_ref().map(ToString::to_string),
             })
             .to_string(),
         )?;
-    } else if let Some(flaw) = &flaw {
-        printer.line(&format!("NOT WHOLE: {flaw}"))?;
-        printer.line("What comes before it is as it was written. A backup may have the rest.")?;
+    } else if let Some(wrong) = &flaw {
+        printer.line(&format!("NOT WHOLE: {wrong}"))?;
+        printer.line(match wrong {
+            Wrong::Flaw(_) => {
+                "What comes before it is as it was written. A backup may have the rest."
+            }
+            Wrong::NotHeld(_) => {
+                "Every entry that is here is as it was written: the end was cut off after that hash was noted, or this is another log. \
+                 A backup may have the rest."
+            }
+        })?;
     } else {
         let decided = if args.replay { ", and what was decided follows from it" } else { "" };
         let which = match first {
@@ -106,7 +138,7 @@ fn flawed(logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
 }
 
 /// All of it again, for what hashes alone do not show.
-fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
+fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<Wrong>, LogError> {
     let mut is_held = args.holds.is_none();
     let mut replay: Option<Replay> = None;
     for log in logs.iter().filter(|_| args.replay || args.holds.is_some()) {
@@ -115,8 +147,8 @@ fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
             None => Replay::on(begin),
             Some(mut replayed) => match replayed.settled() {
                 Ok(state) if *state == begin => replayed,
-                Ok(state) => return Ok(Some(Flaw::Snapshot(state.seq).to_string())),
-                Err(divergence) => return Ok(Some(divergence.to_string())),
+                Ok(state) => return Ok(Some(Wrong::Flaw(Flaw::Snapshot(state.seq).to_string()))),
+                Err(divergence) => return Ok(Some(Wrong::Flaw(divergence.to_string()))),
             },
         };
         let mut seq = log.anchor()?.seq;
@@ -130,16 +162,14 @@ fn read_on(args: &Args, logs: &[&dyn Log]) -> Result<Option<String>, LogError> {
                     continue;
                 }
                 if let Err(divergence) = replayed.take(stored.entry()?) {
-                    return Ok(Some(divergence.to_string()));
+                    return Ok(Some(Wrong::Flaw(divergence.to_string())));
                 }
             }
         }
         replay = Some(replayed);
     }
     if let Some(Err(divergence)) = replay.map(Replay::finish) {
-        return Ok(Some(divergence.to_string()));
+        return Ok(Some(Wrong::Flaw(divergence.to_string())));
     }
-    let wanted = args.holds.as_deref().unwrap_or_default();
-    let text = "the end was cut off, or it is another log";
-    Ok((!is_held).then(|| format!("no entry has the hash {wanted}: {text}")))
+    Ok(args.holds.clone().filter(|_| !is_held).map(Wrong::NotHeld))
 }

@@ -108,21 +108,38 @@ fn install(library: &Path, directory: &NodeDir) -> anyhow::Result<()> {
         .with_context(|| format!("failed to make the link `{}`", short.display()))
 }
 
-/// The library: beside the executable, where packages put it, or where the environment says.
+/// The library: where the environment says, beside the executable, where packages put it, or where it was built with this program.
 fn library() -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe().context("failed to find the own executable")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
+    if let Some(named) = std::env::var_os("FARRIER_NVML_SIM").map(PathBuf::from) {
+        if named.is_file() {
+            return Ok(named);
+        }
+        return Err(Hinted::error(
+            format!("FARRIER_NVML_SIM names `{}`, and there is no file", named.display()),
+            format!("name the `{BUILT}` that `cargo build -p farrier-nvml-sim` makes, or unset it"),
+        ));
+    }
     // Where cargo leaves it when it builds this program; then where it lies when it was built or installed by itself.
     let mut places = vec![
         folder.join("deps").join(BUILT),
         folder.join(BUILT),
         folder.join("../lib/farrier").join(BUILT),
     ];
-    places.extend(std::env::var_os("FARRIER_NVML_SIM").map(PathBuf::from));
+    // `cargo install` moves the program away and leaves the library in the checkout.
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    places.extend(["release", "debug"].map(|it| checkout.join(it).join("deps").join(BUILT)));
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        let beside = folder.join(BUILT);
         Hinted::error(
-            format!("the simulated NVML `{BUILT}` is not installed"),
-            "build it with `cargo build -p farrier-nvml-sim`, or name it in FARRIER_NVML_SIM",
+            format!(
+                "simulated nodes need `{BUILT}`, a library that answers as NVML does, and it is not beside this program: `{}`",
+                beside.display()
+            ),
+            format!(
+                "in a checkout `cargo build --release -p farrier-nvml-sim` makes it as `target/release/{BUILT}`: copy it there, or name it in FARRIER_NVML_SIM"
+            ),
         )
     })
 }

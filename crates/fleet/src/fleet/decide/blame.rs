@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::fleet::event::{Event, Why};
 use crate::fleet::identity::{Domain, NodeId};
+use crate::fleet::order::span;
 use crate::fleet::state::{FleetState, Node, Symptom};
 
 /// What is to blame once the verdicts are in the log.
@@ -128,9 +129,9 @@ fn common(state: &FleetState, domain: &Domain, now: Timestamp) -> Option<Suspect
 fn blamed(state: &FleetState, suspect: Suspect) -> Event {
     let Suspect { domain, symptom, nodes, .. } = suspect;
     let members = state.tallies.get(&domain).map_or(0, |tally| tally.members);
-    let window_s = state.policy.blame.window_s;
+    let window = span(state.policy.blame.window_s);
     let text = format!(
-        "{} of {members} nodes of {domain} began to show {} within {window_s} s: one cause, outside of them",
+        "{} of {members} nodes of {domain} began to show {} within {window}: one cause, outside of them",
         nodes.len(),
         symptom.words()
     );

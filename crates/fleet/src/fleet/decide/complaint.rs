@@ -1,7 +1,7 @@
 //! What speaks against a node.
 
 use crate::fleet::order::Rung;
-use crate::fleet::state::{Node, Standing};
+use crate::fleet::state::{Node, Standing, fault_of};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
 /// How much speaks against a node.
@@ -23,6 +23,8 @@ pub(super) struct Complaint {
     pub(super) action: Action,
     /// The GPU that is to be reset, where the action is that.
     pub(super) gpu: Option<GpuUuid>,
+    /// The name of the worst of it, as [`Node::faults`] has it; empty where nothing is known to be wrong.
+    pub(super) fault: String,
     /// The codes of the findings that weigh.
     pub(super) codes: Vec<String>,
     pub(super) findings: Vec<u64>,
@@ -41,9 +43,12 @@ impl Complaint {
             weight: worst.first().map_or(Weight::None, |(weight, _)| *weight),
             action: worst.first().map_or(Action::Ignore, |(_, finding)| finding.action),
             gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
+            fault: worst.first().map_or(String::new(), |(_, finding)| fault_of(finding)),
             codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
             findings: worst.iter().map(|(_, finding)| finding.id).collect(),
-            text: worst.first().map_or(String::new(), |(_, finding)| words(finding, worst.len())),
+            text: worst
+                .first()
+                .map_or(String::new(), |(_, finding)| words(node, finding, worst.len())),
         };
         complaint.add_what_was_not_passed(node);
         if complaint.weight == Weight::None {
@@ -63,6 +68,7 @@ impl Complaint {
         let helps =
             if unproven.rung == Rung::V0 { Action::RebootNode } else { Action::Investigate };
         self.action = self.action.max(helps);
+        self.fault = unproven.fault();
         self.text = format!("it did not pass {}: {}", unproven.rung, unproven.why);
     }
 
@@ -97,9 +103,7 @@ fn weight(finding: &Finding) -> Weight {
     }
 }
 
-fn words(finding: &Finding, all: usize) -> String {
-    let detail =
-        if finding.detail.is_empty() { String::new() } else { format!(" ({})", finding.detail) };
+fn words(node: &Node, finding: &Finding, all: usize) -> String {
     let more = if all > 1 { format!(", and {} more", all - 1) } else { String::new() };
-    format!("{} {}{detail} on {}{more}", finding.severity, finding.code, finding.subject)
+    format!("{} {}{more}", finding.severity, node.words_of_finding(finding))
 }

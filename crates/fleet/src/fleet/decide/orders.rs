@@ -117,17 +117,23 @@ fn repair(look: &Look<'_>) -> Wanted {
     if matches!(complaint.action, Action::ResetGpu | Action::RebootNode) {
         ladder.push(OrderKind::Reboot);
     }
-    let tried = |what: &OrderKind| look.node.repairs.contains(&Repair::Ordered(what.clone()));
-    if let Some(what) = ladder.into_iter().find(|what| !tried(what)) {
-        return Wanted::Order(what);
+    let untried = |what: &&OrderKind| !look.node.was_tried(what, &complaint.fault);
+    // Each fault has its own try of each; and faults that follow one another do not have a node rebooted for ever.
+    let most = usize::try_from(look.pool.tries.max(1)).unwrap_or(usize::MAX);
+    let is_spent = |what: &&OrderKind| look.node.times_done(what) >= most;
+    if let Some(what) = ladder.iter().filter(untried).find(|what| !is_spent(what)) {
+        return Wanted::Order(what.clone());
     }
     if let Some(why) = blamed(look) {
         return Wanted::Person(why);
     }
-    let tried = if look.node.repairs.is_empty() {
-        ""
-    } else {
-        "; what could be ordered was, and did not help"
+    let tried = match ladder.iter().filter(untried).find(is_spent) {
+        Some(what) => format!(
+            "; `{}` was done {most} times since it was last in service, for other faults, and is not ordered again",
+            look.node.words_of_order(what)
+        ),
+        None if look.node.repairs.is_empty() => String::new(),
+        None => "; what could be ordered was, and did not help".to_owned(),
     };
     let text = format!("{}: {}{tried}", complaint.text, complaint.action.asks());
     Wanted::Person(
@@ -220,7 +226,8 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
 /// Who says that nothing is to be done there, since it was ordered.
 fn stopped(look: &Look<'_>) -> Option<String> {
     let held = look.node.hold.as_ref().map(|hold| format!("{} holds it: {}", hold.by, hold.reason));
-    held.or_else(|| frozen(look).map(|why| why.text))
+    let shut_out = || look.node.revoked.map(|_| "its certificates were revoked".to_owned());
+    held.or_else(shut_out).or_else(|| frozen(look).map(|why| why.text))
 }
 
 fn frozen(look: &Look<'_>) -> Option<Why> {

@@ -31,6 +31,9 @@ fn held(look: &Look<'_>) -> Option<Event> {
         let text = format!("{} holds it: {}", hold.by, hold.reason);
         return Some(look.moved(Standing::Held, Why::new(text, "whoever holds it releases it")));
     }
+    if let Some(why) = shut_out(look).filter(|_| standing != Standing::Held) {
+        return Some(look.moved(Standing::Held, why));
+    }
     match &look.node.cordon {
         Cordon::Theirs { owner, reason }
             if standing.in_service() || standing == Standing::Joining =>
@@ -40,6 +43,19 @@ fn held(look: &Look<'_>) -> Option<Event> {
         }
         _ => None,
     }
+}
+
+/// A node whose certificates were revoked may not speak: whatever it was, nobody knows what it is now, and no order reaches it.
+fn shut_out(look: &Look<'_>) -> Option<Why> {
+    let since = look.node.revoked?;
+    let text = format!(
+        "its certificates were revoked at {since:.0}: it may not speak, and nobody knows how it is"
+    );
+    let until = format!(
+        "it enrols anew (`farrier server token create --pool {} --node {}`) and is proven, or is retired",
+        look.node.place.pool, look.id
+    );
+    Some(Why::new(text, until))
 }
 
 fn joining(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
@@ -138,7 +154,14 @@ fn verifying(look: &Look<'_>) -> Option<Event> {
 
 fn released(look: &Look<'_>) -> Option<Event> {
     let theirs = matches!(look.node.cordon, Cordon::Theirs { .. });
-    if look.node.hold.is_some() || theirs {
+    if look.node.hold.is_some() {
+        return None;
+    }
+    // Who held it may have let go meanwhile, and then it is held for this.
+    if let Some(why) = shut_out(look) {
+        return (look.node.why != why).then(|| look.moved(Standing::Held, why));
+    }
+    if theirs {
         return None;
     }
     let why = Why::new("nobody holds it any longer; it is proven before it comes back", RETURNS);

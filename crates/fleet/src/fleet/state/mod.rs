@@ -1,6 +1,8 @@
 //! What is so: a fold over the log. The same entries give the same state, byte for byte.
 
+mod fault;
 mod node;
+mod parts;
 mod symptom;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +11,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::access::AccessChange;
 use super::event::{Ask, Entry, Event, Why};
 use super::identity::{Actor, Domain, NodeId, Place};
 use super::policy::Policy;
+pub(crate) use fault::fault_of;
 pub(crate) use node::later;
 pub use node::{Errand, ErrandEnded, Hold, Node, Pending, Proof, Repair, Standing, Unproven};
 pub use symptom::Symptom;
@@ -92,7 +96,14 @@ impl FleetState {
                 self.policy = (**policy).clone();
                 return self.look_at_all();
             }
-            Event::Access { number, .. } => self.access = self.access.max(*number),
+            Event::Access { number, what, .. } => {
+                self.access = self.access.max(*number);
+                let AccessChange::CertificateRevoked { node } = what else {
+                    return BTreeSet::new();
+                };
+                self.change(node, |it| it.take_in(entry));
+                return BTreeSet::from([node.clone()]);
+            }
             Event::TimePassed => {
                 self.freezes.retain(|_, freeze| freeze.until > self.at);
                 return self.due();

@@ -7,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::symptom::Symptom;
-use crate::fleet::event::{Ask, Cordon, Entry, Event, Makeup, Record, Why};
+use crate::fleet::access::AccessChange;
+use crate::fleet::event::{Ask, Cordon, Entry, Event, GpuMakeup, Makeup, Record, Why};
 use crate::fleet::identity::{Actor, Place};
 use crate::fleet::order::{Answer, Order, OrderKind, Rung};
 use crate::fleet::policy::Policy;
@@ -77,8 +78,14 @@ pub struct Node {
     pub why: Why,
     /// What it is made of; none before its first report.
     pub makeup: Option<Arc<Makeup>>,
+    /// GPUs that it had and has no more, in this boot or with an open finding: so that these can be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<GpuMakeup>,
     /// When it was last heard, while it is silent.
     pub silent_since: Option<Timestamp>,
+    /// When its certificates were revoked, for as long as it has no other: it may not speak, and nobody knows how it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<Timestamp>,
     /// The last record of the agent's journal that is here.
     pub record: Option<Record>,
     /// Open findings, by their number on the node.
@@ -115,6 +122,9 @@ pub struct Node {
     pub errand_ended: Option<ErrandEnded>,
     /// Repairs since it was last in service.
     pub repairs: Vec<Repair>,
+    /// Those that were ordered, by the fault that they were meant for, since a person last repaired it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tried: BTreeMap<String, Vec<OrderKind>>,
     /// Whether one of them was made since it came into repair.
     pub mended: bool,
     /// When it was quarantined, in the last year.
@@ -144,6 +154,9 @@ pub struct Pending {
     pub order: Order,
     /// Whether the agent has it in its journal.
     pub accepted: bool,
+    /// For a repair, the faults that it is meant for, as [`Node::faults`] names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
 }
 
 /// What was done to mend a node.
@@ -209,7 +222,9 @@ impl Node {
                 "what its pool asks for is passed",
             ),
             makeup: None,
+            gone: Vec::new(),
             silent_since: None,
+            revoked: None,
             record: None,
             findings: BTreeMap::new(),
             cordon: Cordon::Unknown,
@@ -226,6 +241,7 @@ impl Node {
             errand: None,
             errand_ended: None,
             repairs: Vec::new(),
+            tried: BTreeMap::new(),
             mended: false,
             quarantines: Vec::new(),
             held_back: None,
@@ -245,16 +261,26 @@ impl Node {
             Event::Placed { place, .. } => self.place = place.clone(),
             Event::Seen { makeup, .. } => self.seen(makeup),
             Event::Silent { since, .. } => self.silent_since = Some(*since),
+            Event::Access { what: AccessChange::CertificateRevoked { .. }, .. } => {
+                self.revoked = Some(entry.at);
+            }
             Event::Heard { .. } => {
                 self.silent_since = None;
+                self.revoked = None;
                 // What could not be done because nobody was there is no failure of the node.
                 self.failures = 0;
                 self.failed = None;
             }
-            Event::Found { record, changes, .. } => self.found(record, changes),
+            Event::Found { record, changes, .. } => {
+                let was_unfit = self.has_found_against();
+                self.found(record, changes);
+                self.doubt_what_was_not_proven(was_unfit);
+            }
             Event::Resynced { record, open, .. } => {
+                let was_unfit = self.has_found_against();
                 self.record = Some(record.clone());
                 self.findings = open.iter().map(|it| (it.id, it.clone())).collect();
+                self.doubt_what_was_not_proven(was_unfit);
             }
             Event::CordonSeen { cordon, .. } => {
                 if matches!(cordon, Cordon::None | Cordon::Unknown) {
@@ -281,6 +307,7 @@ impl Node {
             self.proven.clear();
             self.unproven = None;
         }
+        self.note_gone(makeup);
         self.makeup = Some(Arc::new(makeup.clone()));
     }
 
@@ -328,6 +355,7 @@ impl Node {
             Standing::Verifying if self.standing == Standing::Held => self.proven.clear(),
             Standing::InService => {
                 self.repairs.clear();
+                self.tried.clear();
                 self.approved = false;
                 self.unproven = None;
             }
@@ -347,7 +375,9 @@ impl Node {
     pub(in crate::fleet) fn ordered(&mut self, order: &Order) {
         self.generation = order.generation;
         self.held_back = None;
-        self.order = Some(Pending { order: order.clone(), accepted: false });
+        // Named now: a fault may be over before the repair is answered.
+        let faults = if order.what.is_repair() { self.faults() } else { Vec::new() };
+        self.order = Some(Pending { order: order.clone(), accepted: false, faults });
     }
 
     /// An order below that number is never taken: what is on its way is ordered anew, with a higher one.
@@ -368,6 +398,7 @@ impl Node {
             return;
         }
         let what = pending.order.what.clone();
+        let faults = std::mem::take(&mut pending.faults);
         self.order = None;
         if self.is_errand(&what) {
             return self.end_errand(what, answer, at);
@@ -376,6 +407,9 @@ impl Node {
             (Answer::Done { evidence }, _) => {
                 self.failures = 0;
                 self.failed = None;
+                for fault in faults {
+                    self.tried.entry(fault).or_default().push(what.clone());
+                }
                 self.done(what, evidence, at);
             }
             (Answer::Failed { why }, OrderKind::Verify { rung }) => {
@@ -475,7 +509,10 @@ impl Node {
             }
             Ask::Release { .. } => self.hold = None,
             Ask::Approve { .. } => self.approved = true,
-            Ask::Repaired { what, .. } => self.mend(Repair::ByHand(what.clone())),
+            Ask::Repaired { what, .. } => {
+                self.tried.clear();
+                self.mend(Repair::ByHand(what.clone()));
+            }
             Ask::Verify { rung, .. } => {
                 self.proven.remove(rung);
                 self.unproven.take_if(|it| it.rung == *rung);
@@ -514,7 +551,8 @@ impl Node {
     fn note_symptoms(&mut self, at: Timestamp) {
         let faults = self.findings.values().filter(|it| it.kind == FindingKind::Fault);
         let mut shown: BTreeSet<Symptom> = faults.filter_map(|it| Symptom::of(&it.code)).collect();
-        if self.silent_since.is_some() {
+        // Whoever may not speak is silent for that, and no switch is to blame.
+        if self.silent_since.is_some() && self.revoked.is_none() {
             shown.insert(Symptom::Silence);
         }
         self.shows.retain(|symptom, _| shown.contains(symptom));

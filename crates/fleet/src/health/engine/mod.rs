@@ -25,6 +25,7 @@ use farrier_facts::xid::XidFacts;
 pub use repeats::Remembered;
 pub use table::{Latest, SignalValues};
 pub use told::LastTold;
+pub use watch::what_clears;
 
 use super::finding::{Change, Evidence, Finding};
 use super::observation::{Batch, CheckItem, GpuIdentity, GpuUuid, Moment, Subject};

@@ -1,7 +1,7 @@
 //! One rule over one subject: whether its clauses hold, and for how long.
 
 use super::super::finding::{Action, Evidence};
-use super::super::observation::{Moment, Subject};
+use super::super::observation::{GpuUuid, Moment, Subject};
 use super::super::rule::{Clause, Limit, Measure, Rule};
 use super::super::series::Series;
 use super::super::signal::{Scope, Signal};
@@ -232,6 +232,24 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
         && !rule.until_recovery
         && rule.scope() != Some(Scope::Nic)
         && (rule.on.is_some() || rule.judges_happenings())
+}
+
+/// What clears findings of a rule, in words, for its reference: of the GPU where it is a rule of GPUs.
+pub fn what_clears(rule: &Rule) -> String {
+    let gpu = Subject::Gpu(GpuUuid(String::new()));
+    let subject = if rule.code.starts_with("gpu.") { gpu } else { Subject::Node };
+    match rule.action {
+        Some(action) => clears(rule, action, &subject),
+        None if rule.on.is_some() => {
+            let otherwise = clears(rule, Action::Investigate, &subject);
+            let mended = clears(rule, Action::RebootNode, &subject);
+            if otherwise == mended {
+                return otherwise;
+            }
+            format!("{otherwise}; where a reset or a reboot is asked for, {mended}")
+        }
+        None => clears(rule, Action::Investigate, &subject),
+    }
 }
 
 /// What would clear a finding of this rule, in words.

@@ -1,0 +1,74 @@
+//! The parts of a node as people find them: a GPU by its number and its address, beside its UUID.
+
+use super::node::Node;
+use crate::fleet::event::{GpuMakeup, Makeup};
+use crate::fleet::order::OrderKind;
+use crate::health::{Finding, GpuUuid, Subject};
+
+/// GPUs that a node has lost and that are remembered at most.
+const GONE_MAX: usize = 32;
+
+impl Node {
+    /// GPUs that were there before this makeup and are not any more. One that fell off the bus is in no list, and it is the very one that people look for.
+    pub(super) fn note_gone(&mut self, makeup: &Makeup) {
+        let Some(listed) = &makeup.gpus else { return };
+        let before = self.makeup.as_ref();
+        let is_same_boot = before.is_some_and(|it| it.boot == makeup.boot);
+        let mut gone = std::mem::take(&mut self.gone);
+        gone.extend(before.and_then(|it| it.gpus.clone()).into_iter().flatten());
+        gone.retain(|it| {
+            let is_meant =
+                || self.findings.values().any(|found| found.subject.gpu() == Some(&it.uuid));
+            !listed.iter().any(|other| other.uuid == it.uuid) && (is_same_boot || is_meant())
+        });
+        gone.truncate(GONE_MAX);
+        self.gone = gone;
+    }
+
+    fn gpu(&self, uuid: &GpuUuid) -> Option<&GpuMakeup> {
+        let listed = self.makeup.as_ref().and_then(|it| it.gpus.as_ref());
+        listed.into_iter().flatten().chain(&self.gone).find(|it| it.uuid == *uuid)
+    }
+
+    fn gpu_words(&self, uuid: &GpuUuid) -> String {
+        self.gpu(uuid).and_then(GpuMakeup::place_words).unwrap_or_else(|| uuid.to_string())
+    }
+
+    /// What a finding is about, as people find it: `GPU 3 at 0000:3b:00.0`; its UUID where no more is known.
+    pub fn words_of(&self, subject: &Subject) -> String {
+        match subject {
+            Subject::Gpu(gpu) => self.gpu_words(gpu),
+            Subject::Link { gpu, link } => format!("link {link} of {}", self.gpu_words(gpu)),
+            Subject::Node => "the node".to_owned(),
+            Subject::Agent => "the agent".to_owned(),
+            Subject::Nic { .. } | Subject::Pci(_) => subject.to_string(),
+        }
+    }
+
+    /// What a finding says, with what and where: `gpu.xid (Xid 79) on GPU 3 at 0000:3b:00.0`.
+    pub fn words_of_finding(&self, finding: &Finding) -> String {
+        let detail = &finding.detail;
+        let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
+        format!("{}{detail} on {}", finding.code, self.words_of(&finding.subject))
+    }
+
+    /// An order, with its GPU as people find it.
+    pub fn words_of_order(&self, what: &OrderKind) -> String {
+        match what {
+            OrderKind::ResetGpu { gpu } => format!("reset {}", self.gpu_words(gpu)),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl GpuMakeup {
+    /// Where people find it: `GPU 3 at 0000:3b:00.0`; none where nobody told.
+    pub fn place_words(&self) -> Option<String> {
+        match (self.index, &self.pci) {
+            (Some(index), Some(pci)) => Some(format!("GPU {index} at {pci}")),
+            (Some(index), None) => Some(format!("GPU {index}")),
+            (None, Some(pci)) => Some(format!("the GPU at {pci}")),
+            (None, None) => None,
+        }
+    }
+}
