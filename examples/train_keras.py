@@ -66,8 +66,10 @@ def arguments() -> argparse.Namespace:
         parser.error("--warmup and --seed must be 0 or more")
     if not 0 < args.rate < math.inf or not 0 <= args.dropout < 1:
         parser.error("--rate must be a number above 0, --dropout one of 0 or more and below 1")
-    if args.data is not None and (not args.data.is_file() or args.data.stat().st_size // 2 <= args.length):
-        parser.error(f"{args.data} is no file with the {args.length + 1} tokens of one sequence")
+    if args.data is not None and not args.data.is_file():
+        parser.error(f"there is no file {args.data}")
+    if args.data is not None and args.data.stat().st_size // 2 <= args.length:
+        parser.error(f"{args.data} has fewer than the {args.length + 1} tokens of one sequence")
     return args
 
 

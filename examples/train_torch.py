@@ -62,8 +62,10 @@ def arguments() -> argparse.Namespace:
         parser.error("--warmup and --seed must be 0 or more")
     if not 0 < args.rate < math.inf:
         parser.error("--rate must be a number above 0")
-    if args.data is not None and (not args.data.is_file() or args.data.stat().st_size // 2 <= args.length):
-        parser.error(f"{args.data} is no file with the {args.length + 1} tokens of one sequence")
+    if args.data is not None and not args.data.is_file():
+        parser.error(f"there is no file {args.data}")
+    if args.data is not None and args.data.stat().st_size // 2 <= args.length:
+        parser.error(f"{args.data} has fewer than the {args.length + 1} tokens of one sequence")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no GPU here")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -125,7 +127,7 @@ class Checkpoints:
         for path in found:
             try:
                 state = torch.load(path, map_location="cpu", weights_only=True)
-                log.info("%s is of step %d", path, state["step"])
+                log.info("going on after step %d, from %s", state["step"], path)
                 return dict(state)
             except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as err:
                 log.warning("%s does not read as a checkpoint (%s: %s)", path, type(err).__name__, err)

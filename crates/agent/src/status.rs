@@ -178,9 +178,9 @@ pub struct GpuStatus {
     /// Links of NVLink that are not, though something is at their other end.
     #[serde(default)]
     pub links_down: u32,
-    /// What those that are up carry in each direction.
+    /// What those that are up carry in each direction; none where one of them does not tell.
     #[serde(default)]
-    pub links_bytes_per_s: f64,
+    pub links_bytes_per_s: Option<f64>,
 }
 
 /// A finding.
@@ -380,15 +380,16 @@ fn own_readings(values: &Values, subject: &Subject) -> BTreeMap<String, Reading<
 }
 
 /// How many are up, how many are not, and what those that are up carry in each direction.
-fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, f64) {
-    let (mut up, mut down, mut bytes_per_s) = (0, 0, 0.0);
+fn links(values: &Values, gpu: &GpuUuid) -> (u32, u32, Option<f64>) {
+    let (mut up, mut down, mut bytes_per_s) = (0, 0, Some(0.0));
     for subject in values.latest.iter().map(|(subject, _)| subject) {
         let Subject::Link { gpu: of, .. } = subject else { continue };
         let value = |signal| values.reading(subject, signal).and_then(Reading::value).copied();
         match value(Signal::LinkActive).filter(|_| of == gpu) {
             Some(active) if active > 0.0 => {
                 up += 1;
-                bytes_per_s += value(Signal::LinkSpeed).unwrap_or(0.0) * 1e6;
+                let own = value(Signal::LinkSpeed).map(|mb_per_s| mb_per_s * 1e6);
+                bytes_per_s = bytes_per_s.zip(own).map(|(sum, own)| sum + own);
             }
             Some(_) => down += 1,
             None => {}

@@ -102,7 +102,7 @@ def test_a_checkpoint_that_does_not_read_is_passed_over(tmp_path):
         (["--warmup", "-5"], "--warmup and --seed must be 0 or more"),
         (["--rate", "-1"], "--rate must be a number above 0"),
         (["--rate", "nan"], "--rate must be a number above 0"),
-        (["--data", "/nonexistent"], "/nonexistent is no file with the 33 tokens of one sequence"),
+        (["--data", "/nonexistent"], "there is no file /nonexistent"),
         (["--device", "gpu"], "invalid choice: 'gpu'"),
     ],
 )

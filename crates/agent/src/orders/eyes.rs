@@ -379,7 +379,7 @@ mod tests {
             readings: std::collections::BTreeMap::new(),
             links_up: 0,
             links_down: 0,
-            links_bytes_per_s: 0.0,
+            links_bytes_per_s: None,
         }];
         status
     }

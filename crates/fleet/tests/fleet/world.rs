@@ -70,6 +70,15 @@ fn asked(what: Ask) -> Event {
     Event::Asked { what }
 }
 
+fn errand(index: usize, tune: bool) -> Event {
+    let what = if tune {
+        OrderKind::Tune { profile: "training".to_owned() }
+    } else {
+        OrderKind::Diag { level: 2, minutes: 0 }
+    };
+    asked(Ask::Errand { node: node(index), what })
+}
+
 /// What the outside world may do.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
@@ -287,14 +296,7 @@ impl World {
                 push(ann(), asked(Ask::Repaired { node: node(index), what: "board".to_owned() }));
             }
             Act::Approve(index) => push(ann(), asked(Ask::Approve { node: node(index) })),
-            Act::Errand(index, tune) => {
-                let what = if tune {
-                    OrderKind::Tune { profile: "training".to_owned() }
-                } else {
-                    OrderKind::Diag { level: 2, minutes: 0 }
-                };
-                push(ann(), asked(Ask::Errand { node: node(index), what }));
-            }
+            Act::Errand(index, tune) => push(ann(), errand(index, tune)),
             Act::Freeze(seconds) => {
                 let until = self.now + SignedDuration::from_secs(i64::from(seconds));
                 let reason = "launch".to_owned();

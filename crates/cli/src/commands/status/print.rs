@@ -247,7 +247,7 @@ mod tests {
             readings: std::collections::BTreeMap::new(),
             links_up: 0,
             links_down: 0,
-            links_bytes_per_s: 0.0,
+            links_bytes_per_s: None,
         };
         assert_eq!(worst(&gpu(&Reading::Unreadable("it hangs".to_owned()))), "?");
         assert_eq!(worst(&gpu(&Reading::Value(40.0))), "-");

@@ -233,8 +233,9 @@ fn by_traffic(gpu: &GpuNow) -> Option<Limit> {
         let text = format!("its memory's bandwidth: {:.0} % of it is in use", share * 100.0);
         return Some(Limit::new(Kind::MemoryBandwidth, text));
     }
-    let share = |rate: Option<f64>, capacity: f64| {
-        rate.filter(|_| capacity > 0.0).map(|rate| rate / capacity).filter(|it| *it >= SATURATED)
+    let share = |rate: Option<f64>, capacity: Option<f64>| {
+        let (rate, capacity) = rate.zip(capacity.filter(|it| *it > 0.0))?;
+        Some(rate / capacity).filter(|it| *it >= SATURATED)
     };
     let nvlink = most(Signal::GpuNvlinkTransmit, Signal::GpuNvlinkReceive);
     if let Some(share) = share(nvlink, gpu.links.bytes_per_s) {
@@ -244,7 +245,7 @@ fn by_traffic(gpu: &GpuNow) -> Option<Limit> {
     let pcie = most(Signal::GpuPcieTransmit, Signal::GpuPcieReceive);
     let generation = gpu.value(Signal::GpuPcieGeneration)?;
     let width = gpu.value(Signal::GpuPcieWidth)?;
-    let share = share(pcie, lane_bytes_per_s(generation) * width)?;
+    let share = share(pcie, Some(lane_bytes_per_s(generation) * width))?;
     let text = format!("PCIe: {:.0} % of what it carries in one direction", share * 100.0);
     Some(Limit::new(Kind::Pcie, text))
 }
@@ -342,7 +343,7 @@ mod tests {
         let half = [&link[..], &[(Signal::GpuPcieReceive, 30e9)]].concat();
         assert_eq!(of(&with(&half), None).kind, Kind::Compute);
         let mut linked = with(&[(Signal::GpuNvlinkTransmit, 400e9)]);
-        linked.links.bytes_per_s = 450e9;
+        linked.links.bytes_per_s = Some(450e9);
         assert_eq!(of(&linked, None).kind, Kind::Nvlink);
     }
 

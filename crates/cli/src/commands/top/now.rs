@@ -110,8 +110,8 @@ pub(super) struct Links {
     pub(super) is_known: bool,
     pub(super) up: u32,
     pub(super) down: u32,
-    /// What all that are up carry in each direction.
-    pub(super) bytes_per_s: f64,
+    /// What all that are up carry in each direction; none where one of them does not tell.
+    pub(super) bytes_per_s: Option<f64>,
 }
 
 /// What has not been told.

@@ -214,13 +214,15 @@ impl Fold {
     fn count_links(&mut self) {
         let is_known = self.progress.tiers[Tier::Medium as usize] > 0;
         for gpu in &mut self.now.gpus {
-            gpu.links = Links { is_known, ..Links::default() };
+            gpu.links = Links { is_known, bytes_per_s: Some(0.0), ..Links::default() };
             let own = self.links.iter().filter(|(link, ..)| link.gpu() == Some(&gpu.identity.uuid));
             for (_, is_up, mb_per_s) in own {
                 match is_up {
                     Some(true) => {
                         gpu.links.up += 1;
-                        gpu.links.bytes_per_s += mb_per_s.unwrap_or(0.0) * 1e6;
+                        let own = mb_per_s.map(|it| it * 1e6);
+                        gpu.links.bytes_per_s =
+                            gpu.links.bytes_per_s.zip(own).map(|(sum, own)| sum + own);
                     }
                     Some(false) => gpu.links.down += 1,
                     None => {}
@@ -358,6 +360,12 @@ mod tests {
         );
         let links = fold.now.gpus[0].links;
         assert_eq!((links.up, links.down), (1, 1));
-        assert!((links.bytes_per_s - 26.562e9).abs() < 1.0);
+        assert!((links.bytes_per_s.unwrap() - 26.562e9).abs() < 1.0);
+        // One that does not tell what it carries: nobody knows what all of them do.
+        let samples = vec![sample(link(1), Signal::LinkActive, 1.0)];
+        let said = ProbeSaid::Report(report(Tier::Medium, samples));
+        fold.take(said, Timestamp::UNIX_EPOCH, &mut host);
+        let links = fold.now.gpus[0].links;
+        assert_eq!((links.up, links.bytes_per_s), (2, None));
     }
 }
