@@ -39,6 +39,7 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
             },
         },
         What::Uncordon(_) => OrderKind::Uncordon,
+        What::NoteRepair(proto::NoteRepair { what }) => OrderKind::NoteRepair { what },
     };
     let lease_until = Timestamp::from_millisecond(message.lease_until_ms).map_err(|_| unknown)?;
     let proto::Order { generation, boot, reason, .. } = message;
@@ -55,6 +56,7 @@ pub fn order_message(order: &Order) -> proto::Order {
         OrderKind::RestartService { unit } => What::RestartService(proto::RestartService { unit }),
         OrderKind::Verify { rung } => What::Verify(proto::Verify { rung: rung_number(rung) }),
         OrderKind::Uncordon => What::Uncordon(proto::Nothing {}),
+        OrderKind::NoteRepair { what } => What::NoteRepair(proto::NoteRepair { what }),
     };
     proto::Order {
         generation: order.generation,

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
 
-use super::super::{Held, Proof};
+use super::super::{Held, Proof, repair_note};
 use super::world::{UNIT, World, gpu, job};
 
 fn why(answer: Answer) -> String {
@@ -144,6 +144,17 @@ fn a_service_that_does_not_come_up_is_told() {
     assert!(why(world.carry(what.clone())).contains("does not run: failed"));
     world.state().service_starts = true;
     assert!(evidence(world.carry(what)).contains("is active"));
+}
+
+#[test]
+fn a_repair_is_noted_for_the_agent_that_watches() {
+    let world = World::new();
+    let what = OrderKind::NoteRepair { what: "a new riser".to_owned() };
+    assert!(evidence(world.carry(what)).contains("begins anew"));
+    let note = repair_note::read(world.folder.path()).unwrap();
+    assert_eq!(note.what, "a new riser");
+    std::fs::write(world.folder.path().join("repaired.json"), "{").unwrap();
+    assert_eq!(repair_note::read(world.folder.path()), None);
 }
 
 #[test]
