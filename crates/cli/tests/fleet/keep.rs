@@ -158,6 +158,10 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     let told = verify(&fresh, &["--replay"]);
     assert_eq!(told.code, 0, "{}", told.stdout);
     // A server goes on from it, and says what the copy said.
+    // The authority is kept apart from the log, and comes back with it.
+    for name in ["ca.key", "ca.pem"] {
+        std::fs::copy(town.path("server").join(name), town.path("fresh").join(name)).unwrap();
+    }
     town.start("fresh");
     let state: Value = serde_json::from_slice(&town.state()).unwrap();
     assert_eq!(state["nodes"].as_object().unwrap().len(), 3);

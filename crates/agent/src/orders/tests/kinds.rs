@@ -171,7 +171,10 @@ fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     let unknown = vec!["gpu.heat sees nothing: lost".to_owned(); 12];
     world.state().proof = Proof { failed: many, unknown, ..Proof::default() };
     let told = why(world.carry(what.clone()));
-    assert_eq!(told, "failed: fatal gpu.xid (Xid 79) on GPU 3, and 1 more; 12 not known");
+    assert_eq!(
+        told,
+        "failed: fatal gpu.xid (Xid 79) on GPU 3, and 1 more; 12 more could not be seen"
+    );
     world.state().proof = Proof::default();
     assert_eq!(why(world.carry(what.clone())), "failed: nothing was seen");
     // It is open for a while, and clears.
