@@ -127,8 +127,9 @@ impl Authority {
     /// the lost one is kept under another name.
     pub fn open_or_replace(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         if FILES.iter().any(|name| !dir.join(name).exists()) {
-            for path in FILES.map(|name| dir.join(name)).into_iter().filter(|it| it.exists()) {
-                let aside = path.with_added_extension("lost");
+            for name in FILES.iter().filter(|name| dir.join(name).exists()) {
+                let path = dir.join(name);
+                let aside = dir.join(format!("{name}.lost"));
                 fs::rename(&path, aside).map_err(|err| AuthorityError::File { path, err })?;
             }
         }
