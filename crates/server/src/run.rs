@@ -162,7 +162,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     folder(&options.dir)?;
     let lock = take(&options.dir)?;
     let authority = if options.new_authority {
-        Authority::open_or_make(&options.dir, Timestamp::now())?
+        Authority::open_or_replace(&options.dir, Timestamp::now())?
     } else {
         Authority::open(&options.dir, Timestamp::now())?
     };

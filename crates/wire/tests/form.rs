@@ -46,6 +46,7 @@ fn orders_and_answers_arrive_as_they_were_sent() {
         OrderKind::Verify { rung: Rung::V2 },
         OrderKind::Verify { rung: Rung::V3 },
         OrderKind::Uncordon,
+        OrderKind::NoteRepair { what: "a board".to_owned() },
     ];
     for (at, what) in kinds.into_iter().enumerate() {
         let order = Order {

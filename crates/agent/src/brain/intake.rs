@@ -8,6 +8,7 @@ use farrier_hardware::kmsg::KernelLog;
 
 use super::told::Log;
 use super::{Brain, Report, Seen, decode_facts};
+use crate::orders::repair_note;
 
 /// Stands where the form of a line wants an address and NVML does not tell one; no device has it.
 pub(super) const NOWHERE: &str = "0000:00:00";
@@ -137,10 +138,22 @@ impl Brain {
 
     pub(super) fn look_at_itself(&mut self, now: Moment, batch: &mut Batch) {
         self.kernel.settle(now, &mut batch.kernel);
+        self.look_for_repairs(now);
         self.own.messages_dropped = self.board.dropped();
         self.own.findings_dropped = self.engine.dropped();
         self.board.forget_old(now);
         self.own.sink_good = self.passing.is_good();
         batch.samples.extend(self.own.samples(now));
+    }
+
+    /// Whether a person has repaired the node, as the server told whoever carries out its orders.
+    fn look_for_repairs(&mut self, now: Moment) {
+        let Some(note) = repair_note::read(&self.config.state_dir) else { return };
+        if self.repaired.replace(note.at) == Some(note.at) {
+            return;
+        }
+        tracing::info!(what = %note.what, at = %note.at, "a person has repaired the node");
+        let changes = self.engine.repaired(note.at, &note.what, now);
+        self.pending.add(changes, Vec::new());
     }
 }

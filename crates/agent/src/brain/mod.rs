@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::crash::{Crash, Point};
 use crate::jobs::Board;
 use crate::journal::Journal;
+use crate::orders::repair_note;
 use crate::state::{Cost, Published, Values};
 use kernel::KernelReader;
 use own::Own;
@@ -89,6 +90,8 @@ pub struct Brain {
     cost: Cost,
     ticks: u64,
     facts: &'static FactSet,
+    /// When the last repair by hand was told that the engine knows of.
+    repaired: Option<Timestamp>,
 }
 
 /// What a brain is made of.
@@ -134,7 +137,10 @@ impl Brain {
         let mut engine = Engine::new(rules, decode_facts(facts).clone());
         engine.know(inventory.gpus(), &inventory.left());
         let fold = journal.durable();
-        let changes = engine.restore(fold.saved(), &place.boot, now);
+        let note = repair_note::read(&config.state_dir);
+        let mut saved = fold.saved();
+        saved.remembered.retain(|it| note.as_ref().is_none_or(|note| it.at > note.at));
+        let changes = engine.restore(saved, &place.boot, now);
         let after = fold.kernel_cursor(&place.boot);
         let kernel = KernelReader::new(decode_facts(facts), &place.boot, place.node_started, after);
         let mut pending = Pending::default();
@@ -173,6 +179,7 @@ impl Brain {
             ticks: 0,
             clock,
             facts,
+            repaired: None,
         }
     }
 

@@ -8,6 +8,7 @@ use farrier_hardware::kmsg::KernelLog;
 use tempfile::TempDir;
 
 use super::*;
+use crate::orders::repair_note::RepairNote;
 use crate::state::State as Snapshot;
 
 const XID_48: &str = "NVRM: Xid (PCI:0000:1b:00): 48, pid=7, name=python3, DBE (double bit error)";
@@ -142,6 +143,40 @@ impl World {
 
 fn signal(state: &Snapshot, signal: Signal) -> Option<Reading<f64>> {
     state.values.reading(&Subject::Agent, signal).cloned()
+}
+
+#[test]
+fn a_repair_by_hand_is_heard_of_once_and_counts_begin_anew_also_after_a_restart() {
+    const XID_79: &str = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.";
+    let mut world = World::new();
+    world.config.state_dir = world.folder.path().join("state");
+    world.kill();
+    world.start();
+    let mut seq = 0;
+    let mut lost = |world: &mut World| {
+        seq += 1;
+        world.line(seq, XID_79);
+        world.clock.pass(600_000);
+        world.tick();
+        world.count("gpu.bus-loss-repeated")
+    };
+    assert_eq!(lost(&mut world), None);
+    assert_eq!(lost(&mut world), Some(1));
+    let note = RepairNote { at: world.clock.now().wall, what: "a new riser".to_owned() };
+    repair_note::write(&world.config.state_dir, &note).unwrap();
+    world.tick();
+    assert_eq!(world.count("gpu.bus-loss-repeated"), None);
+    assert!(world.sunk().iter().any(|it| it.contains("a person has repaired it: a new riser")));
+    // What was counted before is in the journal, and forgotten all the same.
+    world.kill();
+    world.start();
+    world.tick();
+    assert_eq!(lost(&mut world), None, "the first since the repair");
+    assert_eq!(lost(&mut world), Some(1), "the second");
+    world.kill();
+    world.start();
+    world.tick();
+    assert_eq!(world.count("gpu.bus-loss-repeated"), Some(1), "it came after the repair");
 }
 
 #[test]

@@ -426,7 +426,7 @@ mod tests {
             judged(&|status| status.findings = vec![finding("gpu.xid", severity, action)])
         };
         assert!(with("warning", "investigate").has_passed());
-        assert_eq!(with("critical", "investigate").failed, ["critical gpu.xid on GPU-1"]);
+        assert_eq!(with("critical", "investigate").failed, ["critical gpu.xid on GPU 0"]);
         assert!(!with("warning", "reset-gpu").has_passed());
         let blind = Blindness { what: "kernel-log".to_owned(), why: "no".to_owned() };
         assert_eq!(

@@ -24,6 +24,7 @@ pub mod mark;
 mod node;
 mod offer;
 mod process;
+pub(crate) mod repair_note;
 mod scheduler;
 mod slurm;
 mod start;

@@ -26,7 +26,7 @@ fn it_tells_what_happened_what_was_found_and_decided_and_audits_its_log() {
         "is quarantined: fatal gpu.xid (Xid 48)",
         "reset of the GPU",
         "is in service: it passed what its pool asks for",
-        "leaf switch leaf-0000 and not its",
+        "leaf switch leaf-0000 is to blame, and not its",
         AUDITED,
         "It is kept in",
     ] {

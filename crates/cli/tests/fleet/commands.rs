@@ -162,7 +162,10 @@ fn whoever_follows_hears_of_it_and_goes_on_after_a_restart() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     town.find("gpu-1", 1);
     let first = lines.next().unwrap().unwrap();
-    assert!(first.contains("gpu-1 fatal: the GPU has fallen off the bus"), "{first}");
+    assert!(
+        first.contains("gpu-1 fatal gpu.xid (Xid 79) on GPU-1: the GPU has fallen off the bus"),
+        "{first}"
+    );
     // What happens while it is not connected is heard, too, and once.
     town.start("server");
     town.find("gpu-2", 1);

@@ -82,9 +82,34 @@ fn whatever_was_edited_is_found() {
     edit(&copy.join("log"), "DELETE FROM entries WHERE seq > 10");
     let copy = copy.to_str().unwrap().to_owned();
     assert_eq!(verify(&copy, &[]).code, 0, "what is left is as it was written");
-    assert_eq!(verify(&copy, &["--holds", &hash]).code, 1);
+    let cut = verify(&copy, &["--holds", &hash]);
+    assert_eq!(cut.code, 1);
+    assert!(cut.stdout.contains("Every entry that is here is as it was written"), "{}", cut.stdout);
+    let wrong = verify(&copy, &["--holds", "0000"]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.stderr.contains("expected the 64 hexadecimal digits"), "{}", wrong.stderr);
     assert_eq!(verify(&town.text("server"), &["--holds", &hash]).code, 0);
     assert_eq!(verify("/nonexistent", &[]).code, 2);
+}
+
+#[test]
+fn a_log_without_its_authority_is_not_served_unasked() {
+    let town = written();
+    let dir = town.text("server");
+    std::fs::remove_file(town.path("server").join("ca.key")).unwrap();
+    for words in [
+        &["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"][..],
+        &["server", "token", "create", "--pool", "train", "--dir", &dir],
+    ] {
+        let refused = run(words);
+        assert_eq!(refused.code, 2, "{words:?}");
+        assert!(
+            refused.stderr.contains("`ca.key` and `ca.pem` are not both there"),
+            "{}",
+            refused.stderr
+        );
+        assert!(refused.stderr.contains("--new-authority"), "{}", refused.stderr);
+    }
 }
 
 #[test]
@@ -158,6 +183,10 @@ fn a_backup_of_a_server_that_runs_is_whole_and_can_be_gone_on_from() {
     let told = verify(&fresh, &["--replay"]);
     assert_eq!(told.code, 0, "{}", told.stdout);
     // A server goes on from it, and says what the copy said.
+    // The authority is kept apart from the log, and comes back with it.
+    for name in ["ca.key", "ca.pem"] {
+        std::fs::copy(town.path("server").join(name), town.path("fresh").join(name)).unwrap();
+    }
     town.start("fresh");
     let state: Value = serde_json::from_slice(&town.state()).unwrap();
     assert_eq!(state["nodes"].as_object().unwrap().len(), 3);

@@ -55,6 +55,11 @@ pub enum OrderKind {
         /// How far.
         rung: Rung,
     },
+    /// Take note that a person has repaired the node: what waited for a part is over, and what is counted begins anew.
+    NoteRepair {
+        /// What was done, in that person's words.
+        what: String,
+    },
     /// New work again: only where the mark is ours.
     Uncordon,
     /// Test the GPUs with work, and tell what they reach.
@@ -101,6 +106,7 @@ impl fmt::Display for OrderKind {
             Self::Reboot => formatter.pad("reboot"),
             Self::RestartService { unit } => write!(formatter, "restart {unit}"),
             Self::Verify { rung } => write!(formatter, "verify {rung}"),
+            Self::NoteRepair { .. } => formatter.pad("take note of the repair"),
             Self::Uncordon => formatter.pad("uncordon"),
             Self::Diag { level: 3, minutes } => write!(formatter, "diag, level 3, {minutes} min"),
             Self::Diag { level, .. } => write!(formatter, "diag, level {level}"),

@@ -197,6 +197,30 @@ fn what_failed_for_a_finding_that_is_over_is_proven_again() {
 }
 
 #[test]
+fn the_agent_hears_of_a_repair_by_hand_before_anything_is_proven() {
+    let mut world = fleet();
+    let id = node(0);
+    world.act(&fatal(0, Action::DrainAndReplace));
+    world.answer_until(&id, |what| matches!(what, OrderKind::Drain { .. }));
+    assert_eq!((standing(&world, &id), order(&world, &id)), (Standing::InRepair, None));
+    world.act(&Act::Repaired(0));
+    let told = OrderKind::NoteRepair { what: "board".to_owned() };
+    assert_eq!(order(&world, &id), Some(told));
+    world.act(&Act::Answer(0, true));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V0 }));
+    world.act(&Act::Clear(0, 1));
+    world.everybody_answers();
+    assert_eq!(standing(&world, &id), Standing::InService);
+    // An agent that does not know of repairs refuses, and is proven all the same.
+    world.act(&fatal(0, Action::DrainAndReplace));
+    world.answer_until(&id, |what| matches!(what, OrderKind::Drain { .. }));
+    world.act(&Act::Repaired(0));
+    world.act(&Act::Answer(0, false));
+    assert_eq!(order(&world, &id), Some(OrderKind::Verify { rung: Rung::V0 }));
+    world.replay();
+}
+
+#[test]
 fn a_revoked_node_is_out_at_once_and_comes_back_when_it_is_heard_and_proven() {
     let mut world = fleet();
     let id = node(3);

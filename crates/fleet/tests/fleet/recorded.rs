@@ -121,6 +121,7 @@ fn decided() -> Vec<Event> {
         OrderKind::RestartService { unit: "nvidia-fabricmanager.service".to_owned() },
         OrderKind::Verify { rung: Rung::V0 },
         OrderKind::Uncordon,
+        OrderKind::NoteRepair { what: "a board".to_owned() },
     ];
     let ordered = kinds.map(ordered);
     let moved = Standing::ALL.map(|to| Event::Moved { node: node(1), to, why: why() });

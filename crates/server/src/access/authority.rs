@@ -32,6 +32,9 @@ const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(60 * 24);
 /// To replace it means to enrol every node anew.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 
+/// The authority's files: neither is of use without the other.
+const FILES: [&str; 2] = ["ca.key", "ca.pem"];
+
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
@@ -113,14 +116,27 @@ impl Authority {
     /// The authority in the server's folder; made if there is none, by one process at a time. A fleet has one from its first entry
     /// on: where its log is and the authority is not, it was lost or left behind, and nothing takes its place unasked.
     pub fn open(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
-        if log_path(dir).exists() && !dir.join("ca.pem").exists() {
+        let is_whole = FILES.iter().all(|name| dir.join(name).exists());
+        if log_path(dir).exists() && !is_whole {
             return Err(AuthorityError::Gone(dir.to_owned()));
         }
         Self::open_or_make(dir, now)
     }
 
-    /// The same, and made also where a fleet has lost its own: every node enrols anew, and every person logs in anew.
-    pub fn open_or_make(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+    /// The same, and made also where a fleet has lost its own: every node enrols anew, and every person logs in anew. What is left of
+    /// the lost one is kept under another name.
+    pub fn open_or_replace(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
+        if FILES.iter().any(|name| !dir.join(name).exists()) {
+            for name in FILES.iter().filter(|name| dir.join(name).exists()) {
+                let path = dir.join(name);
+                let aside = dir.join(format!("{name}.lost"));
+                fs::rename(&path, aside).map_err(|err| AuthorityError::File { path, err })?;
+            }
+        }
+        Self::open_or_make(dir, now)
+    }
+
+    fn open_or_make(dir: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let (key_path, path) = (dir.join("ca.key"), dir.join("ca.pem"));
         if let Some(there) = Self::read(&key_path, &path)? {
             return Ok(there);
@@ -366,12 +382,18 @@ mod tests {
         let first = Authority::open(folder.path(), now).unwrap().fingerprint();
         fs::write(log_path(folder.path()), "").unwrap();
         assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), first);
-        fs::remove_file(folder.path().join("ca.pem")).unwrap();
-        let gone = Authority::open(folder.path(), now);
-        assert!(matches!(gone, Err(AuthorityError::Gone(_))), "{gone:?}");
-        let other = Authority::open_or_make(folder.path(), now).unwrap().fingerprint();
-        assert_ne!(other, first);
-        assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), other);
+        assert_eq!(Authority::open_or_replace(folder.path(), now).unwrap().fingerprint(), first);
+        let mut last = first;
+        for lost in FILES {
+            fs::remove_file(folder.path().join(lost)).unwrap();
+            let gone = Authority::open(folder.path(), now);
+            assert!(matches!(gone, Err(AuthorityError::Gone(_))), "{gone:?}");
+            let other = Authority::open_or_replace(folder.path(), now).unwrap().fingerprint();
+            assert_ne!(other, last);
+            assert_eq!(Authority::open(folder.path(), now).unwrap().fingerprint(), other);
+            last = other;
+        }
+        assert!(folder.path().join("ca.pem.lost").exists());
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn cordons() -> [Cordon; 4] {
     [Cordon::Unknown, Cordon::None, Cordon::Ours, theirs]
 }
 
-fn kinds() -> [OrderKind; 7] {
+fn kinds() -> [OrderKind; 8] {
     [
         OrderKind::Cordon,
         OrderKind::Drain { wait_s: 60 },
@@ -98,6 +98,7 @@ fn kinds() -> [OrderKind; 7] {
         OrderKind::RestartService { unit: "nvidia-fabricmanager.service".to_owned() },
         OrderKind::Verify { rung: Rung::V0 },
         OrderKind::Uncordon,
+        OrderKind::NoteRepair { what: "a board".to_owned() },
     ]
 }
 
@@ -107,7 +108,7 @@ fn sample_node(number: usize) -> Node {
     let order = Order {
         node: node(1),
         generation: 4,
-        what: kinds()[number % 7].clone(),
+        what: kinds()[number % 8].clone(),
         boot: Some("b1".to_owned()),
         lease_until: at(90),
         reason: "Xid 79".to_owned(),
@@ -146,6 +147,7 @@ fn sample_node(number: usize) -> Node {
         }),
         repairs: vec![Repair::Ordered(OrderKind::Reboot), Repair::ByHand("a board".to_owned())],
         tried: BTreeMap::from([("gpu.xid on GPU-1".to_owned(), vec![OrderKind::Reboot])]),
+        untold_repair: Some("a board".to_owned()),
         mended: true,
         quarantines: vec![at(5)],
         held_back: Some(why()),
@@ -180,7 +182,7 @@ fn sample() -> FleetState {
         (domain.clone(), Blame { symptom, nodes: vec![node(1)], since: at(6), why: why() })
     };
     let shown = SYMPTOMS.map(|symptom| (symptom, BTreeMap::from([(node(1), at(7))])));
-    let nodes = (0..7).map(|number| (node(number as u64), Arc::new(sample_node(number))));
+    let nodes = (0..8).map(|number| (node(number as u64), Arc::new(sample_node(number))));
     FleetState {
         seq: 5,
         at: at(8),

@@ -258,6 +258,7 @@ impl SimNode {
             }
             OrderKind::Reboot => done("it runs in a new boot"),
             OrderKind::RestartService { .. } => done("the service runs"),
+            OrderKind::NoteRepair { .. } => done("what is counted begins anew"),
             OrderKind::Verify { .. } if self.is_ill() => {
                 Answer::Failed { why: "findings that take it out of service are open".to_owned() }
             }

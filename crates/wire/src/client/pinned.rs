@@ -54,7 +54,7 @@ struct OtherAuthority {
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Trusts the authority with this fingerprint, which the server shows with its own certificate, and otherwise checks as usual.

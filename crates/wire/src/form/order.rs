@@ -44,6 +44,7 @@ pub fn order(node: NodeId, message: proto::Order) -> Result<Order, UnknownOrder>
             _ => return Err(unknown),
         },
         What::Tune(proto::Tune { profile }) => OrderKind::Tune { profile },
+        What::NoteRepair(proto::NoteRepair { what }) => OrderKind::NoteRepair { what },
     };
     let lease_until = Timestamp::from_millisecond(message.lease_until_ms).map_err(|_| unknown)?;
     let proto::Order { generation, boot, reason, .. } = message;
@@ -64,6 +65,7 @@ pub fn order_message(order: &Order) -> proto::Order {
             What::Diag(proto::Diag { level: level.into(), minutes })
         }
         OrderKind::Tune { profile } => What::Tune(proto::Tune { profile }),
+        OrderKind::NoteRepair { what } => What::NoteRepair(proto::NoteRepair { what }),
     };
     proto::Order {
         generation: order.generation,

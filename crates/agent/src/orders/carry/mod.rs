@@ -31,6 +31,7 @@ pub(super) fn carry(task: &mut Task<'_>) -> Option<Answer> {
         OrderKind::ResetGpu { gpu } => repair::reset_gpu(task, &gpu),
         OrderKind::Reboot => repair::reboot(task),
         OrderKind::RestartService { unit } => repair::restart_service(task, &unit),
+        OrderKind::NoteRepair { what } => repair::note(task, what),
         OrderKind::Verify { rung } => verify::verify(task, rung),
         OrderKind::Diag { level, minutes } => errand::diag(task, level, minutes),
         OrderKind::Tune { profile } => errand::tune(task, &profile),

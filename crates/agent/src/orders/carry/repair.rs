@@ -4,6 +4,7 @@ use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::GpuUuid;
 
 use super::super::ledger::{Begun, Effect};
+use super::super::repair_note::{self, RepairNote};
 use super::super::task::{Break, Task};
 use super::mark::look;
 use super::{Ended, boot, done, failed, listed};
@@ -30,6 +31,15 @@ pub(super) fn reset_gpu(task: &mut Task<'_>, gpu: &GpuUuid) -> Ended {
         return failed(why);
     }
     reset_seen(task, gpu)
+}
+
+/// A person's repair. Noted twice it is the same note: it is dated by when the order was accepted.
+pub(super) fn note(task: &Task<'_>, what: String) -> Ended {
+    let note = RepairNote { at: task.accepted(), what };
+    match repair_note::write(task.inner.state_dir(), &note) {
+        Ok(()) => done("what waited for a part is over, and what is counted begins anew"),
+        Err(err) => failed(format!("the repair could not be noted: {err}")),
+    }
 }
 
 /// How a GPU is after a reset that was made.

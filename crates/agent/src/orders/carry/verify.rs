@@ -31,7 +31,9 @@ fn why(proof: &Proof) -> String {
     let (first, unknown) = (shortly(&proof.failed), shortly(&proof.unknown));
     match (first, unknown) {
         (Some(failed), None) => failed,
-        (Some(failed), Some(_)) => format!("{failed}; {} not known", proof.unknown.len()),
+        (Some(failed), Some(_)) => {
+            format!("{failed}; {} more could not be seen", proof.unknown.len())
+        }
         (None, Some(unknown)) => format!("not known: {unknown}"),
         (None, None) => "nothing was seen".to_owned(),
     }

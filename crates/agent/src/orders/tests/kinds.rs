@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::order::{Answer, OrderKind, Rung};
 
-use super::super::{Held, Proof};
+use super::super::{Held, Proof, repair_note};
 use super::world::{UNIT, World, gpu, job};
 
 fn why(answer: Answer) -> String {
@@ -167,6 +167,17 @@ fn a_service_that_does_not_come_up_is_told() {
 }
 
 #[test]
+fn a_repair_is_noted_for_the_agent_that_watches() {
+    let world = World::new();
+    let what = OrderKind::NoteRepair { what: "a new riser".to_owned() };
+    assert!(evidence(world.carry(what)).contains("begins anew"));
+    let note = repair_note::read(world.folder.path()).unwrap();
+    assert_eq!(note.what, "a new riser");
+    std::fs::write(world.folder.path().join("repaired.json"), "{").unwrap();
+    assert_eq!(repair_note::read(world.folder.path()), None);
+}
+
+#[test]
 fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     let world = World::new();
     let what = OrderKind::Verify { rung: Rung::V1 };
@@ -180,7 +191,10 @@ fn unknown_is_not_passed_and_findings_are_given_time_to_clear() {
     let unknown = vec!["gpu.heat sees nothing: lost".to_owned(); 12];
     world.state().proof = Proof { failed: many, unknown, ..Proof::default() };
     let told = why(world.carry(what.clone()));
-    assert_eq!(told, "failed: fatal gpu.xid (Xid 79) on GPU 3, and 1 more; 12 not known");
+    assert_eq!(
+        told,
+        "failed: fatal gpu.xid (Xid 79) on GPU 3, and 1 more; 12 more could not be seen"
+    );
     world.state().proof = Proof::default();
     assert_eq!(why(world.carry(what.clone())), "failed: nothing was seen");
     // It is open for a while, and clears.

@@ -1,10 +1,13 @@
 //! What a person asks of the fleet.
 
+use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::{Domain, NodeId, Rung};
-use farrier_wire::rest::{DomainList, Done};
+use farrier_fleet::health::{Action, Finding};
+use farrier_wire::rest::{DomainList, Done, NodeDetail};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::findings::code;
 use super::session::Session;
 use crate::commands::Outcome;
 use crate::commands::server::span;
@@ -159,8 +162,21 @@ pub(super) fn repaired(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let body = json!({ "what": args.what });
-    let done = "was repaired; it is proven before it comes back";
-    ask_of(session, printer, (&args.node, "repaired"), &body, done)
+    let done = "was repaired: its agent counts anew what only a person mends, and it is proven before it comes back";
+    let outcome = ask_of(session, printer, (&args.node, "repaired"), &body, done)?;
+    let NodeDetail { findings, findings_on, .. } =
+        session.get(&format!("/api/v1/nodes/{}", args.node))?;
+    // What a repair by hand clears is cleared by now, or in a moment.
+    let is_left = |it: &Finding| speaks_against(it) && it.rule_action != Action::DrainAndReplace;
+    let mut findings_on = findings_on.into_iter().flatten();
+    for finding in &findings {
+        let on = findings_on.next().unwrap_or_else(|| finding.subject.to_string());
+        if is_left(finding) {
+            let text = format!("{} on {on}; it clears {}", code(finding), finding.clears);
+            printer.paragraph("  still open", 13, &text)?;
+        }
+    }
+    Ok(outcome)
 }
 
 pub(super) fn approve(

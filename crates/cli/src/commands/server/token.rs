@@ -159,7 +159,7 @@ fn list(args: &ListArgs, printer: &mut Printer) -> anyhow::Result<()> {
                 token.id.to_string(),
                 state.to_string(),
                 token.place.as_ref().map_or_else(|| format!("pool {pool}"), words),
-                token.node.map_or_else(|| "any".to_owned(), |node| node.to_string()),
+                token.node.unwrap_or_else(|| "any".to_owned()),
                 token.uses_left.to_string(),
                 format!("{:.0}", token.expires),
             ]);

@@ -78,12 +78,20 @@ fn wanted(look: &Look<'_>) -> Option<Wanted> {
         Standing::Quarantined if !cordoned => Some(Wanted::Order(OrderKind::Cordon)),
         Standing::Quarantined => (!look.node.drained).then_some(Wanted::Order(drain)),
         Standing::InRepair => Some(repair(look)),
-        Standing::Verifying => proof(look).or_else(|| uncordon(look)).map(Wanted::Order),
+        Standing::Verifying => {
+            note_repair(look).or_else(|| proof(look)).or_else(|| uncordon(look)).map(Wanted::Order)
+        }
         Standing::Held => {
             let ours = look.node.hold.is_some() && !cordoned;
             ours.then_some(Wanted::Order(OrderKind::Cordon))
         }
     }
+}
+
+/// Before anything is proven the agent hears of a repair by hand: it would hold against the node what was mended.
+fn note_repair(look: &Look<'_>) -> Option<OrderKind> {
+    let what = look.node.untold_repair.clone()?;
+    Some(OrderKind::NoteRepair { what })
 }
 
 /// The first rung that is not proven.
@@ -181,7 +189,9 @@ enum Obstacle {
 fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
     let changes = what.is_repair();
     match look.pool.autonomy {
-        Autonomy::Observe if !matches!(what, OrderKind::Verify { .. }) => {
+        Autonomy::Observe
+            if !matches!(what, OrderKind::Verify { .. } | OrderKind::NoteRepair { .. }) =>
+        {
             let why = Why::new(
                 format!("`{what}` would be ordered; the pool only observes"),
                 "the pool's policy allows it",

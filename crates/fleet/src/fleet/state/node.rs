@@ -125,6 +125,9 @@ pub struct Node {
     /// Those that were ordered, by the fault that they were meant for, since a person last repaired it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tried: BTreeMap<String, Vec<OrderKind>>,
+    /// What a person did, for as long as its agent does not know: it counts what happened before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untold_repair: Option<String>,
     /// Whether one of them was made since it came into repair.
     pub mended: bool,
     /// When it was quarantined, in the last year.
@@ -242,6 +245,7 @@ impl Node {
             errand_ended: None,
             repairs: Vec::new(),
             tried: BTreeMap::new(),
+            untold_repair: None,
             mended: false,
             quarantines: Vec::new(),
             held_back: None,
@@ -345,10 +349,12 @@ impl Node {
                     self.quarantines.push(at);
                 }
                 self.mended = false;
+                self.untold_repair = None;
                 self.proven.clear();
             }
             Standing::InRepair => {
                 self.mended = false;
+                self.untold_repair = None;
                 self.proven.clear();
             }
             // Whoever held it may have changed anything.
@@ -356,6 +362,7 @@ impl Node {
             Standing::InService => {
                 self.repairs.clear();
                 self.tried.clear();
+                self.untold_repair = None;
                 self.approved = false;
                 self.unproven = None;
             }
@@ -419,6 +426,10 @@ impl Node {
                 self.prove_now.take_if(|wanted| wanted == rung);
                 self.fail(why, at);
             }
+            // An agent that does not know of repairs goes by what it counted: what it finds against the node is what is left.
+            (Answer::Failed { .. } | Answer::Refused { .. }, OrderKind::NoteRepair { .. }) => {
+                self.untold_repair = None;
+            }
             (Answer::Failed { why } | Answer::Refused { why }, _) => self.fail(why, at),
             (Answer::Accepted, _) => {}
         }
@@ -441,6 +452,7 @@ impl Node {
                 self.unproven.take_if(|it| it.rung == rung);
                 self.prove_now.take_if(|wanted| *wanted == rung);
             }
+            OrderKind::NoteRepair { .. } => self.untold_repair = None,
             OrderKind::ResetGpu { .. } | OrderKind::Reboot | OrderKind::RestartService { .. } => {
                 self.mend(Repair::Ordered(what));
             }
@@ -511,6 +523,7 @@ impl Node {
             Ask::Approve { .. } => self.approved = true,
             Ask::Repaired { what, .. } => {
                 self.tried.clear();
+                self.untold_repair = Some(what.clone());
                 self.mend(Repair::ByHand(what.clone()));
             }
             Ask::Verify { rung, .. } => {

@@ -10,6 +10,7 @@
 mod events;
 mod gone;
 mod ledger;
+mod repaired;
 mod repeats;
 mod table;
 mod told;

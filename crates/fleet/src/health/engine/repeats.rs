@@ -72,6 +72,14 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    /// What happened until then is not counted any longer.
+    pub(super) fn forget_until(&mut self, until_ms: i64) {
+        self.groups.retain(|_, seen| {
+            seen.retain(|it| it.at_ms > until_ms);
+            !seen.is_empty()
+        });
+    }
+
     /// Counts the event. Whether, with it, the pattern is complete and this event is more than the
     /// continuation of a burst.
     pub(super) fn count(&mut self, pattern: &EventPattern, event: &Remembered, at: Moment) -> bool {

@@ -234,6 +234,9 @@ pub(super) fn waits_for_replacement(rule: &Rule, action: Action) -> bool {
         && (rule.on.is_some() || rule.judges_happenings())
 }
 
+/// The server tells the agent of it.
+const BY_HAND: &str = "a person has it repaired (`farrier fleet repaired`)";
+
 /// What clears findings of a rule, in words, for its reference: of the GPU where it is a rule of GPUs.
 pub fn what_clears(rule: &Rule) -> String {
     let gpu = Subject::Gpu(GpuUuid(String::new()));
@@ -269,8 +272,10 @@ pub(super) fn clears(rule: &Rule, action: Action, subject: &Subject) -> String {
         None => words::clears(rule),
     };
     match (waits_for_replacement(rule, action), is_gpu) {
-        (true, true) => format!("when the GPU is replaced, or, once the node is rebooted, {ends}"),
-        (true, false) => format!("once the node is rebooted, {ends}"),
+        (true, true) => {
+            format!("when the GPU is replaced, {BY_HAND}, or, once the node is rebooted, {ends}")
+        }
+        (true, false) => format!("when {BY_HAND}, or, once the node is rebooted, {ends}"),
         (false, _) => ends,
     }
 }

@@ -50,7 +50,7 @@ fn what_asks_for_a_replacement_waits_for_a_reboot_and_then_for_quiet() {
     let findings: Vec<Finding> = first.findings().cloned().collect();
     assert_eq!(
         findings[0].clears,
-        "when the GPU is replaced, or, once the node is rebooted, after 1 h without another"
+        "when the GPU is replaced, a person has it repaired (`farrier fleet repaired`), or, once the node is rebooted, after 1 h without another"
     );
     let saved = of_boot(findings, "a");
     let mut second = engine();

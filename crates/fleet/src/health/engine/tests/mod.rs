@@ -2,6 +2,7 @@
 
 mod boots;
 mod events;
+mod repaired;
 mod values;
 
 use farrier_facts::FactSet;
