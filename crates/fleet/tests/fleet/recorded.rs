@@ -121,7 +121,6 @@ fn decided() -> Vec<Event> {
         OrderKind::RestartService { unit: "nvidia-fabricmanager.service".to_owned() },
         OrderKind::Verify { rung: Rung::V0 },
         OrderKind::Uncordon,
-        OrderKind::NoteRepair { what: "a board".to_owned() },
     ];
     let ordered = kinds.map(ordered);
     let moved = Standing::ALL.map(|to| Event::Moved { node: node(1), to, why: why() });
@@ -185,6 +184,7 @@ fn added_since() -> Vec<Event> {
         Event::Asked { what: Ask::Errand { node: node(1), what: tune.clone() } },
         ordered(diag),
         ordered(tune),
+        ordered(OrderKind::NoteRepair { what: "a board".to_owned() }),
     ]
 }
 
