@@ -46,6 +46,7 @@ pub(super) fn examined(
     history: &Path,
     nvml: Option<&Path>,
     cuda: Option<&Path>,
+    wanted: &dyn Fn() -> bool,
 ) -> Proof {
     let mut words: Vec<OsString> = ["diag", "--output", "json", "--level"].map(Into::into).into();
     words.push(level.to_string().into());
@@ -56,7 +57,8 @@ pub(super) fn examined(
         words.extend(path.into_iter().flat_map(|path| [flag.into(), path.into()]));
     }
     let mut proof = Proof::default();
-    match process::ended(program.as_os_str(), words, deadline(level, minutes), None) {
+    let deadline = deadline(level, minutes);
+    match process::tethered(program.as_os_str(), words, deadline, wanted) {
         // Tested, whatever came of it.
         Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {
             Ok(report) => judged(&report, &mut proof),
@@ -129,7 +131,10 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_proves_nothing() {
-        let proof = examined(Path::new("/nowhere/farrier"), (1, 0), Path::new("/tmp"), None, None);
+        let proof =
+            examined(Path::new("/nowhere/farrier"), (1, 0), Path::new("/tmp"), None, None, &|| {
+                true
+            });
         assert!(!proof.has_passed() && proof.unknown[0].contains("did not start"), "{proof:?}");
     }
 }

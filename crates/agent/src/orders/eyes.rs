@@ -106,7 +106,7 @@ impl Eyes for NodeEyes {
         processes(&(self.known)()?, since)
     }
 
-    fn prove(&self, rung: Rung) -> Proof {
+    fn prove(&self, rung: Rung, wanted: &dyn Fn() -> bool) -> Proof {
         let mut proof = Proof::default();
         match rung {
             Rung::V0 => self.checked(&self.ask(), false, &mut proof),
@@ -120,15 +120,15 @@ impl Eyes for NodeEyes {
                 self.checked(&reading, true, &mut proof);
                 counted(&reading, (self.known)().ok().as_ref(), self.gpus_expected, &mut proof);
             }
-            Rung::V2 => return self.examine(1, 0),
-            Rung::V3 => return self.examine(2, 0),
+            Rung::V2 => return self.examine(1, 0, wanted),
+            Rung::V3 => return self.examine(2, 0, wanted),
         }
         proof
     }
 
-    fn examine(&self, level: u8, minutes: u32) -> Proof {
+    fn examine(&self, level: u8, minutes: u32, wanted: &dyn Fn() -> bool) -> Proof {
         let (nvml, cuda) = (self.nvml.as_deref(), self.cuda.as_deref());
-        examine::examined(&self.program, (level, minutes), &self.history, nvml, cuda)
+        examine::examined(&self.program, (level, minutes), &self.history, nvml, cuda, wanted)
     }
 }
 

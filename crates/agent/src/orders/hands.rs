@@ -48,11 +48,11 @@ pub trait Eyes: Send + Sync {
     /// The processes on GPUs, in words, as seen after `since`; an error: nobody knows.
     fn processes(&self, since: Timestamp) -> Result<Vec<Held>, String>;
 
-    /// How far the node is proven.
-    fn prove(&self, rung: Rung) -> Proof;
+    /// How far the node is proven. What takes long ends when it is no longer wanted.
+    fn prove(&self, rung: Rung, wanted: &dyn Fn() -> bool) -> Proof;
 
     /// What `farrier diag` says of the GPUs.
-    fn examine(&self, level: u8, minutes: u32) -> Proof;
+    fn examine(&self, level: u8, minutes: u32, wanted: &dyn Fn() -> bool) -> Proof;
 }
 
 /// A process on a GPU.

@@ -7,6 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use farrier_hardware::tether;
+
 /// So much of what a program prints is kept.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
 /// So much of it is repeated where it failed.
@@ -23,6 +25,8 @@ pub(super) enum ProcessError {
     DidNotStart { program: String, why: String },
     #[error("`{program}` has not ended after {} s and was killed", .after.as_secs())]
     Late { program: String, after: Duration },
+    #[error("`{program}` was ended: nobody wants it any longer")]
+    Unwanted { program: String },
     #[error("`{program}` failed ({how}): {said}")]
     Failed { program: String, how: String, said: String },
 }
@@ -35,7 +39,9 @@ pub(super) fn run<A: AsRef<OsStr>>(
     deadline: Duration,
     alive: Option<File>,
 ) -> Result<String, ProcessError> {
-    let (status, out, err) = whole(program, words, deadline, alive)?;
+    let mut command = made(program, words);
+    command.stdin(alive.map_or_else(Stdio::null, Stdio::from));
+    let (status, out, err) = whole(command, deadline, &|| true)?;
     if status.success() {
         return Ok(out);
     }
@@ -53,31 +59,54 @@ pub(super) fn ended<A: AsRef<OsStr>>(
     deadline: Duration,
     alive: Option<File>,
 ) -> Result<(Option<i32>, String, String), ProcessError> {
-    let (status, out, err) = whole(program, words, deadline, alive)?;
+    let mut command = made(program, words);
+    command.stdin(alive.map_or_else(Stdio::null, Stdio::from));
+    let (status, out, err) = whole(command, deadline, &|| true)?;
     Ok((status.code(), out, err))
 }
 
-fn whole<A: AsRef<OsStr>>(
+/// The same for a program that changes nothing: it ends with us, and when it is no longer wanted.
+pub(super) fn tethered<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
-    alive: Option<File>,
-) -> Result<(ExitStatus, String, String), ProcessError> {
-    let name = || program.to_string_lossy().into_owned();
-    let input = alive.map_or_else(Stdio::null, Stdio::from);
+    wanted: &dyn Fn() -> bool,
+) -> Result<(Option<i32>, String, String), ProcessError> {
+    let mut command = made(program, words);
+    command.stdin(Stdio::null());
+    tether(&mut command);
+    let (status, out, err) = whole(command, deadline, wanted)?;
+    Ok((status.code(), out, err))
+}
+
+fn made<A: AsRef<OsStr>>(program: &OsStr, words: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(program);
     command.args(words).env("LC_ALL", "C");
-    command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn whole(
+    mut command: Command,
+    deadline: Duration,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(ExitStatus, String, String), ProcessError> {
+    let program = command.get_program().to_owned();
+    let name = || program.to_string_lossy().into_owned();
     let mut child = command
         .spawn()
         .map_err(|err| ProcessError::DidNotStart { program: name(), why: err.to_string() })?;
     // The command has the input open as well.
     drop(command);
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let Some(status) = wait(&mut child, deadline) else {
+    let Some(status) = wait(&mut child, deadline, wanted) else {
         let _ = child.kill();
-        wait(&mut child, OUTPUT_WAIT);
-        return Err(ProcessError::Late { program: name(), after: deadline });
+        wait(&mut child, OUTPUT_WAIT, &|| true);
+        return Err(if wanted() {
+            ProcessError::Late { program: name(), after: deadline }
+        } else {
+            ProcessError::Unwanted { program: name() }
+        });
     };
     let printed = |from: Receiver<Vec<u8>>| {
         let bytes = from.recv_timeout(OUTPUT_WAIT).unwrap_or_default();
@@ -99,13 +128,13 @@ fn reader<R: Read + Send + 'static>(from: Option<R>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-fn wait(child: &mut Child, deadline: Duration) -> Option<std::process::ExitStatus> {
+fn wait(child: &mut Child, deadline: Duration, wanted: &dyn Fn() -> bool) -> Option<ExitStatus> {
     let until = Instant::now() + deadline;
     loop {
         if let Ok(Some(status)) = child.try_wait() {
             return Some(status);
         }
-        if Instant::now() >= until {
+        if Instant::now() >= until || !wanted() {
             return None;
         }
         std::thread::sleep(LOOK);
@@ -140,6 +169,19 @@ mod tests {
         let begun = Instant::now();
         let err = shell("exec sleep 60", 50).unwrap_err();
         assert!(matches!(err, ProcessError::Late { .. }), "{err}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn one_that_is_no_longer_wanted_is_ended() {
+        let (begun, looks) = (Instant::now(), std::cell::Cell::new(0));
+        let wanted = || {
+            looks.set(looks.get() + 1);
+            looks.get() < 3
+        };
+        let long = Duration::from_secs(60);
+        let err = tethered(OsStr::new("sleep"), ["60"], long, &wanted).unwrap_err();
+        assert!(matches!(err, ProcessError::Unwanted { .. }), "{err}");
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
 

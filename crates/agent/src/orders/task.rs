@@ -90,6 +90,11 @@ impl<'d> Task<'d> {
         self.now() < self.deadline()
     }
 
+    /// Whether anybody still waits for it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.inner.is_wanted(self.current.order.generation)
+    }
+
     /// Waits for the next look.
     pub(super) fn pause(&self, looks: u32) -> Result<(), Break> {
         let generation = self.current.order.generation;

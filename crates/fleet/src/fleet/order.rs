@@ -82,6 +82,11 @@ impl OrderKind {
         self.is_repair() || matches!(self, Self::Tune { .. })
     }
 
+    /// Whether it is only ever given because a person wants it.
+    pub fn is_errand(&self) -> bool {
+        matches!(self, Self::Diag { .. } | Self::Tune { .. })
+    }
+
     /// What a test with work proves.
     pub fn proves(&self) -> Option<Rung> {
         match self {

@@ -267,11 +267,27 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     world.act(&Act::Answer(1, false));
     assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::Held, None));
     assert!(!ended(&world).passed);
-    // A node in service that fails is in service no longer.
+    // What failed keeps it from service when it is released.
+    world.act(&Act::Release(1));
+    world.everybody_answers();
+    world.act(&Act::Wait(1000));
+    world.everybody_answers();
+    assert_eq!(standing(&world, 1), Standing::InRepair);
+    // Another that is asked for meanwhile does not take the place of what is under way.
+    world.act(&Act::Hold(3));
+    world.act(&Act::Answer(3, true));
+    ask_of(&mut world, 3, &diag);
+    ask_of(&mut world, 3, &tune);
+    assert_eq!(order(&world, 3), Some(diag.clone()));
+    world.act(&Act::Answer(3, false));
+    let other = &world.state.nodes[&node(3)];
+    assert!(other.errand_ended.as_ref().is_some_and(|it| it.what == diag && !it.passed));
+    assert_eq!(order(&world, 3), Some(tune));
+    // On a node in service nothing is tested.
     ask_of(&mut world, 2, &diag);
-    assert_eq!(order(&world, 2), Some(diag));
-    world.act(&Act::Answer(2, false));
-    assert_eq!(standing(&world, 2), Standing::Quarantined);
+    assert_eq!(order(&world, 2), None);
+    let why = world.state.nodes[&node(2)].held_back.clone().unwrap();
+    assert!(why.until.contains("farrier fleet cordon"), "{why:?}");
 }
 
 fn ask_of(world: &mut World, index: usize, what: &OrderKind) {

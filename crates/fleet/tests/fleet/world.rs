@@ -198,7 +198,7 @@ impl World {
                     "another's cordon is removed"
                 );
                 let fit = matches!(node.standing, Standing::InService | Standing::Suspect);
-                let proof = matches!(order.what, OrderKind::Verify { .. } | OrderKind::Diag { .. });
+                let proof = matches!(order.what, OrderKind::Verify { .. });
                 assert!(!fit || proof, "{:?} ordered on a node that works", order.what);
                 assert!(
                     !order.what.is_repair() || node.drained,

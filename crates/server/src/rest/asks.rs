@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::order::OrderKind;
-use farrier_fleet::fleet::{FleetState, Node, NodeId, Place, Standing};
+use farrier_fleet::fleet::{FleetState, Node, NodeId, Place, Rung, Standing};
 use farrier_wire::rest::{
     DiagAsk, Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, TuneAsk,
     VerifyAsk,
@@ -38,6 +38,15 @@ async fn node(
 
 fn fine(_: &Node) -> Option<Failure> {
     None
+}
+
+/// A job that comes in the middle would be short of memory, and the GPU would seem slow.
+fn at_work(node: &Node) -> Option<Failure> {
+    let takes_work = node.standing.in_service() || node.standing == Standing::Joining;
+    takes_work.then(|| {
+        let hint = "hold it first: POST `hold`, and let what runs there end";
+        Failure::conflict("it takes work, and is neither tested nor changed under it", hint)
+    })
 }
 
 async fn take(call: &Call, event: Event) -> Result<Reply, Failure> {
@@ -84,13 +93,15 @@ pub(super) async fn approve(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
     let VerifyAsk { rung } = call.body()?;
-    let node = node(&call, fine).await?;
+    // The higher rungs take the GPUs' memory.
+    let takes_gpus = matches!(rung, Rung::V2 | Rung::V3);
+    let node = node(&call, if takes_gpus { at_work } else { fine }).await?;
     ask(&call, Ask::Verify { node, rung }).await
 }
 
 pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
     let DiagAsk { level, minutes } = call.body()?;
-    let node = node(&call, fine).await?;
+    let node = node(&call, at_work).await?;
     let level = u8::try_from(u32::from(level)).unwrap_or(u8::MAX);
     // Only level 3 lasts as long as one likes.
     let minutes = if level == 3 { minutes.into() } else { 0 };
@@ -99,14 +110,7 @@ pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
     let TuneAsk { profile } = call.body()?;
-    let refuse = |node: &Node| {
-        let takes_work = node.standing.in_service() || node.standing == Standing::Joining;
-        takes_work.then(|| {
-            let hint = "hold it first: POST `hold`, and let what runs there end";
-            Failure::conflict("it takes work, and is not changed under it", hint)
-        })
-    };
-    let node = node(&call, refuse).await?;
+    let node = node(&call, at_work).await?;
     let profile = profile.into_text();
     ask(&call, Ask::Errand { node, what: OrderKind::Tune { profile } }).await
 }

@@ -8,7 +8,11 @@ use super::{Ended, boot, done, failed, listed};
 
 /// A look only: an agent that was started anew begins it anew.
 pub(super) fn diag(task: &Task<'_>, level: u8, minutes: u32) -> Ended {
-    let proof = task.inner.eyes.examine(level, minutes);
+    emptied(task)?;
+    let proof = task.inner.eyes.examine(level, minutes, &|| task.is_wanted());
+    if !task.is_wanted() {
+        return Err(Break::Unwanted);
+    }
     if proof.has_passed() {
         return done(format!("level {level}: {}", proof.passed.join("; ")));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farrier_fleet::fleet::order::Rung;
 
 use super::super::hands::Proof;
-use super::super::task::Task;
+use super::super::task::{Break, Task};
 use super::{Ended, done, failed};
 
 /// A look costs a child that asks NVML.
@@ -15,7 +15,10 @@ const LOOKS_APART: u32 = 5;
 pub(super) fn verify(task: &Task<'_>, rung: Rung) -> Ended {
     let settled = task.after(Duration::from_secs(task.inner.limits.settle_s.into()));
     loop {
-        let proof = task.inner.eyes.prove(rung);
+        let proof = task.inner.eyes.prove(rung, &|| task.is_wanted());
+        if !task.is_wanted() {
+            return Err(Break::Unwanted);
+        }
         if proof.has_passed() {
             return done(proof.passed.join("; "));
         }

@@ -283,11 +283,11 @@ impl Eyes for World {
         Ok(self.state().held.clone())
     }
 
-    fn prove(&self, _rung: Rung) -> Proof {
+    fn prove(&self, _rung: Rung, _wanted: &dyn Fn() -> bool) -> Proof {
         self.state().proof.clone()
     }
 
-    fn examine(&self, _level: u8, _minutes: u32) -> Proof {
+    fn examine(&self, _level: u8, _minutes: u32, _wanted: &dyn Fn() -> bool) -> Proof {
         self.state().proof.clone()
     }
 }

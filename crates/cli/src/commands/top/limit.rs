@@ -178,6 +178,10 @@ pub(super) fn of(gpu: &GpuNow, held: Option<bool>) -> Limit {
     if bits & SET_CLOCKS != 0 {
         return Limit::new(Kind::SetClocks, "clocks that somebody set hold it at its pace");
     }
+    // What holds clocks down shows nowhere else.
+    if let Reading::Unreadable(why) = reasons {
+        return Limit::unknown(why);
+    }
     match busy {
         Some(_) => Limit::new(Kind::Compute, "nothing holds it back: it computes"),
         None => Limit::unknown(utilisation.why_unreadable().unwrap_or("the part does not tell")),

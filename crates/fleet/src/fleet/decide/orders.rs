@@ -21,7 +21,7 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
         return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
     }
     if let Some(Errand { what, by }) = errand(look) {
-        let waits = frozen(look).or_else(|| at_work(look)).filter(|_| what.changes());
+        let waits = at_work(look).or_else(|| frozen(look).filter(|_| what.changes()));
         let reason = format!("{by} asked for it");
         return Some(match waits {
             Some(why) => look.held_back(why),
@@ -51,12 +51,12 @@ fn errand<'a>(look: &Look<'a>) -> Option<&'a Errand> {
     look.node.errand.as_ref().filter(|_| ready)
 }
 
-/// Nothing is changed under work.
+/// Nothing is changed or measured under work.
 fn at_work(look: &Look<'_>) -> Option<Why> {
     let is_out = !look.node.standing.in_service() && look.node.standing != Standing::Joining;
     (!is_out).then(|| {
         Why::new(
-            "it takes work, and is not changed under it",
+            "it takes work, and is neither tested nor changed under it",
             "a person holds it (`farrier fleet cordon`)",
         )
     })

@@ -407,7 +407,7 @@ impl Node {
         let what = pending.order.what.clone();
         let faults = std::mem::take(&mut pending.faults);
         self.order = None;
-        if self.is_errand(&what) {
+        if what.is_errand() {
             return self.end_errand(what, answer, at);
         }
         match (answer, &what) {
@@ -461,10 +461,6 @@ impl Node {
         }
     }
 
-    fn is_errand(&self, what: &OrderKind) -> bool {
-        self.errand.as_ref().is_some_and(|errand| errand.what == *what)
-    }
-
     /// Whatever came of it, it is not tried again: a person sees it, and asks anew.
     fn end_errand(&mut self, what: OrderKind, answer: &Answer, at: Timestamp) {
         let (passed, evidence) = match answer {
@@ -484,7 +480,8 @@ impl Node {
             }
             self.proven.insert(rung, Proof { at, passed, evidence });
         }
-        self.errand = None;
+        // Another may have been asked for meanwhile.
+        self.errand.take_if(|errand| errand.what == what);
         self.errand_ended = Some(ErrandEnded { what, at, passed, evidence: evidence.clone() });
     }
 
@@ -502,7 +499,7 @@ impl Node {
         let Some(pending) = self.order.take_if(|it| it.order.generation == generation) else {
             return;
         };
-        if self.is_errand(&pending.order.what) {
+        if pending.order.what.is_errand() {
             let why = Answer::Refused { why: why.to_owned() };
             return self.end_errand(pending.order.what, &why, at);
         }

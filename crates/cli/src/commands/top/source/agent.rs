@@ -48,6 +48,8 @@ impl Agent {
             hint: Some("systemctl status farrier-agent; --nvml asks NVML itself".to_owned()),
         });
         self.last.verdict = None;
+        self.last.findings = None;
+        self.last.not_seen.clear();
         self.last.host = self.host.now();
         for gpu in &mut self.last.gpus {
             // What it said is not so any more.

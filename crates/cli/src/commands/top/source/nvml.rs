@@ -55,6 +55,10 @@ pub(in crate::commands::top) fn run(
             fold.now.findings = Some(finder.findings());
         }
         fold.take(said, at, &mut host);
+        // Nobody looks while nobody answers.
+        if fold.now.silence.is_some() {
+            fold.now.findings = None;
+        }
         // What else is read comes with the next.
         if is_news || !fold.progress.is_whole_told {
             fold.progress.is_whole_told = fold.progress.is_whole();
