@@ -202,6 +202,12 @@ fn told_by_the_log(bob: &Person) {
     ];
     assert_eq!(told("node1"), [&joined[..], &cared, &back].concat());
     assert_eq!(told("node2"), [&joined[..], &["is held"]].concat());
-    let fit = ["is verifying", "order 5: verify V0", "order 6: verify V1", "is held"];
+    let fit = [
+        "is verifying",
+        "order 5: take note of the repair",
+        "order 6: verify V0",
+        "order 7: verify V1",
+        "is held",
+    ];
     assert_eq!(told("node3"), [&joined[..], &cared, &fit].concat());
 }
