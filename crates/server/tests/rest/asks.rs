@@ -83,6 +83,26 @@ async fn a_freeze_holds_where_it_is_all_the_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Operator, "pool:train");
+    let (diag, tune) = (r#"{"level":3,"minutes":10}"#, r#"{"profile":"training"}"#);
+    for (what, body) in [("diag", diag), ("tune", tune), ("verify", r#"{"rung":"v2"}"#)] {
+        let refused = office.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
+        refused.assert_problem(409);
+        assert!(format!("{refused:?}").contains("hold it first"), "{refused:?}");
+    }
+    office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
+    for (what, body, changed) in [("diag", diag, true), ("diag", diag, false), ("tune", tune, true)]
+    {
+        let asked = office.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
+        assert_eq!(asked.json(), json!({ "changed": changed }), "{asked:?}");
+    }
+    let node = office.get("/api/v1/nodes/a", &ann).await;
+    assert_eq!(node["errand"], "tune to training", "{node}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_approves_what_does_not_wait() {
     let office = Office::open().await;
     let ann = office.token("ann", Role::Approver, "fleet");

@@ -26,7 +26,10 @@ enum Reach {
     Whole,
 }
 
-const CASES: [(&str, &str, &str, Who, Reach); 29] = [
+const DIAG: &str = r#"{"level":1,"minutes":1}"#;
+const TUNE: &str = r#"{"profile":"shared"}"#;
+
+const CASES: [(&str, &str, &str, Who, Reach); 31] = [
     ("GET", "/api/v1/nodes", "", Who::All, Reach::Cut),
     ("GET", "/api/v1/nodes/a", "", Who::All, Reach::Theirs(404)),
     ("GET", "/api/v1/nodes/a/explanation", "", Who::All, Reach::Theirs(404)),
@@ -45,6 +48,9 @@ const CASES: [(&str, &str, &str, Who, Reach); 29] = [
     ("POST", "/api/v1/nodes/a/release", "{}", Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/repaired", r#"{"what":"x"}"#, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/verify", r#"{"rung":"v1"}"#, Who::Operators, Reach::Theirs(404)),
+    // It takes work: whoever may is told so.
+    ("POST", "/api/v1/nodes/a/diag", DIAG, Who::Operators, Reach::Theirs(404)),
+    ("POST", "/api/v1/nodes/a/tune", TUNE, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/freezes", "FREEZE", Who::Operators, Reach::Theirs(403)),
     ("POST", "/api/v1/thaws", r#"{"domain":"pool:train"}"#, Who::Operators, Reach::Theirs(403)),
     // Nothing waits there: whoever may is told so.
