@@ -33,11 +33,12 @@ pub(crate) type Flags = BTreeMap<&'static str, &'static str>;
 pub(crate) fn look_around(config: &Config, lines: &Lines, flags: &Flags) -> Vec<Problem> {
     let socket = &config.socket;
     let shown = |path: &Path| format!("\"{}\"", path.display());
-    let looks: [(&str, String, Option<String>); 8] = [
+    let looks: [(&str, String, Option<String>); 9] = [
         ("state_dir", shown(&config.state_dir), folder(&config.state_dir)),
         ("listen", listen_text(config.listen), listen(config)),
         ("root", shown(&config.root), root(&config.root)),
         ("nvml", config.nvml.as_deref().map(shown).unwrap_or_default(), nvml(config)),
+        ("cuda", config.cuda.as_deref().map(shown).unwrap_or_default(), cuda(config)),
         ("socket.path", shown(&socket.path), socket_path(&socket.path)),
         ("socket.group", quoted(socket.group.as_deref()), group(socket.group.as_deref())),
         (
@@ -118,6 +119,13 @@ fn root(path: &Path) -> Option<String> {
 fn nvml(config: &Config) -> Option<String> {
     let wrong = !config.nvml.as_deref()?.is_file();
     wrong.then(|| "there is no such file; expected NVML's library, libnvidia-ml.so.1".to_owned())
+}
+
+fn cuda(config: &Config) -> Option<String> {
+    let wrong = !config.cuda.as_deref()?.is_file();
+    wrong.then(|| {
+        "there is no such file; expected simulated GPUs, as docs/tour/gpus.json".to_owned()
+    })
 }
 
 /// Takes the address for a moment. One in use is that of the agent that runs, or somebody else's.
@@ -249,7 +257,7 @@ mod tests {
         fs::write(at("file"), "").unwrap();
         let text = format!(
             "state_dir = \"{}\"\nlisten = \"192.0.2.1:9402\"\nroot = \"/nonexistent\"\nnvml = \"/nonexistent\"\n\
-             [socket]\npath = \"{}\"\ngroup = \"rooot\"\n[sink]\nfile = \"{}\"\n",
+             cuda = \"/nonexistent\"\n[socket]\npath = \"{}\"\ngroup = \"rooot\"\n[sink]\nfile = \"{}\"\n",
             at("file/state"),
             at("file"),
             at("none/sink.jsonl")
@@ -260,9 +268,10 @@ mod tests {
             ("line 2: `listen = \"192.0.2.1:9402\"`", "no address of this machine"),
             ("line 3: `root", "no such folder"),
             ("line 4: `nvml", "no such file"),
-            ("line 6: `socket.path", "else than a socket"),
-            ("line 7: `socket.group = \"rooot\"`", "did you mean `root`?"),
-            ("line 9: `sink.file", "there is no folder"),
+            ("line 5: `cuda", "no such file"),
+            ("line 7: `socket.path", "else than a socket"),
+            ("line 8: `socket.group = \"rooot\"`", "did you mean `root`?"),
+            ("line 10: `sink.file", "there is no folder"),
         ];
         assert_eq!(wrong.len(), parts.len(), "{wrong:#?}");
         for (said, (begins, contains)) in wrong.iter().zip(parts) {

@@ -147,15 +147,20 @@ fn gpus_are_proven_with_work() {
     let why = orders.not_done(&order(3, rung("v3"), None));
     assert!(why.contains("GPU 1 degraded: hbm-read"), "{why}");
     assert!(!why.contains("GPU 0"), "{why}");
-    // The same tests, asked for by a person.
+    // The same tests, asked for by a person, on a node that takes no work.
+    let agent = world.agent().ready();
     let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
-    let evidence = orders.done(&order(4, diag(1), None));
+    let why = orders.not_done(&order_until(4, diag(1), None, 3));
+    assert!(why.contains("the node takes new work"), "{why}");
+    orders.done(&order(5, json!("cordon"), None));
+    let evidence = orders.done(&order(6, diag(1), None));
     assert!(evidence.starts_with("level 1: GPU 0 passed 7 tests"), "{evidence}");
-    let why = orders.not_done(&order(5, diag(2), None));
+    let why = orders.not_done(&order(7, diag(2), None));
     assert!(why.starts_with("level 2: GPU 1 degraded: hbm-read"), "{why}");
+    agent.stop();
     // A GPU that somebody uses is not proven, and not disturbed.
     world.inject(&["--gpu", "0", "process", "4242"]);
-    let why = orders.not_done(&order_until(6, rung("v2"), None, 3));
+    let why = orders.not_done(&order_until(8, rung("v2"), None, 3));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
 }
 

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::{Actor, DomainKind};
 use farrier_fleet::fleet::policy::{Autonomy, Breaker};
-use farrier_fleet::fleet::{Domain, OrderKind, Policy, Rung, Standing};
+use farrier_fleet::fleet::{Answer, Domain, OrderKind, Policy, Rung, Standing};
 use farrier_fleet::health::{Action, Severity};
 use jiff::SignedDuration;
 
@@ -237,7 +237,8 @@ fn a_node_in_service_is_proven_when_a_person_wants_it() {
 fn what_a_person_wants_done_is_ordered_once_and_told() {
     let tune = OrderKind::Tune { profile: "training".to_owned() };
     let diag = OrderKind::Diag { level: 3, minutes: 10 };
-    let ended = |world: &World| world.state.nodes[&node(1)].errand_ended.clone().unwrap();
+    let ended = |world: &World| world.state.nodes[&node(1)].errands_ended.last().cloned().unwrap();
+    let is_done = |answer: &Answer| matches!(answer, Answer::Done { .. });
     let mut world = fleet();
     // Held by a person it gets our mark first.
     world.act(&Act::Hold(1));
@@ -250,7 +251,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     assert!(given.boot.is_some(), "a change is for this boot");
     world.act(&Act::Answer(1, true));
     assert_eq!(order(&world, 1), None, "once");
-    assert!(ended(&world).passed && ended(&world).what == tune);
+    assert!(is_done(&ended(&world).answer) && ended(&world).what == tune);
     // A change waits for a freeze to be over, a look does not; its lease is as long as it takes.
     world.act(&Act::Freeze(1000));
     ask_of(&mut world, 1, &tune);
@@ -266,13 +267,21 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     // Whatever comes of it, a node that is held stays so, and it is not tried again.
     world.act(&Act::Answer(1, false));
     assert_eq!((standing(&world, 1), order(&world, 1)), (Standing::Held, None));
-    assert!(!ended(&world).passed);
-    // What failed keeps it from service when it is released.
+    assert!(!is_done(&ended(&world).answer));
+    assert_eq!(world.state.nodes[&node(1)].errands_ended.len(), 2, "the last of each kind");
+    // What failed has to be passed before it comes back, though its pool does not ask for it.
     world.act(&Act::Release(1));
+    for rung in [Rung::V0, Rung::V1, Rung::V3] {
+        assert_eq!(order(&world, 1), Some(OrderKind::Verify { rung }));
+        world.act(&Act::Answer(1, rung != Rung::V3));
+    }
+    assert!(!standing(&world, 1).in_service());
+    world.ask(Ask::Repaired { node: node(1), what: "a new board".to_owned() });
+    let is_v3 = |what: &OrderKind| *what == OrderKind::Verify { rung: Rung::V3 };
+    world.answer_until(&node(1), is_v3);
+    assert_eq!(order(&world, 1), Some(OrderKind::Uncordon), "it was proven, and not before");
     world.everybody_answers();
-    world.act(&Act::Wait(1000));
-    world.everybody_answers();
-    assert_eq!(standing(&world, 1), Standing::InRepair);
+    assert_eq!(standing(&world, 1), Standing::InService);
     // Another that is asked for meanwhile does not take the place of what is under way.
     world.act(&Act::Hold(3));
     world.act(&Act::Answer(3, true));
@@ -281,7 +290,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     assert_eq!(order(&world, 3), Some(diag.clone()));
     world.act(&Act::Answer(3, false));
     let other = &world.state.nodes[&node(3)];
-    assert!(other.errand_ended.as_ref().is_some_and(|it| it.what == diag && !it.passed));
+    assert!(other.errands_ended.iter().any(|it| it.what == diag && !is_done(&it.answer)));
     assert_eq!(order(&world, 3), Some(tune));
     // On a node in service nothing is tested.
     ask_of(&mut world, 2, &diag);

@@ -73,7 +73,13 @@ pub(super) async fn release(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn repaired(call: Call) -> Result<Reply, Failure> {
     let RepairedAsk { what } = call.body()?;
-    let node = node(&call, fine).await?;
+    let refuse = |node: &Node| {
+        (node.standing == Standing::InService).then(|| {
+            let hint = "hold it first: POST `hold`, or wait until something speaks against it";
+            Failure::conflict("it is in service: there is nothing to be repaired", hint)
+        })
+    };
+    let node = node(&call, refuse).await?;
     ask(&call, Ask::Repaired { node, what: what.into_text() }).await
 }
 
@@ -101,18 +107,30 @@ pub(super) async fn verify(call: Call) -> Result<Reply, Failure> {
 
 pub(super) async fn diag(call: Call) -> Result<Reply, Failure> {
     let DiagAsk { level, minutes } = call.body()?;
-    let node = node(&call, at_work).await?;
     let level = u8::try_from(u32::from(level)).unwrap_or(u8::MAX);
     // Only level 3 lasts as long as one likes.
     let minutes = if level == 3 { minutes.into() } else { 0 };
-    ask(&call, Ask::Errand { node, what: OrderKind::Diag { level, minutes } }).await
+    errand(call, OrderKind::Diag { level, minutes }).await
 }
 
 pub(super) async fn tune(call: Call) -> Result<Reply, Failure> {
     let TuneAsk { profile } = call.body()?;
-    let node = node(&call, at_work).await?;
-    let profile = profile.into_text();
-    ask(&call, Ask::Errand { node, what: OrderKind::Tune { profile } }).await
+    errand(call, OrderKind::Tune { profile: profile.into_text() }).await
+}
+
+/// One at a time: what waits is not put aside for the next.
+async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
+    let wanted = what.clone();
+    let refuse = move |node: &Node| {
+        let other = node.errand.as_ref().filter(|errand| errand.what != wanted);
+        let waits = other.map(|errand| {
+            let text = format!("`{}`, asked for by {}, is not done yet", errand.what, errand.by);
+            Failure::conflict(text, "wait until it is; GET the node says what came of it")
+        });
+        at_work(node).or(waits)
+    };
+    let node = node(&call, refuse).await?;
+    ask(&call, Ask::Errand { node, what }).await
 }
 
 pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {

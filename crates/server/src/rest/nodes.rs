@@ -6,8 +6,8 @@ use std::sync::Arc;
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::explain::explain;
 use farrier_fleet::fleet::identity::Unit;
-use farrier_fleet::fleet::state::Repair;
-use farrier_fleet::fleet::{FleetState, Node, NodeId, Pool, Standing};
+use farrier_fleet::fleet::state::{ErrandEnded, Repair};
+use farrier_fleet::fleet::{Answer, FleetState, Node, NodeId, Pool, Standing};
 use farrier_fleet::health::{Finding, FindingKind, Severity};
 use farrier_wire::rest::{
     ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
@@ -181,18 +181,38 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         order,
         proven: node.proven.iter().map(proof).collect(),
         errand: node.errand.as_ref().map(|it| it.what.to_string()),
-        errand_ended: node.errand_ended.as_ref().map(|it| ErrandView {
-            what: it.what.to_string(),
-            passed: it.passed,
-            at: it.at,
-            evidence: it.evidence.clone(),
-        }),
+        errands_ended: node.errands_ended.iter().map(errand_ended).collect(),
         repairs: node.repairs.iter().map(repair).collect(),
         quarantines: node.quarantines.clone(),
         blamed: reasons::blamed(caller, state, node),
         silent_since: node.silent_since,
         history: format!("/api/v1/events?node={id}"),
     }
+}
+
+fn errand_ended(ended: &ErrandEnded) -> ErrandView {
+    let (how, evidence) = match &ended.answer {
+        Answer::Done { evidence } => ("done", evidence.as_str()),
+        Answer::Failed { why } => ("failed", why.as_str()),
+        Answer::Refused { why } => ("refused", why.as_str()),
+        Answer::Accepted => ("failed", ""),
+    };
+    let (how, evidence) = (how.to_owned(), evidence.to_owned());
+    ErrandView { what: ended.what.to_string(), how, at: ended.at, evidence }
+}
+
+/// What else speaks against a node, whatever it stands there for.
+fn besides(node: &Node) -> Vec<String> {
+    let silent = node.silent_since.map(|since| format!("nothing was heard of it since {since:.0}"));
+    let silent = silent.filter(|_| !node.why.text.contains("nothing was heard"));
+    let ended = node.errands_ended.iter().map(errand_ended).filter(|it| it.how != "done");
+    let ended = ended
+        .map(|it| format!("{}, asked for, {} at {:.0}: {}", it.what, it.how, it.at, it.evidence));
+    let owed = node
+        .owed
+        .iter()
+        .map(|rung| format!("it did not pass {rung}, and has to before it comes back"));
+    silent.into_iter().chain(ended).chain(owed).collect()
 }
 
 pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
@@ -221,7 +241,7 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
             node: id.clone(),
             standing: told.standing,
             since: node.since,
-            because: first.iter().chain(&rest).map(said).collect(),
+            because: first.iter().chain(&rest).map(said).chain(besides(node)).collect(),
             why: told.why,
             order: told.order,
             held_back: told.held_back.map(|it| reasons::held_back(&eyes, &it)),

@@ -14,7 +14,7 @@ use farrier_fleet::fleet::state::{
 };
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    Domain, FleetState, Node, Order, OrderKind, Place, Policy, Rung, Standing,
+    Answer, Domain, FleetState, Node, Order, OrderKind, Place, Policy, Rung, Standing,
 };
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_server::log::sqlite::SqliteLog;
@@ -139,12 +139,12 @@ fn sample_node(number: usize) -> Node {
             what: OrderKind::Tune { profile: "training".to_owned() },
             by: Actor::Person("ann".to_owned()),
         }),
-        errand_ended: Some(ErrandEnded {
+        errands_ended: vec![ErrandEnded {
             what: OrderKind::Diag { level: 3, minutes: 10 },
             at: at(9),
-            passed: true,
-            evidence: "every GPU passed".to_owned(),
-        }),
+            answer: Answer::Done { evidence: "every GPU passed".to_owned() },
+        }],
+        owed: BTreeSet::from([Rung::V3]),
         repairs: vec![Repair::Ordered(OrderKind::Reboot), Repair::ByHand("a board".to_owned())],
         tried: BTreeMap::from([("gpu.xid on GPU-1".to_owned(), vec![OrderKind::Reboot])]),
         untold_repair: Some("a board".to_owned()),

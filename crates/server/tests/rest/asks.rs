@@ -93,13 +93,15 @@ async fn a_node_is_tested_and_tuned_only_while_it_is_held() {
         assert!(format!("{refused:?}").contains("hold it first"), "{refused:?}");
     }
     office.post("/api/v1/nodes/a/hold", &ann, r#"{"reason":"a look"}"#).await;
-    for (what, body, changed) in [("diag", diag, true), ("diag", diag, false), ("tune", tune, true)]
-    {
-        let asked = office.post(&format!("/api/v1/nodes/a/{what}"), &ann, body).await;
+    for changed in [true, false] {
+        let asked = office.post("/api/v1/nodes/a/diag", &ann, diag).await;
         assert_eq!(asked.json(), json!({ "changed": changed }), "{asked:?}");
     }
+    // One at a time.
+    let refused = office.post("/api/v1/nodes/a/tune", &ann, tune).await;
+    refused.assert_problem(409);
     let node = office.get("/api/v1/nodes/a", &ann).await;
-    assert_eq!(node["errand"], "tune to training", "{node}");
+    assert_eq!(node["errand"], "diag, level 3, 10 min", "{node}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

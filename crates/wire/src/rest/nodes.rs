@@ -94,8 +94,8 @@ view! { lenient
     ErrandView {
         /// What, in words.
         what: String,
-        /// Whether it was done, and a test passed.
-        passed: bool,
+        /// `done` (a test passed), `failed` (it was begun, and did not come about; a test did not pass), `refused` (it was not begun).
+        how: String,
         /// When.
         at: Timestamp,
         /// What was seen, or why not.
@@ -138,8 +138,8 @@ view! { lenient
         proven: Vec<ProofView>,
         /// What a person wants done there and was not yet.
         errand: Option<String>,
-        /// What came of the last that a person wanted done.
-        errand_ended: Option<ErrandView>,
+        /// What came of what a person wanted done, the last of each kind.
+        errands_ended: Vec<ErrandView>,
         /// What was done to mend it since it was last in service.
         repairs: Vec<String>,
         /// When it was taken out of service, for as long as that counts.

@@ -77,10 +77,12 @@ fn row(row: &MatrixRow, printer: &Printer) -> Vec<String> {
         |it| match (it.advisories, &it.worst, &it.fixed_in, &it.unknown) {
             (0, _, _, None) => "nothing known".to_owned(),
             (0, _, _, Some(unknown)) => unknown.clone(),
-            (count, worst, fixed, _) => {
+            (count, worst, fixed, unknown) => {
                 let worst = worst.as_deref().unwrap_or("unknown");
                 let fixed = fixed.as_deref().unwrap_or("no release");
-                format!("{count} advisories, worst {worst}; all fixed in {fixed}")
+                let all = if unknown.is_some() { "those that name a release are" } else { "all" };
+                let unknown = unknown.as_ref().map(|it| format!("; {it}")).unwrap_or_default();
+                format!("{count} advisories, worst {worst}; {all} fixed in {fixed}{unknown}")
             }
         },
     );

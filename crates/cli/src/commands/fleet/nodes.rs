@@ -89,7 +89,10 @@ pub(super) fn list(
         let widest = told.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
         for node in told {
             let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
-            let why = why.unwrap_or_else(|| node.why.clone());
+            let mut why = why.unwrap_or_else(|| node.why.clone());
+            if let Some(since) = node.silent_since.filter(|_| !why.contains("nothing was heard")) {
+                why.push_str(&format!("; nothing was heard of it since {since:.0}"));
+            }
             printer.paragraph(&format!("  {}", node.node), widest + 3, &why)?;
         }
     }
@@ -221,9 +224,16 @@ pub(super) fn one(
     if let Some(errand) = &node.errand {
         told("asked for", &format!("{errand}, not done yet"))?;
     }
-    if let Some(ended) = &node.errand_ended {
-        let how = if ended.passed { "passed" } else { "did not pass" };
-        told("asked for", &format!("{} {how} at {:.0}: {}", ended.what, ended.at, ended.evidence))?;
+    for ended in &node.errands_ended {
+        let how = match ended.how.as_str() {
+            "done" => "done",
+            "failed" => "failed",
+            _ => "could not be done",
+        };
+        told(
+            "asked for",
+            &format!("{}, {how} at {:.0}: {}", ended.what, ended.at, ended.evidence),
+        )?;
     }
     node.repairs.iter().try_for_each(|it| told("repair", it))?;
     let mut findings_on = node.findings_on.iter().flatten();

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::Look;
 use crate::fleet::event::{Cordon, Event, Why};
-use crate::fleet::order::{Order, OrderKind, Rung};
+use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::state::{Errand, Repair, Standing, Symptom, later};
 use crate::fleet::window;
@@ -96,9 +96,8 @@ fn note_repair(look: &Look<'_>) -> Option<OrderKind> {
 
 /// The first rung that is not proven.
 fn proof(look: &Look<'_>) -> Option<OrderKind> {
-    let passed = |rung: &&Rung| look.node.proven.get(rung).is_some_and(|proof| proof.passed);
-    let open = look.pool.prove.iter().find(|rung| !passed(rung));
-    open.map(|rung| OrderKind::Verify { rung: *rung })
+    let open = look.asked_for().find(|rung| !look.has_passed(*rung));
+    open.map(|rung| OrderKind::Verify { rung })
 }
 
 /// Only our own mark goes, and only when all is well. Where nobody knows of a mark the agent looks.
@@ -140,7 +139,7 @@ fn repair(look: &Look<'_>) -> Wanted {
             "; `{}` was done {most} times since it was last in service, for other faults, and is not ordered again",
             look.node.words_of_order(what)
         ),
-        None if look.node.repairs.is_empty() => String::new(),
+        None if ladder.is_empty() => String::new(),
         None => "; what could be ordered was, and did not help".to_owned(),
     };
     let text = format!("{}: {}{tried}", complaint.text, complaint.action.asks());

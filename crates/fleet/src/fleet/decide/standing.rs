@@ -5,6 +5,7 @@ use super::blame;
 use super::breaker::Budget;
 use super::complaint::Weight;
 use crate::fleet::event::{Cordon, Event, Why};
+use crate::fleet::order::Rung;
 use crate::fleet::policy::Autonomy;
 use crate::fleet::state::{Standing, later};
 
@@ -214,9 +215,18 @@ impl Look<'_> {
         budget.refusal(self.node)
     }
 
-    /// Whether it passed what its pool asks for.
+    /// What its pool asks for, and what it failed before.
+    pub(super) fn asked_for(&self) -> impl Iterator<Item = Rung> {
+        let owed = self.node.owed.iter().filter(|rung| !self.pool.prove.contains(rung));
+        self.pool.prove.iter().chain(owed).copied()
+    }
+
+    pub(super) fn has_passed(&self, rung: Rung) -> bool {
+        self.node.proven.get(&rung).is_some_and(|proof| proof.passed)
+    }
+
+    /// Whether it passed all that it has to.
     pub(super) fn proven(&self) -> bool {
-        let passed = |rung| self.node.proven.get(rung).is_some_and(|proof| proof.passed);
-        self.pool.prove.iter().all(passed)
+        self.asked_for().all(|rung| self.has_passed(rung))
     }
 }

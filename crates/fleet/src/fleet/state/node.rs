@@ -117,9 +117,12 @@ pub struct Node {
     /// What a person wants done there, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errand: Option<Errand>,
-    /// What came of the last that a person wanted done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub errand_ended: Option<ErrandEnded>,
+    /// What came of what a person wanted done, the last of each kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errands_ended: Vec<ErrandEnded>,
+    /// Rungs that it did not pass, and has not passed since: it owes them, whatever its pool asks for.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub owed: BTreeSet<Rung>,
     /// Repairs since it was last in service.
     pub repairs: Vec<Repair>,
     /// Those that were ordered, by the fault that they were meant for, since a person last repaired it.
@@ -199,10 +202,8 @@ pub struct ErrandEnded {
     pub what: OrderKind,
     /// When.
     pub at: Timestamp,
-    /// Whether it was done, and a test passed.
-    pub passed: bool,
-    /// What was seen, or why not.
-    pub evidence: String,
+    /// What the node answered in the end.
+    pub answer: Answer,
 }
 
 /// A proof that was not passed.
@@ -242,7 +243,8 @@ impl Node {
             unproven: None,
             prove_now: None,
             errand: None,
-            errand_ended: None,
+            errands_ended: Vec::new(),
+            owed: BTreeSet::new(),
             repairs: Vec::new(),
             tried: BTreeMap::new(),
             untold_repair: None,
@@ -358,7 +360,10 @@ impl Node {
                 self.proven.clear();
             }
             // Whoever held it may have changed anything.
-            Standing::Verifying if self.standing == Standing::Held => self.proven.clear(),
+            Standing::Verifying if self.standing == Standing::Held => {
+                self.proven.clear();
+                self.unproven = None;
+            }
             Standing::InService => {
                 self.repairs.clear();
                 self.tried.clear();
@@ -423,6 +428,7 @@ impl Node {
                 let proof = Proof { at, passed: false, evidence: why.clone() };
                 self.proven.insert(*rung, proof);
                 self.unproven = Some(Unproven { rung: *rung, why: why.clone() });
+                self.owed.insert(*rung);
                 self.prove_now.take_if(|wanted| wanted == rung);
                 self.fail(why, at);
             }
@@ -449,6 +455,7 @@ impl Node {
             OrderKind::Verify { rung } => {
                 let proof = Proof { at, passed: true, evidence: evidence.to_owned() };
                 self.proven.insert(rung, proof);
+                self.owed.remove(&rung);
                 self.unproven.take_if(|it| it.rung == rung);
                 self.prove_now.take_if(|wanted| *wanted == rung);
             }
@@ -475,14 +482,18 @@ impl Node {
         if let Some(rung) = what.proves().filter(|_| !matches!(answer, Answer::Refused { .. })) {
             let (at, evidence) = (at, evidence.clone());
             self.unproven.take_if(|it| it.rung == rung);
+            self.owed.remove(&rung);
             if !passed {
                 self.unproven = Some(Unproven { rung, why: evidence.clone() });
+                self.owed.insert(rung);
             }
             self.proven.insert(rung, Proof { at, passed, evidence });
         }
         // Another may have been asked for meanwhile.
         self.errand.take_if(|errand| errand.what == what);
-        self.errand_ended = Some(ErrandEnded { what, at, passed, evidence: evidence.clone() });
+        let kind = std::mem::discriminant(&what);
+        self.errands_ended.retain(|it| std::mem::discriminant(&it.what) != kind);
+        self.errands_ended.push(ErrandEnded { what, at, answer: answer.clone() });
     }
 
     fn mend(&mut self, repair: Repair) {
