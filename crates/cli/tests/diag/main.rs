@@ -142,6 +142,35 @@ fn a_gpu_that_is_lost_fails_and_is_given_no_more_work() {
 }
 
 #[test]
+fn a_gpu_that_stays_lost_is_opened_only_once_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("lost");
+    let bench = Bench::new(&[json!([{"gone": {"after": 60, "mark": mark}}])]);
+    let (code, report) = bench.json(&["--level", "2"]);
+    assert_eq!((code, report["grade"].as_str()), (1, Some("fail")));
+    let tests = report["gpus"][0]["tests"].as_array().unwrap();
+    let of = |grade: &str| tests.iter().filter(|row| row["grade"] == grade).count();
+    // The one in which it was lost, and the one for which it could not be opened.
+    assert_eq!(of("fail"), 2, "{report:#}");
+    let (last, why) = grade(&report, 0, "memory-patterns");
+    assert_eq!(last, "not-run");
+    assert!(why.starts_with("the GPU could not be opened again: failed to start CUDA"), "{why}");
+}
+
+#[test]
+fn what_the_machine_withholds_is_not_run() {
+    let bench = Bench::new(&[json!([{"full": {"left_mib": 0}}])]);
+    let ran = bench.run(&["--output", "json"]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(grade(&report, 0, "allocate").0, "not-run");
+    assert!(grade(&report, 0, "allocate").1.contains("not that much free memory"));
+    let bench = Bench::new(&[json!(["no-pinned-memory"])]);
+    let (code, report) = bench.json(&[]);
+    assert_eq!((code, report["grade"].as_str()), (0, Some("pass")), "{report:#}");
+    assert_eq!(grade(&report, 0, "pcie-to-gpu").0, "not-run");
+}
+
+#[test]
 fn a_gpu_that_hangs_is_waited_for_only_so_long() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
     let began = Instant::now();

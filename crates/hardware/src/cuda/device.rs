@@ -46,6 +46,9 @@ pub struct Device {
     graph: Option<(u32, CudaGraph)>,
 }
 
+/// Rows and columns of the product that a library is tried with.
+const TRIAL_SIDE: u64 = 256;
+
 /// Bytes into `scratch`.
 const FOUND_AT: u64 = 0;
 const DIGEST_AT: u64 = 256;
@@ -118,8 +121,12 @@ impl Device {
             graph: None,
         };
         device.blank(0, SCRATCH_BYTES)?;
-        // SAFETY: four bytes within `scratch`.
-        unsafe { result::memcpy_htod_sync(scratch + ONE_AT, &[1.0_f32]) }.to("copy to the GPU")?;
+        let one = [1.0_f32];
+        // SAFETY: four bytes within `scratch`. On the stream, after the bytes before were blanked: a copy on another
+        // one is in no order with that. `one` lives until the stream was waited for.
+        unsafe { result::memcpy_htod_async(scratch + ONE_AT, &one, device.stream.cu_stream()) }
+            .to("copy to the GPU")?;
+        device.stream.synchronize().to("wait for the GPU")?;
         Ok(device)
     }
 
@@ -371,7 +378,38 @@ impl Device {
     }
 
     fn library_of(&self) -> &Result<Blas, String> {
-        self.blas.get_or_init(Blas::load)
+        self.blas.get_or_init(|| Blas::load(|blas| self.tried(blas)))
+    }
+
+    /// Whether a library computes anything on this GPU with this driver. What is the GPU's own fault is for the tests.
+    fn tried(&self, blas: &Blas) -> Result<(), String> {
+        let (precision, side) = (Precision::Fp16, TRIAL_SIDE);
+        let bytes = wide(side * side * 2);
+        let mut matrices = [0; 3];
+        let multiplied = (|| {
+            for matrix in &mut matrices {
+                // SAFETY: freed below, whatever comes of it.
+                *matrix = unsafe { result::malloc_sync(bytes) }.to("take memory on the GPU")?;
+            }
+            let plan = match blas.plan(precision, side, self.scratch + ONE_AT)? {
+                Ok(plan) => plan,
+                Err(said) => return Err(CudaError::Withheld { what: "plan a product", said }),
+            };
+            let stream = self.stream.cu_stream().cast();
+            // SAFETY: the matrices are of the plan's size; they and the workspace live until the stream was waited for.
+            let given = unsafe { blas.multiply(&plan, matrices, self.workspace, stream) };
+            let waited = self.stream.synchronize().to("wait for the GPU");
+            blas.forget(&plan);
+            given.and(waited)
+        })();
+        for matrix in matrices.into_iter().filter(|matrix| *matrix != 0) {
+            // SAFETY: it was taken above and is known no more; the stream is done with it.
+            let _ = unsafe { result::free_sync(matrix) };
+        }
+        match multiplied {
+            Err(err @ CudaError::Withheld { .. }) => Err(err.to_string()),
+            _ => Ok(()),
+        }
     }
 
     /// Which way a product is computed; `Err`: there is none.
@@ -407,7 +445,7 @@ impl Edge for Device {
     fn take(&mut self, bytes: u64) -> Result<Block, CudaError> {
         self.context.bind_to_thread().to("start CUDA on the GPU")?;
         // SAFETY: freed by `give`, or when the device is dropped.
-        let address = taken(unsafe { result::malloc_sync(wide(bytes)) })?;
+        let address = unsafe { result::malloc_sync(wide(bytes)) }.to("take memory on the GPU")?;
         let id = self.number();
         self.blocks.insert(id, address);
         Ok(Block { id, bytes })
@@ -421,7 +459,7 @@ impl Edge for Device {
 
     fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
         // SAFETY: freed by `give_host`, or when the device is dropped. Nothing reads it before it was written.
-        let address = unsafe { result::malloc_host(wide(bytes), 0) }.to("take pinned memory")?;
+        let address = unsafe { result::malloc_host(wide(bytes), 0) }.map_err(of_host)?;
         let id = self.number();
         self.host.insert(id, address);
         Ok(HostBlock { id, bytes })
@@ -443,7 +481,7 @@ impl Edge for Device {
         };
         context.bind_to_thread().to("start CUDA on another GPU")?;
         // SAFETY: as in `take`; memory is freed by its address whichever GPU is current.
-        let address = taken(unsafe { result::malloc_sync(wide(bytes)) });
+        let address = unsafe { result::malloc_sync(wide(bytes)) }.to("take memory on the GPU");
         self.context.bind_to_thread().to("start CUDA on the GPU")?;
         let id = self.number();
         self.blocks.insert(id, address?);
@@ -606,15 +644,15 @@ impl Value {
 
 impl Kernels {
     fn load(context: &Arc<CudaContext>, capability: (i32, i32)) -> Result<Self, CudaError> {
-        let memory = match context.load_module(Ptx::from_src(super::MEMORY_PTX)) {
-            Err(err) if err.0 == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-                return Err(CudaError::Refused {
-                    what: "load the kernels, which need compute capability 7.0 or higher",
-                    said: words(err),
-                });
-            }
-            loaded => loaded.to("load the kernels")?,
-        };
+        if capability < (7, 0) {
+            let said = format!(
+                "they need compute capability 7.0, and this GPU has {}.{}",
+                capability.0, capability.1
+            );
+            return Err(CudaError::Withheld { what: "load the kernels", said });
+        }
+        let memory =
+            context.load_module(Ptx::from_src(super::MEMORY_PTX)).to("load the kernels")?;
         let tensor = if capability >= (8, 0) {
             let module =
                 context.load_module(Ptx::from_src(super::TENSOR_PTX)).to("load the kernels")?;
@@ -681,10 +719,12 @@ fn peers(own: &Arc<CudaContext>, index: usize) -> Result<Vec<Arc<CudaContext>>, 
     Ok(found)
 }
 
-fn taken(address: Result<CUdeviceptr, DriverError>) -> Result<CUdeviceptr, CudaError> {
-    match address {
-        Err(err) if err.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(CudaError::OutOfMemory),
-        other => other.to("take memory on the GPU"),
+/// Pinned memory is the host's: that there is none says nothing of the GPU.
+fn of_host(err: DriverError) -> CudaError {
+    let what = "take pinned memory";
+    match CudaError::of_driver(what, err) {
+        CudaError::OutOfMemory => CudaError::Withheld { what, said: words(err) },
+        other => other,
     }
 }
 

@@ -144,17 +144,20 @@ impl Scene<'_> {
                     about = Some(ready.about.clone());
                     self.tested(card, ready, test, tell)
                 }
-                Err(Closed { why, is_software: true }) => (Err(Outcome::NotRun { why }), 0.0),
-                Err(Closed { why, is_software: false }) => (Err(Outcome::Failed { why }), 0.0),
+                Err(closed) => {
+                    // It may take minutes to say so, and would say the same before each of the tests that are left.
+                    let again = if about.is_some() { " again" } else { "" };
+                    stopped = Some(format!("the GPU could not be opened{again}: {}", closed.why));
+                    (Err(closed.outcome()), 0.0)
+                }
             };
             let hung = examiner.as_ref().is_some_and(|examiner| examiner.hung);
             if outcome.is_err() {
                 examiner = None;
             }
             let outcome = outcome.unwrap_or_else(|outcome| outcome);
-            let row = self.judged(card, test, &outcome, ledger.as_ref(), took_s);
-            stopped = why_stop(test, &outcome, about.is_some(), hung);
-            rows.push(row);
+            rows.push(self.judged(card, test, &outcome, ledger.as_ref(), took_s));
+            stopped = stopped.or_else(|| why_stop(test, &outcome, hung));
         }
         drop(examiner);
         let watched = self.watch.map(|watch| watch.whole(&card.uuid)).unwrap_or_default();
@@ -263,7 +266,7 @@ impl Scene<'_> {
                 Ok(mut examiner) => examiner
                     .run(Test::PeerCopy, self.plan.effort(Test::PeerCopy), &mut |_| ())
                     .unwrap_or_else(|outcome| outcome),
-                Err(Closed { why, .. }) => Outcome::Failed { why },
+                Err(closed) => closed.outcome(),
             };
             let ledger = Ledger::open(self.history, &card.uuid).ok();
             self.judged(
@@ -284,18 +287,17 @@ fn ready<'e>(card: &Card, examiner: &'e mut Option<Examiner>) -> Result<&'e mut 
     if examiner.is_none() {
         *examiner = Some(Examiner::open(card, &[])?);
     }
-    let gone = || Closed { why: "the child is gone".to_owned(), is_software: true };
+    let gone = || Closed { why: "the child is gone".to_owned(), is_of_gpu: false };
     examiner.as_mut().ok_or_else(gone)
 }
 
-/// A GPU that cannot be opened, or that gets the simplest things wrong, is given no more work.
-fn why_stop(test: Test, outcome: &Outcome, is_open: bool, hung: bool) -> Option<String> {
+/// A GPU that hangs, or that gets the simplest things wrong, is given no more work.
+fn why_stop(test: Test, outcome: &Outcome, hung: bool) -> Option<String> {
     if hung {
         return Some(format!("it hung in `{test}`"));
     }
     let is_basic = matches!(test, Test::Allocate | Test::Compute);
     match outcome {
-        Outcome::NotRun { why } | Outcome::Failed { why } if !is_open => Some(why.clone()),
         Outcome::Failed { .. } | Outcome::Wrong { .. } if is_basic => {
             Some(format!("`{test}` failed before"))
         }

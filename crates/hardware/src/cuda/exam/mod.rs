@@ -44,7 +44,8 @@ impl Effort {
     }
 }
 
-/// Runs one test. An error of CUDA is a result as well: a GPU that cannot do the work has failed.
+/// Runs one test. An error of CUDA is a result as well: a GPU that cannot do the work has failed, and one that was not
+/// let has not been tested.
 pub fn run(
     edge: &mut dyn Edge,
     test: Test,
@@ -72,7 +73,14 @@ pub fn run(
         Test::Soak => soak::soak(edge, effort, tell),
         Test::Corruption => soak::corruption(edge, effort, tell),
     };
-    done.unwrap_or_else(|err| Outcome::Failed { why: err.to_string() })
+    done.unwrap_or_else(|err| {
+        let why = err.to_string();
+        if err.says_something_of_the_gpu() {
+            Outcome::Failed { why }
+        } else {
+            Outcome::NotRun { why }
+        }
+    })
 }
 
 /// Right, with nothing to measure.

@@ -16,7 +16,7 @@ fn gpu() -> SimulatedGpu {
 }
 
 fn outcome(gpu: SimulatedGpu, test: Test) -> Outcome {
-    run(&mut gpu.open(), test, &EFFORT, &mut |_| ())
+    run(&mut gpu.open().unwrap(), test, &EFFORT, &mut |_| ())
 }
 
 fn value(gpu: SimulatedGpu, test: Test) -> f64 {
@@ -36,7 +36,7 @@ fn wrong(gpu: SimulatedGpu, test: Test) -> String {
 #[test]
 fn a_healthy_gpu_does_everything_and_gives_all_back() {
     let gpu = SimulatedGpu { peers: 1, ..gpu() };
-    let mut edge = gpu.open();
+    let mut edge = gpu.open().unwrap();
     let before = edge.free_bytes().unwrap();
     for test in Test::ALL {
         let outcome = run(&mut edge, test, &EFFORT, &mut |_| ());
@@ -123,6 +123,38 @@ fn a_gpu_that_is_lost_has_failed() {
 }
 
 #[test]
+fn one_that_stays_lost_cannot_be_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let gone = gpu().with(Ailment::Gone { after: 3, mark: folder.path().join("lost") });
+    let outcome = outcome(gone.clone(), Test::GemmBf16);
+    assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    let err = gone.open().unwrap_err();
+    assert!(err.says_something_of_the_gpu(), "{err}");
+}
+
+#[test]
+fn what_the_machine_withholds_says_nothing_of_the_gpu() {
+    for (ailment, test, said) in [
+        (Ailment::Full { left_mib: 0 }, Test::Allocate, "not that much free memory"),
+        (Ailment::Full { left_mib: 0 }, Test::HbmRead, "not that much free memory"),
+        (Ailment::NoPinnedMemory, Test::PcieToGpu, "failed to take pinned memory"),
+        (Ailment::UnfitLibrary, Test::GemmBf16, "cuBLASLt says 8, ARCH_MISMATCH"),
+    ] {
+        let outcome = outcome(gpu().with(ailment), test);
+        assert!(
+            matches!(&outcome, Outcome::NotRun { why } if why.contains(said)),
+            "{test}: {outcome:?}"
+        );
+    }
+    let old = SimulatedGpu { compute_capability: (6, 0), ..gpu() };
+    let err = old.open().unwrap_err();
+    assert!(!err.says_something_of_the_gpu(), "{err}");
+    assert!(err.to_string().contains("this GPU has 6.0"), "{err}");
+    let own = outcome(gpu().with(Ailment::UnfitLibrary), Test::GemmOwn);
+    assert!(matches!(own, Outcome::Done { .. }), "{own:?}");
+}
+
+#[test]
 fn memory_that_others_hold_is_left_to_them() {
     let full = gpu().with(Ailment::Full { left_mib: 4 });
     let Outcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns) else {
@@ -135,7 +167,8 @@ fn memory_that_others_hold_is_left_to_them() {
 fn a_long_test_tells_how_it_goes() {
     let mut beats = Vec::new();
     let fading = gpu().with(Ailment::Fading(0.5));
-    let outcome = run(&mut fading.open(), Test::Soak, &EFFORT, &mut |beat| beats.push(beat));
+    let outcome =
+        run(&mut fading.open().unwrap(), Test::Soak, &EFFORT, &mut |beat| beats.push(beat));
     let Outcome::Done { samples, .. } = outcome else { panic!("it is slow, and right") };
     assert_eq!(samples.len(), beats.len());
     assert!(beats.last().unwrap().at_s >= 90.0);
