@@ -15,7 +15,7 @@ use cudarc::nvrtc::Ptx;
 
 use super::blas::{self, Blas, Plan};
 use super::edge::{
-    About, Block, Edge, Found, HostBlock, Pattern, Precision, Product, Work, WrongWord,
+    About, Block, Edge, Found, HostBlock, NoWay, Pattern, Precision, Product, Work, WrongWord,
 };
 use super::error::{CudaError, Purpose, words};
 use super::{library, numbers};
@@ -417,17 +417,19 @@ impl Device {
         &self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Option<Plan>, String>, CudaError> {
-        if precision == Precision::Own {
-            let why = "our own kernel needs compute capability 8.0";
-            return Ok(self.kernels.tensor.as_ref().map(|_| None).ok_or_else(|| why.to_owned()));
+    ) -> Result<Result<Option<Plan>, NoWay>, CudaError> {
+        if let Some(lacked) = precision.lacked(self.about.compute_capability) {
+            return Ok(Err(lacked));
         }
-        if precision == Precision::Fp8 && self.about.compute_capability < (8, 9) {
-            return Ok(Err("this GPU computes nothing in 8-bit floats".to_owned()));
+        if precision == Precision::Own {
+            return Ok(Ok(None));
         }
         match self.library_of() {
-            Err(why) => Ok(Err(why.clone())),
-            Ok(blas) => Ok(blas.plan(precision, side, self.scratch + ONE_AT)?.map(Some)),
+            Err(why) => Ok(Err(NoWay::of_machine(why.clone()))),
+            Ok(blas) => {
+                let plan = blas.plan(precision, side, self.scratch + ONE_AT)?;
+                Ok(plan.map(Some).map_err(NoWay::of_machine))
+            }
         }
     }
 }
@@ -492,7 +494,7 @@ impl Edge for Device {
         &mut self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Product, String>, CudaError> {
+    ) -> Result<Result<Product, NoWay>, CudaError> {
         let plan = match self.way(precision, side)? {
             Ok(plan) => plan,
             Err(why) => return Ok(Err(why)),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::edge::{
-    About, Block, Edge, Found, HostBlock, Precision, Product, Work, WrongWord, chain, mixed,
+    About, Block, Edge, Found, HostBlock, NoWay, Precision, Product, Work, WrongWord, chain, mixed,
 };
 use super::error::CudaError;
 use super::numbers;
@@ -88,6 +88,8 @@ pub enum Ailment {
     },
     /// The host gives no pinned memory.
     NoPinnedMemory,
+    /// Only so many of its multiprocessors are given work.
+    FewProcessors(u32),
     /// The library for matrix products loads, and has nothing for this GPU or driver.
     UnfitLibrary,
     /// A piece of work never ends, from this one on.
@@ -359,8 +361,12 @@ impl Simulated {
         for (at, word) in (0_u32..).zip(self.block(sums).iter_mut()) {
             *word = sum ^ u32::from(bad[(at % processors) as usize]);
         }
+        let few = self.gpu.ailments.iter().find_map(|it| match it {
+            Ailment::FewProcessors(count) => Some((*count).max(1)),
+            _ => None,
+        });
         for (at, word) in (0_u32..).zip(self.block(places).iter_mut()) {
-            *word = at % processors;
+            *word = at % few.unwrap_or(processors);
         }
         0.05
     }
@@ -462,12 +468,12 @@ impl Edge for Simulated {
         &mut self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Product, String>, CudaError> {
-        if !self.gpu.has_library && precision != Precision::Own {
-            return Ok(Err("no libcublasLt was found".to_owned()));
+    ) -> Result<Result<Product, NoWay>, CudaError> {
+        if let Some(lacked) = precision.lacked(self.gpu.compute_capability) {
+            return Ok(Err(lacked));
         }
-        if precision == Precision::Fp8 && self.gpu.compute_capability < (8, 9) {
-            return Ok(Err("this GPU computes nothing in 8-bit floats".to_owned()));
+        if !self.gpu.has_library && precision != Precision::Own {
+            return Ok(Err(NoWay::of_machine("no libcublasLt was found".to_owned())));
         }
         // The numbers themselves are not multiplied: the result has the first of them and what digests see.
         let result = self.take(64)?;

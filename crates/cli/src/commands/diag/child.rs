@@ -102,6 +102,11 @@ impl Examiner {
         }
     }
 
+    /// As NVML may know it.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs a test. `Err`: the child is of no use any more; the outcome tells what became of the test.
     pub(super) fn run(
         &mut self,

@@ -6,7 +6,7 @@ mod products;
 mod quick;
 mod soak;
 
-use farrier_facts::diag::{Outcome, Test};
+use farrier_facts::diag::{Outcome, Test, median};
 use serde::{Deserialize, Serialize};
 
 use super::edge::{Edge, Precision};
@@ -90,9 +90,7 @@ fn right(detail: String) -> Outcome {
 
 /// The median of what was measured.
 fn measured(samples: Vec<f64>, detail: String) -> Outcome {
-    let mut sorted = samples.clone();
-    sorted.sort_by(f64::total_cmp);
-    let value = sorted.get(sorted.len() / 2).copied();
+    let value = median(&samples);
     Outcome::Done { value, samples, detail }
 }
 

@@ -90,6 +90,19 @@ fn a_multiprocessor_that_computes_wrongly_is_named() {
 }
 
 #[test]
+fn a_hunt_says_what_it_hunted_and_that_it_was_everywhere() {
+    let mut beats = Vec::new();
+    let mut edge = gpu().open().unwrap();
+    let found = run(&mut edge, Test::Corruption, &EFFORT, &mut |beat| beats.push(beat.at_s));
+    let Outcome::Done { detail, .. } = found else { panic!("{found:?}") };
+    assert!(detail.contains("132 of 132 multiprocessors"), "{detail}");
+    assert!(detail.ends_with("tensor cores, one large product by a simulated library"), "{detail}");
+    assert!(beats.windows(2).all(|pair| pair[1] - pair[0] >= 1.0), "once a second is enough");
+    let few = outcome(gpu().with(Ailment::FewProcessors(3)), Test::Corruption);
+    assert!(matches!(&few, Outcome::NotRun { why } if why.starts_with("only 3 of 132")), "{few:?}");
+}
+
+#[test]
 fn products_that_change_are_corrupt() {
     let bad = gpu().with(Ailment::WrongProduct { after: 1 });
     assert_eq!(wrong(bad.clone(), Test::GemmBf16), "the same product gave other bits than before");
@@ -100,11 +113,14 @@ fn products_that_change_are_corrupt() {
 fn what_cannot_be_done_says_why() {
     let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
     let not_run = |test| match outcome(bare.clone(), test) {
-        Outcome::NotRun { why } => why,
+        Outcome::NotRun { why } => (why, false),
+        Outcome::HasNot { why } => (why, true),
         other => panic!("{test}: {other:?}"),
     };
-    assert_eq!(not_run(Test::GemmBf16), "no libcublasLt was found");
-    assert_eq!(not_run(Test::PeerCopy), "there is no GPU that this one reaches directly");
+    assert_eq!(not_run(Test::GemmBf16), ("no libcublasLt was found".to_owned(), false));
+    let (why, is_of_part) = not_run(Test::PeerCopy);
+    assert_eq!(why, "there is no GPU that this one reaches directly");
+    assert!(is_of_part && not_run(Test::GemmFp8).1, "no card of the part can");
     assert!(matches!(outcome(bare.clone(), Test::GemmOwn), Outcome::Done { .. }));
     let soaked = outcome(bare, Test::Soak);
     assert!(matches!(&soaked, Outcome::Done { detail, .. } if detail.contains("our own kernel")));
