@@ -79,7 +79,7 @@ impl Examiner {
                 }
             }
         });
-        let hurry = if card.simulated.is_some() { 5.0 } else { 1.0 };
+        let hurry = if card.simulated.is_some() { 2.0 } else { 1.0 };
         let mut examiner =
             Self { child, input: Some(input), lines, about: About::default(), hurry, hung: false };
         match examiner.lines.recv_timeout(OPEN) {
