@@ -50,5 +50,5 @@ mod tier;
 pub mod tune;
 
 pub use root::Root;
-pub use tether::tether;
+pub use tether::{tether, tether_to};
 pub use tier::Tier;

@@ -22,3 +22,15 @@ pub fn tether(command: &mut Command) {
     // SAFETY: what runs between fork and exec makes two system calls; it takes no lock and allocates nothing.
     unsafe { command.pre_exec(hold) };
 }
+
+/// This process is killed when the thread of its parent that started it ends, as if it had been tethered. `parent` is the one
+/// that it should have; where it has another, that one has gone already.
+pub fn tether_to(parent: u32) -> io::Result<()> {
+    // SAFETY: as in `tether`.
+    let done = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let now = std::os::unix::process::parent_id();
+    if now == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+}

@@ -68,7 +68,7 @@ fn cuda(simulated: Option<&Path>, gpu: usize) -> anyhow::Result<Outcome> {
         let count = gpus.len();
         let found = gpus.into_iter().nth(gpu);
         let found = found.ok_or(CudaError::NoSuchGpu { index: gpu, count })?;
-        Ok(Box::new(found.open()))
+        Ok(Box::new(found.open()?))
     };
     cuda::serve(open, &mut io::stdin().lock(), &mut io::stdout().lock())?;
     Ok(Outcome::Fine)

@@ -80,6 +80,7 @@ fn a_healthy_gpu_passes_every_level() {
     assert_eq!((code, report["grade"].as_str()), (0, Some("pass")), "{report:#}");
     assert_eq!(report["gpus"][0]["tests"].as_array().unwrap().len(), 19);
     assert_eq!(grade(&report, 0, "peer-copy").0, "not-run");
+    assert_eq!(report["complete"], true, "there is nobody to copy to");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("Simulated: nothing here was measured") && page.ends_with("</html>\n"));
 }
@@ -125,10 +126,116 @@ fn a_card_is_held_to_what_it_used_to_reach() {
     assert_eq!(ran.code, 1);
     let (grade, why) = grade(&report, 0, "gemm-bf16");
     assert_eq!(grade, "degraded");
-    assert_eq!(why, "94.0 % of what this card used to reach, 760 TFLOP/s");
+    assert!(why.starts_with("94.0 % of what this card used to reach, 760 TFLOP/s"), "{why}");
+    assert!(why.contains("--forget-history"), "{why}");
     // What was degraded does not become usual.
     let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
     assert_eq!(kept.lines().count(), 3);
+    // Nor does what somebody forced.
+    assert_eq!(healthy.run(&["--only", "gemm-bf16", "--force"]).code, 0);
+    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(kept.lines().count(), 3);
+    let words = ["--only", "gemm-bf16", "--forget-history"];
+    let ran = run(&Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &words));
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    let kept = std::fs::read_to_string(history.join("GPU-simulated-0.jsonl")).unwrap();
+    assert_eq!(kept.lines().count(), 1, "it begins anew");
+}
+
+#[test]
+fn a_gpu_without_a_library_is_held_to_our_own_product() {
+    let change = |bench: &Bench, key: &str, value: Value| {
+        let text = std::fs::read_to_string(bench.file()).unwrap();
+        let mut list: Value = serde_json::from_str(&text).unwrap();
+        list[0][key] = value;
+        std::fs::write(bench.file(), list.to_string()).unwrap();
+    };
+    let bench = Bench::new(&[json!([])]);
+    change(&bench, "has_library", json!(false));
+    let (code, report) = bench.json(&["--level", "2"]);
+    assert_eq!(code, 0, "{report:#}");
+    assert_eq!(report["complete"], true, "our own product stands for them: {report:#}");
+    let slow = Bench::new(&[json!([{"slow-products": 0.05}])]);
+    change(&slow, "has_library", json!(false));
+    let (code, report) = slow.json(&["--level", "2"]);
+    assert_eq!((code, grade(&report, 0, "gemm-own").0), (1, "degraded"));
+    // A part that nobody knows has no figure for it.
+    let unknown = Bench::new(&[json!([])]);
+    change(&unknown, "has_library", json!(false));
+    change(&unknown, "name", json!("NVIDIA Q9000"));
+    let (code, report) = unknown.json(&["--level", "2"]);
+    assert_eq!((code, report["grade"].as_str()), (0, Some("pass")));
+    assert_eq!(report["complete"], false);
+    let missing = report["gpus"][0]["missing"].as_array().unwrap();
+    assert!(missing.contains(&json!("gemm-bf16")) && !missing.contains(&json!("peer-copy")));
+    let ran = unknown.run(&["--level", "2"]);
+    assert!(ran.stdout.contains("not complete: gemm-bf16,"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("PASS, NOT COMPLETE  level 2"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_known_before_the_tests() {
+    let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
+    let began = Instant::now();
+    let ran = bench.run(&["--html", "/nowhere/page.html"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("failed to open `/nowhere/page.html`"), "{}", ran.stderr);
+    assert!(began.elapsed() < Duration::from_secs(5), "no test was begun");
+}
+
+#[test]
+fn two_at_once_do_not_measure_each_other() {
+    let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
+    let (file, history) = (bench.file(), bench.folder.path().join("history"));
+    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
+    let mut first = farrier(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // It has the GPU before it has a child.
+    let until = Instant::now() + Duration::from_secs(30);
+    let children = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", first.id()));
+        let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+        tasks.into_iter().flatten().flatten().any(|task| of(task).is_ok_and(|it| !it.is_empty()))
+    };
+    while !children() {
+        assert!(Instant::now() < until, "no child ever started");
+        std::thread::yield_now();
+    }
+    let second = bench.run(&[]);
+    assert_eq!(second.code, 2);
+    assert!(
+        second.stderr.contains("GPU 0 is being tested by another `farrier diag`"),
+        "{}",
+        second.stderr
+    );
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+#[test]
+fn one_whose_parent_is_gone_ends() {
+    let bench = Bench::new(&[json!([])]);
+    // Process 1 is not its parent: whoever asked has gone.
+    let ran = bench.run(&["--ends-with", "1"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("failed to end with the process"), "{}", ran.stderr);
+    let me = std::process::id().to_string();
+    assert_eq!(bench.run(&["--ends-with", &me]).code, 0);
+}
+
+#[test]
+fn what_was_asked_is_what_is_told() {
+    let bench = Bench::new(&[json!([])]);
+    let (_, report) = bench.json(&["--only", "corruption", "--minutes", "0.1"]);
+    assert_eq!((&report["level"], &report["only"]), (&json!(3), &json!(["corruption"])));
+    let ran = bench.run(&["--level", "2", "--minutes", "5"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("level 2 has no minutes of load"), "{}", ran.stderr);
+    let text = std::fs::read_to_string(bench.file()).unwrap();
+    std::fs::write(bench.file(), text.replace("[9,0]", "[8,0]")).unwrap();
+    let ran = bench.run(&["--only", "gemm-fp8"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("this GPU computes nothing in 8-bit floats"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: the GPU itself was opened"), "{}", ran.stderr);
 }
 
 #[test]
@@ -139,6 +246,35 @@ fn a_gpu_that_is_lost_fails_and_is_given_no_more_work() {
     let (first, why) = grade(&report, 0, "allocate");
     assert!(first == "fail" && why.contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{why}");
     assert_eq!(grade(&report, 0, "hbm-read"), ("not-run", "`allocate` failed before"));
+}
+
+#[test]
+fn a_gpu_that_stays_lost_is_opened_only_once_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("lost");
+    let bench = Bench::new(&[json!([{"gone": {"after": 60, "mark": mark}}])]);
+    let (code, report) = bench.json(&["--level", "2"]);
+    assert_eq!((code, report["grade"].as_str()), (1, Some("fail")));
+    let tests = report["gpus"][0]["tests"].as_array().unwrap();
+    let of = |grade: &str| tests.iter().filter(|row| row["grade"] == grade).count();
+    // The one in which it was lost, and the one for which it could not be opened.
+    assert_eq!(of("fail"), 2, "{report:#}");
+    let (last, why) = grade(&report, 0, "memory-patterns");
+    assert_eq!(last, "not-run");
+    assert!(why.starts_with("the GPU could not be opened again: failed to start CUDA"), "{why}");
+}
+
+#[test]
+fn what_the_machine_withholds_is_not_run() {
+    let bench = Bench::new(&[json!([{"full": {"left_mib": 0}}])]);
+    let ran = bench.run(&["--output", "json"]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(grade(&report, 0, "allocate").0, "not-run");
+    assert!(grade(&report, 0, "allocate").1.contains("not that much free memory"));
+    let bench = Bench::new(&[json!(["no-pinned-memory"])]);
+    let (code, report) = bench.json(&[]);
+    assert_eq!((code, report["grade"].as_str()), (0, Some("pass")), "{report:#}");
+    assert_eq!(grade(&report, 0, "pcie-to-gpu").0, "not-run");
 }
 
 #[test]

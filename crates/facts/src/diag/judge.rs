@@ -32,12 +32,15 @@ impl fmt::Display for Grade {
     }
 }
 
-/// What this card reached before, oldest first, by runs that passed.
+/// What this card reached before with the driver that it has, oldest first, by runs that passed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct History<'a>(pub &'a [f64]);
 
 /// So many earlier runs say what is usual for a card.
 pub const HISTORY_LEAST: usize = 3;
+
+/// So many of the first runs, and so many of the newest, are looked at.
+const HISTORY_PART: usize = 10;
 
 /// A card that is so much worse than it used to be has changed: the margin that `SuperBench` takes for its baselines.
 pub const OWN_LOSS: f64 = 0.05;
@@ -46,9 +49,16 @@ pub const OWN_LOSS: f64 = 0.05;
 const OWN_LOSS_LAUNCH: f64 = 0.5;
 
 impl History<'_> {
-    /// The median; none where there are too few.
-    pub fn usual(self) -> Option<f64> {
-        if self.0.len() < HISTORY_LEAST { None } else { median(self.0) }
+    /// The median of the first runs or of the newest, whichever is better: one that followed the newest alone would
+    /// follow a card that decays slowly. None where there are too few.
+    pub fn usual(self, unit: Unit) -> Option<f64> {
+        if self.0.len() < HISTORY_LEAST {
+            return None;
+        }
+        let part = HISTORY_PART.min(self.0.len());
+        let first = median(&self.0[..part])?;
+        let newest = median(&self.0[self.0.len() - part..])?;
+        Some(if unit == Unit::Us { first.min(newest) } else { first.max(newest) })
     }
 }
 
@@ -67,9 +77,9 @@ pub struct Verdict {
 
 /// Judges one result.
 pub fn judge(test: Test, outcome: &Outcome, least: Option<Least>, history: History<'_>) -> Verdict {
-    let usual = history.usual();
+    let usual = history.usual(test.unit());
     let (grade, why) = match outcome {
-        Outcome::NotRun { why } => (Grade::NotRun, why.clone()),
+        Outcome::NotRun { why } | Outcome::HasNot { why } => (Grade::NotRun, why.clone()),
         Outcome::Failed { why } => (Grade::Fail, why.clone()),
         Outcome::Wrong { what } => (Grade::Fail, what.join("; ")),
         Outcome::Done { value: None, detail, .. } => (Grade::Pass, detail.clone()),
@@ -95,7 +105,7 @@ fn faded(samples: &[f64]) -> Option<(Grade, String)> {
 }
 
 /// The middle, or between the two in the middle; none of nothing.
-fn median(values: &[f64]) -> Option<f64> {
+pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (low, high) = (sorted.len().checked_sub(1)? / 2, sorted.len() / 2);
@@ -130,7 +140,11 @@ fn compared(test: Test, value: f64, least: Option<&Least>, usual: Option<f64>) -
             percent(ratio),
             figures(usual)
         );
-        if ratio < 1.0 - loss { short.push(said) } else { fine.push(said) }
+        if ratio < 1.0 - loss {
+            short.push(format!("{said} (after a change of the machine: --forget-history)"));
+        } else {
+            fine.push(said);
+        }
     }
     if short.is_empty() {
         (Grade::Pass, fine.join("; "))

@@ -74,6 +74,25 @@ impl Link {
     }
 }
 
+/// How a GPU reaches the others of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PeerWay {
+    /// By `NVLink` and a switch: all of its links lead to each of them.
+    Switch,
+    /// By some links to some of them, over PCIe, or nobody can say: nobody has published what that reaches.
+    #[default]
+    Other,
+}
+
+/// Where a card is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Its slot; none: nobody can say.
+    pub link: Option<Link>,
+    /// Its way to the others.
+    pub peers: PeerWay,
+}
+
 /// What a test is held to, and who says so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Least {
@@ -85,7 +104,10 @@ pub struct Least {
 
 impl DiagFacts {
     /// What a card of this part reaches at least; none where nobody can say.
-    pub fn least(&self, gpu: &Gpu, test: Test, link: Option<Link>) -> Option<Least> {
+    pub fn least(&self, gpu: &Gpu, test: Test, place: Place) -> Option<Least> {
+        if test == Test::PeerCopy && place.peers != PeerWay::Switch {
+            return None;
+        }
         let told = self.least.iter().find(|least| least.gpu == gpu.id && least.test == test);
         if let Some(told) = told {
             return Some(Least { value: told.value, from: told.origin.line() });
@@ -97,7 +119,7 @@ impl DiagFacts {
             })
         };
         let share = of(true).or_else(|| of(false))?;
-        let (peak, what) = gpu.peak(test, link)?;
+        let (peak, what) = gpu.peak(test, place.link)?;
         let from = format!("{:.0} % of {what} ({})", share.least * 100.0, share.origin.line());
         Some(Least { value: peak * share.least, from })
     }

@@ -13,8 +13,8 @@ mod judge;
 mod least;
 mod test;
 
-pub use judge::{Grade, HISTORY_LEAST, History, OWN_LOSS, Verdict, judge};
-pub use least::{DiagFacts, Least, LeastOf, Link, Share};
+pub use judge::{Grade, HISTORY_LEAST, History, OWN_LOSS, Verdict, judge, median};
+pub use least::{DiagFacts, Least, LeastOf, Link, PeerWay, Place, Share};
 pub use test::{Level, Outcome, Test, Unit};
 
 #[cfg(test)]

@@ -182,6 +182,14 @@ impl Test {
         }
     }
 
+    /// Whether a library computes it, for which our own product can stand where there is none.
+    pub fn is_by_library(self) -> bool {
+        matches!(
+            self,
+            Self::GemmBf16 | Self::GemmFp16 | Self::GemmFp8 | Self::GemmTf32 | Self::GemmFp64
+        )
+    }
+
     /// The lowest level that has it.
     pub fn level(self) -> Level {
         match self {
@@ -258,7 +266,12 @@ pub enum Outcome {
         /// In its words.
         why: String,
     },
-    /// The work was not given.
+    /// The GPU has nothing to test here: no 8-bit floats, no other GPU beside it.
+    HasNot {
+        /// What it has not.
+        why: String,
+    },
+    /// The work was not given, and could have been.
     NotRun {
         /// Why not.
         why: String,

@@ -282,6 +282,7 @@ fn what_a_person_wants_done_is_ordered_once_and_told() {
     assert_eq!(order(&world, 1), Some(OrderKind::Uncordon), "it was proven, and not before");
     world.everybody_answers();
     assert_eq!(standing(&world, 1), Standing::InService);
+    world.act(&Act::Wait(1001));
     // Another that is asked for meanwhile does not take the place of what is under way.
     world.act(&Act::Hold(3));
     world.act(&Act::Answer(3, true));

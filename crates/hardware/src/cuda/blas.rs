@@ -119,11 +119,16 @@ fn types(precision: Precision) -> (c_int, c_int, c_int, c_int) {
 }
 
 impl Blas {
-    /// The first that loads. `Err`: where it was looked for.
-    pub(super) fn load() -> Result<Self, String> {
+    /// The first that loads and that `trial` finds of use: a library newer than the driver loads, and then computes
+    /// nothing. `Err`: where it was looked for.
+    pub(super) fn load(trial: impl Fn(&Self) -> Result<(), String>) -> Result<Self, String> {
         let mut said = Vec::new();
         for path in candidates() {
-            match Self::open(&path) {
+            let opened = Self::open(&path).and_then(|blas| {
+                trial(&blas).map_err(|why| format!("{}: {why}", blas.name))?;
+                Ok(blas)
+            });
+            match opened {
                 Ok(blas) => return Ok(blas),
                 Err(why) if path.is_absolute() => said.push(format!("{}: {why}", path.display())),
                 Err(_) => {}
@@ -333,10 +338,7 @@ fn call<T: Copy>(library: &Library, name: &'static str) -> Result<T, String> {
 }
 
 fn told(what: &'static str, status: c_int) -> Result<(), CudaError> {
-    if status == SUCCESS {
-        return Ok(());
-    }
-    Err(CudaError::Refused { what, said: format!("cuBLASLt's status {status}") })
+    if status == SUCCESS { Ok(()) } else { Err(CudaError::of_blas(what, status)) }
 }
 
 /// `130100` is 13.1.0: five digits and more for the parts since CUDA 11.

@@ -1,24 +1,28 @@
 //! A real GPU, by CUDA's driver library.
 
+mod context;
+mod kernels;
+mod products;
+mod work;
+
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::Instant;
 
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags, CUgraphInstantiate_flags,
-    CUresult, CUstreamCaptureMode,
+    CUstreamCaptureMode,
 };
-use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, DriverError, result};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, result};
 
+pub(super) use self::context::open;
+use self::context::peers;
+use self::kernels::{Kernels, Value};
 use super::blas::{self, Blas, Plan};
-use super::edge::{
-    About, Block, Edge, Found, HostBlock, Pattern, Precision, Product, Work, WrongWord,
-};
-use super::error::{CudaError, Purpose, words};
-use super::{library, numbers};
+use super::edge::{About, Block, HostBlock, Pattern, Product, Work};
+use super::error::{CudaError, Purpose};
+use super::library;
 
 /// Threads of a block: what the kernels are written for.
 const THREADS: u32 = 256;
@@ -53,20 +57,6 @@ const TICKS_AT: u64 = 264;
 const ONE_AT: u64 = 272;
 const SINK_AT: u64 = 276;
 const SCRATCH_BYTES: usize = 512;
-
-struct Kernels {
-    fill: CudaFunction,
-    check: CudaFunction,
-    read: CudaFunction,
-    copy: CudaFunction,
-    prove: CudaFunction,
-    hunt: CudaFunction,
-    scatter: CudaFunction,
-    digest: CudaFunction,
-    tick: CudaFunction,
-    /// None on GPUs before compute capability 8.0.
-    tensor: Option<(CudaFunction, CudaFunction)>,
-}
 
 /// A product that was made ready.
 struct Made {
@@ -118,8 +108,12 @@ impl Device {
             graph: None,
         };
         device.blank(0, SCRATCH_BYTES)?;
-        // SAFETY: four bytes within `scratch`.
-        unsafe { result::memcpy_htod_sync(scratch + ONE_AT, &[1.0_f32]) }.to("copy to the GPU")?;
+        let one = [1.0_f32];
+        // SAFETY: four bytes within `scratch`. On the stream, after the bytes before were blanked: a copy on another
+        // one is in no order with that. `one` lives until the stream was waited for.
+        unsafe { result::memcpy_htod_async(scratch + ONE_AT, &one, device.stream.cu_stream()) }
+            .to("copy to the GPU")?;
+        device.stream.synchronize().to("wait for the GPU")?;
         Ok(device)
     }
 
@@ -369,194 +363,6 @@ impl Device {
         unsafe { result::memcpy_dtoh_sync(&mut words, address) }.to("copy from the GPU")?;
         Ok(words)
     }
-
-    fn library_of(&self) -> &Result<Blas, String> {
-        self.blas.get_or_init(Blas::load)
-    }
-
-    /// Which way a product is computed; `Err`: there is none.
-    fn way(
-        &self,
-        precision: Precision,
-        side: u64,
-    ) -> Result<Result<Option<Plan>, String>, CudaError> {
-        if precision == Precision::Own {
-            let why = "our own kernel needs compute capability 8.0";
-            return Ok(self.kernels.tensor.as_ref().map(|_| None).ok_or_else(|| why.to_owned()));
-        }
-        if precision == Precision::Fp8 && self.about.compute_capability < (8, 9) {
-            return Ok(Err("this GPU computes nothing in 8-bit floats".to_owned()));
-        }
-        match self.library_of() {
-            Err(why) => Ok(Err(why.clone())),
-            Ok(blas) => Ok(blas.plan(precision, side, self.scratch + ONE_AT)?.map(Some)),
-        }
-    }
-}
-
-impl Edge for Device {
-    fn about(&self) -> &About {
-        &self.about
-    }
-
-    fn free_bytes(&mut self) -> Result<u64, CudaError> {
-        let (free, _) = self.context.mem_get_info().to("ask for free memory")?;
-        Ok(free as u64)
-    }
-
-    fn take(&mut self, bytes: u64) -> Result<Block, CudaError> {
-        self.context.bind_to_thread().to("start CUDA on the GPU")?;
-        // SAFETY: freed by `give`, or when the device is dropped.
-        let address = taken(unsafe { result::malloc_sync(wide(bytes)) })?;
-        let id = self.number();
-        self.blocks.insert(id, address);
-        Ok(Block { id, bytes })
-    }
-
-    fn give(&mut self, block: Block) -> Result<(), CudaError> {
-        let Some(address) = self.blocks.remove(&block.id) else { return Ok(()) };
-        // SAFETY: it was taken by `take` or `take_peer` and is known no more.
-        unsafe { result::free_sync(address) }.to("give memory back")
-    }
-
-    fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
-        // SAFETY: freed by `give_host`, or when the device is dropped. Nothing reads it before it was written.
-        let address = unsafe { result::malloc_host(wide(bytes), 0) }.to("take pinned memory")?;
-        let id = self.number();
-        self.host.insert(id, address);
-        Ok(HostBlock { id, bytes })
-    }
-
-    fn give_host(&mut self, block: HostBlock) -> Result<(), CudaError> {
-        let Some(address) = self.host.remove(&block.id) else { return Ok(()) };
-        // SAFETY: it was taken by `take_host` and is known no more.
-        unsafe { result::free_host(address) }.to("give pinned memory back")
-    }
-
-    fn peers(&self) -> Vec<String> {
-        self.peers.iter().map(|peer| peer.name().unwrap_or_else(words)).collect()
-    }
-
-    fn take_peer(&mut self, peer: usize, bytes: u64) -> Result<Block, CudaError> {
-        let Some(context) = self.peers.get(peer) else {
-            return Err(CudaError::NoSuchGpu { index: peer, count: self.peers.len() });
-        };
-        context.bind_to_thread().to("start CUDA on another GPU")?;
-        // SAFETY: as in `take`; memory is freed by its address whichever GPU is current.
-        let address = taken(unsafe { result::malloc_sync(wide(bytes)) });
-        self.context.bind_to_thread().to("start CUDA on the GPU")?;
-        let id = self.number();
-        self.blocks.insert(id, address?);
-        Ok(Block { id, bytes })
-    }
-
-    fn product(
-        &mut self,
-        precision: Precision,
-        side: u64,
-    ) -> Result<Result<Product, String>, CudaError> {
-        let plan = match self.way(precision, side)? {
-            Ok(plan) => plan,
-            Err(why) => return Ok(Err(why)),
-        };
-        let (factor, sum) = numbers::widths(precision);
-        let mut matrices = Vec::new();
-        for bytes in [factor, factor, sum].map(|width| side * side * width) {
-            match self.take(bytes) {
-                Ok(block) => matrices.push(block),
-                Err(err) => {
-                    for block in matrices {
-                        self.give(block)?;
-                    }
-                    if let (Some(plan), Some(Ok(blas))) = (plan, self.blas.get()) {
-                        blas.forget(&plan);
-                    }
-                    return Err(err);
-                }
-            }
-        }
-        let [a, b, c] = [matrices[0], matrices[1], matrices[2]];
-        let bits = numbers::bits(precision);
-        for (block, seed) in [(a, numbers::SEEDS.0), (b, numbers::SEEDS.1)] {
-            let mut values = [
-                Value::Wide(self.address(block)?),
-                Value::Wide(block.bytes / 4),
-                Value::Narrow(seed),
-                Value::Narrow(bits.even.0),
-                Value::Narrow(bits.even.1),
-                Value::Narrow(bits.odd.0),
-                Value::Narrow(bits.odd.1),
-            ];
-            self.launch(&self.kernels.scatter, (self.grid(), 1), &mut values)?;
-        }
-        let id = self.number();
-        self.products.insert(id, Made { side, matrices: [a, b, c], plan });
-        Ok(Ok(Product { id, side, result: c }))
-    }
-
-    fn forget(&mut self, product: Product) -> Result<(), CudaError> {
-        let Some(made) = self.products.remove(&product.id) else { return Ok(()) };
-        self.stream.synchronize().to("wait for the GPU")?;
-        if let (Some(plan), Some(Ok(blas))) = (made.plan, self.blas.get()) {
-            blas.forget(&plan);
-        }
-        for block in made.matrices {
-            self.give(block)?;
-        }
-        Ok(())
-    }
-
-    fn timed(&mut self, work: &[Work]) -> Result<f64, CudaError> {
-        let (stream, [start, end]) = (self.stream.cu_stream(), self.events);
-        // SAFETY: events and stream are of this context and live as long as the device.
-        unsafe { result::event::record(start, stream) }.to("note the time")?;
-        for each in work {
-            self.submit(*each)?;
-        }
-        // SAFETY: as above.
-        unsafe { result::event::record(end, stream) }.to("note the time")?;
-        self.stream.synchronize().to("wait for the GPU")?;
-        // SAFETY: both were recorded on one stream, which is done.
-        let ms = unsafe { result::event::elapsed(start, end) }.to("ask for the time")?;
-        Ok(f64::from(ms) / 1e3)
-    }
-
-    fn submitted(&mut self, work: Work) -> Result<(f64, f64), CudaError> {
-        self.stream.synchronize().to("wait for the GPU")?;
-        let began = Instant::now();
-        self.submit(work)?;
-        let submitted = began.elapsed();
-        self.stream.synchronize().to("wait for the GPU")?;
-        Ok((submitted.as_secs_f64(), began.elapsed().as_secs_f64()))
-    }
-
-    fn words(&mut self, block: Block, count: usize) -> Result<Vec<u32>, CudaError> {
-        let most = wide(block.bytes / 4);
-        self.read_words(self.address(block)?, count.min(most))
-    }
-
-    fn found(&mut self) -> Result<Found, CudaError> {
-        let words = self.read_words(self.scratch + FOUND_AT, FOUND_WORDS)?;
-        self.blank(FOUND_AT, FOUND_WORDS * 4)?;
-        Ok(found_of(&words))
-    }
-
-    fn digest(&mut self) -> Result<u64, CudaError> {
-        let words = self.read_words(self.scratch + DIGEST_AT, 2)?;
-        Ok(u64::from(words[1]) << 32 | u64::from(words[0]))
-    }
-
-    fn ticks(&mut self) -> Result<u32, CudaError> {
-        Ok(self.read_words(self.scratch + TICKS_AT, 1)?[0])
-    }
-
-    fn library(&self, precision: Precision) -> String {
-        match (precision, self.library_of()) {
-            (Precision::Own, _) => "our own kernel".to_owned(),
-            (_, Ok(blas)) => blas.name.clone(),
-            (_, Err(_)) => "no library".to_owned(),
-        }
-    }
 }
 
 impl Drop for Device {
@@ -588,122 +394,11 @@ impl Drop for Device {
     }
 }
 
-/// A parameter of a kernel.
-#[derive(Debug, Clone, Copy)]
-enum Value {
-    Wide(u64),
-    Narrow(u32),
-}
-
-impl Value {
-    fn pointer(&mut self) -> *mut c_void {
-        match self {
-            Self::Wide(value) => (&raw mut *value).cast(),
-            Self::Narrow(value) => (&raw mut *value).cast(),
-        }
-    }
-}
-
-impl Kernels {
-    fn load(context: &Arc<CudaContext>, capability: (i32, i32)) -> Result<Self, CudaError> {
-        let memory = match context.load_module(Ptx::from_src(super::MEMORY_PTX)) {
-            Err(err) if err.0 == CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-                return Err(CudaError::Refused {
-                    what: "load the kernels, which need compute capability 7.0 or higher",
-                    said: words(err),
-                });
-            }
-            loaded => loaded.to("load the kernels")?,
-        };
-        let tensor = if capability >= (8, 0) {
-            let module =
-                context.load_module(Ptx::from_src(super::TENSOR_PTX)).to("load the kernels")?;
-            let function = |name| module.load_function(name).to("find a kernel");
-            Some((function("hunt_tensor")?, function("product")?))
-        } else {
-            None
-        };
-        let function = |name| memory.load_function(name).to("find a kernel");
-        Ok(Self {
-            fill: function("fill")?,
-            check: function("check")?,
-            read: function("read")?,
-            copy: function("copy")?,
-            prove: function("prove")?,
-            hunt: function("hunt")?,
-            scatter: function("scatter")?,
-            digest: function("digest")?,
-            tick: function("tick")?,
-            tensor,
-        })
-    }
-}
-
-/// The GPU of that number.
-pub(super) fn open(index: usize) -> Result<Arc<CudaContext>, CudaError> {
-    let count = match CudaContext::device_count() {
-        Ok(count) => usize::try_from(count).unwrap_or(0),
-        // A driver without a GPU, and the toolkit's stand-in for the library, say so in different ways.
-        Err(err) => return Err(CudaError::NoGpu { said: words(err) }),
-    };
-    if count == 0 {
-        return Err(CudaError::NoGpu { said: "it counts none".to_owned() });
-    }
-    if index >= count {
-        return Err(CudaError::NoSuchGpu { index, count });
-    }
-    CudaContext::new(index).to("start CUDA on the GPU")
-}
-
-/// The others that CUDA sees and that this one reaches without the host, opened both ways.
-fn peers(own: &Arc<CudaContext>, index: usize) -> Result<Vec<Arc<CudaContext>>, CudaError> {
-    let count = CudaContext::device_count().to("count the GPUs")?;
-    let mut found = Vec::new();
-    for other in (0..usize::try_from(count).unwrap_or(0)).filter(|other| *other != index) {
-        let Ok(peer) = CudaContext::new(other) else { continue };
-        let mut can = 0;
-        // SAFETY: it writes one number.
-        let asked =
-            unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, own.cu_device(), peer.cu_device()) };
-        if asked.result().is_err() || can == 0 {
-            continue;
-        }
-        for (from, to) in [(own, &peer), (&peer, own)] {
-            from.bind_to_thread().to("start CUDA on the GPU")?;
-            // SAFETY: both contexts live as long as the device.
-            let enabled = unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) };
-            if enabled != CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
-                enabled.result().to("open the way to another GPU")?;
-            }
-        }
-        found.push(peer);
-    }
-    Ok(found)
-}
-
-fn taken(address: Result<CUdeviceptr, DriverError>) -> Result<CUdeviceptr, CudaError> {
-    match address {
-        Err(err) if err.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(CudaError::OutOfMemory),
-        other => other.to("take memory on the GPU"),
-    }
-}
-
 fn without_tensor() -> CudaError {
     CudaError::Refused {
         what: "use tensor cores",
         said: "the GPU is before compute capability 8.0".to_owned(),
     }
-}
-
-/// What a comparison wrote.
-fn found_of(words: &[u32]) -> Found {
-    let pair = |at: usize| u64::from(words[at + 1]) << 32 | u64::from(words[at]);
-    let kept = (words[2] as usize).min(8);
-    let some = (0..kept).map(|index| {
-        let at = 4 + index * 4;
-        WrongWord { word: pair(at), expected: words[at + 2], found: words[at + 3] }
-    });
-    Found { wrong: pair(0), some: some.collect() }
 }
 
 fn narrow(number: u64) -> u32 {

@@ -107,6 +107,36 @@ pub enum Precision {
     Own,
 }
 
+impl Precision {
+    /// What a GPU of this compute capability lacks for it, whatever its software.
+    pub(super) fn lacked(self, capability: (i32, i32)) -> Option<NoWay> {
+        let (needed, why) = match self {
+            Self::Fp8 => ((8, 9), "this GPU computes nothing in 8-bit floats"),
+            Self::Bf16 => ((8, 0), "this GPU computes nothing in bfloat16"),
+            Self::Tf32 => ((8, 0), "this GPU computes nothing in TF32"),
+            Self::Own => ((8, 0), "our own kernel needs compute capability 8.0"),
+            Self::Fp16 | Self::Fp64 => return None,
+        };
+        (capability < needed).then(|| NoWay { why: why.to_owned(), is_of_part: true })
+    }
+}
+
+/// Why a product cannot be computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoWay {
+    /// In words.
+    pub why: String,
+    /// No card of the part can; else it is something of this machine that is missing.
+    pub is_of_part: bool,
+}
+
+impl NoWay {
+    /// Something of this machine is missing.
+    pub(super) fn of_machine(why: String) -> Self {
+        Self { why, is_of_part: false }
+    }
+}
+
 /// A product of square matrices that is ready to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
@@ -195,13 +225,12 @@ pub trait Edge {
     fn peers(&self) -> Vec<String>;
     /// Takes memory of one of them.
     fn take_peer(&mut self, peer: usize, bytes: u64) -> Result<Block, CudaError>;
-    /// Makes a product of square matrices ready, with numbers that stay finite. `Err(why)`: this GPU or this machine has
-    /// no way to compute it.
+    /// Makes a product of square matrices ready, with numbers that stay finite.
     fn product(
         &mut self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Product, String>, CudaError>;
+    ) -> Result<Result<Product, NoWay>, CudaError>;
     /// Gives its memory back.
     fn forget(&mut self, product: Product) -> Result<(), CudaError>;
     /// Gives work to the stream, waits for it, and says for how long the GPU worked, in seconds.

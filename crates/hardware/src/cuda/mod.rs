@@ -22,7 +22,7 @@ mod simulated;
 
 pub use device::Device;
 pub use edge::{
-    About, Block, Edge, Found, HostBlock, Pattern, Precision, Product, Work, WrongWord,
+    About, Block, Edge, Found, HostBlock, NoWay, Pattern, Precision, Product, Work, WrongWord,
 };
 pub use error::CudaError;
 pub use launch::{LaunchPlan, LaunchTimes, Timed, measure};

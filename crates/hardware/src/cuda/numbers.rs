@@ -1,5 +1,5 @@
 //! Numbers of matrix products as the GPU stores them: scattered bits between 0.5 and 2, of either sign, which `scatter` in
-//! tensor.cu writes and the host can write too.
+//! memory.cu writes and the host can write too.
 
 use super::edge::{Precision, mixed};
 

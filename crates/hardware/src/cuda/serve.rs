@@ -28,8 +28,8 @@ pub enum Said {
     Closed {
         /// Why.
         why: String,
-        /// Whether CUDA itself is missing or too old: nothing is said of the GPU then.
-        is_software: bool,
+        /// Whether that says something of the GPU.
+        is_of_gpu: bool,
     },
     /// A long test goes on.
     Beat(Beat),
@@ -46,13 +46,8 @@ pub fn serve(
     let mut edge = match open() {
         Ok(edge) => edge,
         Err(err) => {
-            let is_software = matches!(
-                err,
-                CudaError::NoLibrary { .. }
-                    | CudaError::OldLibrary { .. }
-                    | CudaError::NoGpu { .. }
-            );
-            return say(output, &Said::Closed { why: err.to_string(), is_software });
+            let is_of_gpu = err.says_something_of_the_gpu();
+            return say(output, &Said::Closed { why: err.to_string(), is_of_gpu });
         }
     };
     say(output, &Said::Opened(edge.about().clone()))?;

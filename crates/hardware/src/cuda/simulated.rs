@@ -2,11 +2,12 @@
 //! as slow or as wrong as it is told to be. Tests run on it as on a real one.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::edge::{
-    About, Block, Edge, Found, HostBlock, Precision, Product, Work, WrongWord, chain, mixed,
+    About, Block, Edge, Found, HostBlock, NoWay, Precision, Product, Work, WrongWord, chain, mixed,
 };
 use super::error::CudaError;
 use super::numbers;
@@ -78,6 +79,19 @@ pub enum Ailment {
         /// After so many.
         after: u32,
     },
+    /// The same, and it cannot be opened again: by this file later processes know of it.
+    Gone {
+        /// After so many.
+        after: u32,
+        /// Made when it is lost.
+        mark: PathBuf,
+    },
+    /// The host gives no pinned memory.
+    NoPinnedMemory,
+    /// Only so many of its multiprocessors are given work.
+    FewProcessors(u32),
+    /// The library for matrix products loads, and has nothing for this GPU or driver.
+    UnfitLibrary,
     /// A piece of work never ends, from this one on.
     Hung {
         /// After so many.
@@ -116,15 +130,25 @@ impl SimulatedGpu {
         self
     }
 
-    /// Something to run tests on.
-    pub fn open(self) -> Simulated {
+    /// Something to run tests on, unless what is wrong with it keeps it from that.
+    pub fn open(self) -> Result<Simulated, CudaError> {
+        let (major, minor) = self.compute_capability;
+        if major < 7 {
+            let said =
+                format!("they need compute capability 7.0, and this GPU has {major}.{minor}");
+            return Err(CudaError::Withheld { what: "load the kernels", said });
+        }
+        let is_gone = |it: &Ailment| matches!(it, Ailment::Gone { mark, .. } if mark.exists());
+        if self.ailments.iter().any(is_gone) {
+            return Err(CudaError::Refused { what: "start CUDA on the GPU", said: lost() });
+        }
         let about = About {
             name: self.name.clone(),
             compute_capability: self.compute_capability,
             processors: self.processors,
             memory_bytes: self.memory_mib << 20,
         };
-        Simulated {
+        Ok(Simulated {
             gpu: self,
             about,
             blocks: BTreeMap::new(),
@@ -137,7 +161,7 @@ impl SimulatedGpu {
             found: Found::default(),
             digest: 0,
             ticks: 0,
-        }
+        })
     }
 }
 
@@ -233,8 +257,15 @@ impl Simulated {
         for ailment in &self.gpu.ailments {
             match ailment {
                 Ailment::Lost { after } if self.done > *after => {
-                    let said = "CUDA_ERROR_ECC_UNCORRECTABLE, simulated".to_owned();
-                    return Err(CudaError::Refused { what: "wait for the GPU", said });
+                    return Err(CudaError::Refused { what: "wait for the GPU", said: lost() });
+                }
+                Ailment::Gone { after, mark } if self.done > *after => {
+                    // Where it cannot be made the GPU is lost once, as with the one above.
+                    let _ = std::fs::write(mark, "lost\n");
+                    return Err(CudaError::Refused { what: "wait for the GPU", said: lost() });
+                }
+                Ailment::UnfitLibrary if self.is_by_library(work) => {
+                    return Err(CudaError::of_blas("multiply matrices", 8));
                 }
                 Ailment::Hung { after } if self.done > *after => loop {
                     std::thread::park();
@@ -301,6 +332,11 @@ impl Simulated {
         Ok(spent_s)
     }
 
+    fn is_by_library(&self, work: Work) -> bool {
+        let Work::Multiply(product) = work else { return false };
+        self.products.get(&product.id).is_some_and(|(precision, _)| *precision != Precision::Own)
+    }
+
     fn copy(&mut self, from: Block, to: Block) -> f64 {
         let words = self.read_back(from);
         let both_here = is_here(from) && is_here(to);
@@ -325,8 +361,12 @@ impl Simulated {
         for (at, word) in (0_u32..).zip(self.block(sums).iter_mut()) {
             *word = sum ^ u32::from(bad[(at % processors) as usize]);
         }
+        let few = self.gpu.ailments.iter().find_map(|it| match it {
+            Ailment::FewProcessors(count) => Some((*count).max(1)),
+            _ => None,
+        });
         for (at, word) in (0_u32..).zip(self.block(places).iter_mut()) {
-            *word = at % processors;
+            *word = at % few.unwrap_or(processors);
         }
         0.05
     }
@@ -347,6 +387,10 @@ impl Simulated {
         }
         self.product_s(precision, product.operations())
     }
+}
+
+fn lost() -> String {
+    "CUDA_ERROR_ECC_UNCORRECTABLE, simulated".to_owned()
 }
 
 /// Numbers of blocks from here on are of peers.
@@ -395,6 +439,10 @@ impl Edge for Simulated {
     }
 
     fn take_host(&mut self, bytes: u64) -> Result<HostBlock, CudaError> {
+        if self.gpu.ailments.contains(&Ailment::NoPinnedMemory) {
+            let said = "CUDA_ERROR_OUT_OF_MEMORY, simulated".to_owned();
+            return Err(CudaError::Withheld { what: "take pinned memory", said });
+        }
         self.next += 1;
         self.host.insert(self.next, vec![0; words_of(bytes)]);
         Ok(HostBlock { id: self.next, bytes })
@@ -420,12 +468,12 @@ impl Edge for Simulated {
         &mut self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Product, String>, CudaError> {
-        if !self.gpu.has_library && precision != Precision::Own {
-            return Ok(Err("no libcublasLt was found".to_owned()));
+    ) -> Result<Result<Product, NoWay>, CudaError> {
+        if let Some(lacked) = precision.lacked(self.gpu.compute_capability) {
+            return Ok(Err(lacked));
         }
-        if precision == Precision::Fp8 && self.gpu.compute_capability < (8, 9) {
-            return Ok(Err("this GPU computes nothing in 8-bit floats".to_owned()));
+        if !self.gpu.has_library && precision != Precision::Own {
+            return Ok(Err(NoWay::of_machine("no libcublasLt was found".to_owned())));
         }
         // The numbers themselves are not multiplied: the result has the first of them and what digests see.
         let result = self.take(64)?;

@@ -73,7 +73,10 @@ fn hinted(err: CudaError) -> anyhow::Error {
             "`farrier check` says what is wrong; CUDA_VISIBLE_DEVICES hides GPUs too"
         }
         CudaError::NoSuchGpu { .. } => "--gpu counts from 0",
-        CudaError::OutOfMemory | CudaError::Refused { .. } | CudaError::Lost { .. } => {
+        CudaError::OutOfMemory
+        | CudaError::Withheld { .. }
+        | CudaError::Refused { .. }
+        | CudaError::Lost { .. } => {
             "`farrier check` and `farrier decode` say whether the GPU is well; another process may hold its memory"
         }
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
-use farrier_facts::diag::Link;
+use farrier_facts::diag::{Link, PeerWay, Place};
 use farrier_facts::node::{NvmlDevice, Reading};
 use farrier_hardware::cuda::SimulatedGpu;
 use farrier_hardware::nvml;
@@ -21,8 +21,8 @@ pub(super) struct Card {
     pub(super) name: String,
     /// The part's id, where it is known.
     pub(super) part: Option<String>,
-    /// Card and slot at their best.
-    pub(super) link: Option<Link>,
+    /// Card and slot at their best, and the way to the others.
+    pub(super) place: Place,
     /// Why it cannot be tested.
     pub(super) barred: Option<String>,
     /// Where it is simulated: the file, and its number there.
@@ -75,10 +75,23 @@ fn of_device(set: &FactSet, device: &NvmlDevice) -> Card {
         uuid: device.uuid.value().cloned().unwrap_or_default(),
         name: name.unwrap_or_else(|| "a GPU without a name".to_owned()),
         part,
-        link: pcie.map(|link| Link { generation: link.generation_max, width: link.width_max }),
+        place: Place {
+            link: pcie.map(|link| Link { generation: link.generation_max, width: link.width_max }),
+            peers: peers(device),
+        },
         barred: barred(device),
         simulated: None,
     }
+}
+
+/// A GPU that has joined a fabric reaches all others by its switches, if links are up. Bridges join some pairs, with some of
+/// the links, and NVML is not asked which.
+fn peers(device: &NvmlDevice) -> PeerWay {
+    let links = device.now.as_ref().and_then(|now| now.links.value());
+    let has_links = links.is_some_and(|links| links.up > 0);
+    let has_joined =
+        device.fabric.value().is_some_and(|fabric| fabric.state == 3 && fabric.status == 0);
+    if has_links && has_joined { PeerWay::Switch } else { PeerWay::Other }
 }
 
 fn barred(device: &NvmlDevice) -> Option<String> {
@@ -105,7 +118,7 @@ pub(super) fn simulated(set: &FactSet, file: &Path) -> anyhow::Result<Cards> {
         uuid: format!("GPU-simulated-{index}"),
         part: set.gpus.by_name(&gpu.name).map(|named| named.gpu.id.clone()),
         name: gpu.name,
-        link: Some(Link { generation: 5, width: 16 }),
+        place: Place { link: Some(Link { generation: 5, width: 16 }), peers: PeerWay::Switch },
         barred: None,
         simulated: Some((file.to_owned(), index)),
     };

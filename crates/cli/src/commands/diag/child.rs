@@ -1,7 +1,8 @@
 //! The child that has the GPU: asked for one test at a time, and not waited for longer than a test may take.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,16 @@ const OPEN: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone)]
 pub(super) struct Closed {
     pub(super) why: String,
-    /// CUDA itself is missing: nothing is said of the GPU.
-    pub(super) is_software: bool,
+    /// Whether that says something of the GPU.
+    pub(super) is_of_gpu: bool,
+}
+
+impl Closed {
+    /// What becomes of a test for which it should have been opened.
+    pub(super) fn outcome(&self) -> Outcome {
+        let why = self.why.clone();
+        if self.is_of_gpu { Outcome::Failed { why } } else { Outcome::NotRun { why } }
+    }
 }
 
 /// A running child.
@@ -38,7 +47,7 @@ pub(super) struct Examiner {
 impl Examiner {
     /// Opens a GPU. `with` are others that it may copy to.
     pub(super) fn open(card: &Card, with: &[&Card]) -> Result<Self, Closed> {
-        let failed = |why: String| Closed { why, is_software: true };
+        let failed = |why: String| Closed { why, is_of_gpu: false };
         // The very file that runs, whatever an upgrade has put in its place since.
         let mut command = Command::new("/proc/self/exe");
         command.args(["probe", "cuda"]);
@@ -70,7 +79,7 @@ impl Examiner {
                 }
             }
         });
-        let hurry = if card.simulated.is_some() { 5.0 } else { 1.0 };
+        let hurry = if card.simulated.is_some() { 2.0 } else { 1.0 };
         let mut examiner =
             Self { child, input: Some(input), lines, about: About::default(), hurry, hung: false };
         match examiner.lines.recv_timeout(OPEN) {
@@ -78,16 +87,24 @@ impl Examiner {
                 examiner.about = about;
                 Ok(examiner)
             }
-            Ok(Said::Closed { why, is_software }) => Err(Closed { why, is_software }),
+            Ok(Said::Closed { why, is_of_gpu }) => Err(Closed { why, is_of_gpu }),
             Ok(Said::Beat(_) | Said::Done(_)) => {
                 Err(failed("the child answers what nobody asked".to_owned()))
             }
             Err(RecvTimeoutError::Timeout) => {
                 let why = format!("CUDA did not start within {} s", OPEN.as_secs());
-                Err(Closed { why, is_software: false })
+                Err(Closed { why, is_of_gpu: true })
             }
-            Err(RecvTimeoutError::Disconnected) => Err(failed(examiner.ended())),
+            Err(RecvTimeoutError::Disconnected) => {
+                let (why, is_of_gpu) = examiner.ended();
+                Err(Closed { why, is_of_gpu })
+            }
         }
+    }
+
+    /// As NVML may know it.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Runs a test. `Err`: the child is of no use any more; the outcome tells what became of the test.
@@ -104,7 +121,7 @@ impl Examiner {
         line.push(b'\n');
         let written = self.input.as_mut().map(|input| input.write_all(&line));
         if !matches!(written, Some(Ok(()))) {
-            return failed(self.ended());
+            return Err(self.lost());
         }
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -124,22 +141,47 @@ impl Examiner {
                         deadline.as_secs()
                     ));
                 }
-                Err(RecvTimeoutError::Disconnected) => return failed(self.ended()),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.lost()),
             }
         }
     }
 
-    /// How the child ended.
-    fn ended(&mut self) -> String {
+    /// What becomes of a test whose child has ended.
+    fn lost(&mut self) -> Outcome {
+        let (why, is_of_gpu) = self.ended();
+        Closed { why, is_of_gpu }.outcome()
+    }
+
+    /// How the child ended, and whether that says something of the GPU.
+    fn ended(&mut self) -> (String, bool) {
         // Its output has ended; it itself is about to.
         for _ in 0..100 {
             match self.child.try_wait() {
-                Ok(Some(status)) => return format!("the process that ran it ended ({status})"),
+                Ok(Some(status)) => return how_ended(status),
                 Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-                Err(err) => return format!("the process that ran it ended ({err})"),
+                Err(err) => return (format!("the process that ran it ended ({err})"), false),
             }
         }
-        "the process that ran it says nothing more".to_owned()
+        ("the process that ran it says nothing more".to_owned(), true)
+    }
+}
+
+// The numbers of POSIX.
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// A child that somebody killed, or that gave up by itself, tells nothing of the GPU; one that crashed in the driver does.
+fn how_ended(status: ExitStatus) -> (String, bool) {
+    let why = format!("the process that ran it ended ({status})");
+    match status.signal() {
+        Some(SIGKILL) => {
+            (format!("{why}: somebody killed it, or the kernel did for want of host memory"), false)
+        }
+        Some(SIGTERM | SIGINT | SIGHUP) => (why, false),
+        Some(_) => (why, true),
+        None => (format!("{why}: this is a fault of Farrier"), false),
     }
 }
 
@@ -167,4 +209,20 @@ fn deadline(test: Test, effort: &Effort) -> Duration {
         (_, Level::Three) => effort.soak_s * 2.0 + 60.0,
     };
     Duration::from_secs_f64(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_was_killed_says_nothing_of_the_gpu() {
+        let ended = |raw| how_ended(ExitStatus::from_raw(raw));
+        assert!(!ended(SIGKILL).1);
+        assert!(ended(SIGKILL).0.contains("for want of host memory"));
+        assert!(!ended(SIGTERM).1);
+        assert!(!ended(101 << 8).1, "a panic of ours");
+        let (bus, segmentation) = (7, 11);
+        assert!(ended(bus).1 && ended(segmentation).1);
+    }
 }

@@ -1,5 +1,6 @@
 //! All tests of all GPUs: side by side where they do not disturb each other.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -8,15 +9,16 @@ use std::time::Instant;
 
 use farrier_facts::FactSet;
 use farrier_facts::diag::{Grade, History, Least, Level, Outcome, Test, Unit, judge};
-use farrier_fleet::health::Signal;
+use farrier_hardware::cuda::About;
 use farrier_hardware::cuda::exam::Effort;
 use jiff::Timestamp;
 
 use super::card::Card;
 use super::child::{Closed, Examiner};
-use super::history::{Kept, Ledger};
-use super::report::{GpuReport, Row, Series, worst};
-use super::watch::{SERIES, Watch, Watched};
+use super::history::{self, Kept, Ledger};
+use super::meanwhile;
+use super::report::{GpuReport, Row, Series, What};
+use super::watch::Watch;
 use crate::printer::Printer;
 
 /// Which tests, and how much of each.
@@ -44,6 +46,11 @@ impl Plan {
         Self { tests, effort }
     }
 
+    /// The highest level of what is run.
+    pub(super) fn level(&self) -> Level {
+        self.tests.iter().map(|test| test.level()).max().unwrap_or(Level::One)
+    }
+
     fn effort(&self, test: Test) -> Effort {
         let share = if test == Test::Soak { SOAK_SHARE } else { 1.0 - SOAK_SHARE };
         Effort { soak_s: self.effort.soak_s * share, ..self.effort }
@@ -57,33 +64,53 @@ pub(super) struct Conducted {
 }
 
 /// What all GPUs have in common.
-struct Scene<'a> {
-    plan: &'a Plan,
-    history: &'a Path,
-    set: &'a FactSet,
-    driver: Option<&'a str>,
-    watch: Option<&'a Watch>,
+pub(super) struct Scene<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) history: &'a Path,
+    pub(super) set: &'a FactSet,
+    pub(super) driver: Option<&'a str>,
+    pub(super) watch: Option<&'a Watch>,
+    /// Others may be on the GPUs, and somebody wants it so.
+    pub(super) is_forced: bool,
     /// The host's memory is one: transfers of two GPUs at once measure neither.
-    host: Mutex<()>,
+    pub(super) host: Mutex<()>,
+}
+
+/// What came of one GPU, before copies to others.
+struct Tested {
+    gpu: GpuReport,
+    ledger: Result<Ledger, String>,
+    /// Why it was given no more work.
+    stopped: Option<String>,
+    /// Who else was on it, in words.
+    disturbers: Option<String>,
+    notes: Vec<String>,
+}
+
+impl Tested {
+    fn new(card: &Card, about: Option<About>, rows: Vec<Row>, series: Vec<Series>) -> Self {
+        Self {
+            gpu: gpu_report(card, about, rows, series),
+            ledger: Err("nothing was measured, and nothing is kept".to_owned()),
+            stopped: None,
+            disturbers: None,
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// Runs everything. A line tells on a terminal how far it is.
 pub(super) fn all(
-    plan: &Plan,
+    scene: &Scene<'_>,
     cards: &[Card],
-    history: &Path,
-    set: &FactSet,
-    driver: Option<&str>,
-    watch: Option<&Watch>,
     printer: &mut Printer,
 ) -> io::Result<Conducted> {
-    let scene = Scene { plan, history, set, driver, watch, host: Mutex::new(()) };
     let (tell, told) = channel::<String>();
-    let results: Vec<(GpuReport, Option<String>)> = std::thread::scope(|scope| {
+    let results: Vec<Tested> = std::thread::scope(|scope| {
         let workers: Vec<_> = cards
             .iter()
             .map(|card| {
-                let (tell, scene) = (tell.clone(), &scene);
+                let tell = tell.clone();
                 scope.spawn(move || scene.one(card, &tell))
             })
             .collect();
@@ -101,38 +128,40 @@ pub(super) fn all(
         printer.take_back()?;
     }
     let mut conducted = Conducted { gpus: Vec::new(), notes: Vec::new() };
-    for ((mut gpu, note), card) in results.into_iter().zip(cards) {
-        scene.peers(card, cards, &mut gpu);
-        conducted.notes.extend(note.or(scene.keep(card, &gpu.tests).err()));
-        conducted.gpus.push(gpu);
+    for (mut tested, card) in results.into_iter().zip(cards) {
+        scene.peers(card, cards, &mut tested);
+        if let Some(by) = &tested.disturbers {
+            tested.gpu.disturbed(by);
+        }
+        conducted.notes.append(&mut tested.notes);
+        conducted.notes.extend(scene.keep(card, &tested).err());
+        conducted.gpus.push(tested.gpu);
     }
     Ok(conducted)
 }
 
 /// A thread of ours that panicked has tested nothing.
-fn lost(card: &Card) -> (GpuReport, Option<String>) {
+fn lost(card: &Card) -> Tested {
     let rows =
         vec![Row::not_run(Test::Allocate, "the test itself broke: this is a fault of Farrier")];
-    (gpu_report(card, None, rows, Vec::new()), None)
+    Tested::new(card, None, rows, Vec::new())
 }
 
 impl Scene<'_> {
     /// All of one GPU but what needs the others.
-    fn one(&self, card: &Card, tell: &Sender<String>) -> (GpuReport, Option<String>) {
+    fn one(&self, card: &Card, tell: &Sender<String>) -> Tested {
         let tests: Vec<Test> =
             self.plan.tests.iter().copied().filter(|test| *test != Test::PeerCopy).collect();
         if let Some(why) = &card.barred {
             let rows = tests.iter().map(|test| Row::not_run(*test, why)).collect();
-            return (gpu_report(card, None, rows, Vec::new()), None);
+            return Tested::new(card, None, rows, Vec::new());
         }
-        let (ledger, note) = match Ledger::open(self.history, &card.uuid) {
-            Ok(ledger) => (Some(ledger), None),
-            Err(why) => (None, Some(why)),
-        };
+        let ledger = Ledger::open(self.history, &card.uuid);
         let mut rows: Vec<Row> = Vec::new();
         let mut examiner: Option<Examiner> = None;
         let mut about = None;
         let mut stopped: Option<String> = None;
+        let mut ours: BTreeSet<u32> = BTreeSet::new();
         for test in tests {
             if let Some(why) = &stopped {
                 rows.push(Row::not_run(test, why));
@@ -142,31 +171,51 @@ impl Scene<'_> {
             let (outcome, took_s) = match ready(card, &mut examiner) {
                 Ok(ready) => {
                     about = Some(ready.about.clone());
+                    ours.insert(ready.pid());
                     self.tested(card, ready, test, tell)
                 }
-                Err(Closed { why, is_software: true }) => (Err(Outcome::NotRun { why }), 0.0),
-                Err(Closed { why, is_software: false }) => (Err(Outcome::Failed { why }), 0.0),
+                Err(closed) => {
+                    // It may take minutes to say so, and would say the same before each of the tests that are left.
+                    let again = if about.is_some() { " again" } else { "" };
+                    stopped = Some(format!("the GPU could not be opened{again}: {}", closed.why));
+                    (Err(closed.outcome()), 0.0)
+                }
             };
             let hung = examiner.as_ref().is_some_and(|examiner| examiner.hung);
             if outcome.is_err() {
                 examiner = None;
             }
             let outcome = outcome.unwrap_or_else(|outcome| outcome);
-            let row = self.judged(card, test, &outcome, ledger.as_ref(), took_s);
-            stopped = why_stop(test, &outcome, about.is_some(), hung);
-            rows.push(row);
+            rows.push(self.judged(card, test, &outcome, ledger.as_ref().ok(), took_s));
+            stopped = stopped.or_else(|| why_stop(test, &outcome, hung));
         }
         drop(examiner);
-        let watched = self.watch.map(|watch| watch.whole(&card.uuid)).unwrap_or_default();
-        if self.watch.is_some() && about.is_some() {
-            rows.push(seen_meanwhile(&watched));
-        }
-        (gpu_report(card, about, rows, series(&watched)), note)
+        let tested = Tested { ledger, stopped, ..Tested::new(card, about, rows, Vec::new()) };
+        self.looked_back(card, tested, &ours)
     }
 
-    /// Simulated results are kept only where somebody has named a folder that is not the machine's own.
-    fn is_kept(&self) -> bool {
-        self.history != Path::new("/var/lib/farrier/diag")
+    /// What NVML saw meanwhile, and who else was there.
+    fn looked_back(&self, card: &Card, mut tested: Tested, ours: &BTreeSet<u32>) -> Tested {
+        let Some(watch) = self.watch.filter(|_| tested.gpu.about.is_some()) else { return tested };
+        let watched = watch.whole(&card.uuid);
+        tested.gpu.tests.push(meanwhile::row(&watched));
+        tested.gpu.series = meanwhile::series(&watched);
+        match watched.disturbers(ours) {
+            Ok(pids) if pids.is_empty() => {}
+            Ok(pids) => {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                let by = format!("process {}", pids.join(", "));
+                tested.notes.push(format!("GPU {}: it was disturbed by {by}", card.index));
+                tested.disturbers = Some(by);
+            }
+            Err(why) => {
+                let note =
+                    format!("GPU {}: whether it was disturbed is not known: {why}", card.index);
+                tested.notes.push(note);
+            }
+        }
+        tested.gpu.sum_up();
+        tested
     }
 
     fn tested(
@@ -198,14 +247,14 @@ impl Scene<'_> {
         ledger: Option<&Ledger>,
         took_s: f64,
     ) -> Row {
-        let values = ledger.map(|ledger| ledger.values(test)).unwrap_or_default();
+        let values = ledger.map(|ledger| ledger.values(test, self.driver)).unwrap_or_default();
         let verdict = judge(test, outcome, self.least(card, test), History(&values));
         let (value, samples, detail) = match outcome {
             Outcome::Done { value, samples, detail } => (*value, samples.clone(), detail.clone()),
             _ => (None, Vec::new(), String::new()),
         };
         Row {
-            test: test.name(),
+            test: What::Test(test),
             meaning: test.meaning(),
             grade: verdict.grade,
             why: verdict.why,
@@ -216,35 +265,42 @@ impl Scene<'_> {
             least: verdict.least,
             usual: verdict.usual,
             took_s,
+            applies: !matches!(outcome, Outcome::HasNot { .. }),
         }
     }
 
     fn least(&self, card: &Card, test: Test) -> Option<Least> {
         let part = card.part.as_ref()?;
         let gpu = self.set.gpus.gpu.iter().find(|gpu| gpu.id == *part)?;
-        self.set.diag.least(gpu, test, card.link)
+        self.set.diag.least(gpu, test, card.place)
     }
 
-    /// Keeps what passed, for the next time. `Err`: it could not be kept, and why.
-    fn keep(&self, card: &Card, rows: &[Row]) -> Result<(), String> {
-        if card.simulated.is_some() && !self.is_kept() {
+    /// Keeps what passed, for the next time: what was measured beside others is not what the card reaches. `Err`: it could not
+    /// be kept, and why.
+    fn keep(&self, card: &Card, tested: &Tested) -> Result<(), String> {
+        // Simulated results are kept only where somebody has named a folder that is not the machine's own.
+        let is_foreign = card.simulated.is_some() && self.history == Path::new(history::FOLDER);
+        if is_foreign || self.is_forced || tested.disturbers.is_some() || card.barred.is_some() {
             return Ok(());
         }
-        Ledger::open(self.history, &card.uuid)?.keep(&self.kept(rows))
+        let ledger = tested.ledger.as_ref().map_err(Clone::clone)?;
+        ledger.keep(&self.kept(&tested.gpu.tests))
     }
 
     fn kept(&self, rows: &[Row]) -> Vec<Kept> {
         let at = Timestamp::now();
         let kept = rows.iter().filter(|row| row.grade == Grade::Pass && row.unit != Unit::Gb);
-        kept.filter_map(|row| {
-            let (test, value) = (row.test.parse().ok()?, row.value?);
-            Some(Kept { at, driver: self.driver.map(str::to_owned), test, value })
+        kept.filter_map(|row| match (row.test, row.value) {
+            (What::Test(test), Some(value)) => {
+                Some(Kept { at, driver: self.driver.map(str::to_owned), test, value })
+            }
+            _ => None,
         })
         .collect()
     }
 
     /// Copies to the others, when they have nothing else to do.
-    fn peers(&self, card: &Card, cards: &[Card], gpu: &mut GpuReport) {
+    fn peers(&self, card: &Card, cards: &[Card], tested: &mut Tested) {
         if !self.plan.tests.contains(&Test::PeerCopy) {
             return;
         }
@@ -253,29 +309,29 @@ impl Scene<'_> {
             .filter(|other| other.uuid != card.uuid && other.barred.is_none())
             .collect();
         let is_alone = others.is_empty() && card.simulated.is_none();
-        let row = if gpu.about.is_none() {
+        let is_asked_alone = self.plan.tests == [Test::PeerCopy];
+        let row = if let Some(why) = card.barred.as_ref().or(tested.stopped.as_ref()) {
+            Row::not_run(Test::PeerCopy, why)
+        } else if tested.gpu.about.is_none() && !is_asked_alone {
             Row::not_run(Test::PeerCopy, "the GPU was not opened")
         } else if is_alone {
-            Row::not_run(Test::PeerCopy, "there is no other GPU to copy to")
+            Row::has_not(Test::PeerCopy, "there is no other GPU to copy to")
         } else {
             let began = Instant::now();
             let outcome = match Examiner::open(card, &others) {
-                Ok(mut examiner) => examiner
-                    .run(Test::PeerCopy, self.plan.effort(Test::PeerCopy), &mut |_| ())
-                    .unwrap_or_else(|outcome| outcome),
-                Err(Closed { why, .. }) => Outcome::Failed { why },
+                Ok(mut examiner) => {
+                    tested.gpu.about.get_or_insert_with(|| examiner.about.clone());
+                    examiner
+                        .run(Test::PeerCopy, self.plan.effort(Test::PeerCopy), &mut |_| ())
+                        .unwrap_or_else(|outcome| outcome)
+                }
+                Err(closed) => closed.outcome(),
             };
-            let ledger = Ledger::open(self.history, &card.uuid).ok();
-            self.judged(
-                card,
-                Test::PeerCopy,
-                &outcome,
-                ledger.as_ref(),
-                began.elapsed().as_secs_f64(),
-            )
+            let ledger = tested.ledger.as_ref().ok();
+            self.judged(card, Test::PeerCopy, &outcome, ledger, began.elapsed().as_secs_f64())
         };
-        gpu.tests.push(row);
-        gpu.grade = worst(gpu.tests.iter().map(|row| row.grade));
+        tested.gpu.tests.push(row);
+        tested.gpu.sum_up();
     }
 }
 
@@ -284,18 +340,17 @@ fn ready<'e>(card: &Card, examiner: &'e mut Option<Examiner>) -> Result<&'e mut 
     if examiner.is_none() {
         *examiner = Some(Examiner::open(card, &[])?);
     }
-    let gone = || Closed { why: "the child is gone".to_owned(), is_software: true };
+    let gone = || Closed { why: "the child is gone".to_owned(), is_of_gpu: false };
     examiner.as_mut().ok_or_else(gone)
 }
 
-/// A GPU that cannot be opened, or that gets the simplest things wrong, is given no more work.
-fn why_stop(test: Test, outcome: &Outcome, is_open: bool, hung: bool) -> Option<String> {
+/// A GPU that hangs, or that gets the simplest things wrong, is given no more work.
+fn why_stop(test: Test, outcome: &Outcome, hung: bool) -> Option<String> {
     if hung {
         return Some(format!("it hung in `{test}`"));
     }
     let is_basic = matches!(test, Test::Allocate | Test::Compute);
     match outcome {
-        Outcome::NotRun { why } | Outcome::Failed { why } if !is_open => Some(why.clone()),
         Outcome::Failed { .. } | Outcome::Wrong { .. } if is_basic => {
             Some(format!("`{test}` failed before"))
         }
@@ -303,85 +358,24 @@ fn why_stop(test: Test, outcome: &Outcome, is_open: bool, hung: bool) -> Option<
     }
 }
 
-/// NVML's bits for clocks that are held down by what a healthy card in a healthy server does not meet: its hardware,
-/// heat, and the server's power brake. That the power limit holds them is how cards work under load.
-const HELD: [(u64, &str); 4] = [
-    (0x8, "the hardware"),
-    (0x20, "the driver, for heat"),
-    (0x40, "heat"),
-    (0x80, "the power brake of the server"),
-];
-
-/// What NVML saw while the tests ran.
-fn seen_meanwhile(watched: &Watched) -> Row {
-    let mut wrong: Vec<String> = watched.xids.iter().map(|xid| format!("Xid {xid}")).collect();
-    if let Some((first, last)) = watched.uncorrected.filter(|(first, last)| last > first) {
-        wrong.push(format!("{} memory errors that could not be corrected", last - first));
-    }
-    let reasons =
-        watched.series.get(&Signal::GpuClockReasons).map(Vec::as_slice).unwrap_or_default();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bits of NVML")]
-    let bits = reasons.iter().fold(0, |bits, (_, value)| bits | *value as u64);
-    let held: Vec<&str> =
-        HELD.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, by)| *by).collect();
-    let most = |signal| {
-        let values = watched.series.get(&signal)?;
-        values.iter().map(|(_, value)| *value).reduce(f64::max)
-    };
-    let mut told = Vec::new();
-    told.extend(most(Signal::GpuTemperature).map(|c| format!("at most {c:.0} °C")));
-    told.extend(most(Signal::GpuPower).map(|w| format!("{w:.0} W")));
-    let (grade, why) = if !wrong.is_empty() {
-        (Grade::Fail, wrong.join("; "))
-    } else if !held.is_empty() {
-        (Grade::Degraded, format!("clocks were held down by {}", held.join(", ")))
-    } else if reasons.is_empty() {
-        (Grade::NotRun, "NVML told nothing meanwhile".to_owned())
-    } else {
-        let errors = if watched.uncorrected.is_some() {
-            "no memory error"
-        } else {
-            "memory errors were not counted a second time"
-        };
-        (Grade::Pass, format!("no Xid, clocks as they ought to be, {errors}"))
-    };
-    Row {
-        test: "watched",
-        meaning: "what NVML saw meanwhile",
-        grade,
-        why,
-        unit: Unit::None,
-        value: None,
-        samples: Vec::new(),
-        detail: told.join(", "),
-        least: None,
-        usual: None,
-        took_s: 0.0,
-    }
-}
-
-fn series(watched: &Watched) -> Vec<Series> {
-    let of = |signal: &Signal| {
-        let points = watched.series.get(signal)?.clone();
-        Some(Series { signal: signal.name(), points })
-    };
-    SERIES.iter().filter_map(of).collect()
-}
-
 fn gpu_report(
     card: &Card,
-    about: Option<farrier_hardware::cuda::About>,
+    about: Option<About>,
     tests: Vec<Row>,
     series: Vec<Series>,
 ) -> GpuReport {
-    GpuReport {
+    let mut report = GpuReport {
         index: card.index,
         uuid: card.uuid.clone(),
         name: card.name.clone(),
         part: card.part.clone(),
-        grade: worst(tests.iter().map(|row| row.grade)),
+        grade: Grade::NotRun,
+        complete: false,
+        missing: Vec::new(),
         about,
         tests,
         series,
-    }
+    };
+    report.sum_up();
+    report
 }

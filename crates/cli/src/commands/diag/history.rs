@@ -1,4 +1,4 @@
-//! What each card reached before: a file a card, a line a result, for good.
+//! What each card reached before: a file a card, a line a result, until somebody has it forgotten.
 
 use std::fs;
 use std::io::Write;
@@ -17,8 +17,8 @@ pub(super) struct Kept {
     pub(super) value: f64,
 }
 
-/// So many of the newest say what is usual.
-const NEWEST: usize = 20;
+/// Where it is kept, unless somebody names another folder.
+pub(super) const FOLDER: &str = "/var/lib/farrier/diag";
 
 /// The file of one card.
 #[derive(Debug)]
@@ -30,9 +30,7 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Reads it; a card that is new has none. A line that does not read is left alone: it may be of a later version.
     pub(super) fn open(folder: &Path, uuid: &str) -> Result<Self, String> {
-        let harmless = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
-        let name: String = uuid.chars().filter(|letter| harmless(*letter)).collect();
-        let file = folder.join(format!("{name}.jsonl"));
+        let file = file(folder, uuid);
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -42,11 +40,21 @@ impl Ledger {
         Ok(Self { file, kept })
     }
 
-    /// What the card reached in a test, oldest first.
-    pub(super) fn values(&self, test: Test) -> Vec<f64> {
-        let of: Vec<f64> =
-            self.kept.iter().filter(|it| it.test == test).map(|it| it.value).collect();
-        of[of.len().saturating_sub(NEWEST)..].to_vec()
+    /// What the card reached in a test with this driver, oldest first: another one may be slower, and no fault of the card.
+    pub(super) fn values(&self, test: Test, driver: Option<&str>) -> Vec<f64> {
+        let is_it = |it: &&Kept| it.test == test && it.driver.as_deref() == driver;
+        self.kept.iter().filter(is_it).map(|it| it.value).collect()
+    }
+
+    /// Forgets what a card reached: its slot, its host or its cooling is another now.
+    pub(super) fn forget(folder: &Path, uuid: &str) -> Result<(), String> {
+        let file = file(folder, uuid);
+        match fs::remove_file(&file) {
+            Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+                Err(format!("failed to remove `{}`: {err}", file.display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Keeps new results.
@@ -72,6 +80,12 @@ impl Ledger {
     }
 }
 
+fn file(folder: &Path, uuid: &str) -> PathBuf {
+    let harmless = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    let name: String = uuid.chars().filter(|letter| harmless(*letter)).collect();
+    folder.join(format!("{name}.jsonl"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,7 +95,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kept = |test, value| Kept { at: Timestamp::UNIX_EPOCH, driver: None, test, value };
         let ledger = Ledger::open(folder.path(), "GPU-1/../x").unwrap();
-        assert_eq!(ledger.values(Test::HbmRead), [0.0; 0]);
+        assert_eq!(ledger.values(Test::HbmRead, None), [0.0; 0]);
         ledger.keep(&[kept(Test::HbmRead, 1.0), kept(Test::HbmCopy, 9.0)]).unwrap();
         for value in 2..30 {
             ledger.keep(&[kept(Test::HbmRead, f64::from(value))]).unwrap();
@@ -90,9 +104,14 @@ mod tests {
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, format!("{text}not json\n")).unwrap();
         let again = Ledger::open(folder.path(), "GPU-1/../x").unwrap();
-        let values = again.values(Test::HbmRead);
-        assert_eq!((values.len(), values[0], values[19]), (20, 10.0, 29.0));
-        assert_eq!(again.values(Test::HbmCopy), [9.0]);
-        assert_eq!(Ledger::open(folder.path(), "GPU-2").unwrap().values(Test::HbmRead), [0.0; 0]);
+        let values = again.values(Test::HbmRead, None);
+        assert_eq!((values.len(), values[0], values[28]), (29, 1.0, 29.0));
+        assert_eq!(again.values(Test::HbmCopy, None), [9.0]);
+        assert_eq!(again.values(Test::HbmCopy, Some("580.95.05")), [0.0; 0], "another driver");
+        let other = Ledger::open(folder.path(), "GPU-2").unwrap();
+        assert_eq!(other.values(Test::HbmRead, None), [0.0; 0]);
+        Ledger::forget(folder.path(), "GPU-1/../x").unwrap();
+        Ledger::forget(folder.path(), "GPU-1/../x").unwrap();
+        assert!(!file.exists());
     }
 }

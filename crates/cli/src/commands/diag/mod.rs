@@ -9,22 +9,29 @@ mod card;
 mod child;
 mod conduct;
 mod history;
+mod lock;
+mod meanwhile;
 mod page;
 mod print;
 mod report;
 mod watch;
 
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use farrier_facts::diag::{Grade, Level, Test};
 use farrier_hardware::cuda::SimulatedGpu;
-use farrier_hardware::nvml;
+use farrier_hardware::{nvml, tether_to};
 use jiff::Timestamp;
 
 use self::card::{Card, Cards};
-use self::conduct::Plan;
+use self::conduct::{Plan, Scene};
+use self::history::Ledger;
+use self::lock::Held;
 use self::report::Report;
 use self::watch::Watch;
 use crate::cli::Output;
@@ -47,9 +54,9 @@ pub(crate) struct Args {
     /// Only this GPU, by number or UUID; may be given several times
     #[arg(long, value_name = "GPU")]
     gpu: Vec<String>,
-    /// Minutes of load in level 3
-    #[arg(long, value_name = "MINUTES", default_value_t = 10.0, value_parser = minutes)]
-    minutes: f64,
+    /// Minutes of load in level 3 [default: 10]
+    #[arg(long, value_name = "MINUTES", value_parser = minutes)]
+    minutes: Option<f64>,
     /// Only this test; may be given several times
     #[arg(long, value_name = "TEST")]
     only: Vec<Test>,
@@ -57,8 +64,14 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// Where what each card reached is kept, a file a card
-    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/farrier/diag")]
+    #[arg(long, value_name = "FOLDER", default_value = history::FOLDER)]
     history: PathBuf,
+    /// First forget what these cards reached: the slot, the host or the cooling is another now
+    #[arg(long)]
+    forget_history: bool,
+    /// End when this process does: for an agent, whose successor would find the GPUs in use
+    #[arg(long, value_name = "PID", hide = true)]
+    ends_with: Option<u32>,
     /// Write the report as one HTML page too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -88,8 +101,25 @@ pub(crate) fn simulated_gpus(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
 /// NVML reads who uses GPUs every ten seconds at least.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Minutes of load where nobody says.
+const MINUTES: f64 = 10.0;
+
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let (began, clock) = (Timestamp::now(), Instant::now());
+    if let Some(parent) = args.ends_with {
+        tether_to(parent).context("failed to end with the process that asked for it")?;
+    }
+    let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
+    let minutes = args.minutes.unwrap_or(MINUTES);
+    let plan = Plan::new(level, &args.only, minutes, args.simulated.is_some());
+    if args.minutes.is_some() && plan.level() != Level::Three {
+        return Err(Hinted::error(
+            format!("level {} has no minutes of load", plan.level().number()),
+            "--minutes is for --level 3, or for --only soak and --only corruption",
+        ));
+    }
+    // Before minutes of tests: what cannot be written then cannot be written later either.
+    let page = args.html.as_deref().map(page_file).transpose()?;
     let set = sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
     let has_nvml = args.simulated.is_none() || args.nvml.is_some();
@@ -99,27 +129,33 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         None => card::by_nvml(&set, library)?,
     };
     let cards = card::chosen(cards, &args.gpu)?;
-    let watch = has_nvml.then(|| Watch::start(library));
     let mut notes = Vec::new();
+    let _held = locked(&cards, args, &mut notes)?;
+    let watch = has_nvml.then(|| Watch::start(library));
     if let Some(watch) = &watch {
         notes.extend(unused(watch, &cards, args.force)?);
     }
-    let level = Level::of(args.level).context("a level is 1, 2 or 3")?;
-    let plan = Plan::new(level, &args.only, args.minutes, args.simulated.is_some());
-    let conducted = conduct::all(
-        &plan,
-        &cards,
-        &args.history,
-        &set,
-        driver.as_deref(),
-        watch.as_ref(),
-        printer,
-    )?;
+    if args.forget_history {
+        for card in &cards {
+            Ledger::forget(&args.history, &card.uuid).map_err(anyhow::Error::msg)?;
+        }
+    }
+    let scene = Scene {
+        plan: &plan,
+        history: &args.history,
+        set: &set,
+        driver: driver.as_deref(),
+        watch: watch.as_ref(),
+        is_forced: args.force,
+        host: Mutex::new(()),
+    };
+    let conducted = conduct::all(&scene, &cards, printer)?;
     notes.extend(conducted.notes);
     let report = Report {
         farrier_diag: 1,
         simulated: args.simulated.is_some(),
-        level: args.level,
+        level: plan.level().number(),
+        only: args.only.clone(),
         began: began.round(jiff::Unit::Second).unwrap_or(began).to_string(),
         took_s: clock.elapsed().as_secs_f64(),
         host: host(),
@@ -127,17 +163,29 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         set: set.set.name.clone(),
         // A GPU that could not be tested is no pass.
         grade: conducted.gpus.iter().map(|gpu| gpu.grade).max().unwrap_or(Grade::NotRun),
+        complete: conducted.gpus.iter().all(|gpu| gpu.complete),
         gpus: conducted.gpus,
         notes,
     };
-    if let Some(file) = &args.html {
-        std::fs::write(file, page::page(&report))
-            .with_context(|| format!("failed to write `{}`", file.display()))?;
-    }
+    told(&report, args, page, printer)
+}
+
+/// Prints the report, then writes the page: what was measured is not lost with a disk that is full.
+fn told(
+    report: &Report,
+    args: &Args,
+    page: Option<File>,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     if args.output == Output::Json {
-        printer.json(&report)?;
+        printer.json(report)?;
     } else {
-        print::print(&report, printer)?;
+        print::print(report, printer)?;
+    }
+    if let (Some(mut file), Some(path)) = (page, &args.html) {
+        printer.finish()?;
+        let written = file.set_len(0).and_then(|()| file.write_all(page::page(report).as_bytes()));
+        written.with_context(|| format!("failed to write `{}`", path.display()))?;
     }
     match report.grade {
         Grade::Pass => Ok(Outcome::Fine),
@@ -149,12 +197,48 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             printer.finish()?;
             let why =
                 report.gpus.iter().flat_map(|gpu| &gpu.tests).map(|row| row.why.clone()).next();
-            Err(Hinted::error(
-                format!("nothing was tested: {}", why.unwrap_or_default()),
-                "`farrier check` says what is wrong with the driver; in a container CUDA needs the `compute` capability",
-            ))
+            let hint = if report.gpus.iter().any(|gpu| gpu.about.is_some()) {
+                "the GPU itself was opened; `farrier diag` without --only has tests that it can do"
+            } else {
+                "`farrier check` says what is wrong with the driver; in a container CUDA needs the `compute` capability"
+            };
+            Err(Hinted::error(format!("nothing was tested: {}", why.unwrap_or_default()), hint))
         }
     }
+}
+
+/// The page's file, with what was in it until there is something else to write.
+fn page_file(path: &Path) -> anyhow::Result<File> {
+    File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(path)
+        .with_context(|| format!("failed to open `{}`", path.display()))
+}
+
+/// Takes the GPUs for this process; with `--force` one that another diag has is only noted.
+fn locked(cards: &[Card], args: &Args, notes: &mut Vec<String>) -> anyhow::Result<Vec<Held>> {
+    let mut held = Vec::new();
+    for card in cards.iter().filter(|card| card.barred.is_none()) {
+        match lock::take(card, &args.history) {
+            Ok(lock) => held.push(lock),
+            Err(None) if args.force => {
+                notes.push(format!("GPU {} is tested by another `farrier diag` too", card.index));
+            }
+            Err(None) => {
+                return Err(Hinted::error(
+                    format!("GPU {} is being tested by another `farrier diag`", card.index),
+                    "two at once measure each other: wait for its end, or choose others with --gpu",
+                ));
+            }
+            Err(Some(err)) => notes.push(format!(
+                "GPU {}: whether another `farrier diag` tests it is not known: {err}",
+                card.index
+            )),
+        }
+    }
+    Ok(held)
 }
 
 /// Refuses GPUs that somebody uses, and those of which nobody can say; with `--force` they are only noted.

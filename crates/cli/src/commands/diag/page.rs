@@ -1,9 +1,9 @@
 //! The report as one HTML page. Pure.
 
-use farrier_facts::diag::{Grade, Unit};
+use farrier_facts::diag::{Grade, Test, Unit};
 
 use super::print::measured;
-use super::report::{GpuReport, Report, Row, Series};
+use super::report::{GpuReport, Report, Row, Series, What};
 use crate::page::{Bar, Line, bars, escape, head, lines};
 use crate::spread::{Spread, figures};
 
@@ -60,7 +60,15 @@ fn one(gpu: &GpuReport) -> String {
             gb(about.memory_bytes)
         ));
     }
-    html.push_str("</dl>\n<div class=\"plots\">\n");
+    html.push_str("</dl>\n");
+    if !gpu.complete {
+        let names: Vec<&str> = gpu.missing.iter().map(|test| test.name()).collect();
+        html.push_str(&format!(
+            "<p class=\"warning\">Not complete: {} could be tested and were not.</p>\n",
+            names.join(", ")
+        ));
+    }
+    html.push_str("<div class=\"plots\">\n");
     for (unit, title) in [
         (Unit::GbPerS, "Transfers and memory, GB/s"),
         (Unit::Tflops, "Matrix products, TFLOP/s"),
@@ -75,7 +83,9 @@ fn one(gpu: &GpuReport) -> String {
             ));
         }
     }
-    for row in gpu.tests.iter().filter(|row| row.test == "soak" && row.samples.len() > 2) {
+    for row in
+        gpu.tests.iter().filter(|row| row.test == What::Test(Test::Soak) && row.samples.len() > 2)
+    {
         let points =
             (0_u32..).zip(&row.samples).map(|(at, value)| (f64::from(at), *value)).collect();
         let text = format!("the product over time, {}", measured(row));
@@ -105,7 +115,7 @@ fn told(row: &Row) -> String {
     };
     format!(
         "<tr><td>{}<br/><small>{}</small></td><td{class}>{}</td><td>{}</td><td class=\"words\">{}{detail}{}</td></tr>\n",
-        row.test,
+        row.test.name(),
         row.meaning,
         row.grade,
         escape(&measured(row)),
@@ -118,7 +128,7 @@ fn told(row: &Row) -> String {
 fn pair(row: &Row) -> Vec<Bar> {
     let value = Spread::of(row.samples.iter().copied());
     let mut bars = vec![Bar {
-        label: row.test.to_owned(),
+        label: row.test.name().to_owned(),
         value,
         repeats: Vec::new(),
         text: value.map(|value| figures(value.median)).unwrap_or_default(),

@@ -24,8 +24,9 @@ pub(super) fn print(report: &Report, printer: &mut Printer) -> io::Result<()> {
     }
     let driver = report.driver.as_deref().unwrap_or("not known");
     printer.line(&format!(
-        "{}  level {}, {:.0} s, driver {driver}, facts {}",
+        "{}{}  level {}, {:.0} s, driver {driver}, facts {}",
         toned(report.grade, printer).to_uppercase(),
+        if report.complete { "" } else { ", NOT COMPLETE" },
         report.level,
         report.took_s,
         report.set
@@ -44,20 +45,19 @@ fn one(gpu: &GpuReport, printer: &mut Printer) -> io::Result<()> {
     printer.line("")?;
     let rows: Vec<Vec<String>> = gpu.tests.iter().map(|row| cells(row, printer)).collect();
     printer.table(&["Test", "Verdict", "Measured", "Why"], &rows)?;
-    let count = gpu.not_run();
-    if count > 0 && gpu.grade == Grade::Pass {
+    if !gpu.complete {
+        let names: Vec<&str> = gpu.missing.iter().map(|test| test.name()).collect();
+        let what =
+            format!("{} could be tested and were not: nothing is said of them.", names.join(", "));
         printer.line("")?;
-        printer.line(&format!(
-            "Of {} tests {count} were not run: nothing is said of them.",
-            gpu.tests.len()
-        ))?;
+        printer.paragraph("not complete:", 14, &what)?;
     }
     printer.line("")
 }
 
 fn cells(row: &Row, printer: &Printer) -> Vec<String> {
     vec![
-        row.test.to_owned(),
+        row.test.name().to_owned(),
         toned(row.grade, printer),
         measured(row),
         if row.why.is_empty() { row.detail.clone() } else { row.why.clone() },

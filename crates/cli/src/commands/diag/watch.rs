@@ -1,6 +1,6 @@
 //! NVML while a GPU works: who uses it, its clocks, power and temperature, and what goes wrong meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,16 +16,42 @@ use farrier_hardware::nvml::watch::{self, GpuProcess, ProbeReport, ProbeSaid, Wa
 pub(super) const SERIES: [Signal; 4] =
     [Signal::GpuPower, Signal::GpuTemperature, Signal::GpuClockSm, Signal::GpuClockReasons];
 
+/// What only grows: read before and after. Memory errors that could not be corrected, and the seconds for which clocks were
+/// held down by what a healthy card in a healthy server does not meet.
+pub(super) const COUNTERS: [Signal; 4] = [
+    Signal::GpuEccUncorrected,
+    Signal::GpuHeldSwThermal,
+    Signal::GpuHeldHwThermal,
+    Signal::GpuHeldPowerBrake,
+];
+
 /// What was seen of one GPU.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watched {
     /// Seconds since the beginning, and the value then.
     pub(super) series: BTreeMap<Signal, Vec<(f64, f64)>>,
-    /// Memory errors that could not be corrected: before and after. None: they were not read twice, so nobody knows
-    /// whether there were any meanwhile.
-    pub(super) uncorrected: Option<(f64, f64)>,
-    first_uncorrected: Option<f64>,
+    /// By how much counters have grown; one that was not read twice is not there, and nobody knows.
+    pub(super) grown: BTreeMap<Signal, f64>,
+    first: BTreeMap<Signal, f64>,
     pub(super) xids: Vec<u64>,
+    /// Processes that were on it at any time.
+    users: BTreeSet<u32>,
+    /// Those that are on it after the tests. None: nobody can say.
+    users_after: Option<BTreeSet<u32>>,
+}
+
+impl Watched {
+    /// Processes other than `ours` that were on the GPU. `Err`: nobody can say.
+    pub(super) fn disturbers(&self, ours: &BTreeSet<u32>) -> Result<BTreeSet<u32>, &'static str> {
+        let after = self.users_after.as_ref().ok_or("NVML did not say who was on it at the end")?;
+        let mut found: BTreeSet<u32> = after.difference(ours).copied().collect();
+        // In a container NVML has other numbers for processes than we have: only if it knows ours by theirs do the
+        // others mean something while ours were there.
+        if !self.users.is_disjoint(ours) {
+            found.extend(self.users.difference(ours));
+        }
+        Ok(found)
+    }
 }
 
 #[derive(Default)]
@@ -100,20 +126,28 @@ impl Watch {
         seen.gpus.get(uuid).cloned().unwrap_or_default()
     }
 
-    /// What was seen of a GPU until now, when its tests have ended. Memory errors are counted seldom, so that they are
-    /// counted once more; a child that has just started tells everything at once.
+    /// What was seen of a GPU until now, when its tests have ended. Counters and processes are read seldom, so that they are
+    /// read once more; a child that has just started tells everything at once.
     pub(super) fn whole(&self, uuid: &str) -> Watched {
         let mut watched = self.of(uuid);
-        if watched.first_uncorrected.is_some() {
-            let last = Self::start(&self.library);
-            let (seen, news) = &*last.seen;
-            let guard = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = |seen: &Seen| seen.gpus.get(uuid).and_then(|it| it.first_uncorrected);
-            let is_early = |seen: &mut Seen| count(seen).is_none() && seen.silent.is_none();
-            let (guard, _) = news
-                .wait_timeout_while(guard, COUNT_PATIENCE, is_early)
-                .unwrap_or_else(PoisonError::into_inner);
-            watched.uncorrected = watched.first_uncorrected.zip(count(&guard));
+        let last = Self::start(&self.library);
+        let (seen, news) = &*last.seen;
+        let guard = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_early = |seen: &mut Seen| {
+            let known = seen.gpus.get(uuid);
+            let has = |signal: &Signal| known.is_some_and(|it| it.first.contains_key(signal));
+            let is_whole = seen.processes.is_some() && watched.first.keys().all(has);
+            !is_whole && seen.silent.is_none()
+        };
+        let (guard, _) = news
+            .wait_timeout_while(guard, COUNT_PATIENCE, is_early)
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = guard.gpus.get(uuid).cloned().unwrap_or_default();
+        watched.users_after = guard.processes.is_some().then_some(now.users);
+        for (signal, first) in &watched.first {
+            if let Some(last) = now.first.get(signal) {
+                watched.grown.insert(*signal, last - first);
+            }
         }
         watched
     }
@@ -123,6 +157,9 @@ impl Seen {
     fn take(&mut self, report: ProbeReport, at_s: f64) {
         self.silent = None;
         if let Some(processes) = report.processes {
+            for process in &processes {
+                self.gpus.entry(process.gpu.0.clone()).or_default().users.insert(process.pid);
+            }
             self.processes = Some(processes);
         }
         for (gpu, xid) in report.xids {
@@ -137,8 +174,8 @@ impl Seen {
             if SERIES.contains(&sample.signal) {
                 watched.series.entry(sample.signal).or_default().push((at_s, value));
             }
-            if sample.signal == Signal::GpuEccUncorrected {
-                watched.first_uncorrected.get_or_insert(value);
+            if COUNTERS.contains(&sample.signal) {
+                watched.first.entry(sample.signal).or_insert(value);
             }
         }
     }
@@ -150,5 +187,30 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_else_was_on_the_gpu_is_named() {
+        let set = |pids: &[u32]| pids.iter().copied().collect::<BTreeSet<u32>>();
+        let of = |users: &[u32], after: Option<&[u32]>| Watched {
+            users: set(users),
+            users_after: after.map(set),
+            ..Watched::default()
+        };
+        let ours = set(&[10]);
+        assert_eq!(of(&[10], Some(&[])).disturbers(&ours), Ok(set(&[])));
+        assert_eq!(of(&[10, 7], Some(&[])).disturbers(&ours), Ok(set(&[7])), "it came and went");
+        assert_eq!(of(&[10], Some(&[8])).disturbers(&ours), Ok(set(&[8])));
+        assert_eq!(
+            of(&[99], Some(&[])).disturbers(&ours),
+            Ok(set(&[])),
+            "our own, by other numbers"
+        );
+        assert!(of(&[10], None).disturbers(&ours).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::super::edge::{Block, Edge, HostBlock, Precision, Product};
+use super::super::edge::{Block, Edge, HostBlock, NoWay, Precision, Product};
 use super::super::error::CudaError;
 
 /// An edge with what was taken from it for one test.
@@ -40,7 +40,7 @@ impl<'e> Hold<'e> {
         &mut self,
         precision: Precision,
         side: u64,
-    ) -> Result<Result<Product, String>, CudaError> {
+    ) -> Result<Result<Product, NoWay>, CudaError> {
         let made = self.edge.product(precision, side)?;
         self.products.extend(made.as_ref().ok());
         Ok(made)

@@ -1,6 +1,6 @@
 //! Memory: how fast, and whether every bit of it holds.
 
-use farrier_facts::diag::Outcome;
+use farrier_facts::diag::{Outcome, median};
 
 use super::super::edge::{Edge, Found, Pattern, Work};
 use super::super::error::CudaError;
@@ -155,7 +155,7 @@ pub(super) fn wrong(found: &Found, pattern: Pattern) -> Outcome {
 pub(super) fn peers(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, CudaError> {
     let peers = edge.peers();
     if peers.is_empty() {
-        return Ok(Outcome::NotRun {
+        return Ok(Outcome::HasNot {
             why: "there is no GPU that this one reaches directly".to_owned(),
         });
     }
@@ -184,9 +184,7 @@ pub(super) fn peers(edge: &mut dyn Edge, effort: &Effort) -> Result<Outcome, Cud
         if found.wrong > 0 {
             return Ok(wrong(&found, pattern));
         }
-        let mut sorted = samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        let median = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
+        let median = median(&samples).unwrap_or_default();
         if slowest.as_ref().is_none_or(|(least, ..)| median < *least) {
             slowest = Some((median, samples, name.clone()));
         }

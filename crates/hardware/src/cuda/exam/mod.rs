@@ -6,7 +6,7 @@ mod products;
 mod quick;
 mod soak;
 
-use farrier_facts::diag::{Outcome, Test};
+use farrier_facts::diag::{Outcome, Test, median};
 use serde::{Deserialize, Serialize};
 
 use super::edge::{Edge, Precision};
@@ -44,7 +44,8 @@ impl Effort {
     }
 }
 
-/// Runs one test. An error of CUDA is a result as well: a GPU that cannot do the work has failed.
+/// Runs one test. An error of CUDA is a result as well: a GPU that cannot do the work has failed, and one that was not
+/// let has not been tested.
 pub fn run(
     edge: &mut dyn Edge,
     test: Test,
@@ -72,7 +73,14 @@ pub fn run(
         Test::Soak => soak::soak(edge, effort, tell),
         Test::Corruption => soak::corruption(edge, effort, tell),
     };
-    done.unwrap_or_else(|err| Outcome::Failed { why: err.to_string() })
+    done.unwrap_or_else(|err| {
+        let why = err.to_string();
+        if err.says_something_of_the_gpu() {
+            Outcome::Failed { why }
+        } else {
+            Outcome::NotRun { why }
+        }
+    })
 }
 
 /// Right, with nothing to measure.
@@ -82,9 +90,7 @@ fn right(detail: String) -> Outcome {
 
 /// The median of what was measured.
 fn measured(samples: Vec<f64>, detail: String) -> Outcome {
-    let mut sorted = samples.clone();
-    sorted.sort_by(f64::total_cmp);
-    let value = sorted.get(sorted.len() / 2).copied();
+    let value = median(&samples);
     Outcome::Done { value, samples, detail }
 }
 

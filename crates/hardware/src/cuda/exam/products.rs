@@ -2,7 +2,7 @@
 
 use farrier_facts::diag::Outcome;
 
-use super::super::edge::{Edge, Precision, Product, Work};
+use super::super::edge::{Edge, NoWay, Precision, Product, Work};
 use super::super::error::CudaError;
 use super::super::numbers;
 use super::hold::Hold;
@@ -20,7 +20,7 @@ pub(super) fn product(
     let mut hold = Hold::of(edge);
     let product = match fitting(&mut hold, precision, effort.side)? {
         Ok(product) => product,
-        Err(why) => return Ok(Outcome::NotRun { why }),
+        Err(no_way) => return Ok(not_run(no_way)),
     };
     hold.timed(&[Work::Multiply(product)])?;
     if let Some(what) = first_wrong(&mut hold, precision, product)? {
@@ -41,12 +41,16 @@ pub(super) fn product(
     Ok(measured(samples, format!("{side} x {side} x {side} by {library}", side = product.side)))
 }
 
+fn not_run(NoWay { why, is_of_part }: NoWay) -> Outcome {
+    if is_of_part { Outcome::HasNot { why } } else { Outcome::NotRun { why } }
+}
+
 /// The largest product up to `side` for which there is memory.
 pub(super) fn fitting(
     hold: &mut Hold<'_>,
     precision: Precision,
     side: u64,
-) -> Result<Result<Product, String>, CudaError> {
+) -> Result<Result<Product, NoWay>, CudaError> {
     let mut side = side;
     loop {
         match hold.ready(precision, side) {

@@ -30,7 +30,7 @@ pub(super) fn soak(
 ) -> Result<Outcome, CudaError> {
     let mut hold = Hold::of(edge);
     let Some((product, how)) = any_product(&mut hold, effort)? else {
-        return Ok(Outcome::NotRun { why: "this GPU has no tensor cores that we know".to_owned() });
+        return Ok(Outcome::HasNot { why: "this GPU has no tensor cores that we know".to_owned() });
     };
     let once_s = hold.timed(&[Work::Multiply(product)])?;
     let runs = runs_in(BEAT_S, once_s);
@@ -92,6 +92,10 @@ pub(super) fn corruption(
     let expected = whole.fold(0_u32, u32::wrapping_add);
     let mut tally = Tally::default();
     let (mut spent_s, mut reference, mut tensor_reference) = (0.0, None, None);
+    let mut told_s = 0.0;
+    let mut hunted = vec!["whole numbers and floats".to_owned()];
+    hunted.extend(has_tensor.then(|| "tensor cores".to_owned()));
+    hunted.extend(product.as_ref().map(|(_, how)| format!("one large product {how}")));
     while spent_s < effort.soak_s || tally.rounds == 0 {
         spent_s += hold.timed(&[Work::Hunt(sums, places, ROUNDS)])?;
         tally.look(&mut hold, (sums, places), count, Some(expected), "whole numbers and floats")?;
@@ -109,12 +113,15 @@ pub(super) fn corruption(
             }
         }
         tally.rounds += 1;
-        tell(Beat { at_s: spent_s, tflops: None });
+        if spent_s >= told_s + BEAT_S {
+            told_s = spent_s;
+            tell(Beat { at_s: spent_s, tflops: None });
+        }
         if tally.is_enough() {
             break;
         }
     }
-    Ok(tally.outcome(processors, spent_s))
+    Ok(tally.outcome(processors, spent_s, &hunted.join(", ")))
 }
 
 /// What was wrong so far.
@@ -154,7 +161,8 @@ impl Tally {
         self.products >= 10 || self.processors.values().sum::<u32>() >= 10
     }
 
-    fn outcome(&self, processors: u32, spent_s: f64) -> Outcome {
+    /// `hunted` are the kinds of work that were compared.
+    fn outcome(&self, processors: u32, spent_s: f64, hunted: &str) -> Outcome {
         let mut what: Vec<String> = self
             .processors
             .iter()
@@ -171,10 +179,14 @@ impl Tally {
         if !what.is_empty() {
             return Outcome::Wrong { what };
         }
+        let seen = self.seen.len();
+        if seen < processors as usize {
+            let why = format!("only {seen} of {processors} multiprocessors did any of the work");
+            return Outcome::NotRun { why };
+        }
         super::right(format!(
-            "{} rounds in {spent_s:.0} s on {} of {processors} multiprocessors, the same bits each time",
-            self.rounds,
-            self.seen.len()
+            "{} rounds in {spent_s:.0} s on {seen} of {processors} multiprocessors, the same bits each time: {hunted}",
+            self.rounds
         ))
     }
 }

@@ -16,7 +16,7 @@ fn gpu() -> SimulatedGpu {
 }
 
 fn outcome(gpu: SimulatedGpu, test: Test) -> Outcome {
-    run(&mut gpu.open(), test, &EFFORT, &mut |_| ())
+    run(&mut gpu.open().unwrap(), test, &EFFORT, &mut |_| ())
 }
 
 fn value(gpu: SimulatedGpu, test: Test) -> f64 {
@@ -36,7 +36,7 @@ fn wrong(gpu: SimulatedGpu, test: Test) -> String {
 #[test]
 fn a_healthy_gpu_does_everything_and_gives_all_back() {
     let gpu = SimulatedGpu { peers: 1, ..gpu() };
-    let mut edge = gpu.open();
+    let mut edge = gpu.open().unwrap();
     let before = edge.free_bytes().unwrap();
     for test in Test::ALL {
         let outcome = run(&mut edge, test, &EFFORT, &mut |_| ());
@@ -90,6 +90,19 @@ fn a_multiprocessor_that_computes_wrongly_is_named() {
 }
 
 #[test]
+fn a_hunt_says_what_it_hunted_and_that_it_was_everywhere() {
+    let mut beats = Vec::new();
+    let mut edge = gpu().open().unwrap();
+    let found = run(&mut edge, Test::Corruption, &EFFORT, &mut |beat| beats.push(beat.at_s));
+    let Outcome::Done { detail, .. } = found else { panic!("{found:?}") };
+    assert!(detail.contains("132 of 132 multiprocessors"), "{detail}");
+    assert!(detail.ends_with("tensor cores, one large product by a simulated library"), "{detail}");
+    assert!(beats.windows(2).all(|pair| pair[1] - pair[0] >= 1.0), "once a second is enough");
+    let few = outcome(gpu().with(Ailment::FewProcessors(3)), Test::Corruption);
+    assert!(matches!(&few, Outcome::NotRun { why } if why.starts_with("only 3 of 132")), "{few:?}");
+}
+
+#[test]
 fn products_that_change_are_corrupt() {
     let bad = gpu().with(Ailment::WrongProduct { after: 1 });
     assert_eq!(wrong(bad.clone(), Test::GemmBf16), "the same product gave other bits than before");
@@ -100,11 +113,14 @@ fn products_that_change_are_corrupt() {
 fn what_cannot_be_done_says_why() {
     let bare = SimulatedGpu { has_library: false, compute_capability: (8, 0), ..gpu() };
     let not_run = |test| match outcome(bare.clone(), test) {
-        Outcome::NotRun { why } => why,
+        Outcome::NotRun { why } => (why, false),
+        Outcome::HasNot { why } => (why, true),
         other => panic!("{test}: {other:?}"),
     };
-    assert_eq!(not_run(Test::GemmBf16), "no libcublasLt was found");
-    assert_eq!(not_run(Test::PeerCopy), "there is no GPU that this one reaches directly");
+    assert_eq!(not_run(Test::GemmBf16), ("no libcublasLt was found".to_owned(), false));
+    let (why, is_of_part) = not_run(Test::PeerCopy);
+    assert_eq!(why, "there is no GPU that this one reaches directly");
+    assert!(is_of_part && not_run(Test::GemmFp8).1, "no card of the part can");
     assert!(matches!(outcome(bare.clone(), Test::GemmOwn), Outcome::Done { .. }));
     let soaked = outcome(bare, Test::Soak);
     assert!(matches!(&soaked, Outcome::Done { detail, .. } if detail.contains("our own kernel")));
@@ -123,6 +139,38 @@ fn a_gpu_that_is_lost_has_failed() {
 }
 
 #[test]
+fn one_that_stays_lost_cannot_be_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let gone = gpu().with(Ailment::Gone { after: 3, mark: folder.path().join("lost") });
+    let outcome = outcome(gone.clone(), Test::GemmBf16);
+    assert!(matches!(outcome, Outcome::Failed { .. }), "{outcome:?}");
+    let err = gone.open().unwrap_err();
+    assert!(err.says_something_of_the_gpu(), "{err}");
+}
+
+#[test]
+fn what_the_machine_withholds_says_nothing_of_the_gpu() {
+    for (ailment, test, said) in [
+        (Ailment::Full { left_mib: 0 }, Test::Allocate, "not that much free memory"),
+        (Ailment::Full { left_mib: 0 }, Test::HbmRead, "not that much free memory"),
+        (Ailment::NoPinnedMemory, Test::PcieToGpu, "failed to take pinned memory"),
+        (Ailment::UnfitLibrary, Test::GemmBf16, "cuBLASLt says 8, ARCH_MISMATCH"),
+    ] {
+        let outcome = outcome(gpu().with(ailment), test);
+        assert!(
+            matches!(&outcome, Outcome::NotRun { why } if why.contains(said)),
+            "{test}: {outcome:?}"
+        );
+    }
+    let old = SimulatedGpu { compute_capability: (6, 0), ..gpu() };
+    let err = old.open().unwrap_err();
+    assert!(!err.says_something_of_the_gpu(), "{err}");
+    assert!(err.to_string().contains("this GPU has 6.0"), "{err}");
+    let own = outcome(gpu().with(Ailment::UnfitLibrary), Test::GemmOwn);
+    assert!(matches!(own, Outcome::Done { .. }), "{own:?}");
+}
+
+#[test]
 fn memory_that_others_hold_is_left_to_them() {
     let full = gpu().with(Ailment::Full { left_mib: 4 });
     let Outcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns) else {
@@ -135,7 +183,8 @@ fn memory_that_others_hold_is_left_to_them() {
 fn a_long_test_tells_how_it_goes() {
     let mut beats = Vec::new();
     let fading = gpu().with(Ailment::Fading(0.5));
-    let outcome = run(&mut fading.open(), Test::Soak, &EFFORT, &mut |beat| beats.push(beat));
+    let outcome =
+        run(&mut fading.open().unwrap(), Test::Soak, &EFFORT, &mut |beat| beats.push(beat));
     let Outcome::Done { samples, .. } = outcome else { panic!("it is slow, and right") };
     assert_eq!(samples.len(), beats.len());
     assert!(beats.last().unwrap().at_s >= 90.0);

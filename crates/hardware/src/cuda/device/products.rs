@@ -1,0 +1,69 @@
+//! Which way a product is computed.
+
+use cudarc::driver::result;
+
+use super::{Device, ONE_AT, wide};
+use crate::cuda::blas::{Blas, Plan};
+use crate::cuda::edge::{NoWay, Precision};
+use crate::cuda::error::{CudaError, Purpose};
+
+/// Rows and columns of the product that a library is tried with.
+const TRIAL_SIDE: u64 = 256;
+
+impl Device {
+    pub(super) fn library_of(&self) -> &Result<Blas, String> {
+        self.blas.get_or_init(|| Blas::load(|blas| self.tried(blas)))
+    }
+
+    /// Whether a library computes anything on this GPU with this driver. What is the GPU's own fault is for the tests.
+    fn tried(&self, blas: &Blas) -> Result<(), String> {
+        let (precision, side) = (Precision::Fp16, TRIAL_SIDE);
+        let bytes = wide(side * side * 2);
+        let mut matrices = [0; 3];
+        let multiplied = (|| {
+            for matrix in &mut matrices {
+                // SAFETY: freed below, whatever comes of it.
+                *matrix = unsafe { result::malloc_sync(bytes) }.to("take memory on the GPU")?;
+            }
+            let plan = match blas.plan(precision, side, self.scratch + ONE_AT)? {
+                Ok(plan) => plan,
+                Err(said) => return Err(CudaError::Withheld { what: "plan a product", said }),
+            };
+            let stream = self.stream.cu_stream().cast();
+            // SAFETY: the matrices are of the plan's size; they and the workspace live until the stream was waited for.
+            let given = unsafe { blas.multiply(&plan, matrices, self.workspace, stream) };
+            let waited = self.stream.synchronize().to("wait for the GPU");
+            blas.forget(&plan);
+            given.and(waited)
+        })();
+        for matrix in matrices.into_iter().filter(|matrix| *matrix != 0) {
+            // SAFETY: it was taken above and is known no more; the stream is done with it.
+            let _ = unsafe { result::free_sync(matrix) };
+        }
+        match multiplied {
+            Err(err @ CudaError::Withheld { .. }) => Err(err.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Which way a product is computed; `Err`: there is none.
+    pub(super) fn way(
+        &self,
+        precision: Precision,
+        side: u64,
+    ) -> Result<Result<Option<Plan>, NoWay>, CudaError> {
+        if let Some(lacked) = precision.lacked(self.about.compute_capability) {
+            return Ok(Err(lacked));
+        }
+        if precision == Precision::Own {
+            return Ok(Ok(None));
+        }
+        match self.library_of() {
+            Err(why) => Ok(Err(NoWay::of_machine(why.clone()))),
+            Ok(blas) => {
+                let plan = blas.plan(precision, side, self.scratch + ONE_AT)?;
+                Ok(plan.map(Some).map_err(NoWay::of_machine))
+            }
+        }
+    }
+}
