@@ -1,14 +1,13 @@
 //! Whether the node is still as the profile wants it that it was given (`farrier tune apply`, or the server's order).
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use farrier_facts::FactSet;
 use farrier_facts::tune::{Options, Standing, Step, Subject, plan};
 use farrier_fleet::health::{Action, CheckItem, Severity};
 use farrier_hardware::Root;
-use farrier_hardware::nvml::{self, Controls};
+use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Kept, NodeHands, STATE};
 
 use super::Surroundings;
@@ -21,8 +20,6 @@ const WAITS: &str = "tune-waits";
 
 /// A look asks NVML in a child of its own, so that it is not made often.
 const PERIOD: Duration = Duration::from_secs(600);
-/// How long NVML may take, as for `farrier tune`.
-const DEADLINE: Duration = Duration::from_secs(10);
 /// So many settings are named.
 const NAMED_MAX: usize = 4;
 
@@ -75,17 +72,8 @@ impl Drift {
     }
 
     fn compare(&self, kept: &Kept) -> (Vec<CheckItem>, Vec<Unseen>) {
-        let controls = match &self.nvml {
-            None if !self.is_live => {
-                Controls::none("another root is watched and no NVML library was named")
-            }
-            library => {
-                let mut command = Command::new(&self.program);
-                command.args(["probe", "control", "--library"]);
-                command.arg(library.as_deref().unwrap_or(nvml::LIBRARY.as_ref()));
-                Controls::by(command, DEADLINE)
-            }
-        };
+        let (program, library) = (&self.program, self.nvml.as_deref());
+        let controls = Controls::of_node(program, library, self.is_live, Patience::default());
         let readings = NodeHands::new(Root::unrecorded(&self.root), controls).look(&kept.profile);
         let options = Options { only: Vec::new(), unverified: kept.unverified };
         match plan(self.facts, &kept.profile, &readings, &options) {

@@ -1,12 +1,11 @@
 //! Which node: this one, or one below a folder.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::tune::{Options, Profile, Step, plan};
-use farrier_hardware::nvml::{self, Controls};
+use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
 use farrier_hardware::{Root, capture};
 
@@ -24,15 +23,14 @@ pub(crate) struct NodeArgs {
     /// The NVML library to ask
     #[arg(long, value_name = "PATH", help_heading = NODE)]
     nvml: Option<PathBuf>,
-    /// How long NVML is given to answer, in seconds
+    /// How long NVML is given for an answer, in seconds [default: 60, 120 to change a setting]
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(1..=600),
         help_heading = NODE
     )]
-    nvml_deadline: u64,
+    nvml_deadline: Option<u64>,
     /// Where the journal of changes is kept [default: /var/lib/farrier/tune of the node]
     #[arg(long, value_name = "DIR", help_heading = NODE)]
     state_dir: Option<PathBuf>,
@@ -82,19 +80,14 @@ impl NodeArgs {
             }
             Some(folder) => Root::unrecorded(folder),
         };
-        // This machine's own library would speak of other GPUs.
-        let controls = match (self.folder(), &self.nvml) {
-            (Some(_), None) => {
-                Controls::none("NVML was not asked: --root was given without --nvml")
-            }
-            (_, library) => {
-                let program = std::env::current_exe().context("failed to find our own program")?;
-                let mut command = Command::new(program);
-                command.args(["probe", "control", "--library"]);
-                command.arg(library.as_deref().unwrap_or(Path::new(nvml::LIBRARY)));
-                Controls::by(command, Duration::from_secs(self.nvml_deadline))
-            }
-        };
+        let program = std::env::current_exe().context("failed to find our own program")?;
+        let patience = self.nvml_deadline.map(|limit_s| Patience::of(Duration::from_secs(limit_s)));
+        let controls = Controls::of_node(
+            &program,
+            self.nvml.as_deref(),
+            self.folder().is_none(),
+            patience.unwrap_or_default(),
+        );
         Ok(NodeHands::new(root, controls))
     }
 

@@ -8,7 +8,7 @@ mod calls;
 mod child;
 mod serve;
 
-pub use child::{ControlError, Controls};
+pub use child::{ControlError, Controls, Patience};
 pub use serve::serve as serve_control;
 
 use farrier_facts::node::Reading;
