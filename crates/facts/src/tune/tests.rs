@@ -349,6 +349,36 @@ fn bad_profiles_are_refused_with_what_was_meant() {
 }
 
 #[test]
+fn only_what_a_profile_can_lead_to_is_nameable() {
+    let file = |path: &str| Target::File { path: path.to_owned() }.is_nameable();
+    for name in ["host.memlock", "host.upgrade-guard", "host.module.NVreg_X_1", "jobs.torch"] {
+        assert!(file(&Kind::of(name).unwrap().file().unwrap()), "{name}");
+    }
+    for path in [
+        "/etc/sudoers.d/x",
+        "/etc/modprobe.d/farrier-../../x.conf",
+        "/etc/modprobe.d/other.conf",
+        "/etc/farrier/jobs/../../x.env",
+        "/etc/farrier/jobs/sh.env",
+        "",
+    ] {
+        assert!(!file(path), "{path}");
+    }
+    let kernel = |path: &str| Target::Kernel { path: path.to_owned() }.is_nameable();
+    assert!(kernel(HUGEPAGES_FILE));
+    assert!(kernel("/sys/devices/system/cpu/cpufreq/policy12/scaling_governor"));
+    assert!(kernel("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+    assert!(!kernel("/sys/devices/system/cpu/cpu0/../../x/cpufreq/scaling_governor"));
+    assert!(!kernel("/sys/devices/system/cpu/cpu/cpufreq/scaling_governor"));
+    assert!(!kernel("/proc/sysrq-trigger"));
+    let hold = |package: &str| Target::Hold { package: package.to_owned() }.is_nameable();
+    assert!(hold("libnvidia-compute-580:amd64") && hold("linux-image-6.8.0-1+x"));
+    assert!(!hold("--option=x") && !hold("a b") && !hold(""));
+    let unit = |unit: &str| Target::Service { unit: unit.to_owned() }.is_nameable();
+    assert!(unit(PERSISTENCED) && !unit("ssh"));
+}
+
+#[test]
 fn bytes_are_kept_exactly() {
     for bytes in [Vec::new(), b"text\n".to_vec(), vec![0, 255, 128, 10], "grün".as_bytes().to_vec()]
     {

@@ -19,6 +19,7 @@ mod kept;
 mod look;
 mod revert;
 mod service;
+mod trust;
 
 pub use apply::{Applied, Outcome, apply};
 pub use hands::{HandError, Hands, NodeHands};

@@ -565,6 +565,44 @@ fn a_journal_of_this_version_reads_as_it_was_written() {
 }
 
 #[test]
+fn a_journal_that_somebody_planted_is_not_gone_by() {
+    let place = tempfile::tempdir().unwrap();
+    let (state, path) = (place.path().join("state"), place.path().join("state").join(FILE));
+    fs::create_dir(&state).unwrap();
+    let line = |target: &str, rest: &str| {
+        format!(
+            r#"{{"v":1,"at":"2026-11-15T21:48:33Z","note":{{"begun":{{"number":1,"profile":"x","target":{target},"old":"no-file","new":"no-file"{rest}}}}}}}"#
+        ) + "\n"
+    };
+    fs::write(&path, line(r#"{"file":{"path":"/etc/sudoers.d/x"}}"#, "")).unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Target { line: 1, .. })));
+    let ours = format!(r#"{{"file":{{"path":"{TORCH}"}}}}"#);
+    fs::write(&path, line(&ours, r#","folders":["/etc/farrier/jobs"]"#)).unwrap();
+    assert_eq!(Journal::read(&state).unwrap().open_changes().len(), 1);
+    // Folders are taken away when they are empty: only those on the way to the file.
+    fs::write(&path, line(&ours, r#","folders":["/srv/empty"]"#)).unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Target { .. })));
+    let elsewhere = place.path().join("elsewhere");
+    fs::rename(&path, &elsewhere).unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    let before = fs::read(&elsewhere).unwrap();
+    assert!(matches!(
+        Journal::open(&state, Interrupt::default()),
+        Err(JournalError::Untrusted { .. })
+    ));
+    fs::remove_file(&path).unwrap();
+    let _ = fs::remove_file(state.join("lock"));
+    symlink(&elsewhere, state.join("lock")).unwrap();
+    assert!(matches!(
+        Journal::open(&state, Interrupt::default()),
+        Err(JournalError::Untrusted { .. })
+    ));
+    assert_eq!(fs::read(&elsewhere).unwrap(), before);
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Untrusted { .. })));
+}
+
+#[test]
 fn no_link_leads_a_write_out_of_the_root() {
     let world = World::new();
     let outside = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ pub(crate) struct NodeArgs {
         help_heading = NODE
     )]
     nvml_deadline: Option<u64>,
-    /// Where the journal of changes is kept [default: /var/lib/farrier/tune of the node]
+    /// Where the journal of changes is kept [default: /var/lib/farrier-tune of the node]
     #[arg(long, value_name = "DIR", help_heading = NODE)]
     state_dir: Option<PathBuf>,
 }
@@ -149,6 +149,10 @@ fn broken(err: JournalError, state: &Path) -> anyhow::Error {
         JournalError::File { err, .. } if err.kind() == std::io::ErrorKind::PermissionDenied => {
             "settings belong to root: run it with sudo".to_owned()
         }
+        JournalError::Untrusted { .. } | JournalError::Target { .. } => format!(
+            "root writes what it says: find out who wrote into `{}`, then move it away and set by hand what it is right about",
+            state.display()
+        ),
         JournalError::InUse { .. } => "wait until it has ended".to_owned(),
         JournalError::Damaged { .. } => format!(
             "put the line right: what it holds of old values is nowhere else; or move `{}` away and set by hand what it says",
