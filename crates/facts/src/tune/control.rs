@@ -24,6 +24,26 @@ pub enum GpuControl {
     Accounting,
 }
 
+impl GpuControl {
+    /// Whether what is set counts after the next reset.
+    pub fn is_at_reset(self) -> bool {
+        matches!(self, Self::Ecc | Self::Mig)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Persistence => "persistence",
+            Self::ComputeMode => "compute mode",
+            Self::PowerLimit => "power limit",
+            Self::ApplicationClocks => "application clocks",
+            Self::Ecc => "ECC",
+            Self::Mig => "MIG",
+            Self::Accounting => "accounting",
+        }
+    }
+}
+
 /// One thing that has a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

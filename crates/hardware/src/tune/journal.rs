@@ -19,8 +19,8 @@ use super::trust;
 pub const FILE: &str = "journal.jsonl";
 /// Held by the one who writes it.
 const LOCK: &str = "lock";
-/// The version of the form.
-const VERSION: u32 = 1;
+/// The version of the form. The second knows what a card made of a value.
+const VERSION: u32 = 2;
 /// A change has about a kilobyte; more than this is no such file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -105,8 +105,10 @@ struct Line {
 pub(super) enum Note {
     /// A change is about to be made.
     Begun(Open),
-    /// It was made.
+    /// It was made, as it was asked for.
     Ended { number: u64 },
+    /// It was taken, and something else came of it: a card rounds.
+    Made { number: u64, now: Value },
     /// It was not made, which was looked at.
     Failed { number: u64, why: String },
     /// What was there before is there again, or what was changed is no longer there and somebody said to forget it.
@@ -130,6 +132,12 @@ pub struct Open {
     /// Folders that are made for it, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
+    /// What came of it; none where that could not be looked at, also after a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Value>,
+    /// Nobody asked for it: another change may make it on the side.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_beside: bool,
 }
 
 impl Open {
@@ -251,11 +259,24 @@ impl Journal {
                 self.next = self.next.max(change.number + 1);
                 self.open.push(change);
             }
-            Note::Ended { .. } => {}
+            Note::Ended { number } => {
+                if let Some(change) = self.opened(number) {
+                    change.made = Some(change.new.clone());
+                }
+            }
+            Note::Made { number, now } => {
+                if let Some(change) = self.opened(number) {
+                    change.made = Some(now);
+                }
+            }
             Note::Failed { number, .. } | Note::Reverted { number } => {
                 self.open.retain(|change| change.number != number);
             }
         }
+    }
+
+    fn opened(&mut self, number: u64) -> Option<&mut Open> {
+        self.open.iter_mut().find(|change| change.number == number)
     }
 
     /// Writes a line; it is on disk when this returns.

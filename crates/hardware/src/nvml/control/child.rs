@@ -137,7 +137,16 @@ impl Controls {
 
     /// One setting.
     pub fn get(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
-        match self.ask(&Request::Get { uuid: uuid.to_owned(), control }) {
+        self.value(&Request::Get { uuid: uuid.to_owned(), control })
+    }
+
+    /// What counts now of one that waits for a reset.
+    pub fn in_force(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
+        self.value(&Request::InForce { uuid: uuid.to_owned(), control })
+    }
+
+    fn value(&mut self, request: &Request) -> Reading<Value> {
+        match self.ask(request) {
             Ok(Answer::Value(reading)) => reading,
             Ok(other) => Reading::Unreadable(format!("the probe answered {other:?}")),
             Err(why) => Reading::Unreadable(why),
@@ -185,7 +194,7 @@ impl Controls {
         }
         let limit = match request {
             Request::Set { .. } => self.patience.change,
-            Request::List | Request::Get { .. } => self.patience.read,
+            Request::List | Request::Get { .. } | Request::InForce { .. } => self.patience.read,
         };
         match running.lines.recv_timeout(limit) {
             Ok(line) => match serde_json::from_str(&line) {

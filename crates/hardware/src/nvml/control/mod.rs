@@ -28,6 +28,13 @@ enum Request {
         /// Which.
         control: GpuControl,
     },
+    /// What counts now of a setting that waits for a reset.
+    InForce {
+        /// The GPU.
+        uuid: String,
+        /// Which.
+        control: GpuControl,
+    },
     /// Changes one setting.
     Set {
         /// The GPU.
