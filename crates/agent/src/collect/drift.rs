@@ -77,9 +77,23 @@ impl Drift {
         let readings = NodeHands::new(Root::unrecorded(&self.root), controls).look(&kept.profile);
         let options = Options { only: Vec::new(), unverified: kept.unverified };
         match plan(self.facts, &kept.profile, &readings, &options) {
-            Ok(steps) => judged(&kept.profile.name, &steps),
+            Ok(steps) => judged(&kept.profile.name, &steps, &self.flags()),
             Err(err) => (Vec::new(), vec![unseen(format!("{}: {err}", kept.profile.name))]),
         }
+    }
+}
+
+impl Drift {
+    /// What `farrier tune` is told where another node than this one is watched.
+    fn flags(&self) -> String {
+        let mut words = String::new();
+        if !self.is_live {
+            words.push_str(&format!(" --root {}", self.root.display()));
+        }
+        if let Some(library) = &self.nvml {
+            words.push_str(&format!(" --nvml {}", library.display()));
+        }
+        words
     }
 }
 
@@ -87,12 +101,11 @@ fn unseen(why: String) -> Unseen {
     Unseen { code: DRIFT.to_owned(), why }
 }
 
-fn judged(profile: &str, steps: &[Step]) -> (Vec<CheckItem>, Vec<Unseen>) {
+fn judged(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<Unseen>) {
     let of = |wanted: fn(&Standing) -> bool| {
         steps.iter().filter(move |step| wanted(&step.standing)).collect::<Vec<_>>()
     };
-    let drifted =
-        of(|it| matches!(it, Standing::Change(_) | Standing::ByHand(_) | Standing::Refused(_)));
+    let drifted = of(Standing::is_drift);
     let waits = of(|it| matches!(it, Standing::Waits(_)));
     let mut items = Vec::new();
     if !drifted.is_empty() {
@@ -101,8 +114,9 @@ fn judged(profile: &str, steps: &[Step]) -> (Vec<CheckItem>, Vec<Unseen>) {
             severity: Severity::Warning,
             action: Action::Investigate,
             text: format!("not as the profile `{profile}` wants it: {}", listed(&drifted, said)),
+            // Without a name both mean the profile that was applied, also where it is a person's own.
             remedy: Some(format!(
-                "`farrier tune verify` tells all of it, `farrier tune apply {profile}` sets it again"
+                "`farrier tune verify{node}` tells all of it, `farrier tune apply{node}` sets it again"
             )),
         });
     }

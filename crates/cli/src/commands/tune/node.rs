@@ -1,5 +1,6 @@
 //! Which node: this one, or one below a folder.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
 use farrier_hardware::{Root, capture};
 
-use super::profile::refusal;
+use super::profile::{ProfileArgs, refusal};
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
 use crate::sets;
@@ -122,6 +123,25 @@ impl NodeArgs {
             Err(err) => failure::warn(&anyhow::Error::new(err)),
         }
         Ok(())
+    }
+
+    /// The profile that somebody names, or else the one that was applied last; with settings that no source confirms, or not.
+    pub(super) fn chosen(
+        &self,
+        profile: &ProfileArgs,
+        which: &WhichArgs,
+    ) -> anyhow::Result<(Cow<'static, Profile>, bool)> {
+        let kept = if profile.is_named() { None } else { self.kept()? };
+        Ok(match kept {
+            Some(kept) => (Cow::Owned(kept.profile), kept.unverified || which.unverified),
+            None => (profile.read()?, which.unverified),
+        })
+    }
+
+    /// The name of the profile that it was given last, where that is not this one.
+    pub(super) fn kept_beside(&self, profile: &Profile) -> Option<String> {
+        let kept = Kept::read(&self.state()).ok().flatten()?;
+        (kept.profile != *profile).then_some(kept.profile.name)
     }
 
     /// What it was given last, and is to be like.
