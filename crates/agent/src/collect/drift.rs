@@ -157,3 +157,28 @@ fn listed(steps: &[&Step], words: impl Fn(&Step) -> String) -> String {
     }
     told.join("; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_a_command_that_works_for_any_profile() {
+        let step = Step {
+            setting: "gpu.ecc".to_owned(),
+            subject: Subject::Gpu { index: 0, uuid: None },
+            current: Some("off".to_owned()),
+            wanted: "on".to_owned(),
+            standing: Standing::Change(Vec::new()),
+            change: None,
+            reason: "a test".to_owned(),
+        };
+        let (items, unseen) = judged("ours", &[step], " --root /srv/node");
+        assert!(unseen.is_empty());
+        assert!(items[0].text.contains("gpu.ecc of GPU 0 is off and not on"), "{}", items[0].text);
+        let remedy = items[0].remedy.as_deref().unwrap();
+        // A person's own profile has no name that farrier knows.
+        assert!(!remedy.contains("ours"), "{remedy}");
+        assert!(remedy.contains("`farrier tune apply --root /srv/node` sets it again"), "{remedy}");
+    }
+}
