@@ -129,8 +129,11 @@ fn node(root: &Path) {
     put(root, "/var/lib/dpkg/status", status + &record("linux-image-generic", "hold"));
 }
 
+/// Kind and permissions, user and group, content.
+type Entry = (u32, (u32, u32), Vec<u8>);
+
 /// Everything below a folder: kind, permissions, owner and content.
-fn tree(root: &Path) -> BTreeMap<String, (u32, (u32, u32), Vec<u8>)> {
+fn tree(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(folder) = waiting.pop() {

@@ -70,7 +70,7 @@ struct Untrusted(String);
 
 /// Whether an error is that somebody else may have written it.
 pub(super) fn is_untrusted(err: &io::Error) -> bool {
-    err.get_ref().is_some_and(|err| err.is::<Untrusted>())
+    matches!(err.get_ref(), Some(err) if err.is::<Untrusted>())
         || err.raw_os_error() == Some(libc::ELOOP)
 }
 
