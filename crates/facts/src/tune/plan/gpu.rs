@@ -155,7 +155,8 @@ fn by_service(want: &Want, readings: &Readings) -> Option<Told> {
     }
 }
 
-/// The daemon turns the driver's own mode of each GPU on when it starts, and off when it ends (nvidia-persistenced(1)).
+/// The daemon turns the driver's own mode of each GPU on when it starts, unless told not to (nvidia-persistenced(1)). What it
+/// leaves behind when it ends was not measured: either is given back.
 fn modes(readings: &Readings) -> Vec<Target> {
     let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
     let control = GpuControl::Persistence;
