@@ -28,16 +28,22 @@ const WATCHED: [&str; 11] = [
 
 pub(crate) fn read(root: &Root) -> PackageObservation {
     PackageObservation {
-        dpkg: root.text(STATUS).and_then(|text| packages(&text)),
+        dpkg: root.text(STATUS).and_then(|text| packages(&text, false)),
         rpm: rpm(root),
         unattended: unattended(root),
         pins: pins(root),
     }
 }
 
+/// The watched packages, each with its architecture in its name (`libnvidia-compute-580:amd64`): dpkg may have a name twice,
+/// and `apt-mark` takes the host's own without one.
+pub(crate) fn of_architectures(root: &Root) -> Reading<Vec<Package>> {
+    root.text(STATUS).and_then(|text| packages(&text, true))
+}
+
 /// The watched packages of dpkg's status file. A file that ends in the middle of a record was caught
 /// while it was written, or is damaged: then what is missing cannot be told from what is not there.
-fn packages(text: &str) -> Reading<Vec<Package>> {
+fn packages(text: &str, with_architecture: bool) -> Reading<Vec<Package>> {
     let whole = text.is_empty() || text.ends_with("\n\n") || text.ends_with('\n');
     if !whole {
         return Reading::Unreadable(format!("{STATUS} ends in the middle of a line"));
@@ -64,8 +70,10 @@ fn packages(text: &str) -> Reading<Vec<Package>> {
         let Some(version) = field("Version") else {
             return Reading::Unreadable(format!("{STATUS} has no version for `{name}`"));
         };
+        // What is for all has none of its own.
+        let architecture = field("Architecture").filter(|it| with_architecture && *it != "all");
         found.push(Package {
-            name: name.to_owned(),
+            name: architecture.map_or_else(|| name.to_owned(), |it| format!("{name}:{it}")),
             version: version.to_owned(),
             status: state.to_owned(),
             held: wanted == "hold",
@@ -188,12 +196,29 @@ mod tests {
              Package: nvidia-utils-570\nStatus: deinstall ok config-files\nVersion: 570.1-1\n\n\
              Package: libnvidia-compute-580\nStatus: install ok half-configured\nVersion: 580.95.05-0ubuntu1\n\n"
         );
-        let read = packages(&text);
+        let read = packages(&text, false);
         let found = read.value().unwrap();
         assert_eq!(found.len(), 2);
         assert!(found[0].held);
         assert_eq!(found[0].upstream(), "580.95.05");
         assert_eq!((found[1].status.as_str(), found[1].held), ("half-configured", false));
+    }
+
+    #[test]
+    fn one_name_of_two_architectures_is_two_packages() {
+        let record = |architecture: &str| {
+            format!(
+                "Package: libnvidia-gl-580\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: 580\n\n"
+            )
+        };
+        let text = ["i386", "amd64", "all"].map(record).concat();
+        let names = |named| {
+            let read = packages(&text, named);
+            read.value().unwrap().iter().map(|it| it.name.clone()).collect::<Vec<_>>()
+        };
+        let wanted = ["libnvidia-gl-580:i386", "libnvidia-gl-580:amd64", "libnvidia-gl-580"];
+        assert_eq!(names(true), wanted);
+        assert_eq!(names(false), ["libnvidia-gl-580"; 3]);
     }
 
     #[test]
@@ -204,9 +229,9 @@ mod tests {
             "Package: nvidia-open\nStatus: hold ok installed\n\n",
             "Status: hold ok installed\n\n",
         ] {
-            assert!(packages(text).why_unreadable().is_some(), "{text}");
+            assert!(packages(text, false).why_unreadable().is_some(), "{text}");
         }
-        assert_eq!(packages("").value().map(Vec::len), Some(0));
+        assert_eq!(packages("", false).value().map(Vec::len), Some(0));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::root::Root;
 pub(crate) const NAMES: [&str; 4] =
     ["nvidia-persistenced", "nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm"];
 
-const UNIT_FOLDERS: [&str; 4] = [
+/// Where units are, in the order in which systemd looks.
+pub(crate) const UNIT_FOLDERS: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/lib/systemd/system",

@@ -1,14 +1,13 @@
 //! Whether the node is still as the profile wants it that it was given (`farrier tune apply`, or the server's order).
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use farrier_facts::FactSet;
 use farrier_facts::tune::{Options, Standing, Step, Subject, plan};
 use farrier_fleet::health::{Action, CheckItem, Severity};
 use farrier_hardware::Root;
-use farrier_hardware::nvml::{self, Controls};
+use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Kept, NodeHands, STATE};
 
 use super::Surroundings;
@@ -21,8 +20,6 @@ const WAITS: &str = "tune-waits";
 
 /// A look asks NVML in a child of its own, so that it is not made often.
 const PERIOD: Duration = Duration::from_secs(600);
-/// How long NVML may take, as for `farrier tune`.
-const DEADLINE: Duration = Duration::from_secs(10);
 /// So many settings are named.
 const NAMED_MAX: usize = 4;
 
@@ -75,23 +72,28 @@ impl Drift {
     }
 
     fn compare(&self, kept: &Kept) -> (Vec<CheckItem>, Vec<Unseen>) {
-        let controls = match &self.nvml {
-            None if !self.is_live => {
-                Controls::none("another root is watched and no NVML library was named")
-            }
-            library => {
-                let mut command = Command::new(&self.program);
-                command.args(["probe", "control", "--library"]);
-                command.arg(library.as_deref().unwrap_or(nvml::LIBRARY.as_ref()));
-                Controls::by(command, DEADLINE)
-            }
-        };
+        let (program, library) = (&self.program, self.nvml.as_deref());
+        let controls = Controls::of_node(program, library, self.is_live, Patience::default());
         let readings = NodeHands::new(Root::unrecorded(&self.root), controls).look(&kept.profile);
         let options = Options { only: Vec::new(), unverified: kept.unverified };
         match plan(self.facts, &kept.profile, &readings, &options) {
-            Ok(steps) => judged(&kept.profile.name, &steps),
+            Ok(steps) => judged(&kept.profile.name, &steps, &self.flags()),
             Err(err) => (Vec::new(), vec![unseen(format!("{}: {err}", kept.profile.name))]),
         }
+    }
+}
+
+impl Drift {
+    /// What `farrier tune` is told where another node than this one is watched.
+    fn flags(&self) -> String {
+        let mut words = String::new();
+        if !self.is_live {
+            words.push_str(&format!(" --root {}", self.root.display()));
+        }
+        if let Some(library) = &self.nvml {
+            words.push_str(&format!(" --nvml {}", library.display()));
+        }
+        words
     }
 }
 
@@ -99,12 +101,11 @@ fn unseen(why: String) -> Unseen {
     Unseen { code: DRIFT.to_owned(), why }
 }
 
-fn judged(profile: &str, steps: &[Step]) -> (Vec<CheckItem>, Vec<Unseen>) {
+fn judged(profile: &str, steps: &[Step], node: &str) -> (Vec<CheckItem>, Vec<Unseen>) {
     let of = |wanted: fn(&Standing) -> bool| {
         steps.iter().filter(move |step| wanted(&step.standing)).collect::<Vec<_>>()
     };
-    let drifted =
-        of(|it| matches!(it, Standing::Change(_) | Standing::ByHand(_) | Standing::Refused(_)));
+    let drifted = of(Standing::is_drift);
     let waits = of(|it| matches!(it, Standing::Waits(_)));
     let mut items = Vec::new();
     if !drifted.is_empty() {
@@ -113,8 +114,9 @@ fn judged(profile: &str, steps: &[Step]) -> (Vec<CheckItem>, Vec<Unseen>) {
             severity: Severity::Warning,
             action: Action::Investigate,
             text: format!("not as the profile `{profile}` wants it: {}", listed(&drifted, said)),
+            // Without a name both mean the profile that was applied, also where it is a person's own.
             remedy: Some(format!(
-                "`farrier tune verify` tells all of it, `farrier tune apply {profile}` sets it again"
+                "`farrier tune verify{node}` tells all of it, `farrier tune apply{node}` sets it again"
             )),
         });
     }
@@ -154,4 +156,29 @@ fn listed(steps: &[&Step], words: impl Fn(&Step) -> String) -> String {
         told.push(format!("and {} more", steps.len() - NAMED_MAX));
     }
     told.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_a_command_that_works_for_any_profile() {
+        let step = Step {
+            setting: "gpu.ecc".to_owned(),
+            subject: Subject::Gpu { index: 0, uuid: None },
+            current: Some("off".to_owned()),
+            wanted: "on".to_owned(),
+            standing: Standing::Change(Vec::new()),
+            change: None,
+            reason: "a test".to_owned(),
+        };
+        let (items, unseen) = judged("ours", &[step], " --root /srv/node");
+        assert!(unseen.is_empty());
+        assert!(items[0].text.contains("gpu.ecc of GPU 0 is off and not on"), "{}", items[0].text);
+        let remedy = items[0].remedy.as_deref().unwrap();
+        // A person's own profile has no name that farrier knows.
+        assert!(!remedy.contains("ours"), "{remedy}");
+        assert!(remedy.contains("`farrier tune apply --root /srv/node` sets it again"), "{remedy}");
+    }
 }

@@ -7,33 +7,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_json::Value;
+use farrier_facts::tune::{ApplyReport, REPORT_VERSION, Standing, Step};
 
 use super::process;
 use crate::config::Config;
 
-/// Some settings restart a service or rewrite an initial RAM disk.
-const DEADLINE: Duration = Duration::from_secs(300);
-
-/// What is read of a report; the rest is for people.
-#[derive(Deserialize)]
-struct Report {
-    steps: Vec<Step>,
-    applied: Vec<Applied>,
-}
-
-#[derive(Deserialize)]
-struct Step {
-    setting: String,
-    standing: Value,
-}
-
-#[derive(Deserialize)]
-struct Applied {
-    step: Step,
-    outcome: Value,
-}
+/// NVML may take a minute to start and two for the one setting at which it is lost, and a service a minute to start.
+const DEADLINE: Duration = Duration::from_secs(540);
 
 /// Makes a node as a profile wants it.
 #[derive(Debug, Clone)]
@@ -59,7 +39,10 @@ impl Tuner {
         }
         words.extend(["--".into(), profile.into()]);
         match process::ended(self.program.as_os_str(), words, DEADLINE, Some(alive)) {
-            Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {
+            Ok((Some(0 | 1), out, _)) => match serde_json::from_str::<ApplyReport>(&out) {
+                Ok(report) if report.v != REPORT_VERSION => {
+                    Err(format!("the report of `farrier tune` has version {}", report.v))
+                }
                 Ok(report) => judged(&report),
                 Err(err) => Err(format!("the report of `farrier tune` does not read: {err}")),
             },
@@ -72,64 +55,85 @@ impl Tuner {
     }
 }
 
-fn judged(report: &Report) -> Result<String, String> {
-    let is_open =
-        |it: &Value| ["unknown", "refused", "by-hand"].iter().any(|key| it.get(key).is_some());
-    let is_made = |it: &Value| it == "done" || it == "already";
-    let open = report.steps.iter().filter(|step| is_open(&step.standing));
-    let failed = report.applied.iter().filter(|it| !is_made(&it.outcome));
-    let told = |setting: &str, how: &Value| format!("{setting} ({})", words(how));
-    let wrong: BTreeSet<String> = failed
-        .map(|it| told(&it.step.setting, &it.outcome))
-        .chain(open.map(|step| told(&step.setting, &step.standing)))
-        .collect();
-    let waits = report.steps.iter().filter(|step| step.standing.get("waits").is_some()).count();
-    let made = report.applied.iter().filter(|it| is_made(&it.outcome)).count();
-    let made = format!("{made} of {} changes made", report.applied.len());
+fn judged(report: &ApplyReport) -> Result<String, String> {
+    let failed = report.failed().map(|it| told(&it.step, it.outcome.words()));
+    let open = report.open().map(|step| {
+        let words = step.standing.words();
+        told(step, (step.standing.name(), &words))
+    });
+    let wrong: BTreeSet<String> = failed.chain(open).collect();
+    let waits = report.steps.iter().filter(|it| matches!(it.standing, Standing::Waits(_))).count();
+    let made = report.applied.iter().filter(|it| it.outcome.is_made()).count();
+    let made = match report.applied.len() {
+        0 => "nothing was to be changed".to_owned(),
+        1 => format!("{made} of 1 change made"),
+        all => format!("{made} of {all} changes made"),
+    };
     if !wrong.is_empty() {
         return Err(format!("{made}; {}", wrong.into_iter().collect::<Vec<_>>().join("; ")));
     }
-    Ok(if waits > 0 { format!("{made}; {waits} wait for a reset or a reboot") } else { made })
+    Ok(match waits {
+        0 => made,
+        1 => format!("{made}; 1 setting waits for a reset or a reboot"),
+        waits => format!("{made}; {waits} settings wait for a reset or a reboot"),
+    })
 }
 
-/// `{"unknown": "why"}` and the like.
-fn words(how: &Value) -> String {
-    let Some((key, what)) = how.as_object().and_then(|it| it.iter().next()) else {
-        return how.as_str().unwrap_or_default().to_owned();
-    };
-    let why = what.get("why").unwrap_or(what).as_str().unwrap_or_default();
-    format!("{}: {why}", key.replace('-', " "))
+/// `gpu.ecc (unknown: why)`
+fn told(step: &Step, (how, why): (&str, &str)) -> String {
+    format!("{} ({how}: {why})", step.setting)
 }
 
 #[cfg(test)]
 mod tests {
+    use farrier_facts::tune::{Applied, Need, Outcome, Subject};
+
     use super::*;
 
-    fn of(text: &str) -> Result<String, String> {
-        judged(&serde_json::from_str(text).unwrap())
+    fn step(standing: Standing) -> Step {
+        Step {
+            setting: "gpu.ecc".to_owned(),
+            subject: Subject::Gpus,
+            current: None,
+            wanted: "on".to_owned(),
+            standing,
+            change: None,
+            reason: "a test".to_owned(),
+        }
+    }
+
+    fn report(standing: Standing, outcomes: Vec<Outcome>) -> ApplyReport {
+        let change = || step(Standing::Change(Vec::new()));
+        let applied = |outcome| Applied { step: change(), outcome };
+        ApplyReport {
+            v: REPORT_VERSION,
+            profile: "p".to_owned(),
+            kept: None,
+            steps: vec![step(standing)],
+            applied: outcomes.into_iter().map(applied).collect(),
+        }
     }
 
     #[test]
     fn what_was_not_done_or_is_not_known_is_told() {
-        let step =
-            |standing: &str| format!(r#"{{"setting":"gpu.ecc","standing":{standing},"x":1}}"#);
-        let report = |steps: &str, applied: &str| {
-            format!(r#"{{"profile":"p","steps":[{steps}],"applied":[{applied}]}}"#)
+        let of = |standing, outcomes| {
+            // As it comes out of the other process.
+            let text = serde_json::to_string(&report(standing, outcomes)).unwrap();
+            judged(&serde_json::from_str(&text).unwrap())
         };
-        let applied = |outcome: &str| {
-            format!(r#"{{"step":{},"outcome":{outcome}}}"#, step(r#"{"change":[]}"#))
-        };
-        let fine = report(&step(r#"{"change":[]}"#), &applied(r#""done""#));
-        assert_eq!(of(&fine).unwrap(), "1 of 1 changes made");
-        let waits = report(&step(r#"{"waits":["reset"]}"#), "");
-        assert_eq!(of(&waits).unwrap(), "0 of 0 changes made; 1 wait for a reset or a reboot");
-        let wrong = report(
-            &step(r#"{"unknown":"nobody says"}"#),
-            &applied(r#"{"failed":{"why":"NVML refused","permission":false}}"#),
-        );
+        let change = || Standing::Change(Vec::new());
+        assert_eq!(of(change(), vec![Outcome::Done]).unwrap(), "1 of 1 change made");
+        assert_eq!(of(Standing::AsWanted, Vec::new()).unwrap(), "nothing was to be changed");
         assert_eq!(
-            of(&wrong).unwrap_err(),
-            "0 of 1 changes made; gpu.ecc (failed: NVML refused); gpu.ecc (unknown: nobody says)"
+            of(Standing::Waits(vec![Need::Reset]), Vec::new()).unwrap(),
+            "nothing was to be changed; 1 setting waits for a reset or a reboot"
+        );
+        let failed = Outcome::Failed { why: "NVML refused".to_owned(), permission: false };
+        let unknown = Standing::Unknown("nobody says".to_owned());
+        assert_eq!(
+            of(unknown, vec![failed, Outcome::Otherwise("640 W".to_owned())]).unwrap_err(),
+            "0 of 2 changes made; gpu.ecc (failed: NVML refused); gpu.ecc (otherwise: 640 W); \
+             gpu.ecc (unknown: nobody says)"
         );
     }
 }

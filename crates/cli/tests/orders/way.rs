@@ -177,7 +177,7 @@ fn a_node_is_made_right_for_its_work_when_it_is_empty() {
     orders.done(&order(2, json!("cordon"), None));
     let evidence = orders.done(&order(3, tune("training"), None));
     assert!(evidence.contains("changes made"), "{evidence}");
-    let kept = world.path("node/root/var/lib/farrier/tune/applied.json");
+    let kept = world.path("node/root/var/lib/farrier-tune/applied.json");
     assert!(fs::read_to_string(kept).unwrap().contains("\"name\":\"training\""));
     let why = orders.not_done(&order(4, tune("trainig"), None));
     assert!(why.contains("there is no profile `trainig`"), "{why}");

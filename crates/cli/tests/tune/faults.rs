@@ -139,7 +139,7 @@ fn without_nvml_the_gpus_are_unknown() {
     let root = world.text("node/root");
     let ran = run(&["tune", "verify", "training", "--root", &root]);
     assert_eq!(ran.code, 1);
-    assert!(ran.stdout.contains("--root was given without --nvml"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("another root was given without a library"), "{}", ran.stdout);
     let ran = run(&["tune", "verify", "training", "--root", &root, "--nvml", "/nonexistent.so"]);
     assert!(ran.code == 1 && ran.stdout.contains("no NVML library"), "{}", ran.stdout);
 }
@@ -197,4 +197,23 @@ fn a_capture_or_a_folder_that_is_not_there_is_no_node() {
     assert!(ran.code == 2 && ran.stderr.contains("is not a folder"), "{}", ran.stderr);
     let ran = run(&["tune", "plan", "training", "--root", "docs/tour/node"]);
     assert!(ran.code == 2 && ran.stderr.contains("is a capture"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_journal_in_a_folder_that_others_can_write_is_not_gone_by() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::wrong();
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    let before = world.state();
+    let mode = fs::metadata(world.path("state/journal.jsonl")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    fs::set_permissions(world.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
+    for words in [&["revert", "--yes"][..], &["apply", "inference", "--yes"], &["verify"]] {
+        let ran = world.tune(words);
+        assert_eq!(ran.code, 2, "{words:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains("can be written by others"), "{}", ran.stderr);
+    }
+    assert_eq!(world.state(), before);
+    fs::set_permissions(world.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(world.tune(&["revert", "--yes"]).code, 0);
 }

@@ -60,7 +60,9 @@ fn drift_is_found() {
     assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
     assert_eq!(world.tune(&["verify"]).code, 0);
     let only = ["apply", "inference", "--yes", "--only", "gpu.power-limit"];
-    assert_eq!(world.tune(&only).code, 0);
+    let part = world.tune(&only);
+    assert_eq!(part.code, 0);
+    assert!(part.stdout.contains("`training` stays the profile of this node"), "{}", part.stdout);
     assert!(world.tune(&["verify"]).stdout.contains("Verify: training"), "a part is no profile");
     assert_eq!(world.tune(&["revert", "--yes"]).code, 0);
     let none = world.tune(&["verify"]);
@@ -101,6 +103,7 @@ fn one_setting_may_be_asked_for_alone_and_programs_are_answered() {
     let applied = world.tune(&words);
     assert_eq!(applied.code, 0, "{}", applied.stderr);
     let report: Value = serde_json::from_str(&applied.stdout).unwrap();
+    assert_eq!(report["v"], 1);
     assert_eq!(report["applied"].as_array().unwrap().len(), 2, "{report}");
     assert_eq!(report["applied"][0]["outcome"], "done");
     assert_eq!(report["steps"][0]["current"], "500 W");
@@ -109,5 +112,90 @@ fn one_setting_may_be_asked_for_alone_and_programs_are_answered() {
     assert_eq!((planned.code, &plan["is_fine"]), (1, &Value::from(false)));
     let reverted = world.tune(&["revert", "--yes", "--output", "json"]);
     let report: Value = serde_json::from_str(&reverted.stdout).unwrap();
-    assert_eq!(report[0]["given"], "back");
+    assert_eq!((&report["v"], &report["reverted"][0]["given"]), (&1.into(), &"back".into()));
+}
+
+#[test]
+fn the_profile_that_was_applied_is_applied_again_without_a_name() {
+    let world = World::new();
+    let profile = world.path("ours.toml");
+    let text = "name = \"ours\"\nsummary = \"a test\"\n[[setting]]\nname = \"gpu.power-limit\"\nwant = \"450 W\"\nreason = \"a test\"\nunverified = true\n";
+    std::fs::write(&profile, text).unwrap();
+    let none = world.tune(&["apply", "--yes"]);
+    assert!(none.code == 2 && none.stderr.contains("no profile is named"), "{}", none.stderr);
+    let own = ["apply", "--profile", profile.to_str().unwrap(), "--unverified", "--yes"];
+    assert_eq!(world.tune(&own).code, 0);
+    std::fs::remove_file(&profile).unwrap();
+    world.edit("gpus/1.json", |gpu| gpu["power"]["limit_mw"] = 500_000.into());
+    assert_eq!(world.tune(&["verify"]).code, 1);
+    let again = world.tune(&["apply", "--yes"]);
+    assert!(again.code == 0 && again.stdout.contains("1 of 1 change made."), "{}", again.stdout);
+    assert_eq!(world.tune(&["verify"]).code, 0);
+}
+
+#[test]
+fn what_is_watched_is_given_up_only_when_somebody_says_so() {
+    let world = World::new();
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    assert_eq!(world.tune(&["revert", "--yes"]).code, 0);
+    // Nothing is left to change, and drift is told from then on.
+    let first = world.tune(&["apply", "training", "--yes", "--only", "gpu.ecc"]);
+    assert!(first.stdout.contains("There is nothing to change."), "{}", first.stdout);
+    assert_eq!(world.tune(&["verify"]).code, 2, "a part is no profile");
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    world.edit("gpus/1.json", |gpu| gpu["power"]["limit_mw"] = 450_000.into());
+    for number in 0..2 {
+        // Somebody else's, so that it stays.
+        let path = format!("etc/farrier/jobs/{}.env", ["torch", "jax"][number]);
+        world.put(&path, "# theirs\n");
+    }
+    let left = world.tune(&["revert", "--yes"]);
+    assert_eq!(left.code, 1, "{}", left.stdout);
+    assert!(world.path("state/applied.json").exists());
+    let unasked = world.tune(&["revert"]);
+    assert!(unasked.code == 2 && unasked.stderr.contains("hint: --yes"), "{}", unasked.stderr);
+    assert!(world.path("state/applied.json").exists());
+    let forced = world.tune(&["revert", "--yes", "--force"]);
+    assert!(
+        forced.stdout.contains("Drift from `training` is no longer told."),
+        "{}",
+        forced.stdout
+    );
+    assert!(!world.path("state/applied.json").exists());
+    // The same where nothing was changed.
+    let profile = world.path("ours.toml");
+    let text = "name = \"ours\"\nsummary = \"a test\"\n[[setting]]\nname = \"gpu.ecc\"\nwant = \"on\"\nreason = \"a test\"\n";
+    std::fs::write(&profile, text).unwrap();
+    let own = ["apply", "--profile", profile.to_str().unwrap(), "--yes"];
+    assert_eq!(world.tune(&own).code, 0);
+    let unasked = world.tune(&["revert"]);
+    assert_eq!(unasked.code, 2);
+    assert!(unasked.stdout.contains("There is nothing to give back."), "{}", unasked.stdout);
+    assert!(world.path("state/applied.json").exists());
+    let given = world.tune(&["revert", "--yes"]);
+    assert!(given.code == 0 && given.stdout.contains("Drift from `ours`"), "{}", given.stdout);
+}
+
+#[test]
+fn a_mode_that_counts_after_a_reset_is_told_as_waiting() {
+    let world = World::wrong();
+    let only = ["apply", "training", "--yes", "--only", "gpu.ecc"];
+    assert_eq!(world.tune(&only).code, 0);
+    world.edit("gpus/0.json", |gpu| gpu["ecc"]["enabled"] = true.into());
+    let reverted = world.tune(&["revert", "--yes"]);
+    assert_eq!(reverted.code, 0, "{}", reverted.stderr);
+    let text = unfolded(&reverted.stdout);
+    assert!(text.contains("waits      ECC of GPU 0 (GPU-"), "{text}");
+    assert!(text.contains("it is set to off again: counts after a GPU reset"), "{text}");
+    assert!(text.contains("1 of 2 changes undone."), "{text}");
+}
+
+#[test]
+fn programs_are_not_asked() {
+    let world = World::wrong();
+    let before = world.state();
+    let asked = world.tune(&["apply", "training", "--output", "json"]);
+    assert_eq!((asked.code, asked.stdout.as_str()), (2, ""));
+    assert!(asked.stderr.contains("nobody is asked with --output json"), "{}", asked.stderr);
+    assert_eq!(world.state(), before);
 }

@@ -5,7 +5,7 @@ mod library;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -145,16 +145,19 @@ impl World {
 #[derive(Debug, PartialEq)]
 pub(crate) struct State {
     gpus: Vec<Value>,
-    files: BTreeMap<String, (u32, Vec<u8>)>,
+    files: BTreeMap<String, Entry>,
 }
+
+/// Kind and permissions, user and group, content.
+type Entry = (u32, (u32, u32), Vec<u8>);
 
 /// A text whose paragraphs are on one line.
 pub(crate) fn unfolded(text: &str) -> String {
     text.replace("\n           ", " ")
 }
 
-/// Everything below a folder: kind, permissions and content.
-fn tree(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+/// Everything below a folder: kind, permissions, owner and content.
+fn tree(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(folder) = waiting.pop() {
@@ -170,7 +173,7 @@ fn tree(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
                 fs::read(&path).unwrap()
             };
             let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-            found.insert(name, (meta.permissions().mode(), content));
+            found.insert(name, (meta.mode(), (meta.uid(), meta.gid()), content));
         }
     }
     found

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::setting::{HUGEPAGES_FILE, Kind, PERSISTENCED};
+
 /// A setting of a GPU that NVML can read and set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -20,6 +22,26 @@ pub enum GpuControl {
     Mig,
     /// Processes are accounted for.
     Accounting,
+}
+
+impl GpuControl {
+    /// Whether what is set counts after the next reset.
+    pub fn is_at_reset(self) -> bool {
+        matches!(self, Self::Ecc | Self::Mig)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Persistence => "persistence",
+            Self::ComputeMode => "compute mode",
+            Self::PowerLimit => "power limit",
+            Self::ApplicationClocks => "application clocks",
+            Self::Ecc => "ECC",
+            Self::Mig => "MIG",
+            Self::Accounting => "accounting",
+        }
+    }
 }
 
 /// One thing that has a value.
@@ -56,6 +78,17 @@ pub enum Target {
 }
 
 impl Target {
+    /// Whether a profile can lead to it. What is read back from a disk is held to that before it is written anywhere.
+    pub fn is_nameable(&self) -> bool {
+        match self {
+            Self::Gpu { .. } => true,
+            Self::File { path } => Kind::is_file(path),
+            Self::Kernel { path } => path == HUGEPAGES_FILE || is_governor(path),
+            Self::Hold { package } => is_package(package),
+            Self::Service { unit } => unit == PERSISTENCED,
+        }
+    }
+
     /// A value of it in words, with what its numbers mean.
     pub fn words(&self, value: &Value) -> String {
         match (self, value) {
@@ -71,6 +104,28 @@ impl Target {
             _ => value.words(),
         }
     }
+}
+
+/// `/sys/devices/system/cpu/cpufreq/policy0/scaling_governor`, `/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor`
+fn is_governor(path: &str) -> bool {
+    let numbered = |word: &str, name: &str| {
+        word.strip_prefix(name).is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    let Some(rest) = path.strip_prefix("/sys/devices/system/cpu/") else { return false };
+    match rest.split('/').collect::<Vec<_>>()[..] {
+        ["cpufreq", policy, "scaling_governor"] => numbered(policy, "policy"),
+        [cpu, "cpufreq", "scaling_governor"] => numbered(cpu, "cpu"),
+        _ => false,
+    }
+}
+
+/// A name as dpkg takes them, with or without an architecture. One that begins with a dash would be an option of apt-mark.
+fn is_package(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.:".contains(&byte);
+    name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && name.bytes().all(plain)
 }
 
 /// Milliwatts as people say them.

@@ -12,12 +12,14 @@ mod control;
 mod plan;
 mod profile;
 mod readings;
+mod report;
 mod setting;
 
 pub use control::{Content, FileContent, GpuControl, Target, Value};
 pub use plan::{Change, Need, Options, Standing, Step, Subject, plan};
 pub use profile::{Profile, ProfileError, ProfileSetting, Profiles, Variable};
 pub use readings::{Choice, Clocks, GpuReadings, GpusSeen, Readings, ServiceState};
+pub use report::{Applied, ApplyReport, Given, Outcome, REPORT_VERSION};
 pub use setting::{
     CLOCKS_LOCKED, ClocksWant, ENVIRONMENTS, GUARD_FILE, HUGEPAGES_FILE, Kind, MEMLOCK_FILE,
     MODPROBE_FOLDER, PERSISTENCED, PowerWant, SettingError, Want,

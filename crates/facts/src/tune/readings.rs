@@ -37,6 +37,8 @@ pub struct ServiceState {
     pub enabled: bool,
     /// It has a process.
     pub running: bool,
+    /// Its unit says nothing of being enabled (no `[Install]`): whether it starts is not a matter of `systemctl enable`.
+    pub is_static: bool,
 }
 
 /// One word of some.

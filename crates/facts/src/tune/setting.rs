@@ -239,6 +239,22 @@ impl Kind {
             _ => None,
         }
     }
+
+    /// Whether a setting writes this file.
+    pub fn is_file(path: &str) -> bool {
+        let parameter = path
+            .strip_prefix(MODPROBE_FOLDER)
+            .and_then(|rest| rest.strip_prefix("/farrier-")?.strip_suffix(".conf"));
+        let framework = path
+            .strip_prefix(ENVIRONMENTS)
+            .and_then(|rest| rest.strip_prefix('/')?.strip_suffix(".env"));
+        let name = match (parameter, framework) {
+            (Some(parameter), _) => format!("host.module.NVreg_{parameter}"),
+            (None, Some(framework)) => format!("jobs.{framework}"),
+            (None, None) => return [MEMLOCK_FILE, GUARD_FILE].contains(&path),
+        };
+        Self::of(&name).is_ok()
+    }
 }
 
 impl fmt::Display for Kind {

@@ -202,6 +202,14 @@ fn a_gpu_that_is_cut_up_is_told_apart() {
     let off = words("gpu.mig", "off");
     assert_eq!(off.0, "refused");
     assert!(off.1.contains("2 instances") && !off.2, "{off:?}");
+    // Nobody turns off what may be in use by instances that nobody can see.
+    let mut unseen = readings.clone();
+    if let GpusSeen::Answered(gpus) = &mut unseen.gpus {
+        gpus[0].mig_layout = Reading::Unreadable("NVML_ERROR_UNKNOWN".to_owned());
+    }
+    let step = first("gpu.mig", "off", &unseen);
+    assert_eq!((step.standing.name(), step.change), ("unknown", None));
+    assert!(step.standing.words().contains("whether instances are there: NVML_ERROR_UNKNOWN"));
     let accounting = words("gpu.accounting", "on");
     assert_eq!(accounting.1, "the card does not change it while MIG is on");
     assert_eq!(words("gpu.compute-mode", "default").1, "the card does not have it while MIG is on");
@@ -218,7 +226,8 @@ fn persistence_is_the_daemons_where_there_is_one() {
     let steps = planned(&own("gpu.persistence", "on"), &readings);
     assert_eq!(steps.len(), 2);
     assert!(matches!(steps[0].change.as_ref().unwrap().target, Target::Gpu { .. }));
-    readings.persistenced = Reading::Value(ServiceState { enabled: false, running: false });
+    readings.persistenced =
+        Reading::Value(ServiceState { enabled: false, running: false, is_static: false });
     let step = first("gpu.persistence", "on", &readings);
     let change = step.change.unwrap();
     assert_eq!(change.target, Target::Service { unit: PERSISTENCED.to_owned() });
@@ -227,6 +236,18 @@ fn persistence_is_the_daemons_where_there_is_one() {
     let steps = planned(&own("gpu.persistence", "on"), &readings);
     assert_eq!(steps.len(), 3);
     assert!(matches!(steps[2].change.as_ref().unwrap().target, Target::Gpu { .. }));
+    // What the daemon does to the driver's own modes is given back with it.
+    let beside = &steps[0].change.as_ref().unwrap().beside;
+    let mode = |uuid: &str| Target::Gpu { uuid: uuid.to_owned(), control: GpuControl::Persistence };
+    assert_eq!(*beside, [mode("GPU-0"), mode("GPU-1")]);
+    // A unit without a way to be enabled is as wanted when it runs.
+    let state = |running| ServiceState { enabled: false, running, is_static: true };
+    readings.persistenced = Reading::Value(state(true));
+    assert_eq!(first("gpu.persistence", "on", &readings).standing, Standing::AsWanted);
+    readings.persistenced = Reading::Value(state(false));
+    let change = first("gpu.persistence", "on", &readings).change.unwrap();
+    assert_eq!(change.value, Value::Service { enabled: false, running: true });
+    readings.persistenced = Reading::Value(ServiceState { is_static: false, ..state(false) });
     // Below another root nothing can be started.
     readings.can_start_services = false;
     let change = first("gpu.persistence", "on", &readings).change.unwrap();
@@ -346,6 +367,36 @@ fn bad_profiles_are_refused_with_what_was_meant() {
     assert!(
         matches!(unknown, ProfileError::Unknown { near: Some(near), .. } if near == "training")
     );
+}
+
+#[test]
+fn only_what_a_profile_can_lead_to_is_nameable() {
+    let file = |path: &str| Target::File { path: path.to_owned() }.is_nameable();
+    for name in ["host.memlock", "host.upgrade-guard", "host.module.NVreg_X_1", "jobs.torch"] {
+        assert!(file(&Kind::of(name).unwrap().file().unwrap()), "{name}");
+    }
+    for path in [
+        "/etc/sudoers.d/x",
+        "/etc/modprobe.d/farrier-../../x.conf",
+        "/etc/modprobe.d/other.conf",
+        "/etc/farrier/jobs/../../x.env",
+        "/etc/farrier/jobs/sh.env",
+        "",
+    ] {
+        assert!(!file(path), "{path}");
+    }
+    let kernel = |path: &str| Target::Kernel { path: path.to_owned() }.is_nameable();
+    assert!(kernel(HUGEPAGES_FILE));
+    assert!(kernel("/sys/devices/system/cpu/cpufreq/policy12/scaling_governor"));
+    assert!(kernel("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+    assert!(!kernel("/sys/devices/system/cpu/cpu0/../../x/cpufreq/scaling_governor"));
+    assert!(!kernel("/sys/devices/system/cpu/cpu/cpufreq/scaling_governor"));
+    assert!(!kernel("/proc/sysrq-trigger"));
+    let hold = |package: &str| Target::Hold { package: package.to_owned() }.is_nameable();
+    assert!(hold("libnvidia-compute-580:amd64") && hold("linux-image-6.8.0-1+x"));
+    assert!(!hold("--option=x") && !hold("a b") && !hold(""));
+    let unit = |unit: &str| Target::Service { unit: unit.to_owned() }.is_nameable();
+    assert!(unit(PERSISTENCED) && !unit("ssh"));
 }
 
 #[test]

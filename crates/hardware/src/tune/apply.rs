@@ -3,43 +3,12 @@
 use std::error::Error;
 
 use farrier_facts::node::Reading;
-use farrier_facts::tune::{Change, Step, Value};
+use farrier_facts::tune::{Applied, Change, Outcome, Step, Value};
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::hands::{HandError, Hands};
 use super::interrupt::Point;
 use super::journal::{Journal, JournalError, Note, Open};
-
-/// What came of one step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// It is as wanted now.
-    Done,
-    /// It was as wanted already when it was looked at again.
-    Already,
-    /// It was not changed, and why.
-    Failed {
-        /// In words.
-        why: String,
-        /// Whether another user may do it.
-        permission: bool,
-    },
-    /// It was not tried, and why.
-    NotDone(String),
-    /// It may have been changed: what is there could not be read. It can be given back.
-    Unknown(String),
-}
-
-/// One step and what came of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Applied {
-    /// The step.
-    pub step: Step,
-    /// What came of it.
-    pub outcome: Outcome,
-}
 
 /// Makes the changes of the steps, in their order. A step that fails keeps no other from being tried; a journal that
 /// cannot be written and an NVML that is lost do.
@@ -67,7 +36,8 @@ pub fn apply(
                     let why = in_words(&err);
                     lost = Some(why.clone());
                     // What was begun is in the journal, and can be given back.
-                    let begun = journal.open_changes().iter().any(|open| open.number == number);
+                    let is_it = |open: &Open| open.number >= number && !open.is_beside;
+                    let begun = journal.open_changes().iter().any(is_it);
                     if begun { Outcome::Unknown(why) } else { Outcome::NotDone(why) }
                 }
             }
@@ -98,6 +68,9 @@ fn one(
     if is_wanted(&old, &change.value) {
         return Ok((Outcome::Already, None));
     }
+    if let Some(why) = note_beside(profile, change, hands, journal, at)? {
+        return Ok((Outcome::NotDone(why), None));
+    }
     let number = journal.next();
     let folders = hands.missing_folders(&change.target);
     journal.write(
@@ -109,6 +82,8 @@ fn one(
             old: old.clone(),
             new: change.value.clone(),
             folders: folders.clone(),
+            made: None,
+            is_beside: false,
         }),
     )?;
     journal.interrupt().reach(Point::Begun);
@@ -120,6 +95,8 @@ fn one(
             journal.write(at, Note::Ended { number })?;
             Outcome::Done
         }
+        // Whether it goes on where nobody waits for it any longer cannot be told from what is there now.
+        (Err(err), _) if err.is_late() => Outcome::Unknown(in_words(err)),
         (written, Reading::Value(now)) if now.is_same(&old) => {
             let why = written.as_ref().err().map_or_else(
                 || "it was taken without an error, and nothing changed".to_owned(),
@@ -132,15 +109,61 @@ fn one(
             let permission = written.as_ref().err().is_some_and(HandError::is_permission);
             Outcome::Failed { why, permission }
         }
+        (Ok(()), Reading::Value(now)) => {
+            let words = change.target.words(&now);
+            journal.write(at, Note::Made { number, now })?;
+            Outcome::Otherwise(words)
+        }
         (written, now) => Outcome::Unknown(match (written, now) {
             (Err(err), _) => in_words(err),
-            (Ok(()), Reading::Value(now)) => format!("now it is {}", change.target.words(&now)),
+            (Ok(()), Reading::Value(now)) => change.target.words(&now),
             (Ok(()), Reading::Absent) => "it is no longer there".to_owned(),
             (Ok(()), Reading::Unreadable(why)) => why,
         }),
     };
     journal.interrupt().reach(Point::Ended);
     Ok((outcome, written.err()))
+}
+
+/// Writes down what a change may change as well: older than the change itself, so that it is given back after it. Why not,
+/// where that cannot be read.
+fn note_beside(
+    profile: &str,
+    change: &Change,
+    hands: &mut dyn Hands,
+    journal: &mut Journal,
+    at: Timestamp,
+) -> Result<Option<String>, JournalError> {
+    let mut seen = Vec::new();
+    for target in &change.beside {
+        match hands.read(target) {
+            Reading::Value(old @ Value::Switch(on)) => seen.push((target, old, Value::Switch(!on))),
+            Reading::Value(_) | Reading::Absent => {}
+            Reading::Unreadable(why) => {
+                return Ok(Some(format!(
+                    "what it may change as well could not be read, so it could not be given back: {why}"
+                )));
+            }
+        }
+    }
+    for (target, old, new) in seen {
+        // What is noted already is what was there before all changes.
+        if journal.open_changes().iter().any(|open| open.is_beside && open.target == *target) {
+            continue;
+        }
+        let change = Open {
+            number: journal.next(),
+            profile: profile.to_owned(),
+            target: target.clone(),
+            old,
+            new,
+            folders: Vec::new(),
+            made: None,
+            is_beside: true,
+        };
+        journal.write(at, Note::Begun(change))?;
+    }
+    Ok(None)
 }
 
 /// Who owns a file, and who may read it, is no part of what is wanted.

@@ -162,9 +162,9 @@ pub(super) fn read_choice(root: &Root, path: &str, available: Option<&str>) -> R
 
 /// Chooses a word. The kernel takes the word alone; below another root there is no kernel, and what it would show then
 /// is written.
-pub(super) fn choose(root: &Root, path: &str, word: &str) -> io::Result<()> {
+pub(super) fn choose(root: &Root, path: &str, word: &str, is_kernel: bool) -> io::Result<()> {
     let real = root.real(path)?;
-    if root.is_this_machine() {
+    if is_kernel {
         return OpenOptions::new().write(true).open(&real)?.write_all(word.as_bytes());
     }
     let text = fs::read_to_string(&real)?;
@@ -177,6 +177,7 @@ pub(super) fn choose(root: &Root, path: &str, word: &str) -> io::Result<()> {
         word.to_owned()
     };
     let end = if text.ends_with('\n') { "\n" } else { "" };
-    let mode = fs::metadata(&real)?.permissions().mode() & 0o7777;
-    replace(&real, format!("{shown}{end}").as_bytes(), mode, None)
+    let meta = fs::metadata(&real)?;
+    let owner = Some((meta.uid(), meta.gid()));
+    replace(&real, format!("{shown}{end}").as_bytes(), meta.mode() & 0o7777, owner)
 }

@@ -1,10 +1,12 @@
 //! Who reads and changes: the one seam between a plan and a node.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use farrier_facts::node::Reading;
-use farrier_facts::tune::{ServiceState, Target, Value};
+use farrier_facts::tune::{GpuReadings, GpusSeen, Target, Value};
 
+use super::machine::Machine;
 use super::{files, holds, service};
 use crate::nvml::{ControlError, Controls};
 use crate::root::Root;
@@ -35,6 +37,14 @@ pub enum HandError {
         /// What it said.
         why: String,
     },
+    /// A command of the machine that did not end; what it was to do may go on.
+    #[error("`{line}` did not end within {limit_s} s")]
+    Late {
+        /// What was run.
+        line: String,
+        /// How long it was waited for.
+        limit_s: u64,
+    },
     /// A value that is none of the target.
     #[error("the value is none of this setting")]
     Value,
@@ -53,8 +63,13 @@ impl HandError {
             Self::Command { why, .. } => {
                 why.contains("ermission denied") || why.contains("authentication required")
             }
-            Self::Lost(_) | Self::Value => false,
+            Self::Lost(_) | Self::Late { .. } | Self::Value => false,
         }
+    }
+
+    /// Whether it may go on without us.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Late { .. })
     }
 
     /// Whether nothing more can be asked of the GPUs.
@@ -67,6 +82,10 @@ impl HandError {
 pub trait Hands {
     /// What is there.
     fn read(&mut self, target: &Target) -> Reading<Value>;
+    /// What counts now, where what is set counts only later.
+    fn in_force(&mut self, target: &Target) -> Reading<Value> {
+        self.read(target)
+    }
     /// Puts a value there.
     fn write(&mut self, target: &Target, value: &Value) -> Result<(), HandError>;
     /// Folders that a write would have to make, outermost first.
@@ -80,12 +99,28 @@ pub trait Hands {
 pub struct NodeHands {
     root: Root,
     controls: Controls,
+    /// Below another root nothing is run.
+    machine: Option<Machine>,
 }
 
 impl NodeHands {
     /// On the files below `root`, and the GPUs that `controls` reaches.
     pub fn new(root: Root, controls: Controls) -> Self {
-        Self { root, controls }
+        let machine = root.is_this_machine().then(Machine::default);
+        Self { root, controls, machine }
+    }
+
+    /// On the files below `root`, as if they were this machine's.
+    #[cfg(test)]
+    pub(super) fn on_machine(root: Root, controls: Controls, machine: Machine) -> Self {
+        Self { root, controls, machine: Some(machine) }
+    }
+
+    /// NVML's numbers for the GPUs, by their UUID; empty where it does not answer.
+    pub fn gpu_numbers(&mut self) -> BTreeMap<String, u32> {
+        let GpusSeen::Answered(gpus) = self.controls.list() else { return BTreeMap::new() };
+        let numbered = |gpu: GpuReadings| Some((gpu.uuid.value()?.clone(), gpu.index));
+        gpus.into_iter().filter_map(numbered).collect()
     }
 
     /// Everything that a plan rests on.
@@ -93,7 +128,7 @@ impl NodeHands {
         &mut self,
         profile: &farrier_facts::tune::Profile,
     ) -> farrier_facts::tune::Readings {
-        super::look(&self.root, &mut self.controls, profile)
+        super::look(&self.root, &mut self.controls, profile, self.machine.is_some())
     }
 }
 
@@ -106,8 +141,17 @@ impl Hands for NodeHands {
                 .and_then(|choice| choice.current)
                 .map(Value::Word),
             Target::Hold { package } => holds::read(&self.root, package).map(Value::Switch),
-            Target::Service { unit } => service::read(&self.root, unit)
-                .map(|ServiceState { enabled, running }| Value::Service { enabled, running }),
+            Target::Service { unit } => service::read(&self.root, unit, self.machine.is_some())
+                .map(|state| Value::Service { enabled: state.enabled, running: state.running }),
+        }
+    }
+
+    fn in_force(&mut self, target: &Target) -> Reading<Value> {
+        match target {
+            Target::Gpu { uuid, control } if control.is_at_reset() => {
+                self.controls.in_force(uuid, *control)
+            }
+            other => self.read(other),
         }
     }
 
@@ -123,14 +167,16 @@ impl Hands for NodeHands {
                 files::write(&self.root, path, value).map_err(|err| HandError::io(path, err))
             }
             (Target::Kernel { path }, Value::Word(word)) => {
-                files::choose(&self.root, path, word).map_err(|err| HandError::io(path, err))
+                let is_kernel = self.machine.is_some();
+                files::choose(&self.root, path, word, is_kernel)
+                    .map_err(|err| HandError::io(path, err))
             }
             (Target::Hold { package }, Value::Switch(held)) => {
-                holds::write(&self.root, package, *held)
+                holds::write(&self.root, self.machine.as_ref(), package, *held)
             }
             (Target::Service { unit }, Value::Service { enabled, running }) => {
-                let state = ServiceState { enabled: *enabled, running: *running };
-                service::write(&self.root, unit, state)
+                let machine = self.machine.as_ref();
+                service::write(&self.root, machine, unit, *enabled, *running)
             }
             _ => Err(HandError::Value),
         }
@@ -147,8 +193,8 @@ impl Hands for NodeHands {
         let part = match target {
             Target::File { path } => Some(path.as_str()),
             // Below another root these are written whole.
-            Target::Kernel { path } if !self.root.is_this_machine() => Some(path.as_str()),
-            Target::Hold { .. } if !self.root.is_this_machine() => Some("/var/lib/dpkg/status"),
+            Target::Kernel { path } if self.machine.is_none() => Some(path.as_str()),
+            Target::Hold { .. } if self.machine.is_none() => Some("/var/lib/dpkg/status"),
             _ => None,
         };
         if let Some(path) = part {

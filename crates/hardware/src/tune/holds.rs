@@ -1,13 +1,13 @@
 //! Packages that are held: by apt-mark on this machine, in dpkg's own file below another root.
 
 use std::io;
-use std::process::Command;
 
 use farrier_facts::node::Reading;
 use farrier_facts::tune::Value;
 
 use super::files;
 use super::hands::HandError;
+use super::machine::Machine;
 use crate::root::Root;
 
 const STATUS: &str = "/var/lib/dpkg/status";
@@ -23,14 +23,29 @@ pub(super) fn read(root: &Root, package: &str) -> Reading<bool> {
     })
 }
 
+/// The record of a package, of its architecture where one is named: dpkg may have several of a name.
 fn record<'a>(text: &'a str, package: &str) -> Option<&'a str> {
-    let first = format!("Package: {package}");
-    text.split("\n\n").find(|record| record.lines().any(|line| line == first))
+    let (name, architecture) =
+        package.split_once(':').map_or((package, None), |(name, it)| (name, Some(it)));
+    let has = |record: &str, field: &str, value: &str| {
+        record.lines().any(|line| {
+            line.strip_prefix(field).and_then(|rest| rest.strip_prefix(": ")) == Some(value)
+        })
+    };
+    text.split("\n\n").find(|record| {
+        has(record, "Package", name)
+            && architecture.is_none_or(|it| has(record, "Architecture", it))
+    })
 }
 
-pub(super) fn write(root: &Root, package: &str, held: bool) -> Result<(), HandError> {
-    if root.is_this_machine() {
-        return run("apt-mark", &[if held { "hold" } else { "unhold" }, package]);
+pub(super) fn write(
+    root: &Root,
+    machine: Option<&Machine>,
+    package: &str,
+    held: bool,
+) -> Result<(), HandError> {
+    if let Some(machine) = machine {
+        return machine.apt_mark(&[if held { "hold" } else { "unhold" }, package]);
     }
     write_status(root, package, held).map_err(|err| HandError::io(STATUS, err))
 }
@@ -53,18 +68,4 @@ fn write_status(root: &Root, package: &str, held: bool) -> io::Result<()> {
     let text = format!("{before}{}{after}", changed.join("\n"));
     file.content = farrier_facts::tune::Content::Text(text);
     files::write(root, STATUS, &Value::File(file))
-}
-
-/// Runs a command of the machine and says what it said where it failed.
-pub(super) fn run(program: &str, words: &[&str]) -> Result<(), HandError> {
-    let line = format!("{program} {}", words.join(" "));
-    let ran = Command::new(program).args(words).stdin(std::process::Stdio::null()).output();
-    let output =
-        ran.map_err(|err| HandError::Command { line: line.clone(), why: err.to_string() })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let why = said.lines().last().map_or_else(|| output.status.to_string(), str::to_owned);
-    Err(HandError::Command { line, why })
 }

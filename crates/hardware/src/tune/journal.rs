@@ -4,7 +4,7 @@
 //! without its end was never acted on, and is cut.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::interrupt::{Interrupt, Point};
+use super::trust;
 
 /// The file below the state folder.
 pub const FILE: &str = "journal.jsonl";
 /// Held by the one who writes it.
 const LOCK: &str = "lock";
-/// The version of the form.
-const VERSION: u32 = 1;
+/// The version of the form. The second knows what a card made of a value.
+const VERSION: u32 = 2;
 /// A change has about a kilobyte; more than this is no such file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -34,6 +35,25 @@ pub enum JournalError {
         /// Why.
         #[source]
         err: io::Error,
+    },
+    /// Somebody else may have written it.
+    #[error("what was there before is not taken from `{}`", path.display())]
+    Untrusted {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: io::Error,
+    },
+    /// A line is about what no profile can name.
+    #[error("line {line} of `{}` is about what no profile can name: {target:?}", path.display())]
+    Target {
+        /// Which.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// What it is about.
+        target: Target,
     },
     /// Somebody else changes settings.
     #[error("another `farrier tune` works with `{}`", path.display())]
@@ -59,6 +79,17 @@ pub enum JournalError {
     },
 }
 
+impl JournalError {
+    fn of(path: &Path, err: io::Error) -> Self {
+        let path = path.to_owned();
+        if trust::is_untrusted(&err) {
+            Self::Untrusted { path, err }
+        } else {
+            Self::File { path, err }
+        }
+    }
+}
+
 /// A line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,11 +105,13 @@ struct Line {
 pub(super) enum Note {
     /// A change is about to be made.
     Begun(Open),
-    /// It was made.
+    /// It was made, as it was asked for.
     Ended { number: u64 },
+    /// It was taken, and something else came of it: a card rounds.
+    Made { number: u64, now: Value },
     /// It was not made, which was looked at.
     Failed { number: u64, why: String },
-    /// What was there before is there again, or somebody else's.
+    /// What was there before is there again, or what was changed is no longer there and somebody said to forget it.
     Reverted { number: u64 },
 }
 
@@ -99,6 +132,23 @@ pub struct Open {
     /// Folders that are made for it, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
+    /// What came of it; none where that could not be looked at, also after a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Value>,
+    /// Nobody asked for it: another change may make it on the side.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_beside: bool,
+}
+
+impl Open {
+    /// Whether a profile can have led to it.
+    fn is_nameable(&self) -> bool {
+        let leads = |folder: &String| match &self.target {
+            Target::File { path } => Path::new(path).starts_with(folder),
+            _ => false,
+        };
+        self.target.is_nameable() && self.folders.iter().all(leads)
+    }
 }
 
 /// The file, and the lock of who writes it.
@@ -126,24 +176,20 @@ impl Journal {
     /// Opens it to write, and makes it where it is not there.
     pub fn open(folder: &Path, interrupt: Interrupt) -> Result<Self, JournalError> {
         let path = folder.join(FILE);
-        let failed = |err| JournalError::File { path: path.clone(), err };
-        make_folder(folder).map_err(failed)?;
+        let failed = |err| JournalError::of(&path, err);
+        trust::folder(folder).and_then(|()| make_folder(folder)).map_err(failed)?;
         let lock_path = folder.join(LOCK);
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(failed)?;
+        let mut how = OpenOptions::new();
+        let lock = trust::open(&lock_path, how.write(true).create(true).mode(0o600));
+        let lock = lock.map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path: lock_path }),
             Err(TryLockError::Error(err)) => return Err(failed(err)),
         }
         let mut journal = Self::read(folder)?;
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-        let file = file.map_err(failed)?;
+        let mut how = OpenOptions::new();
+        let file = trust::open(&path, how.append(true).create(true).mode(0o600)).map_err(failed)?;
         // What a write that was cut short has left behind.
         if file.metadata().map_err(failed)?.len() > journal.bytes {
             file.set_len(journal.bytes).and_then(|()| file.sync_all()).map_err(failed)?;
@@ -161,15 +207,9 @@ impl Journal {
             v: u32,
         }
         let path = folder.join(FILE);
-        let failed = |err| JournalError::File { path: path.clone(), err };
-        let bytes = match fs::metadata(&path) {
-            Ok(meta) if meta.len() > FILE_BYTES_MAX => {
-                return Err(failed(io::ErrorKind::FileTooLarge.into()));
-            }
-            Ok(_) => fs::read(&path).map_err(failed)?,
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(err) => return Err(failed(err)),
-        };
+        let bytes = trust::folder(folder)
+            .and_then(|()| all_of(&path))
+            .map_err(|err| JournalError::of(&path, err))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut journal = Self {
             folder: folder.to_owned(),
@@ -188,6 +228,12 @@ impl Journal {
             let Ok(line) = serde_json::from_slice::<Line>(line) else {
                 return Err(JournalError::Damaged { path, line: place + 1 });
             };
+            if let Note::Begun(change) = &line.note
+                && !change.is_nameable()
+            {
+                let target = change.target.clone();
+                return Err(JournalError::Target { path, line: place + 1, target });
+            }
             journal.take(line.note);
         }
         Ok(journal)
@@ -213,11 +259,24 @@ impl Journal {
                 self.next = self.next.max(change.number + 1);
                 self.open.push(change);
             }
-            Note::Ended { .. } => {}
+            Note::Ended { number } => {
+                if let Some(change) = self.opened(number) {
+                    change.made = Some(change.new.clone());
+                }
+            }
+            Note::Made { number, now } => {
+                if let Some(change) = self.opened(number) {
+                    change.made = Some(now);
+                }
+            }
             Note::Failed { number, .. } | Note::Reverted { number } => {
                 self.open.retain(|change| change.number != number);
             }
         }
+    }
+
+    fn opened(&mut self, number: u64) -> Option<&mut Open> {
+        self.open.iter_mut().find(|change| change.number == number)
     }
 
     /// Writes a line; it is on disk when this returns.
@@ -271,6 +330,20 @@ impl Journal {
         }
         sync_folder(&self.folder).map_err(failed)
     }
+}
+
+/// A file's bytes; none where it is not there.
+fn all_of(path: &Path) -> io::Result<Vec<u8>> {
+    let file = match trust::open(path, OpenOptions::new().read(true)) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes)
 }
 
 /// Makes a folder, and brings it to disk with those on the way to it: a journal that is gone

@@ -15,8 +15,8 @@ use crate::{containers, driver, packages};
 const CPUS: &str = "/sys/devices/system/cpu";
 const APT: &str = "/etc/apt/apt.conf.d";
 
-/// Reads what the settings of a profile need.
-pub fn look(root: &Root, controls: &mut Controls, profile: &Profile) -> Readings {
+/// Reads what the settings of a profile need. `is_machine`: services of it can be started.
+pub fn look(root: &Root, controls: &mut Controls, profile: &Profile, is_machine: bool) -> Readings {
     let hidden = is_hidden(root);
     let kinds = profile.setting.iter().filter_map(|setting| Kind::of(&setting.name).ok());
     let paths = kinds.filter_map(|kind| kind.file());
@@ -35,10 +35,11 @@ pub fn look(root: &Root, controls: &mut Controls, profile: &Profile) -> Readings
         governors: governors(root),
         hugepages: files::read_choice(root, HUGEPAGES_FILE, None),
         files,
-        packages: hidden.map_or_else(|| packages::read(root).dpkg, |_| unseen(hidden)),
+        packages: hidden.map_or_else(|| packages::of_architectures(root), |_| unseen(hidden)),
         has_apt: hidden.map_or_else(|| root.exists(APT), |_| unseen(hidden)),
-        persistenced: hidden.map_or_else(|| service::read(root, PERSISTENCED), |_| unseen(hidden)),
-        can_start_services: root.is_this_machine(),
+        persistenced: hidden
+            .map_or_else(|| service::read(root, PERSISTENCED, is_machine), |_| unseen(hidden)),
+        can_start_services: is_machine,
         module_parameters: driver::read(root).parameters,
     }
 }

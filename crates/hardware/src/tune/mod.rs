@@ -17,16 +17,20 @@ mod interrupt;
 mod journal;
 mod kept;
 mod look;
+mod machine;
 mod revert;
 mod service;
+mod trust;
 
-pub use apply::{Applied, Outcome, apply};
+pub use apply::apply;
 pub use hands::{HandError, Hands, NodeHands};
 pub use interrupt::{Interrupt, Point};
 pub use journal::{FILE, Journal, JournalError, Open};
 pub use kept::{Kept, KeptError, STATE};
 pub use look::look;
-pub use revert::{Given, Reverted, revert};
+pub use revert::{Reverted, revert};
 
+#[cfg(test)]
+mod live;
 #[cfg(test)]
 mod tests;

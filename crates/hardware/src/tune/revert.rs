@@ -1,7 +1,7 @@
 //! Gives back what was there, newest first.
 
 use farrier_facts::node::Reading;
-use farrier_facts::tune::Value;
+use farrier_facts::tune::{Given, GpuControl, Need, Target, Value};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -9,29 +9,6 @@ use super::apply::in_words;
 use super::hands::{HandError, Hands};
 use super::interrupt::Point;
 use super::journal::{Journal, JournalError, Note, Open};
-
-/// What came of giving one change back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Given {
-    /// What was there before is there again.
-    Back,
-    /// What was there before was there still: the change was never made, or is undone already.
-    Already,
-    /// Somebody else has changed it since; what is there now, in words.
-    Foreign(String),
-    /// What was changed is no longer there, such as a GPU that was replaced: the change is forgotten, as somebody asked for.
-    Forgotten,
-    /// It could not be, and why.
-    Failed {
-        /// In words.
-        why: String,
-        /// Whether another user may do it.
-        permission: bool,
-    },
-    /// It was not tried, and why.
-    NotDone(String),
-}
 
 /// One change and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,10 +32,9 @@ pub fn revert(
     for change in changes {
         // An older change of the same thing gives back what was there before both: after one that was left alone it
         // would be the wrong thing to do.
-        let newer = reverted.iter().any(|newer| {
-            newer.change.target == change.target
-                && !matches!(newer.given, Given::Back | Given::Already | Given::Forgotten)
-        });
+        let newer = reverted
+            .iter()
+            .any(|newer| newer.change.target == change.target && !newer.given.is_back());
         let given = match &lost {
             Some(why) => Given::NotDone(why.clone()),
             None if newer => Given::NotDone("a newer change of it is not given back".to_owned()),
@@ -92,10 +68,8 @@ fn one(
         let given = Given::Failed { why: in_words(&err), permission: err.is_permission() };
         (given, Some(err))
     };
-    let unread = |why: &str| {
-        let why = format!("what is there could not be read: {why}");
-        (Given::Failed { why, permission: false }, None)
-    };
+    let failure = |why: String| (Given::Failed { why, permission: false }, None);
+    let unread = |why: &str| failure(format!("what is there could not be read: {why}"));
     let now = match hands.read(&change.target) {
         Reading::Value(now) => now,
         Reading::Absent if force => {
@@ -103,7 +77,8 @@ fn one(
             return Ok((Given::Forgotten, None));
         }
         Reading::Absent => {
-            return Ok(unread("it is no longer there; --force takes it out of the journal"));
+            let why = "it is no longer there; --force takes it out of the journal";
+            return Ok(failure(why.to_owned()));
         }
         Reading::Unreadable(why) => return Ok(unread(&why)),
     };
@@ -119,14 +94,25 @@ fn one(
             Reading::Value(now) if is_exactly(&now, &change.old) => given = Given::Back,
             Reading::Value(now) => {
                 let now = change.target.words(&now);
-                return Ok(unread(&format!("now it is {now}")));
+                return Ok(failure(format!("it was taken without an error, and now it is {now}")));
             }
-            Reading::Absent => return Ok(unread("it is no longer there")),
+            Reading::Absent => return Ok(failure("it is no longer there".to_owned())),
             Reading::Unreadable(why) => return Ok(unread(&why)),
         }
     }
     if let Err(err) = hands.tidy(&change.target, &change.folders) {
         return Ok(failed(err));
+    }
+    match hands.in_force(&change.target) {
+        Reading::Unreadable(why) => {
+            return Ok(failure(format!(
+                "it is set back, and whether it counts is not known: {why}"
+            )));
+        }
+        Reading::Value(counts) if !is_exactly(&counts, &change.old) => {
+            given = Given::Waits(vec![Need::Reset]);
+        }
+        Reading::Value(_) | Reading::Absent => {}
     }
     journal.interrupt().reach(Point::GivenBack);
     journal.write(at, Note::Reverted { number: change.number })?;
@@ -134,7 +120,7 @@ fn one(
     Ok((given, None))
 }
 
-/// Whether it is what the change would have made of it, or did in part: a service is changed in two steps.
+/// Whether it is what the change made of it, would have made, or did in part: a service is changed in two steps.
 fn is_ours(now: &Value, change: &Open) -> bool {
     match (now, &change.old, &change.new) {
         (
@@ -145,8 +131,17 @@ fn is_ours(now: &Value, change: &Open) -> bool {
             [old_enabled, new_enabled].contains(&enabled)
                 && [old_running, new_running].contains(&running)
         }
-        _ => now.is_same(&change.new),
+        _ => {
+            now.is_same(&change.new)
+                || change.made.as_ref().map_or_else(|| is_rounded(change), |made| now.is_same(made))
+        }
     }
+}
+
+/// Whether a card may have made something else of what was asked for, and nobody came to write down what.
+fn is_rounded(change: &Open) -> bool {
+    let rounding = [GpuControl::PowerLimit, GpuControl::ApplicationClocks];
+    matches!(&change.target, Target::Gpu { control, .. } if rounding.contains(control))
 }
 
 /// With everything that a file has besides its content.

@@ -8,16 +8,13 @@ use farrier_facts::node::Reading;
 use farrier_facts::tune::ServiceState;
 
 use super::hands::HandError;
-use super::holds::run;
+use super::machine::Machine;
 use crate::root::Root;
 use crate::services;
 
 const WANTS: &str = "/etc/systemd/system/multi-user.target.wants";
-const UNIT_FOLDERS: [&str; 3] =
-    ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
-
 /// Its state; absent where it is not installed.
-pub(super) fn read(root: &Root, unit: &str) -> Reading<ServiceState> {
+pub(super) fn read(root: &Root, unit: &str, is_machine: bool) -> Reading<ServiceState> {
     let Some(seen) = services::read(root).remove(unit) else { return Reading::Absent };
     match seen.unit {
         Reading::Value(true) => {}
@@ -32,21 +29,45 @@ pub(super) fn read(root: &Root, unit: &str) -> Reading<ServiceState> {
     let running = match seen.running {
         Reading::Value(running) => running,
         // Below another root nothing is started or stopped, whatever it is.
-        _ if !root.is_this_machine() => false,
+        _ if !is_machine => false,
         Reading::Absent => false,
         Reading::Unreadable(why) => return Reading::Unreadable(why),
     };
-    Reading::Value(ServiceState { enabled, running })
+    is_static(root, unit).map(|is_static| ServiceState { enabled, running, is_static })
 }
 
-pub(super) fn write(root: &Root, unit: &str, wanted: ServiceState) -> Result<(), HandError> {
+/// Whether nothing can want it: `systemctl enable` does nothing for a unit without `[Install]` (systemctl(1), `static`).
+fn is_static(root: &Root, unit: &str) -> Reading<bool> {
+    let Some(folder) = folder_of(root, unit) else { return Reading::Value(false) };
+    let text = root.text(&format!("{folder}/{unit}.service"));
+    text.map(|text| !text.lines().any(|line| line.trim() == "[Install]"))
+}
+
+/// Where its file is, in the order in which systemd looks.
+fn folder_of(root: &Root, unit: &str) -> Option<&'static str> {
+    let has =
+        |folder: &&&str| root.exists(&format!("{folder}/{unit}.service")) == Reading::Value(true);
+    services::UNIT_FOLDERS.iter().find(has).copied()
+}
+
+pub(super) fn write(
+    root: &Root,
+    machine: Option<&Machine>,
+    unit: &str,
+    enabled: bool,
+    running: bool,
+) -> Result<(), HandError> {
     let path = format!("{WANTS}/{unit}.service");
-    if !root.is_this_machine() {
-        return link(root, unit, wanted.enabled).map_err(|err| HandError::io(&path, err));
-    }
+    let Some(machine) = machine else {
+        return link(root, unit, enabled).map_err(|err| HandError::io(&path, err));
+    };
     let name = format!("{unit}.service");
-    run("systemctl", &[if wanted.enabled { "enable" } else { "disable" }, &name])?;
-    run("systemctl", &[if wanted.running { "start" } else { "stop" }, &name])
+    // A unit that cannot be enabled must not be asked to be where nothing of that is to change.
+    let now = read(root, unit, true).value().copied();
+    if now.is_none_or(|now| now.enabled != enabled) {
+        machine.systemctl(&[if enabled { "enable" } else { "disable" }, &name])?;
+    }
+    machine.systemctl(&[if running { "start" } else { "stop" }, &name])
 }
 
 /// What `systemctl enable` does for a unit that the target of a server wants.
@@ -59,10 +80,7 @@ fn link(root: &Root, unit: &str, enabled: bool) -> io::Result<()> {
             _ => Ok(()),
         };
     }
-    let folder = UNIT_FOLDERS
-        .iter()
-        .find(|folder| root.exists(&format!("{folder}/{name}")) == Reading::Value(true))
-        .ok_or(ErrorKind::NotFound)?;
+    let folder = folder_of(root, unit).ok_or(ErrorKind::NotFound)?;
     match symlink(format!("{folder}/{name}"), place) {
         Err(err) if err.kind() != ErrorKind::AlreadyExists => Err(err),
         _ => Ok(()),

@@ -3,18 +3,20 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::rc::Rc;
 
 use farrier_facts::node::Reading;
 use farrier_facts::tune::{
-    Change, Content, FileContent, GpuControl, Standing, Step, Subject, Target, Value,
+    Applied, Change, Content, FileContent, Given, GpuControl, Need, Outcome, Standing, Step,
+    Subject, Target, Value,
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
 
+use super::machine::Machine;
 use super::*;
 use crate::nvml::Controls;
 use crate::root::Root;
@@ -27,12 +29,27 @@ struct Fake {
     gpus: Gpus,
     /// GPUs that refuse, with why; one that is lost refuses to be read as well.
     refusing: BTreeMap<String, &'static str>,
+    /// Limits are taken in steps of so many milliwatts, downwards.
+    step_mw: u32,
+    /// What counts, where that is not what is set.
+    in_force: BTreeMap<Target, Value>,
 }
 
 impl Fake {
     fn on(root: &Path, gpus: &Gpus) -> Self {
         let node = NodeHands::new(Root::unrecorded(root), Controls::none("there is none"));
-        Self { node, gpus: Rc::clone(gpus), refusing: BTreeMap::new() }
+        Self {
+            node,
+            gpus: Rc::clone(gpus),
+            refusing: BTreeMap::new(),
+            step_mw: 1,
+            in_force: BTreeMap::new(),
+        }
+    }
+
+    /// A card that takes limits in steps.
+    fn rounding(root: &Path, gpus: &Gpus) -> Self {
+        Self { step_mw: 40_000, ..Self::on(root, gpus) }
     }
 
     fn refusal(&self, target: &Target) -> Option<&'static str> {
@@ -64,11 +81,19 @@ impl Hands for Fake {
         }
         match target {
             Target::Gpu { .. } => {
-                self.gpus.borrow_mut().insert(target.clone(), value.clone());
+                let made = match value {
+                    Value::Number(asked) => Value::Number(asked / self.step_mw * self.step_mw),
+                    other => other.clone(),
+                };
+                self.gpus.borrow_mut().insert(target.clone(), made);
                 Ok(())
             }
             _ => self.node.write(target, value),
         }
+    }
+
+    fn in_force(&mut self, target: &Target) -> Reading<Value> {
+        self.in_force.get(target).cloned().map_or_else(|| self.read(target), Reading::Value)
     }
 
     fn missing_folders(&mut self, target: &Target) -> Vec<String> {
@@ -104,8 +129,11 @@ fn node(root: &Path) {
     put(root, "/var/lib/dpkg/status", status + &record("linux-image-generic", "hold"));
 }
 
-/// Everything below a folder: kind, permissions and content.
-fn tree(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+/// Kind and permissions, user and group, content.
+type Entry = (u32, (u32, u32), Vec<u8>);
+
+/// Everything below a folder: kind, permissions, owner and content.
+fn tree(root: &Path) -> BTreeMap<String, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(folder) = waiting.pop() {
@@ -121,7 +149,7 @@ fn tree(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
                 fs::read(&path).unwrap()
             };
             let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-            found.insert(name, (meta.permissions().mode(), content));
+            found.insert(name, (meta.mode(), (meta.uid(), meta.gid()), content));
         }
     }
     found
@@ -149,7 +177,7 @@ fn step(target: Target, value: Value) -> Step {
         current: None,
         wanted: value.words(),
         standing: Standing::Change(Vec::new()),
-        change: Some(Change { target, value }),
+        change: Some(Change::of(target, value)),
         reason: "a test".to_owned(),
     }
 }
@@ -249,6 +277,10 @@ proptest! {
         if folder {
             fs::create_dir_all(root.join("etc/farrier")).unwrap();
         }
+        // Files of others stay theirs; only root can make some.
+        for path in [GOVERNOR, HUGEPAGES, MEMLOCK, "/var/lib/dpkg/status"] {
+            let _ = std::os::unix::fs::chown(root.join(&path[1..]), Some(4242), Some(4243));
+        }
         if enabled {
             let unit = "nvidia-persistenced.service";
             let link = root.join("etc/systemd/system/multi-user.target.wants").join(unit);
@@ -260,18 +292,21 @@ proptest! {
         for (steps, (point, times)) in [(&first, deaths.0), (&second, deaths.1)] {
             until_death(|| {
                 let mut journal = opened(&state, || Interrupt::panic_at(point, times));
-                let applied = apply("a", steps, &mut Fake::on(&root, &gpus), &mut journal, now);
-                let bad = |it: &Applied| !matches!(it.outcome, Outcome::Done | Outcome::Already);
-                assert!(!applied.iter().any(bad));
+                let mut hands = Fake::rounding(&root, &gpus);
+                for it in apply("a", steps, &mut hands, &mut journal, now) {
+                    let rounds = matches!(it.step.change.as_ref().unwrap().value, Value::Number(_));
+                    assert!(rounds || it.outcome.is_made(), "{it:?}");
+                    assert!(!matches!(it.outcome, Outcome::Unknown(_) | Outcome::NotDone(_)));
+                }
             });
         }
         until_death(|| {
             let (point, times) = deaths.2;
             let mut journal = opened(&state, || Interrupt::panic_at(point, times));
-            revert(&mut Fake::on(&root, &gpus), &mut journal, false, now);
+            revert(&mut Fake::rounding(&root, &gpus), &mut journal, false, now);
         });
         let mut journal = opened(&state, Interrupt::default);
-        let reverted = revert(&mut Fake::on(&root, &gpus), &mut journal, false, now);
+        let reverted = revert(&mut Fake::rounding(&root, &gpus), &mut journal, false, now);
         for it in &reverted {
             prop_assert!(matches!(it.given, Given::Back | Given::Already), "{it:?}");
         }
@@ -499,11 +534,13 @@ fn what_another_user_may_do_is_told_apart() {
     let file = |kind: std::io::ErrorKind| HandError::io("/etc/x", kind.into());
     assert!(file(std::io::ErrorKind::PermissionDenied).is_permission());
     assert!(!file(std::io::ErrorKind::StorageFull).is_permission());
-    let failed = holds::run("sh", &["-c", "echo 'E: Permission denied' >&2; exit 1"]).unwrap_err();
+    let machine = Machine::default();
+    let run = |program: &str, words: &[&str]| machine.run(program.as_ref(), words);
+    let failed = run("sh", &["-c", "echo 'E: Permission denied' >&2; exit 1"]).unwrap_err();
     assert!(failed.is_permission(), "{failed}");
-    let failed = holds::run("/nonexistent/apt-mark", &["hold", "x"]).unwrap_err();
+    let failed = run("/nonexistent/apt-mark", &["hold", "x"]).unwrap_err();
     assert!(failed.to_string().starts_with("`/nonexistent/apt-mark hold x` failed"), "{failed}");
-    assert!(holds::run("true", &[]).is_ok());
+    assert!(run("true", &[]).is_ok());
 }
 
 #[test]
@@ -544,8 +581,8 @@ fn a_journal_that_does_not_read_is_not_gone_on_with() {
     assert_eq!(fs::read_to_string(&path).unwrap(), good);
     fs::write(&path, format!("nonsense\n{good}")).unwrap();
     assert!(matches!(Journal::read(&state), Err(JournalError::Damaged { line: 1, .. })));
-    fs::write(&path, "{\"v\":2,\"at\":\"2030-01-01T00:00:00Z\",\"note\":\"new\"}\n").unwrap();
-    assert!(matches!(Journal::read(&state), Err(JournalError::Newer { version: 2, .. })));
+    fs::write(&path, "{\"v\":3,\"at\":\"2030-01-01T00:00:00Z\",\"note\":\"new\"}\n").unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Newer { version: 3, .. })));
     fs::write(&path, good).unwrap();
     let held = world.journal();
     let second = Journal::open(&state, Interrupt::default());
@@ -554,14 +591,53 @@ fn a_journal_that_does_not_read_is_not_gone_on_with() {
 }
 
 #[test]
-fn a_journal_of_this_version_reads_as_it_was_written() {
+fn a_journal_of_the_first_version_reads_as_it_was_written() {
     let place = tempfile::tempdir().unwrap();
     let line = r#"{"v":1,"at":"2026-11-15T21:48:33Z","note":{"begun":{"number":4,"profile":"training","target":{"gpu":{"uuid":"GPU-1","control":"power-limit"}},"old":{"number":600000},"new":{"number":700000}}}}"#;
     fs::write(place.path().join(FILE), format!("{line}\n")).unwrap();
     let journal = Journal::read(place.path()).unwrap();
     let [change] = journal.open_changes() else { panic!("{journal:?}") };
     assert_eq!((change.number, &change.old), (4, &Value::Number(600_000)));
+    assert_eq!((&change.made, change.is_beside), (&None, false));
     assert_eq!(journal.next(), 5);
+}
+
+#[test]
+fn a_journal_that_somebody_planted_is_not_gone_by() {
+    let place = tempfile::tempdir().unwrap();
+    let (state, path) = (place.path().join("state"), place.path().join("state").join(FILE));
+    fs::create_dir(&state).unwrap();
+    let line = |target: &str, rest: &str| {
+        format!(
+            r#"{{"v":1,"at":"2026-11-15T21:48:33Z","note":{{"begun":{{"number":1,"profile":"x","target":{target},"old":"no-file","new":"no-file"{rest}}}}}}}"#
+        ) + "\n"
+    };
+    fs::write(&path, line(r#"{"file":{"path":"/etc/sudoers.d/x"}}"#, "")).unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Target { line: 1, .. })));
+    let ours = format!(r#"{{"file":{{"path":"{TORCH}"}}}}"#);
+    fs::write(&path, line(&ours, r#","folders":["/etc/farrier/jobs"]"#)).unwrap();
+    assert_eq!(Journal::read(&state).unwrap().open_changes().len(), 1);
+    // Folders are taken away when they are empty: only those on the way to the file.
+    fs::write(&path, line(&ours, r#","folders":["/srv/empty"]"#)).unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Target { .. })));
+    let elsewhere = place.path().join("elsewhere");
+    fs::rename(&path, &elsewhere).unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    let before = fs::read(&elsewhere).unwrap();
+    assert!(matches!(
+        Journal::open(&state, Interrupt::default()),
+        Err(JournalError::Untrusted { .. })
+    ));
+    fs::remove_file(&path).unwrap();
+    let _ = fs::remove_file(state.join("lock"));
+    symlink(&elsewhere, state.join("lock")).unwrap();
+    assert!(matches!(
+        Journal::open(&state, Interrupt::default()),
+        Err(JournalError::Untrusted { .. })
+    ));
+    assert_eq!(fs::read(&elsewhere).unwrap(), before);
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(Journal::read(&state), Err(JournalError::Untrusted { .. })));
 }
 
 #[test]
@@ -589,4 +665,63 @@ fn bytes_that_are_no_text_come_back() {
     assert_eq!(world.revert(false), [Given::Back]);
     assert_eq!(fs::read(world.root().join(&MEMLOCK[1..])).unwrap(), [0_u8, 255, 10, 200]);
     assert!(matches!(Content::of(vec![0, 255]), Content::Hex(_)));
+}
+
+#[test]
+fn what_a_card_rounds_is_ours_to_give_back() {
+    let world = World::new();
+    let limit = gpu(0, GpuControl::PowerLimit);
+    let steps = [step(limit.clone(), Value::Number(650_000))];
+    let mut hands = Fake::rounding(&world.root(), &world.gpus);
+    assert_eq!(world.apply(&steps, &mut hands), [Outcome::Otherwise("640 W".to_owned())]);
+    assert_eq!(world.gpus.borrow()[&limit], Value::Number(640_000));
+    assert_eq!(world.journal().open_changes()[0].made, Some(Value::Number(640_000)));
+    // What somebody sets afterwards is still theirs.
+    world.gpus.borrow_mut().insert(limit.clone(), Value::Number(610_000));
+    assert_eq!(world.revert(false), [Given::Foreign("610 W".to_owned())]);
+    world.gpus.borrow_mut().insert(limit, Value::Number(640_000));
+    assert_eq!(world.revert(false), [Given::Back]);
+    assert_eq!(*world.gpus.borrow(), *gpus().borrow());
+}
+
+#[test]
+fn what_counts_after_a_reset_is_told_as_waiting() {
+    let world = World::new();
+    let ecc = gpu(0, GpuControl::Ecc);
+    let steps = [step(ecc.clone(), Value::Switch(true))];
+    assert_eq!(world.apply(&steps, &mut world.hands()), [Outcome::Done]);
+    let mut hands = world.hands();
+    // A reset came between.
+    hands.in_force.insert(ecc, Value::Switch(true));
+    let reverted = revert(&mut hands, &mut world.journal(), false, Timestamp::UNIX_EPOCH);
+    assert_eq!(reverted[0].given, Given::Waits(vec![Need::Reset]));
+    assert!(reverted[0].given.is_back() && world.journal().open_changes().is_empty());
+}
+
+#[test]
+fn what_a_service_does_on_the_side_is_given_back() {
+    for (before, after_stop) in [(true, false), (false, true), (true, true), (false, false)] {
+        let world = World::new();
+        let mode = gpu(0, GpuControl::Persistence);
+        world.gpus.borrow_mut().insert(mode.clone(), Value::Switch(before));
+        let unit = "nvidia-persistenced".to_owned();
+        let mut step =
+            step(Target::Service { unit }, Value::Service { enabled: true, running: false });
+        step.change.as_mut().unwrap().beside = vec![mode.clone()];
+        assert_eq!(world.apply(&[step], &mut world.hands()), [Outcome::Done]);
+        // The daemon turned it on, and what is left when it ends is its own affair.
+        world.gpus.borrow_mut().insert(mode.clone(), Value::Switch(after_stop));
+        let given = world.revert(false);
+        assert!(given.len() == 2 && given.iter().all(Given::is_back), "{given:?}");
+        assert_eq!(world.gpus.borrow()[&mode], Value::Switch(before));
+    }
+    let world = World::new();
+    let unit = "nvidia-persistenced".to_owned();
+    let mut step = step(Target::Service { unit }, Value::Service { enabled: true, running: false });
+    step.change.as_mut().unwrap().beside = vec![gpu(0, GpuControl::Ecc)];
+    let mut hands = world.hands();
+    hands.refusing.insert("GPU-0".to_owned(), "lost");
+    let outcomes = world.apply(&[step], &mut hands);
+    assert!(matches!(&outcomes[0], Outcome::NotDone(why) if why.contains("as well")));
+    assert!(world.journal().open_changes().is_empty());
 }

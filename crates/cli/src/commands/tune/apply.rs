@@ -2,10 +2,9 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use farrier_facts::tune::{Standing, Step};
-use farrier_hardware::tune::{self, Applied, Kept, Outcome as Came};
+use farrier_facts::tune::{Applied, ApplyReport, Outcome as Came, REPORT_VERSION};
+use farrier_hardware::tune::{self, Kept};
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::node::{NodeArgs, WhichArgs};
 use super::print::{self, INDENT};
@@ -15,7 +14,7 @@ use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::printer::{Printer, Tone};
 
-/// Which profile, on which node.
+/// Which profile, on which node. Without a profile it is the one that was applied last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -32,60 +31,70 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// What came of it, for programs.
-#[derive(Serialize)]
-struct Report<'a> {
-    profile: &'a str,
-    steps: &'a [Step],
-    applied: &'a [Applied],
-}
-
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let profile = args.profile.read()?;
+    let (profile, unverified) = args.node.chosen(&args.profile, &args.which)?;
     let mut hands = args.node.hands()?;
-    let steps = args.which.plan(&profile, args.which.unverified, &mut hands)?;
+    let steps = args.which.plan(&profile, unverified, &mut hands)?;
+    // A part of a profile does not make it the node's: drift is told from the one that was applied whole.
+    let is_whole = args.which.only.is_empty();
+    let other = if is_whole { None } else { args.node.kept_beside(&profile) };
     if args.output == Output::Table {
         print::steps("Plan", &profile.name, &args.node.name(), &steps, printer)?;
+        if let Some(other) = &other {
+            let name = &profile.name;
+            printer.line("")?;
+            printer.paragraph("", 0, &format!(
+                "`{other}` stays the profile of this node: where this differs from it is drift. \
+                 `farrier tune apply {name}` without --only makes `{name}` the node's."
+            ))?;
+        }
     }
     let changes = steps.iter().filter(|step| step.change.is_some()).count();
     let mut applied = Vec::new();
     if changes > 0 {
-        let what = format!("Make {changes} change{}?", if changes == 1 { "" } else { "s" });
         printer.finish()?;
-        if !may(args.yes, &what)? {
+        if !may(args.yes, args.output, &format!("Make {}?", counted(changes)))? {
             printer.line("Nothing was changed.")?;
             return Ok(Outcome::Finding);
         }
     }
-    // Also where nothing is to be changed: from here on the node is to be like that.
     let mut journal = args.node.journal()?;
-    if args.which.only.is_empty() {
-        let kept =
-            Kept { profile: profile.clone().into_owned(), unverified: args.which.unverified };
-        kept.write(&args.node.state())?;
-    }
     if changes > 0 {
         let now = Timestamp::now();
         applied = tune::apply(&profile.name, &steps, &mut hands, &mut journal, now);
     }
+    // After the changes, so that nobody sees a drift that is about to be no more; and also where nothing was to be
+    // changed: from here on the node is to be like that.
+    let kept = Kept { profile: profile.into_owned(), unverified };
+    let written = if is_whole { kept.write(&args.node.state()) } else { Ok(()) };
+    drop(journal);
+    let profile = kept.profile.name;
+    let report = ApplyReport { v: REPORT_VERSION, profile, kept: other, steps, applied };
     match args.output {
-        Output::Json => {
-            printer.json(&Report { profile: &profile.name, steps: &steps, applied: &applied })?;
-        }
-        Output::Table => print(&applied, printer)?,
+        Output::Json => printer.json(&report)?,
+        Output::Table => print(&report.applied, printer)?,
     }
-    let done = applied.iter().all(|it| matches!(it.outcome, Came::Done | Came::Already));
-    // What needs a reset or a reboot is done as far as this goes; what is unknown or refused is not.
-    let open = steps.iter().any(|step| {
-        matches!(step.standing, Standing::Unknown(_) | Standing::Refused(_) | Standing::ByHand(_))
-    });
-    Ok(Outcome::finding_if(!done || open))
+    printer.finish()?;
+    written?;
+    Ok(Outcome::finding_if(!report.is_done()))
+}
+
+/// `1 change`, `2 changes`
+pub(super) fn counted(count: usize) -> String {
+    format!("{count} change{}", if count == 1 { "" } else { "s" })
 }
 
 /// Whether a person says yes.
-pub(super) fn may(yes: bool, what: &str) -> anyhow::Result<bool> {
+pub(super) fn may(yes: bool, output: Output, what: &str) -> anyhow::Result<bool> {
     if yes {
         return Ok(true);
+    }
+    if output == Output::Json {
+        // A program does not answer, and a person has not seen what it is about.
+        return Err(Hinted::error(
+            "nothing was changed: nobody is asked with --output json",
+            "--yes makes the changes without asking; `farrier tune plan` shows them",
+        ));
     }
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
@@ -110,26 +119,28 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
     }
     let mut done = 0;
     for it in applied {
-        let (word, tone, words) = match &it.outcome {
-            Came::Done | Came::Already => {
-                done += 1;
-                continue;
-            }
-            Came::Failed { why, .. } => ("failed", Tone::Bad, why),
-            Came::NotDone(why) => ("not done", Tone::Bad, why),
-            Came::Unknown(why) => ("unknown", Tone::Bad, why),
+        if it.outcome.is_made() {
+            done += 1;
+            continue;
+        }
+        let (word, words) = it.outcome.words();
+        let words = match &it.outcome {
+            Came::Otherwise(now) => format!("it was taken, and now it is {now}"),
+            _ => words.to_owned(),
         };
-        let first = print::word(tone, word, printer);
+        let first = print::word(Tone::Bad, word, printer);
         let subject = print::named(&[&it.step.subject]);
         let text = format!("{}, {subject} → {}: {words}", it.step.setting, it.step.wanted);
         printer.paragraph(&first, INDENT, &text)?;
     }
-    printer.line(&format!("{done} of {} changes made.", applied.len()))?;
+    printer.line(&format!("{done} of {} made.", counted(applied.len())))?;
     let denied = |it: &Applied| matches!(it.outcome, Came::Failed { permission: true, .. });
     if applied.iter().any(denied) {
         printer.line("Settings belong to root: run it with sudo.")?;
     }
-    if done > 0 {
+    let open =
+        |it: &Applied| matches!(it.outcome, Came::Done | Came::Otherwise(_) | Came::Unknown(_));
+    if applied.iter().any(open) {
         printer.line("`farrier tune revert` gives back what was there.")?;
     }
     Ok(())

@@ -1,16 +1,16 @@
 //! Which node: this one, or one below a folder.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::tune::{Options, Profile, Step, plan};
-use farrier_hardware::nvml::{self, Controls};
+use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
 use farrier_hardware::{Root, capture};
 
-use super::profile::refusal;
+use super::profile::{ProfileArgs, refusal};
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
 use crate::sets;
@@ -24,16 +24,15 @@ pub(crate) struct NodeArgs {
     /// The NVML library to ask
     #[arg(long, value_name = "PATH", help_heading = NODE)]
     nvml: Option<PathBuf>,
-    /// How long NVML is given to answer, in seconds
+    /// How long NVML is given for an answer, in seconds [default: 60, 120 to change a setting]
     #[arg(
         long,
         value_name = "SECONDS",
-        default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(1..=600),
         help_heading = NODE
     )]
-    nvml_deadline: u64,
-    /// Where the journal of changes is kept [default: /var/lib/farrier/tune of the node]
+    nvml_deadline: Option<u64>,
+    /// Where the journal of changes is kept [default: /var/lib/farrier-tune of the node]
     #[arg(long, value_name = "DIR", help_heading = NODE)]
     state_dir: Option<PathBuf>,
 }
@@ -82,19 +81,14 @@ impl NodeArgs {
             }
             Some(folder) => Root::unrecorded(folder),
         };
-        // This machine's own library would speak of other GPUs.
-        let controls = match (self.folder(), &self.nvml) {
-            (Some(_), None) => {
-                Controls::none("NVML was not asked: --root was given without --nvml")
-            }
-            (_, library) => {
-                let program = std::env::current_exe().context("failed to find our own program")?;
-                let mut command = Command::new(program);
-                command.args(["probe", "control", "--library"]);
-                command.arg(library.as_deref().unwrap_or(Path::new(nvml::LIBRARY)));
-                Controls::by(command, Duration::from_secs(self.nvml_deadline))
-            }
-        };
+        let program = std::env::current_exe().context("failed to find our own program")?;
+        let patience = self.nvml_deadline.map(|limit_s| Patience::of(Duration::from_secs(limit_s)));
+        let controls = Controls::of_node(
+            &program,
+            self.nvml.as_deref(),
+            self.folder().is_none(),
+            patience.unwrap_or_default(),
+        );
         Ok(NodeHands::new(root, controls))
     }
 
@@ -131,6 +125,25 @@ impl NodeArgs {
         Ok(())
     }
 
+    /// The profile that somebody names, or else the one that was applied last; with settings that no source confirms, or not.
+    pub(super) fn chosen(
+        &self,
+        profile: &ProfileArgs,
+        which: &WhichArgs,
+    ) -> anyhow::Result<(Cow<'static, Profile>, bool)> {
+        let kept = if profile.is_named() { None } else { self.kept()? };
+        Ok(match kept {
+            Some(kept) => (Cow::Owned(kept.profile), kept.unverified || which.unverified),
+            None => (profile.read()?, which.unverified),
+        })
+    }
+
+    /// The name of the profile that it was given last, where that is not this one.
+    pub(super) fn kept_beside(&self, profile: &Profile) -> Option<String> {
+        let kept = Kept::read(&self.state()).ok().flatten()?;
+        (kept.profile != *profile).then_some(kept.profile.name)
+    }
+
     /// What it was given last, and is to be like.
     pub(super) fn kept(&self) -> anyhow::Result<Option<Kept>> {
         let folder = self.state();
@@ -156,6 +169,10 @@ fn broken(err: JournalError, state: &Path) -> anyhow::Error {
         JournalError::File { err, .. } if err.kind() == std::io::ErrorKind::PermissionDenied => {
             "settings belong to root: run it with sudo".to_owned()
         }
+        JournalError::Untrusted { .. } | JournalError::Target { .. } => format!(
+            "root writes what it says: find out who wrote into `{}`, then move it away and set by hand what it is right about",
+            state.display()
+        ),
         JournalError::InUse { .. } => "wait until it has ended".to_owned(),
         JournalError::Damaged { .. } => format!(
             "put the line right: what it holds of old values is nowhere else; or move `{}` away and set by hand what it says",

@@ -1,14 +1,18 @@
 //! `farrier tune revert`.
 
-use farrier_facts::tune::Target;
-use farrier_hardware::tune::{self, Given, Kept, Reverted};
-use jiff::Timestamp;
+use std::collections::BTreeMap;
 
-use super::apply::may;
+use farrier_facts::tune::{Given, REPORT_VERSION, Target};
+use farrier_hardware::tune::{self, Kept, NodeHands, Open, Reverted};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::apply::{counted, may};
 use super::node::NodeArgs;
 use super::print::{self, INDENT};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::failure;
 use crate::printer::{Printer, Tone};
 
 /// On which node.
@@ -27,51 +31,116 @@ pub(crate) struct Args {
     output: Output,
 }
 
+/// What came of it, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    v: u32,
+    reverted: &'a [Reverted],
+    /// The profile that drift is no longer told from.
+    forgotten: Option<&'a str>,
+}
+
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let mut reverted = Vec::new();
     let mut hands = args.node.hands()?;
     let seen = args.node.journal_to_read()?;
+    let kept = kept(args);
     let count = seen.open_changes().len();
-    if count > 0 {
-        if args.output == Output::Table {
-            printer.line(&format!(
-                "Revert: {} of {}, newest first:",
-                changes(count),
-                args.node.name()
-            ))?;
-            for change in seen.open_changes().iter().rev() {
-                let it = &change.target;
-                let (new, old) = (it.words(&change.new), it.words(&change.old));
-                let text = format!("{}: {new} → {old}", target(it));
-                printer.paragraph("  -", 4, &text)?;
+    if count == 0 && kept.is_none() {
+        match args.output {
+            Output::Json => {
+                printer.json(&Report { v: REPORT_VERSION, reverted: &[], forgotten: None })?;
             }
-            printer.finish()?;
+            Output::Table => printer.line("There is nothing to give back.")?,
         }
-        if !may(args.yes, &format!("Give back {}?", changes(count)))? {
-            printer.line("Nothing was changed.")?;
-            return Ok(Outcome::Finding);
-        }
-        let mut journal = args.node.journal()?;
-        reverted = tune::revert(&mut hands, &mut journal, args.force, Timestamp::now());
+        return Ok(Outcome::Fine);
     }
-    // Half a revert too: nobody wants the node to be like the profile any longer.
-    Kept::forget(&args.node.state())?;
+    let numbers = numbers(seen.open_changes(), &mut hands);
+    if args.output == Output::Table {
+        announce(seen.open_changes(), &numbers, &args.node.name(), printer)?;
+        printer.finish()?;
+    }
+    let what = match &kept {
+        _ if count > 0 => format!("Give back {}?", counted(count)),
+        Some(name) => format!("No longer tell drift from {name}?"),
+        None => String::new(),
+    };
+    if !may(args.yes, args.output, &what)? {
+        printer.line("Nothing was changed.")?;
+        return Ok(Outcome::Finding);
+    }
+    let mut journal = args.node.journal()?;
+    let reverted = tune::revert(&mut hands, &mut journal, args.force, Timestamp::now());
+    let is_back = reverted.iter().all(|it| it.given.is_back());
+    // While something is not given back the node is neither, and what it is to be like is still known.
+    let forgotten = kept.filter(|_| is_back);
+    if forgotten.is_some() {
+        Kept::forget(&args.node.state())?;
+    }
+    drop(journal);
     match args.output {
-        Output::Json => printer.json(&reverted)?,
-        Output::Table => print_all(&reverted, printer)?,
+        Output::Json => {
+            let forgotten = forgotten.as_deref();
+            printer.json(&Report { v: REPORT_VERSION, reverted: &reverted, forgotten })?;
+        }
+        Output::Table => {
+            print_all(&reverted, &numbers, printer)?;
+            if let Some(name) = forgotten {
+                printer.line(&format!("Drift from {name} is no longer told."))?;
+            }
+        }
     }
-    let is_back =
-        |it: &Reverted| matches!(it.given, Given::Back | Given::Already | Given::Forgotten);
-    Ok(Outcome::finding_if(!reverted.iter().all(is_back)))
+    Ok(Outcome::finding_if(!is_back))
 }
 
-fn changes(count: usize) -> String {
-    format!("{count} change{}", if count == 1 { "" } else { "s" })
+/// The profile that drift is told from, in words; also where it does not read, which is no reason to keep it.
+fn kept(args: &Args) -> Option<String> {
+    match Kept::read(&args.node.state()) {
+        Ok(kept) => kept.map(|kept| format!("`{}`", kept.profile.name)),
+        Err(err) => {
+            failure::warn(&anyhow::Error::new(err));
+            Some("a profile that does not read".to_owned())
+        }
+    }
 }
 
-fn print_all(reverted: &[Reverted], printer: &mut Printer) -> anyhow::Result<()> {
-    if reverted.is_empty() {
+/// NVML's numbers for GPUs, where some are spoken of.
+fn numbers(changes: &[Open], hands: &mut NodeHands) -> BTreeMap<String, u32> {
+    let is_gpu = |change: &Open| matches!(change.target, Target::Gpu { .. });
+    if changes.iter().any(is_gpu) { hands.gpu_numbers() } else { BTreeMap::new() }
+}
+
+fn announce(
+    changes: &[Open],
+    numbers: &BTreeMap<String, u32>,
+    node: &str,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    if changes.is_empty() {
         printer.line("There is nothing to give back.")?;
+        return Ok(());
+    }
+    printer.line(&format!("Revert: {} of {node}, newest first:", counted(changes.len())))?;
+    for change in changes.iter().rev() {
+        let it = &change.target;
+        let old = it.words(&change.old);
+        let name = target(it, numbers);
+        let text = if change.is_beside {
+            format!("{name}: {old}, where the service changed it")
+        } else {
+            let new = it.words(change.made.as_ref().unwrap_or(&change.new));
+            format!("{name}: {new} → {old}")
+        };
+        printer.paragraph("  -", 4, &text)?;
+    }
+    Ok(())
+}
+
+fn print_all(
+    reverted: &[Reverted],
+    numbers: &BTreeMap<String, u32>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    if reverted.is_empty() {
         return Ok(());
     }
     printer.line("")?;
@@ -79,10 +148,17 @@ fn print_all(reverted: &[Reverted], printer: &mut Printer) -> anyhow::Result<()>
     let mut foreign = false;
     let mut denied = false;
     for it in reverted {
+        let mut tone = Tone::Bad;
         let (word, words) = match &it.given {
             Given::Back | Given::Already => {
                 back += 1;
                 continue;
+            }
+            Given::Waits(needs) => {
+                tone = Tone::Caution;
+                let needs: Vec<&str> = needs.iter().map(|need| need.words()).collect();
+                let old = it.change.target.words(&it.change.old);
+                ("waits", format!("it is set to {old} again: {}", needs.join(", ")))
             }
             Given::Forgotten => ("forgotten", "it is no longer there".to_owned()),
             Given::Foreign(now) => {
@@ -95,10 +171,14 @@ fn print_all(reverted: &[Reverted], printer: &mut Printer) -> anyhow::Result<()>
             }
             Given::NotDone(why) => ("not done", why.clone()),
         };
-        let first = print::word(Tone::Bad, word, printer);
-        printer.paragraph(&first, INDENT, &format!("{}: {words}", target(&it.change.target)))?;
+        let first = print::word(tone, word, printer);
+        let name = target(&it.change.target, numbers);
+        printer.paragraph(&first, INDENT, &format!("{name}: {words}"))?;
     }
-    printer.line(&format!("{back} of {} are as they were.", changes(reverted.len())))?;
+    printer.line(&match (back, reverted.len()) {
+        (1, 1) => "What was changed is as it was.".to_owned(),
+        (back, all) => format!("{back} of {} undone.", counted(all)),
+    })?;
     if foreign {
         printer.line("--force gives back also what somebody else has changed.")?;
     }
@@ -108,12 +188,12 @@ fn print_all(reverted: &[Reverted], printer: &mut Printer) -> anyhow::Result<()>
     Ok(())
 }
 
-fn target(target: &Target) -> String {
+fn target(target: &Target, numbers: &BTreeMap<String, u32>) -> String {
     match target {
-        Target::Gpu { uuid, control } => {
-            let name = serde_json::to_value(control).unwrap_or_default();
-            format!("{} of {uuid}", name.as_str().unwrap_or_default())
-        }
+        Target::Gpu { uuid, control } => match numbers.get(uuid) {
+            Some(index) => format!("{} of GPU {index} ({uuid})", control.name()),
+            None => format!("{} of {uuid}", control.name()),
+        },
         Target::File { path } | Target::Kernel { path } => path.clone(),
         Target::Hold { package } => format!("hold of {package}"),
         Target::Service { unit } => format!("{unit}.service"),

@@ -1,8 +1,6 @@
 //! `farrier tune plan` and `verify`: what a profile would change, or what has drifted.
 
-use std::borrow::Cow;
-
-use farrier_facts::tune::Step;
+use farrier_facts::tune::{REPORT_VERSION, Step};
 use serde::Serialize;
 
 use super::node::{NodeArgs, WhichArgs};
@@ -29,23 +27,25 @@ pub(crate) struct Args {
 /// A plan for programs.
 #[derive(Serialize)]
 struct Planned<'a> {
+    v: u32,
     profile: &'a str,
     is_fine: bool,
     steps: &'a [Step],
 }
 
 pub(super) fn run(args: &Args, verb: &str, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let kept = if args.profile.is_named() { None } else { args.node.kept()? };
-    let (profile, unverified) = match kept {
-        Some(kept) => (Cow::Owned(kept.profile), kept.unverified || args.which.unverified),
-        None => (args.profile.read()?, args.which.unverified),
-    };
+    let (profile, unverified) = args.node.chosen(&args.profile, &args.which)?;
     let mut hands = args.node.hands()?;
     let steps = args.which.plan(&profile, unverified, &mut hands)?;
     let is_fine = steps.iter().all(|step| step.standing.is_fine());
     match args.output {
         Output::Json => {
-            printer.json(&Planned { profile: &profile.name, is_fine, steps: &steps })?;
+            printer.json(&Planned {
+                v: REPORT_VERSION,
+                profile: &profile.name,
+                is_fine,
+                steps: &steps,
+            })?;
         }
         Output::Table => {
             print::steps(verb, &profile.name, &args.node.name(), &steps, printer)?;

@@ -77,7 +77,7 @@ fn of_gpu(kind: &Kind, want: &Want, gpu: &GpuReadings) -> Told {
     };
     let is_change = matches!(standing, Standing::Change(_));
     let change = judged.value.filter(|_| is_change);
-    let change = change.map(|value| Change { target: Target::Gpu { uuid, control }, value });
+    let change = change.map(|value| Change::of(Target::Gpu { uuid, control }, value));
     Told { subject, current: judged.current, wanted: judged.wanted, standing, change }
 }
 
@@ -140,16 +140,29 @@ fn by_service(want: &Want, readings: &Readings) -> Option<Told> {
         }
         Reading::Value(state) => {
             let current = value(state);
-            let wanted = Value::Service { enabled: on, running: running(*state) };
+            // A unit that no target can want is started by another one, or by udev: that it runs is all there is to want.
+            let enabled = if state.is_static { state.enabled } else { on };
+            let wanted = Value::Service { enabled, running: running(*state) };
             let words = (Some(current.words()), wanted.words());
             if current == wanted {
                 return Some(told(words.0, words.1, Standing::AsWanted, None));
             }
             let target = Target::Service { unit: PERSISTENCED.to_owned() };
-            let change = Change { target, value: wanted };
+            let beside = if readings.can_start_services { modes(readings) } else { Vec::new() };
+            let change = Change { target, value: wanted, beside };
             Some(told(words.0, words.1, Standing::Change(Vec::new()), Some(change)))
         }
     }
+}
+
+/// The daemon turns the driver's own mode of each GPU on when it starts, unless told not to (nvidia-persistenced(1)). What it
+/// leaves behind when it ends was not measured: either is given back.
+fn modes(readings: &Readings) -> Vec<Target> {
+    let GpusSeen::Answered(gpus) = &readings.gpus else { return Vec::new() };
+    let control = GpuControl::Persistence;
+    let has_mode = |gpu: &&GpuReadings| gpu.persistence.value().is_some();
+    let uuids = gpus.iter().filter(has_mode).filter_map(|gpu| gpu.uuid.value().cloned());
+    uuids.map(|uuid| Target::Gpu { uuid, control }).collect()
 }
 
 /// A reading that is no value.
@@ -203,12 +216,21 @@ fn at_reset(reading: &Reading<Setting>, on: bool) -> Judged {
 
 fn mig(gpu: &GpuReadings, on: bool) -> Judged {
     let judged = at_reset(&gpu.mig, on);
-    let instances = gpu.mig_layout.value().map_or(0, Vec::len);
-    if !on && instances > 0 && matches!(judged.standing, Standing::Change(_)) {
-        let why = format!("{instances} instances are there: drain and destroy them first");
-        return Judged { standing: Standing::Refused(why), value: None, ..judged };
+    if on || !matches!(judged.standing, Standing::Change(_)) {
+        return judged;
     }
-    judged
+    let standing = match &gpu.mig_layout {
+        Reading::Value(instances) if !instances.is_empty() => Standing::Refused(format!(
+            "{} instances are there: drain and destroy them first",
+            instances.len()
+        )),
+        Reading::Unreadable(why) => {
+            Standing::Unknown(format!("whether instances are there: {why}"))
+        }
+        // Where it is off there are none.
+        Reading::Value(_) | Reading::Absent => return judged,
+    };
+    Judged { standing, value: None, ..judged }
 }
 
 fn compute_mode(reading: &Reading<u32>, mode: u32) -> Judged {

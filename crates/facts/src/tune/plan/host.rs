@@ -89,7 +89,7 @@ fn choose(path: &str, choice: &Choice, word: &str) -> Told {
     }
     let target = Target::Kernel { path: path.to_owned() };
     told.standing = Standing::Change(vec![Need::EveryBoot]);
-    told.change = Some(Change { target, value: Value::Word(word.to_owned()) });
+    told.change = Some(Change::of(target, Value::Word(word.to_owned())));
     told
 }
 
@@ -118,7 +118,7 @@ pub(super) fn file(
     }
     told.standing = Standing::Change(needs);
     let value = Value::File(FileContent::text(text));
-    told.change = Some(Change { target: Target::File { path }, value });
+    told.change = Some(Change::of(Target::File { path }, value));
     told
 }
 
@@ -168,7 +168,7 @@ fn hold(package: &Package) -> Told {
     if !package.held {
         let target = Target::Hold { package: package.name.clone() };
         told.standing = Standing::Change(Vec::new());
-        told.change = Some(Change { target, value: Value::Switch(true) });
+        told.change = Some(Change::of(target, Value::Switch(true)));
     }
     told
 }

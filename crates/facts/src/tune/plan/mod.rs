@@ -4,7 +4,7 @@ mod environment;
 mod gpu;
 mod host;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::control::{Target, Value};
 use super::profile::{Profile, ProfileError, ProfileSetting};
@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 /// One setting of one subject.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Such as `gpu.power-limit`.
     pub setting: String,
@@ -35,14 +35,14 @@ pub struct Step {
     /// How the two stand to each other.
     pub standing: Standing,
     /// What would be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
     /// Why it is wanted.
     pub reason: String,
 }
 
 /// What a step is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
     /// A GPU.
@@ -61,7 +61,7 @@ pub enum Subject {
 }
 
 /// How things stand.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// Nothing to do.
@@ -94,6 +94,16 @@ impl Standing {
         }
     }
 
+    /// Whether a person has to look: nothing was changed, and nothing would be.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::Refused(_) | Self::ByHand(_))
+    }
+
+    /// Whether it is known not to be as wanted.
+    pub fn is_drift(&self) -> bool {
+        matches!(self, Self::Change(_) | Self::ByHand(_) | Self::Refused(_))
+    }
+
     /// Whether nothing is left to do or to know.
     pub fn is_fine(&self) -> bool {
         matches!(self, Self::AsWanted | Self::DoesNotApply(_))
@@ -116,7 +126,7 @@ impl Standing {
 }
 
 /// What has to happen before a change counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Need {
     /// A reset of the GPU.
@@ -148,12 +158,22 @@ impl Need {
 }
 
 /// A change that somebody can carry out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// What.
     pub target: Target,
     /// To what.
     pub value: Value,
+    /// What a change of it may change as well, which is given back with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Target>,
+}
+
+impl Change {
+    /// One that changes nothing else.
+    pub fn of(target: Target, value: Value) -> Self {
+        Self { target, value, beside: Vec::new() }
+    }
 }
 
 /// What one setting of a subject comes to.

@@ -214,6 +214,22 @@ impl Caller<'_> {
         }
     }
 
+    /// What counts now of a setting that waits for a reset.
+    pub(super) fn in_force(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
+        let name = match control {
+            GpuControl::Ecc => "nvmlDeviceGetEccMode",
+            GpuControl::Mig => "nvmlDeviceGetMigMode",
+            _ => return self.get_control(uuid, control),
+        };
+        match self.by_uuid(uuid) {
+            Reading::Value(device) => {
+                self.setting(device, name).map(|setting| Value::Switch(setting.current))
+            }
+            Reading::Absent => Reading::Absent,
+            Reading::Unreadable(why) => Reading::Unreadable(why),
+        }
+    }
+
     /// Sets it; NVML's own name for why not.
     pub(super) fn set_control(
         &mut self,

@@ -1,9 +1,10 @@
 //! The child as its parent sees it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
 use farrier_facts::tune::{GpuControl, GpusSeen, Value};
@@ -21,11 +22,41 @@ pub enum ControlError {
     Lost(String),
 }
 
+/// How long it is given to let NVML go once nobody asks any more.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the kernel is given to end what was killed.
+const KILLED: Duration = Duration::from_millis(200);
+/// How often its end is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How long NVML is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// To answer what is. The first answer holds `nvmlInit` and all GPUs, which take seconds each where nothing keeps the
+    /// driver initialised.
+    pub read: Duration,
+    /// To change a setting: turning MIG on or off resets the GPU on some cards.
+    pub change: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { read: Duration::from_secs(60), change: Duration::from_secs(120) }
+    }
+}
+
+impl Patience {
+    /// The same for all.
+    pub fn of(limit: Duration) -> Self {
+        Self { read: limit, change: limit }
+    }
+}
+
 /// Settings of GPUs, by a child that is started when it is first asked.
 #[derive(Debug)]
 pub struct Controls {
     command: Option<Command>,
-    deadline: Duration,
+    patience: Patience,
     child: Option<Running>,
     /// Why nobody answers any more.
     lost: Option<String>,
@@ -33,29 +64,66 @@ pub struct Controls {
 
 #[derive(Debug)]
 struct Running {
-    child: Child,
+    child: Option<Child>,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
+    /// It owes an answer, so that it will not read that its input has ended.
+    is_late: bool,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its end is that of its input; one that is stuck in the driver is not waited for.
         self.input = None;
-        let _ = self.child.kill();
-        let _ = self.child.try_wait();
+        let Some(mut child) = self.child.take() else { return };
+        // Its end is that of its input, after it has let NVML go.
+        if !self.is_late && ends_within(&mut child, FAREWELL) {
+            return;
+        }
+        let _ = child.kill();
+        if ends_within(&mut child, KILLED) {
+            return;
+        }
+        // One that is stuck in the driver dies when the driver lets it; somebody has to wait, or it stays a zombie.
+        std::thread::spawn(move || child.wait());
+    }
+}
+
+fn ends_within(child: &mut Child, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
+            ended => return !matches!(ended, Ok(None)),
+        }
     }
 }
 
 impl Controls {
-    /// By this command, each answer within `deadline`.
-    pub fn by(command: Command, deadline: Duration) -> Self {
-        Self { command: Some(command), deadline, child: None, lost: None }
+    /// By this command, each answer in time.
+    pub fn by(command: Command, patience: Patience) -> Self {
+        Self { command: Some(command), patience, child: None, lost: None }
+    }
+
+    /// Of a node, by `farrier probe control`. Below another root only a library that somebody named is asked: this
+    /// machine's own would speak of other GPUs.
+    pub fn of_node(
+        program: &Path,
+        library: Option<&Path>,
+        is_this_machine: bool,
+        patience: Patience,
+    ) -> Self {
+        if library.is_none() && !is_this_machine {
+            return Self::none("NVML was not asked: another root was given without a library");
+        }
+        let mut command = Command::new(program);
+        command.args(["probe", "control", "--library"]);
+        command.arg(library.unwrap_or(Path::new(crate::nvml::LIBRARY)));
+        Self::by(command, patience)
     }
 
     /// Nobody to ask, and why.
     pub fn none(why: impl Into<String>) -> Self {
-        Self { command: None, deadline: Duration::ZERO, child: None, lost: Some(why.into()) }
+        Self { command: None, patience: Patience::default(), child: None, lost: Some(why.into()) }
     }
 
     /// All settings of all GPUs.
@@ -69,7 +137,16 @@ impl Controls {
 
     /// One setting.
     pub fn get(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
-        match self.ask(&Request::Get { uuid: uuid.to_owned(), control }) {
+        self.value(&Request::Get { uuid: uuid.to_owned(), control })
+    }
+
+    /// What counts now of one that waits for a reset.
+    pub fn in_force(&mut self, uuid: &str, control: GpuControl) -> Reading<Value> {
+        self.value(&Request::InForce { uuid: uuid.to_owned(), control })
+    }
+
+    fn value(&mut self, request: &Request) -> Reading<Value> {
+        match self.ask(request) {
             Ok(Answer::Value(reading)) => reading,
             Ok(other) => Reading::Unreadable(format!("the probe answered {other:?}")),
             Err(why) => Reading::Unreadable(why),
@@ -115,14 +192,19 @@ impl Controls {
             // One that has ended already has said why in its last line.
             let _ = input.write_all(&text);
         }
-        match running.lines.recv_timeout(self.deadline) {
+        let limit = match request {
+            Request::Set { .. } => self.patience.change,
+            Request::List | Request::Get { .. } | Request::InForce { .. } => self.patience.read,
+        };
+        match running.lines.recv_timeout(limit) {
             Ok(line) => match serde_json::from_str(&line) {
                 Ok(Answer::Silent(why)) => Err(why),
                 Ok(answer) => Ok(answer),
                 Err(_) => Err("the NVML probe wrote what does not read".to_owned()),
             },
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("NVML did not answer within {} s", self.deadline.as_secs()))
+                running.is_late = true;
+                Err(format!("NVML did not answer within {} s", limit.as_secs()))
             }
             Err(RecvTimeoutError::Disconnected) => {
                 Err("the NVML probe ended without an answer".to_owned())
@@ -147,7 +229,7 @@ impl Controls {
                 }
             }
         });
-        Ok(Running { child, input, lines })
+        Ok(Running { child: Some(child), input, lines, is_late: false })
     }
 }
 
@@ -158,7 +240,45 @@ mod tests {
     fn shell(script: &str) -> Controls {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Controls::by(command, Duration::from_secs(20))
+        Controls::by(command, Patience::of(Duration::from_secs(20)))
+    }
+
+    /// Whether a process is there, also as one that nobody has waited for.
+    fn is_there(pid: u32) -> bool {
+        Path::new(&format!("/proc/{pid}")).exists()
+    }
+
+    fn pid(controls: &Controls) -> u32 {
+        controls.child.as_ref().unwrap().child.as_ref().unwrap().id()
+    }
+
+    #[test]
+    fn none_is_left_behind_as_a_zombie() {
+        let mut controls = shell("while read line; do echo '{\"refused\":\"x\"}'; done");
+        let _ = controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true));
+        let answers = pid(&controls);
+        drop(controls);
+        assert!(!is_there(answers));
+        // One that does not end with its input is killed, and waited for.
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line; echo '\"done\"'; exec sleep 60"]);
+        let mut controls = Controls::by(command, Patience::of(Duration::from_secs(20)));
+        assert_eq!(controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true)), Ok(()));
+        let stays = pid(&controls);
+        controls.child.as_mut().unwrap().is_late = true;
+        drop(controls);
+        assert!(!is_there(stays));
+    }
+
+    #[test]
+    fn a_change_is_given_longer_than_a_look() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line; sleep 0.2; echo '\"done\"'; read line; exec sleep 60"]);
+        let patience =
+            Patience { read: Duration::from_millis(50), change: Duration::from_secs(20) };
+        let mut controls = Controls::by(command, patience);
+        assert_eq!(controls.set("GPU-1", GpuControl::Mig, &Value::Switch(true)), Ok(()));
+        assert!(matches!(controls.list(), GpusSeen::Silent(why) if why.contains("did not answer")));
     }
 
     #[test]
@@ -185,7 +305,7 @@ mod tests {
     fn one_that_does_not_answer_is_not_waited_for() {
         let mut command = Command::new("sh");
         command.args(["-c", "exec sleep 60"]);
-        let mut controls = Controls::by(command, Duration::from_millis(50));
+        let mut controls = Controls::by(command, Patience::of(Duration::from_millis(50)));
         assert!(matches!(controls.list(), GpusSeen::Silent(why) if why.contains("did not answer")));
     }
 }

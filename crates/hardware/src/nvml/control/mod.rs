@@ -8,7 +8,7 @@ mod calls;
 mod child;
 mod serve;
 
-pub use child::{ControlError, Controls};
+pub use child::{ControlError, Controls, Patience};
 pub use serve::serve as serve_control;
 
 use farrier_facts::node::Reading;
@@ -23,6 +23,13 @@ enum Request {
     List,
     /// One setting.
     Get {
+        /// The GPU.
+        uuid: String,
+        /// Which.
+        control: GpuControl,
+    },
+    /// What counts now of a setting that waits for a reset.
+    InForce {
         /// The GPU.
         uuid: String,
         /// Which.

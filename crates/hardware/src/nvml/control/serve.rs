@@ -28,6 +28,7 @@ pub fn serve(library: &OsStr, input: &mut dyn BufRead, output: &mut dyn Write) -
         let answer = match serde_json::from_str(&line)? {
             Request::List => Answer::Gpus(caller.all_controls()),
             Request::Get { uuid, control } => Answer::Value(caller.get_control(&uuid, control)),
+            Request::InForce { uuid, control } => Answer::Value(caller.in_force(&uuid, control)),
             Request::Set { uuid, control, value } => caller
                 .set_control(&uuid, control, &value)
                 .map_or_else(Answer::Refused, |()| Answer::Done),

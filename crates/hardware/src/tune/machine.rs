@@ -1,0 +1,80 @@
+//! Commands of this machine, each with a deadline.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::hands::HandError;
+
+/// A service may take its own time to start; what takes longer than this is told.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often the end of a command is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+/// So much of what a command says is kept.
+const SAID_BYTES_MAX: u64 = 64 << 10;
+
+/// What changes the machine that this runs on.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    pub(super) systemctl: OsString,
+    pub(super) apt_mark: OsString,
+    pub(super) limit: Duration,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { systemctl: "systemctl".into(), apt_mark: "apt-mark".into(), limit: LIMIT }
+    }
+}
+
+impl Machine {
+    pub(super) fn systemctl(&self, words: &[&str]) -> Result<(), HandError> {
+        self.run(&self.systemctl, words)
+    }
+
+    pub(super) fn apt_mark(&self, words: &[&str]) -> Result<(), HandError> {
+        self.run(&self.apt_mark, words)
+    }
+
+    /// Runs a command and says what it said where it failed.
+    pub(super) fn run(&self, program: &OsStr, words: &[&str]) -> Result<(), HandError> {
+        let line = format!("{} {}", program.display(), words.join(" "));
+        let failed = |why: String| HandError::Command { line: line.clone(), why };
+        let mut command = Command::new(program);
+        command.args(words).env("LC_ALL", "C");
+        let spawned =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|err| failed(err.to_string()))?;
+        let errors = child.stderr.take();
+        // In the background: a command that says much must not wait for us. Its own children may hold the pipe.
+        let (sender, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(errors) = errors {
+                let _ = errors.take(SAID_BYTES_MAX).read_to_end(&mut bytes);
+            }
+            let _ = sender.send(bytes);
+        });
+        let until = Instant::now() + self.limit;
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
+                Ok(None) => {
+                    let _ = child.kill();
+                    // Nobody waits for one that is stuck, and none is left behind as a zombie.
+                    std::thread::spawn(move || child.wait());
+                    return Err(HandError::Late { line, limit_s: self.limit.as_secs() });
+                }
+                Err(err) => return Err(failed(err.to_string())),
+            }
+        };
+        if status.success() {
+            return Ok(());
+        }
+        let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        Err(failed(said.lines().last().map_or_else(|| status.to_string(), str::to_owned)))
+    }
+}
