@@ -111,7 +111,11 @@ fn can(route: &Route, status: u16) -> bool {
         401 | 403 | 429 => route.deed.is_some(),
         404 => route.path.contains('{') || route.name == "createToken",
         405 => false,
-        409 => route.name == "approveNode",
+        409 => {
+            const MAY: [&str; 5] =
+                ["approveNode", "repairedNode", "verifyNode", "testNode", "tuneNode"];
+            MAY.contains(&route.name)
+        }
         415 => route.method != Method::GET,
         _ => true,
     }

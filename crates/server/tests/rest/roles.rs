@@ -48,7 +48,6 @@ const CASES: [(&str, &str, &str, Who, Reach); 31] = [
     ("POST", "/api/v1/nodes/a/release", "{}", Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/repaired", r#"{"what":"x"}"#, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/verify", r#"{"rung":"v1"}"#, Who::Operators, Reach::Theirs(404)),
-    // It takes work: whoever may is told so.
     ("POST", "/api/v1/nodes/a/diag", DIAG, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/nodes/a/tune", TUNE, Who::Operators, Reach::Theirs(404)),
     ("POST", "/api/v1/freezes", "FREEZE", Who::Operators, Reach::Theirs(403)),
@@ -108,7 +107,8 @@ async fn each_role_does_what_it_may_where_it_may_and_nothing_else() {
                     _ if !may(role, who) => 403,
                     Reach::Whole if !is_whole => 403,
                     Reach::Theirs(refused) if !is_inside => refused,
-                    _ if path.ends_with("/approve") => 409,
+                    // One errand at a time.
+                    _ if path.ends_with("/approve") || path.ends_with("/tune") => 409,
                     // Nobody enrolled over the wire: there is no certificate; and no such token.
                     _ if path.ends_with("a/revoke") || path.contains("/99/") => 404,
                     _ if path.ends_with("/tokens") && method == "POST" => 201,

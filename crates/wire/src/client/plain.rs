@@ -1,6 +1,7 @@
 //! A connection without TLS that notices when the other side speaks TLS: what comes back is no HTTP, and says so by its first byte.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,23 @@ impl Plain {
     pub(super) fn new(tcp: TcpStream, speaks_tls: SpeaksTls) -> Self {
         Self { tcp, has_answered: false, speaks_tls }
     }
+
+    fn hear(&mut self, first: u8) {
+        self.has_answered = true;
+        self.speaks_tls.0.store(first == TLS_ALERT, Ordering::Relaxed);
+    }
+
+    /// The other side may have answered and gone before all was written: what it said still waits to be read.
+    fn heard<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let (false, Poll::Ready(Err(_))) = (self.has_answered, &written) {
+            let mut first = [0];
+            let own = self.tcp.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+            if own.and_then(|own| own.peek(&mut first)).is_ok_and(|bytes| bytes > 0) {
+                self.hear(first[0]);
+            }
+        }
+        written
+    }
 }
 
 impl AsyncRead for Plain {
@@ -46,9 +64,8 @@ impl AsyncRead for Plain {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.tcp).poll_read(context, buffer);
         if let (false, Some(first)) = (self.has_answered, buffer.filled().get(before)) {
-            let is_tls = *first == TLS_ALERT;
-            self.has_answered = true;
-            self.speaks_tls.0.store(is_tls, Ordering::Relaxed);
+            let first = *first;
+            self.hear(first);
         }
         polled
     }
@@ -60,11 +77,13 @@ impl AsyncWrite for Plain {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(context, bytes)
+        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        self.heard(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(context)
+        let written = Pin::new(&mut self.tcp).poll_flush(context);
+        self.heard(written)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
