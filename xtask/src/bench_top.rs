@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use crate::bench_agent::peers;
 use crate::process::{Memory, Spent};
 use crate::shell::{cargo, command, root, run, say};
 
-/// The server of tmux that is ours alone.
+/// How the servers of tmux begin that are ours alone.
 const SOCKET: &str = "farrier-bench-top";
 
 const ROUNDS: usize = 3;
@@ -116,13 +116,14 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-fn tmux() -> Command {
-    let mut tmux = command("tmux");
-    tmux.args(["-L", SOCKET, "-f", "/dev/null"]);
-    tmux
-}
-
 fn measure(program: &mut Program) -> anyhow::Result<()> {
+    // A server of tmux ends some time after its last session: each has its own.
+    let socket = format!("{SOCKET}-{}-{}", program.name.replace(' ', "-"), program.ms_per_s.len());
+    let tmux = || {
+        let mut tmux = command("tmux");
+        tmux.args(["-L", &socket, "-f", "/dev/null"]);
+        tmux
+    };
     let mut start = tmux();
     start.args(["new-session", "-d", "-s", "bench", "-x", "80", "-y", "24", &program.line]);
     start.env("TERM", "xterm-256color");
