@@ -62,7 +62,7 @@ pub(super) fn examined(
     }
     let mut proof = Proof::default();
     let deadline = deadline(level, minutes);
-    match process::tethered(program.as_os_str(), words, deadline, wanted) {
+    match process::while_wanted(program.as_os_str(), words, deadline, wanted) {
         // Tested, whatever came of it.
         Ok((Some(0 | 1), out, _)) => match serde_json::from_str(&out) {
             Ok(report) => judged(&report, &mut proof),

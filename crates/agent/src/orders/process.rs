@@ -7,8 +7,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use farrier_hardware::tether;
-
 /// So much of what a program prints is kept.
 const OUTPUT_BYTES_MAX: u64 = 4 << 20;
 /// So much of it is repeated where it failed.
@@ -65,8 +63,8 @@ pub(super) fn ended<A: AsRef<OsStr>>(
     Ok((status.code(), out, err))
 }
 
-/// The same for a program that changes nothing: it ends with us, and when it is no longer wanted.
-pub(super) fn tethered<A: AsRef<OsStr>>(
+/// The same for a program that changes nothing: it is ended when it is no longer wanted.
+pub(super) fn while_wanted<A: AsRef<OsStr>>(
     program: &OsStr,
     words: impl IntoIterator<Item = A>,
     deadline: Duration,
@@ -74,7 +72,6 @@ pub(super) fn tethered<A: AsRef<OsStr>>(
 ) -> Result<(Option<i32>, String, String), ProcessError> {
     let mut command = made(program, words);
     command.stdin(Stdio::null());
-    tether(&mut command);
     let (status, out, err) = whole(command, deadline, wanted)?;
     Ok((status.code(), out, err))
 }
@@ -180,7 +177,7 @@ mod tests {
             looks.get() < 3
         };
         let long = Duration::from_secs(60);
-        let err = tethered(OsStr::new("sleep"), ["60"], long, &wanted).unwrap_err();
+        let err = while_wanted(OsStr::new("sleep"), ["60"], long, &wanted).unwrap_err();
         assert!(matches!(err, ProcessError::Unwanted { .. }), "{err}");
         assert!(begun.elapsed() < Duration::from_secs(20));
     }
