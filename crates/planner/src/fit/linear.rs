@@ -1,0 +1,95 @@
+//! Linear algebra of the size that a fit needs.
+
+/// The step that least squares with damping take from residuals and their slopes (one column a
+/// variable).
+pub fn damped_step(columns: &[Vec<f64>], residuals: &[f64], damping: f64) -> Vec<f64> {
+    let count = columns.len();
+    let mut normal = vec![vec![0.0; count]; count];
+    let mut right = vec![0.0; count];
+    for row in 0..count {
+        for column in 0..=row {
+            let product = dot(&columns[row], &columns[column]);
+            normal[row][column] = product;
+            normal[column][row] = product;
+        }
+        right[row] = -dot(&columns[row], residuals);
+    }
+    for (index, row) in normal.iter_mut().enumerate() {
+        row[index] *= 1.0 + damping;
+    }
+    Cholesky::of(normal).map_or_else(|| vec![0.0; count], |factor| factor.solve(&right))
+}
+
+/// The sum of products.
+pub fn dot(left: &[f64], right: &[f64]) -> f64 {
+    left.iter().zip(right).map(|(left, right)| left * right).sum()
+}
+
+/// A positive definite matrix, as the triangle whose square it is.
+#[derive(Debug, Clone)]
+pub struct Cholesky {
+    lower: Vec<Vec<f64>>,
+}
+
+impl Cholesky {
+    /// Of a matrix, unless it is not positive definite.
+    pub fn of(mut matrix: Vec<Vec<f64>>) -> Option<Self> {
+        for row in 0..matrix.len() {
+            for column in 0..=row {
+                let (before, after) = matrix.split_at_mut(row);
+                let this = &mut after[0];
+                let other: &[f64] = if column == row { &[] } else { &before[column] };
+                let sum = if column == row {
+                    this[column] - dot(&this[..column], &this[..column])
+                } else {
+                    this[column] - dot(&this[..column], &other[..column])
+                };
+                this[column] = if column == row {
+                    if sum <= 0.0 || !sum.is_finite() {
+                        return None;
+                    }
+                    sum.sqrt()
+                } else {
+                    sum / other[column]
+                };
+            }
+        }
+        Some(Self { lower: matrix })
+    }
+
+    /// What times the matrix gives `right`.
+    pub fn solve(&self, right: &[f64]) -> Vec<f64> {
+        let count = right.len();
+        let mut half = right.to_vec();
+        for row in 0..count {
+            let sum = half[row] - dot(&self.lower[row][..row], &half[..row]);
+            half[row] = sum / self.lower[row][row];
+        }
+        for row in (0..count).rev() {
+            let below: f64 =
+                (row + 1..count).map(|below| self.lower[below][row] * half[below]).sum();
+            half[row] = (half[row] - below) / self.lower[row][row];
+        }
+        half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_solved_multiplies_back() {
+        let matrix = vec![vec![4.0, 1.0, 0.5], vec![1.0, 3.0, 0.2], vec![0.5, 0.2, 2.0]];
+        let right = [1.0, -2.0, 3.0];
+        let found = Cholesky::of(matrix.clone()).unwrap().solve(&right);
+        for (row, right) in matrix.iter().zip(right) {
+            assert!((dot(row, &found) - right).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn what_is_not_positive_definite_is_refused() {
+        assert!(Cholesky::of(vec![vec![1.0, 2.0], vec![2.0, 1.0]]).is_none());
+    }
+}

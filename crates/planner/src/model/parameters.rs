@@ -1,0 +1,132 @@
+//! How many weights a model has, and where they are.
+
+use super::{Attention, Bias, Model, Norm};
+
+/// Weights by where a split puts them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameters {
+    /// Of one block: attention, split over tensor-parallel ranks.
+    pub attention: f64,
+    /// Of one dense block: its feed-forward part, split likewise.
+    pub dense_ffn: f64,
+    /// Of one block of experts: what every token passes, split likewise.
+    pub shared_ffn: f64,
+    /// Of one block of experts: all routed experts, split over expert-parallel ranks.
+    pub routed: f64,
+    /// Of one block of experts: the router, on every rank.
+    pub router: f64,
+    /// Of one block: norms and the like, on every rank.
+    pub norms: f64,
+    /// The embedding of tokens and positions.
+    pub embedding: f64,
+    /// The output projection; 0 where it is the embedding.
+    pub output: f64,
+    /// Blocks that predict further tokens, all.
+    pub further: f64,
+    /// All but those.
+    pub total: f64,
+    /// Those that a token meets.
+    pub active: f64,
+}
+
+impl Parameters {
+    /// Of a model.
+    pub fn of(model: &Model) -> Self {
+        let hidden = f64::from(model.hidden);
+        let matrices = if model.gated { 3.0 } else { 2.0 };
+        let block_bias = model.bias == Bias::All;
+        let ffn = |width: u32| {
+            let bias = if block_bias { (matrices - 1.0) * f64::from(width) + hidden } else { 0.0 };
+            matrices * hidden * f64::from(width) + bias
+        };
+        let attention = attention(model);
+        let dense_ffn = ffn(model.ffn);
+        let (routed, shared_ffn, router, used) =
+            model.experts.map_or((0.0, 0.0, 0.0, 0.0), |experts| {
+                let one = ffn(experts.ffn);
+                let shared = if experts.shared_ffn == 0 { 0.0 } else { ffn(experts.shared_ffn) };
+                let router = hidden * f64::from(experts.count);
+                let count = f64::from(experts.count);
+                (one * count, shared, router, f64::from(experts.per_token) / count)
+            });
+        let norms = 2.0 * norm(model);
+        let embedding = hidden * f64::from(model.vocab + model.learned_positions);
+        let output = if model.tied { 0.0 } else { hidden * f64::from(model.vocab) };
+
+        let dense = f64::from(model.dense_layers());
+        let expert = f64::from(model.expert_layers());
+        let common = f64::from(model.layers) * (attention + norms) + norm(model);
+        let passed = common + dense * dense_ffn + expert * (shared_ffn + router);
+        let further =
+            f64::from(model.mtp_layers) * further_block(model, attention, norms, dense_ffn);
+        Self {
+            attention,
+            dense_ffn,
+            shared_ffn,
+            routed,
+            router,
+            norms,
+            embedding,
+            output,
+            further,
+            total: passed + expert * routed + embedding + output,
+            active: passed + expert * routed * used + embedding + output,
+        }
+    }
+
+    /// Of one block of experts, without its norms.
+    pub fn expert_block(&self) -> f64 {
+        self.attention + self.shared_ffn + self.routed + self.router
+    }
+}
+
+fn norm(model: &Model) -> f64 {
+    f64::from(model.hidden)
+        * match model.norm {
+            Norm::Rms => 1.0,
+            Norm::Layer => 2.0,
+        }
+}
+
+fn attention(model: &Model) -> f64 {
+    let hidden = f64::from(model.hidden);
+    match model.attention {
+        Attention::Grouped { heads, kv_heads, head_dim } => {
+            let query = f64::from(heads) * f64::from(head_dim);
+            let key_value = 2.0 * f64::from(kv_heads) * f64::from(head_dim);
+            let bias = match model.bias {
+                Bias::None => 0.0,
+                Bias::Qkv => query + key_value,
+                Bias::All => query + key_value + hidden,
+            };
+            hidden * (query + key_value) + query * hidden + bias
+        }
+        Attention::Latent { heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim } => {
+            let (heads, q_rank, kv_rank) =
+                (f64::from(heads), f64::from(q_rank), f64::from(kv_rank));
+            let (nope, rope, value) = (f64::from(nope_dim), f64::from(rope_dim), f64::from(v_dim));
+            let query = if q_rank == 0.0 {
+                hidden * heads * (nope + rope)
+            } else {
+                q_rank * (hidden + heads * (nope + rope) + 1.0)
+            };
+            query
+                + kv_rank * (hidden + heads * (nope + value) + 1.0)
+                + hidden * rope
+                + heads * value * hidden
+        }
+    }
+}
+
+/// A block that predicts a further token: a block like the last, and a product that joins the two
+/// streams that it reads.
+fn further_block(model: &Model, attention: f64, norms: f64, dense_ffn: f64) -> f64 {
+    let hidden = f64::from(model.hidden);
+    let feed_forward = model.experts.map_or(dense_ffn, |experts| {
+        let matrices = if model.gated { 3.0 } else { 2.0 };
+        let width =
+            f64::from(experts.count) * f64::from(experts.ffn) + f64::from(experts.shared_ffn);
+        matrices * hidden * width + hidden * f64::from(experts.count)
+    });
+    2.0 * hidden * hidden + attention + norms + feed_forward
+}

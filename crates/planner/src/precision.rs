@@ -1,0 +1,74 @@
+//! The numbers that products are computed in.
+
+use serde::{Deserialize, Serialize};
+
+/// What the linear layers of a model are computed in. Attention and the output projection stay in
+/// 16 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// Half precision.
+    Fp16,
+    /// bfloat16.
+    Bf16,
+    /// 8 bits, one scale for a tensor or a row.
+    Fp8,
+    /// 8 bits, one scale for a block of 128.
+    Fp8Block,
+    /// 8 bits, one scale for 32 numbers, by the hardware.
+    Mxfp8,
+    /// 4 bits, one scale for 16 numbers, by the hardware.
+    Nvfp4,
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Fp16, Self::Bf16, Self::Fp8, Self::Fp8Block, Self::Mxfp8, Self::Nvfp4];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fp16 => "fp16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Fp8Block => "fp8-block",
+            Self::Mxfp8 => "mxfp8",
+            Self::Nvfp4 => "nvfp4",
+        }
+    }
+
+    /// By a name as people and tables write it: `FP8-CS`, `amp_bf16`, `fp8-tensorwise`.
+    pub fn named(name: &str) -> Option<Self> {
+        let folded: String = name
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .map(|letter| letter.to_ascii_lowercase())
+            .collect();
+        Some(match folded.as_str() {
+            "fp16" | "half" | "float16" | "ampfp16" => Self::Fp16,
+            "bf16" | "bfloat16" | "ampbf16" => Self::Bf16,
+            "fp8" | "ampfp8" | "fp8cs" | "fp8ds" | "fp8tensorwise" | "fp8rowwise" | "float8" => {
+                Self::Fp8
+            }
+            "fp8sc" | "fp8block" | "fp8blockwise" => Self::Fp8Block,
+            "mxfp8" | "fp8mx" => Self::Mxfp8,
+            "nvfp4" | "fp4" => Self::Nvfp4,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of an operand of a product.
+    pub fn operand_bytes(self) -> f64 {
+        match self {
+            Self::Fp16 | Self::Bf16 => 2.0,
+            Self::Fp8 | Self::Fp8Block | Self::Mxfp8 => 1.0,
+            Self::Nvfp4 => 0.5625,
+        }
+    }
+
+    /// Whether numbers are scaled on their way into a product.
+    pub fn is_scaled(self) -> bool {
+        !matches!(self, Self::Fp16 | Self::Bf16)
+    }
+}

@@ -1,0 +1,175 @@
+//! How long a step takes, and on what.
+
+mod block;
+mod exchange;
+mod rates;
+
+use serde::Serialize;
+
+use crate::coefficients::Coefficients;
+use crate::layout::Schedule;
+use crate::run::{Run, Stack};
+
+pub use rates::Rates;
+
+/// What a part of a step is spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Products of matrices.
+    Products,
+    /// The core of attention.
+    Attention,
+    /// Norms, activations, sums, scaling, the loss.
+    Pointwise,
+    /// Traffic of tensor parallelism.
+    Tensor,
+    /// Traffic of context parallelism.
+    Context,
+    /// Traffic of expert parallelism.
+    Expert,
+    /// Traffic between stages.
+    Stage,
+    /// Idle stages of the pipeline.
+    Bubble,
+    /// Traffic between copies of the model.
+    Copies,
+    /// The optimizer.
+    Optimizer,
+    /// The host: launches that the GPU waits for, and what a step takes besides.
+    Host,
+    /// Waiting for the slowest.
+    Jitter,
+}
+
+impl Phase {
+    /// All of them, in the order of a step.
+    pub const ALL: [Self; 12] = [
+        Self::Products,
+        Self::Attention,
+        Self::Pointwise,
+        Self::Tensor,
+        Self::Context,
+        Self::Expert,
+        Self::Stage,
+        Self::Bubble,
+        Self::Copies,
+        Self::Optimizer,
+        Self::Host,
+        Self::Jitter,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Products => "products",
+            Self::Attention => "attention",
+            Self::Pointwise => "pointwise",
+            Self::Tensor => "tensor-parallel traffic",
+            Self::Context => "context-parallel traffic",
+            Self::Expert => "expert-parallel traffic",
+            Self::Stage => "traffic between stages",
+            Self::Bubble => "pipeline bubble",
+            Self::Copies => "traffic between copies",
+            Self::Optimizer => "optimizer",
+            Self::Host => "host",
+            Self::Jitter => "jitter",
+        }
+    }
+}
+
+/// The time of a step, by what it is spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StepTime {
+    phases: [f64; 12],
+}
+
+impl StepTime {
+    /// The whole step, in seconds.
+    pub fn total_s(&self) -> f64 {
+        self.phases.iter().sum()
+    }
+
+    /// A phase of it, in seconds.
+    pub fn of(&self, phase: Phase) -> f64 {
+        self.phases[phase as usize]
+    }
+
+    fn add(&mut self, phase: Phase, seconds: f64) {
+        self.phases[phase as usize] += seconds;
+    }
+
+    fn scale(&mut self, factor: f64) {
+        self.phases.iter_mut().for_each(|seconds| *seconds *= factor);
+    }
+}
+
+/// How long a step of a run takes.
+pub fn step(run: &Run, fitted: &Coefficients) -> StepTime {
+    let rates = Rates::of(run, fitted);
+    let layout = &run.layout;
+    let micro_batches = f64::from(run.micro_batches());
+    let stages = f64::from(layout.pp);
+
+    // The fullest stage sets the pace; the mean one fills the pipeline.
+    let dense = block::dense(run, &rates, fitted);
+    let mixture = block::mixture(run, &rates, fitted);
+    let (dense_layers, expert_layers) =
+        (f64::from(run.model.dense_layers()), f64::from(run.model.expert_layers()));
+    let layers = dense_layers + expert_layers;
+    let mut mean = StepTime::default();
+    for (block, count) in [(&dense, dense_layers), (&mixture, expert_layers)] {
+        for phase in Phase::ALL {
+            mean.add(phase, block.of(phase) * count / stages);
+        }
+    }
+    let fullest = (layers / stages).ceil() / (layers / stages);
+    let ends = block::ends(run, &rates, fitted);
+    // Where layers do not divide evenly the last stage, which has the loss too, holds fewer.
+    let last = if fullest > 1.0 { (layers / stages).floor() / (layers / stages) } else { 1.0 };
+    let at_fullest = mean.total_s() * fullest;
+    let at_last = mean.total_s() * last + ends.total_s();
+
+    let mut time = StepTime::default();
+    let factor = if at_last > at_fullest { last } else { fullest };
+    for phase in Phase::ALL {
+        time.add(phase, mean.of(phase) * factor * micro_batches);
+        if at_last > at_fullest {
+            time.add(phase, ends.of(phase) * micro_batches);
+        }
+    }
+
+    let stage = exchange::between_stages(run, &rates, fitted);
+    time.add(Phase::Stage, stage * micro_batches);
+    if layout.pp > 1 {
+        let pass = mean.total_s() + ends.total_s() / stages + stage;
+        let idle = match layout.schedule {
+            Schedule::OneForwardOneBackward => (stages - 1.0) / f64::from(layout.vp.max(1)),
+            // The gradient of weights, a third of a pass, fills the gap.
+            Schedule::ZeroBubble => (stages - 1.0) / 3.0,
+            Schedule::DualPipe => (stages / 2.0 - 1.0).max(0.0) / 2.0,
+        };
+        time.add(Phase::Bubble, idle * pass * fitted.bubble);
+    }
+    let hideable = time.total_s();
+    exchange::between_copies(run, &rates, fitted, hideable, &mut time);
+    time.add(Phase::Optimizer, block::optimizer(run, &rates, fitted));
+    time.add(Phase::Host, fitted.host_step_s);
+
+    let doublings = (f64::from(layout.gpus()) / 8.0).log2().max(0.0);
+    time.add(Phase::Jitter, time.total_s() * fitted.jitter * doublings);
+    time.scale(stack_factor(run, fitted));
+    time
+}
+
+fn stack_factor(run: &Run, fitted: &Coefficients) -> f64 {
+    match run.stack {
+        Stack::MegatronEarly => fitted.stack_megatron_early,
+        Stack::Megatron => fitted.stack_megatron,
+        Stack::Bridge if run.model.experts.is_some() => fitted.stack_bridge_expert,
+        Stack::Bridge => fitted.stack_bridge,
+        Stack::Fsdp => fitted.stack_fsdp,
+        Stack::FsdpCompiled => fitted.stack_fsdp_compiled,
+        Stack::Tuned => fitted.stack_tuned,
+    }
+}
