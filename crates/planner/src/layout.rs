@@ -29,6 +29,8 @@ pub struct Layout {
     pub recompute: Recompute,
     /// Whether what TP does not split is split along the sequence.
     pub sequence_parallel: bool,
+    /// Whether tensor-parallel traffic runs beside the products that it feeds.
+    pub tensor_overlap: bool,
     /// The order of forward and backward passes in the pipeline.
     pub schedule: Schedule,
     /// Bytes of a gradient on its way between copies.
@@ -51,6 +53,7 @@ impl Layout {
             micro_batch,
             recompute: Recompute::None,
             sequence_parallel: true,
+            tensor_overlap: true,
             schedule: Schedule::OneForwardOneBackward,
             reduce_bytes: 4,
         }

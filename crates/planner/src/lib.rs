@@ -14,6 +14,7 @@ pub mod coefficients;
 pub mod fit;
 pub mod gpu;
 pub mod layout;
+pub mod local;
 pub mod model;
 pub mod precision;
 pub mod published;

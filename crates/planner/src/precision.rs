@@ -11,9 +11,9 @@ pub enum Precision {
     Fp16,
     /// bfloat16.
     Bf16,
-    /// 8 bits, one scale for a tensor or a row.
+    /// 8 bits, one scale for a tensor.
     Fp8,
-    /// 8 bits, one scale for a block of 128.
+    /// 8 bits, one scale for a row or a block of 128.
     Fp8Block,
     /// 8 bits, one scale for 32 numbers, by the hardware.
     Mxfp8,
@@ -48,10 +48,8 @@ impl Precision {
         Some(match folded.as_str() {
             "fp16" | "half" | "float16" | "ampfp16" => Self::Fp16,
             "bf16" | "bfloat16" | "ampbf16" => Self::Bf16,
-            "fp8" | "ampfp8" | "fp8cs" | "fp8ds" | "fp8tensorwise" | "fp8rowwise" | "float8" => {
-                Self::Fp8
-            }
-            "fp8sc" | "fp8block" | "fp8blockwise" => Self::Fp8Block,
+            "fp8" | "ampfp8" | "fp8cs" | "fp8ds" | "fp8tensorwise" | "float8" => Self::Fp8,
+            "fp8sc" | "fp8rowwise" | "fp8block" | "fp8blockwise" => Self::Fp8Block,
             "mxfp8" | "fp8mx" => Self::Mxfp8,
             "nvfp4" | "fp4" => Self::Nvfp4,
             _ => return None,

@@ -3,7 +3,7 @@
 use farrier_facts::FactSet;
 use serde::Deserialize;
 
-use crate::gpu::Accelerator;
+use crate::gpu::{Accelerator, Generation};
 use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::model::{Attention, Bias, Experts, Model, Norm, Parameters, Window, builtin};
 use crate::precision::Precision;
@@ -71,6 +71,10 @@ pub struct Cells {
     pub peak_mem_gib: String,
     #[serde(default)]
     pub notes: String,
+    #[serde(default)]
+    pub fused_experts: String,
+    #[serde(default)]
+    pub caution: String,
 }
 
 /// A row that says enough to be estimated.
@@ -88,6 +92,8 @@ pub struct Published {
     pub step_s: f64,
     /// The most memory that a GPU had in use, if published, GiB.
     pub peak_gib: Option<f64>,
+    /// Why it is not to be learned from, if it is not.
+    pub caution: Option<String>,
     /// What the row leaves open, and was assumed: empty for one that states all.
     pub assumed: Vec<&'static str>,
 }
@@ -178,12 +184,15 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
     }
     let dp = gpus / (tp * pp * cp);
     let micro_batch = count(&cells.micro_batch).unwrap_or_else(|| {
-        assumed.push("micro-batch 1");
-        1
+        assumed.push("micro-batch");
+        let of_copy = global_batch / dp.max(1);
+        let whole = |size: &u32| of_copy.is_multiple_of(*size) && of_copy > 0;
+        // Where there is no pipeline to fill, larger ones are the rule.
+        if pp > 1 { 1 } else { [4, 2].into_iter().find(whole).unwrap_or(1) }
     });
     let stack = stack(cells);
     let recompute = recompute(&cells.recompute).unwrap_or_else(|| {
-        assumed.push("no recomputation");
+        assumed.push("recomputation");
         Recompute::None
     });
     let (sharding, shard_group) = sharding(cells, stack);
@@ -201,6 +210,8 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
         micro_batch,
         recompute,
         sequence_parallel: stack != Stack::MegatronEarly || cells.recompute.contains("SP"),
+        tensor_overlap: stack.is_megatron() && stack != Stack::MegatronEarly
+            || cells.notes.to_ascii_lowercase().replace(' ', "").contains("asynctp"),
         schedule: if cells.notes.contains("DualPipe") {
             Schedule::DualPipe
         } else {
@@ -212,14 +223,31 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
             2
         },
     };
+    let fused_experts = experts
+        && gpu.generation == Generation::Blackwell
+        && cells.date.as_str() >= "2026-06"
+        // The recipes of models with latent attention do not have them.
+        && matches!(model.attention, Attention::Grouped { .. })
+        && stack == Stack::Bridge;
     let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
     Ok(Published {
         source: cells.source.clone(),
         date: cells.date.clone(),
         gpu: cells.gpu.clone(),
-        run: Run { model, gpu, seq_len, global_batch, precision, layout, task, stack },
+        run: Run {
+            model,
+            gpu,
+            seq_len,
+            global_batch,
+            precision,
+            layout,
+            task,
+            stack,
+            fused_experts,
+        },
         step_s,
         peak_gib: number(&cells.peak_mem_gib),
+        caution: Some(cells.caution.clone()).filter(|caution| !caution.is_empty()),
         assumed,
     })
 }
@@ -242,13 +270,22 @@ fn stated(cells: &Cells) -> Result<(), &'static str> {
 fn model(cells: &Cells) -> Result<Model, String> {
     let layers = count(&cells.layers);
     let hidden = count(&cells.hidden);
-    let by_name = builtin::named(&cells.model).map(builtin::Record::model);
+    // Two papers have models of their own by names that others use too.
+    let own = match () {
+        () if cells.source.contains("MegaScale") => " (MegaScale)",
+        () if cells.source.contains("Megatron-LM images") => " (Megatron-LM 2024)",
+        () => "",
+    };
+    let by_name = builtin::named(&format!("{}{own}", cells.model)).map(builtin::Record::model);
     let fits = |model: &Model| {
         hidden.is_none_or(|hidden| hidden == model.hidden)
             && count(&cells.vocab).is_none_or(|vocab| vocab.abs_diff(model.vocab) < 2048)
     };
     if let Some(mut model) = by_name.filter(fits) {
         model.name.clone_from(&cells.model);
+        if model.learned_positions > 0 {
+            model.learned_positions = count(&cells.seq_len).unwrap_or(model.learned_positions);
+        }
         return Ok(model);
     }
     let experts = count(&cells.experts);
@@ -326,7 +363,8 @@ fn stack(cells: &Cells) -> Stack {
     if has("llm-foundry") {
         Stack::Fsdp
     } else if has("torchtitan") {
-        if cells.notes.starts_with("eager") { Stack::Fsdp } else { Stack::FsdpCompiled }
+        let early = cells.date.as_str() < "2024-09" && !cells.notes.contains("compile");
+        if early || cells.notes.starts_with("eager") { Stack::Fsdp } else { Stack::FsdpCompiled }
     } else if has("SC21") || has("Korthikanti") || has("MT-NLG") {
         Stack::MegatronEarly
     } else if has("MegaScale") && !cells.notes.contains("framework=Megatron-LM") {

@@ -26,6 +26,9 @@ pub struct Run {
     pub task: Task,
     /// By what program.
     pub stack: Stack,
+    /// Whether experts are computed by kernels that fuse a whole group (Megatron since mid 2026, on
+    /// Blackwell).
+    pub fused_experts: bool,
 }
 
 impl Run {

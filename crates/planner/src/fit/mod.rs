@@ -2,17 +2,21 @@
 //! was expected, and tried on rows that had no part in it.
 
 pub mod linear;
+pub mod products;
+pub mod squares;
 
 use std::collections::BTreeMap;
 
 use crate::coefficients::Coefficients;
+use crate::local::{Likeness, Neighbours};
 use crate::published::Published;
 use crate::time;
 
 /// Parts that rows are put into for trying: each is estimated by a fit to the others.
 pub const FOLDS: u64 = 10;
 
-/// How far a row that states all may be off (one standard deviation), and one that does not.
+/// How far a row that states all may be off (one standard deviation), and one that does not, or whose
+/// mixture of experts runs on software that changes from release to release.
 const ROW_SPREAD: f64 = 0.035;
 const OPEN_ROW_SPREAD: f64 = 0.10;
 
@@ -27,36 +31,8 @@ pub fn error(row: &Published, fitted: &Coefficients) -> f64 {
 
 /// Fits the coefficients to rows.
 pub fn fit(rows: &[&Published]) -> Coefficients {
-    let count = Coefficients::ENTRIES.len();
-    let mut at = vec![0.0; count];
-    let mut damping = 1e-2;
-    let mut errors = residuals(rows, &at);
-    let mut cost = squares(&errors);
-    for _ in 0..60 {
-        let jacobian = slopes(rows, &at, &errors);
-        let mut improved = false;
-        for _ in 0..8 {
-            let step = linear::damped_step(&jacobian, &errors, damping);
-            let tried: Vec<f64> = at.iter().zip(&step).map(|(at, step)| at + step).collect();
-            let tried_errors = residuals(rows, &tried);
-            let tried_cost = squares(&tried_errors);
-            if tried_cost < cost {
-                improved = cost - tried_cost > 1e-6 * cost;
-                (at, errors, cost) = (tried, tried_errors, tried_cost);
-                damping = (damping * 0.4).max(1e-9);
-                break;
-            }
-            damping *= 4.0;
-        }
-        if !improved {
-            break;
-        }
-    }
-    coefficients(&at)
-}
-
-fn squares(errors: &[f64]) -> f64 {
-    errors.iter().map(|error| error * error).sum()
+    let start = vec![0.0; Coefficients::ENTRIES.len()];
+    coefficients(&squares::least(start, |at| residuals(rows, at)))
 }
 
 /// The coefficients at a place: each is what was expected, times e to the place in its spread.
@@ -72,30 +48,17 @@ fn coefficients(at: &[f64]) -> Coefficients {
 /// Errors of the rows and distances from what was expected, each in its deviations.
 fn residuals(rows: &[&Published], at: &[f64]) -> Vec<f64> {
     let fitted = coefficients(at);
-    let of_rows = rows.iter().map(|row| {
-        let spread = if row.assumed.is_empty() { ROW_SPREAD } else { OPEN_ROW_SPREAD };
-        robust(error(row, &fitted) / spread)
-    });
+    let of_rows =
+        rows.iter().map(|row| squares::robust(error(row, &fitted) / row_spread(row), ROBUST));
     of_rows.chain(at.iter().copied()).collect()
 }
 
-/// The square of this grows as the logarithm beyond [`ROBUST`] deviations.
-fn robust(deviations: f64) -> f64 {
-    let scaled = deviations / ROBUST;
-    ROBUST * (1.0 + scaled * scaled).ln().sqrt().copysign(scaled)
-}
-
-/// How each residual changes with each place: one column a coefficient.
-fn slopes(rows: &[&Published], at: &[f64], errors: &[f64]) -> Vec<Vec<f64>> {
-    const STEP: f64 = 1e-4;
-    (0..at.len())
-        .map(|column| {
-            let mut moved = at.to_vec();
-            moved[column] += STEP;
-            let there = residuals(rows, &moved);
-            there.iter().zip(errors).map(|(there, here)| (there - here) / STEP).collect()
-        })
-        .collect()
+fn row_spread(row: &Published) -> f64 {
+    if !row.assumed.is_empty() || row.run.model.experts.is_some() {
+        OPEN_ROW_SPREAD
+    } else {
+        ROW_SPREAD
+    }
 }
 
 /// Which part a row is in: rows of one model, GPU, precision and size of cluster are in the same, so
@@ -115,12 +78,51 @@ pub fn fold(row: &Published) -> u64 {
     (hash ^ (hash >> 32)) % FOLDS
 }
 
-/// Each row's error by coefficients that were fitted without its part.
-pub fn cross_validate(rows: &[Published]) -> Vec<f64> {
-    let mut by_fold: BTreeMap<u64, Coefficients> = BTreeMap::new();
-    for part in 0..FOLDS {
-        let others: Vec<&Published> = rows.iter().filter(|row| fold(row) != part).collect();
-        by_fold.insert(part, fit(&others));
+/// What a row that had no part in a fit shows of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial {
+    /// The logarithm of estimated over measured step time, by the coefficients alone.
+    pub plain: f64,
+    /// Likewise, corrected by the runs nearest to it.
+    pub corrected: f64,
+    /// One standard deviation of that, as the estimate says itself.
+    pub deviation: f64,
+}
+
+/// Rows with the fit of each part, made without it.
+#[derive(Debug)]
+pub struct CrossValidation<'a> {
+    rows: &'a [Published],
+    by_fold: BTreeMap<u64, (Vec<&'a Published>, Coefficients)>,
+}
+
+impl<'a> CrossValidation<'a> {
+    /// Fits as many times as there are parts.
+    pub fn of(rows: &'a [Published]) -> Self {
+        let part = |part: u64| {
+            let others: Vec<&Published> =
+                rows.iter().filter(|row| fold(row) != part && row.caution.is_none()).collect();
+            let fitted = fit(&others);
+            (part, (others, fitted))
+        };
+        Self { rows, by_fold: (0..FOLDS).map(part).collect() }
     }
-    rows.iter().map(|row| error(row, &by_fold[&fold(row)])).collect()
+
+    /// Each row by the fit that its part had no share in.
+    pub fn trials(&self, likeness: &Likeness) -> Vec<Trial> {
+        let neighbours: BTreeMap<u64, Neighbours> = self
+            .by_fold
+            .iter()
+            .map(|(part, (others, fitted))| {
+                (*part, Neighbours::of(others, fitted, likeness.clone()))
+            })
+            .collect();
+        let trial = |row: &Published| {
+            let part = fold(row);
+            let plain = error(row, &self.by_fold[&part].1);
+            let correction = neighbours[&part].correction(&row.run);
+            Trial { plain, corrected: plain + correction.shift, deviation: correction.deviation }
+        };
+        self.rows.iter().map(trial).collect()
+    }
 }

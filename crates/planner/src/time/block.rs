@@ -42,13 +42,16 @@ pub(super) fn mixture(run: &Run, rates: &Rates, fitted: &Coefficients) -> StepTi
     time
 }
 
-/// Times that products are done: forward, backward by what learns, and again.
-fn product_passes(run: &Run) -> f64 {
-    let back = match run.task {
-        Task::Full => 2.0,
-        Task::Lora => 1.0,
+/// Time of a linear layer: there, back to its input, back to its weights where they learn, and again.
+fn linear_s(run: &Run, rates: &Rates, tokens: f64, columns: f64, depth: f64) -> f64 {
+    let there = 1.0 + run.layout.recompute.products_again(run.layers_of_stage());
+    let weights = match run.task {
+        Task::Full => rates.product_s(columns, depth, tokens),
+        Task::Lora => 0.0,
     };
-    1.0 + back + run.layout.recompute.products_again(run.layers_of_stage())
+    there * rates.product_s(tokens, columns, depth)
+        + rates.product_s(tokens, depth, columns)
+        + weights
 }
 
 /// Products and core of attention.
@@ -60,7 +63,7 @@ fn attention(run: &Run, rates: &Rates, fitted: &Coefficients, time: &mut StepTim
     let once = match shape {
         Attention::Grouped { .. } => {
             let joined = shape.query_width() + shape.key_value_width();
-            rates.product_s(tokens, joined / split, hidden)
+            linear_s(run, rates, tokens, joined / split, hidden)
         }
         Attention::Latent { heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim } => {
             let (q_rank, kv_rank) = (f64::from(q_rank), f64::from(kv_rank));
@@ -68,20 +71,23 @@ fn attention(run: &Run, rates: &Rates, fitted: &Coefficients, time: &mut StepTim
             let key_value = heads * f64::from(nope_dim + v_dim);
             let down = q_rank + kv_rank + f64::from(rope_dim);
             let query_depth = if q_rank > 0.0 { q_rank } else { hidden };
-            rates.product_s(tokens, down, hidden)
-                + rates.product_s(tokens, shape.query_width() / split, query_depth)
-                + rates.product_s(tokens, key_value, kv_rank)
+            linear_s(run, rates, tokens, down, hidden)
+                + linear_s(run, rates, tokens, shape.query_width() / split, query_depth)
+                + linear_s(run, rates, tokens, key_value, kv_rank)
         }
     };
-    let out = rates.product_s(tokens, hidden, shape.value_width() / split);
-    time.add(Phase::Products, (once + out) * product_passes(run));
+    let out = linear_s(run, rates, tokens, hidden, shape.value_width() / split);
+    time.add(Phase::Products, once + out);
 
     let span = run.model.window.mean_causal_span(run.seq_len);
     // Early programs masked what they had computed.
     let computed = if run.stack == Stack::MegatronEarly { f64::from(run.seq_len) } else { span };
     let width = (shape.query_width() + shape.value_width()) / split;
+    let head = shape.query_width() / f64::from(shape.heads());
     let forward = 2.0 * tokens * computed * width / rates.attention
-        * (1.0 + fitted.attention_knee / f64::from(run.seq_len));
+        * (1.0 + fitted.attention_knee / f64::from(run.seq_len))
+        * (1.0 + fitted.attention_head_knee / head)
+        / (1.0 + fitted.attention_head_knee / 128.0);
     // Its way back does five products where the way there does two.
     let passes = 3.5 + run.layout.recompute.attention_again(run.layers_of_stage());
     time.add(Phase::Attention, forward * passes);
@@ -91,9 +97,9 @@ fn feed_forward(run: &Run, rates: &Rates, width: f64, split: f64, time: &mut Ste
     let tokens = run.tokens_at_once();
     let hidden = f64::from(run.model.hidden);
     let up = if run.model.gated { 2.0 } else { 1.0 };
-    let once = rates.product_s(tokens, up * width / split, hidden)
-        + rates.product_s(tokens, hidden, width / split);
-    time.add(Phase::Products, once * product_passes(run));
+    let both = linear_s(run, rates, tokens, up * width / split, hidden)
+        + linear_s(run, rates, tokens, hidden, width / split);
+    time.add(Phase::Products, both);
 }
 
 /// Experts, with as many tokens for each as an even spread gives.
@@ -108,10 +114,18 @@ fn routed(run: &Run, rates: &Rates, fitted: &Coefficients, experts: Experts, tim
     let each = (routed / local).max(1.0);
     let width = f64::from(experts.ffn) / etp;
     let up = if run.model.gated { 2.0 } else { 1.0 };
-    let once = rates.product_s(each, up * width, hidden) + rates.product_s(each, hidden, width);
-    time.add(Phase::Products, once * local * product_passes(run) / fitted.products_expert);
-    let passes = fitted.expert_traffic * routed * hidden * 2.0;
+    let both =
+        linear_s(run, rates, each, up * width, hidden) + linear_s(run, rates, each, hidden, width);
+    let rate =
+        if run.fused_experts { fitted.products_expert_fused } else { fitted.products_expert };
+    time.add(Phase::Products, both * local / rate);
+    let passes = fitted.expert_traffic * routed * hidden * 2.0 * fused(run, fitted);
     time.add(Phase::Pointwise, passes / rates.memory);
+}
+
+/// What fused kernels leave of the work around experts.
+pub(super) fn fused(run: &Run, fitted: &Coefficients) -> f64 {
+    if run.fused_experts { fitted.experts_fused } else { 1.0 }
 }
 
 /// Norms, activations, sums and scaling: bytes over the memory's rate.
@@ -143,7 +157,7 @@ fn host(run: &Run, fitted: &Coefficients, time: &mut StepTime) {
     };
     issue *= 1.0 + run.layout.recompute.products_again(run.layers_of_stage()) / 3.0;
     if run.model.experts.is_some() {
-        issue += fitted.host_expert_s;
+        issue += fitted.host_expert_s * fused(run, fitted);
     }
     let busy = time.total_s();
     let both = (busy.powi(4) + issue.powi(4)).powf(0.25);

@@ -1,9 +1,9 @@
 //! What GPUs send each other, and what of it the step waits for.
 
-use super::block::weights_per_gpu;
+use super::block::{fused, weights_per_gpu};
 use super::{Phase, Rates, StepTime};
 use crate::coefficients::Coefficients;
-use crate::layout::Sharding;
+use crate::layout::{Schedule, Sharding};
 use crate::model::Experts;
 use crate::precision::Precision;
 use crate::run::{Run, Stack, Task};
@@ -67,10 +67,10 @@ pub(super) fn tensor_parallel(
         // Each is a gather and a reduction, there and back.
         let again = layout.recompute.products_again(run.layers_of_stage()) / 2.0;
         let exchanges = 2.0 * passes * 2.0 * (1.0 + again);
-        let exposed = match run.stack {
-            Stack::MegatronEarly => fitted.tensor_exposed_early,
-            Stack::Megatron | Stack::Bridge | Stack::Tuned => fitted.tensor_exposed,
-            Stack::Fsdp | Stack::FsdpCompiled => fitted.tensor_exposed_fsdp,
+        let exposed = match (layout.tensor_overlap, run.stack) {
+            (false, _) | (true, Stack::MegatronEarly) => fitted.tensor_exposed_early,
+            (true, Stack::Fsdp | Stack::FsdpCompiled) => fitted.tensor_exposed_async,
+            (true, Stack::Megatron | Stack::Bridge | Stack::Tuned) => fitted.tensor_exposed,
         };
         time.add(Phase::Tensor, exchanges * group.gather_s(bytes, rates, fitted) * exposed);
     }
@@ -109,7 +109,11 @@ pub(super) fn expert_parallel(
     let bytes = 2.0 * tokens * f64::from(run.model.hidden) * copies;
     let again = layout.recompute.products_again(run.layers_of_stage()) * 2.0;
     let seconds = (4.0 + again) * group.scatter_s(bytes, rates, fitted);
-    time.add(Phase::Expert, seconds * fitted.expert_exposed);
+    let exposed = match layout.schedule {
+        Schedule::DualPipe => fitted.expert_exposed_dual,
+        _ => fitted.expert_exposed,
+    };
+    time.add(Phase::Expert, seconds * exposed * fused(run, fitted));
 }
 
 /// Between stages, for one micro-batch.
@@ -153,11 +157,21 @@ pub(super) fn between_copies(
         // Weights are gathered on the way there and again on the way back, in each micro-batch.
         let one = 2.0 * shared.gather_s(gathered, rates, fitted)
             + shared.gather_s(reduced, rates, fitted);
-        let total = one * pieces * f64::from(run.micro_batches());
-        let power = fitted.weights_overlap;
+        let mut total = one * pieces * f64::from(run.micro_batches());
+        let mut power = fitted.weights_overlap;
+        if run.stack == Stack::MegatronEarly {
+            // Nothing is hidden, each tensor is gathered by itself, and few ports are used.
+            let hops = fitted.weights_early_hops * f64::from(shard) * fitted.network_hop_s;
+            let bytes = (2.0 * gathered + reduced) / (rates.network * fitted.weights_early_ports);
+            total = (3.0 * hops + bytes) * pieces * f64::from(run.micro_batches());
+            power = 1.0;
+        }
         let both = (busy.powf(power) + total.powf(power)).powf(1.0 / power);
         // The first gather and the last reduction have nothing to hide behind.
         time.add(Phase::Copies, both - busy + one / 3.0);
+        let states = 16.0 * weights.total() / f64::from(shard) / run.gpu.hbm_bytes;
+        let pressed = fitted.memory_pressure * (states - 0.5).max(0.0);
+        time.add(Phase::Host, (busy + total) * pressed);
         if shard < copies {
             let outer = Group::new(run, copies / shard, layout.tp * shard);
             let bytes = 2.0 * reduce * weights.total() / f64::from(shard);

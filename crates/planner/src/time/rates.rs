@@ -5,6 +5,49 @@ use crate::gpu::Generation;
 use crate::precision::Precision;
 use crate::run::{Run, Stack};
 
+/// The sizes of a product at which half of its rate is reached.
+#[derive(Debug, Clone, Copy)]
+pub struct Knee {
+    /// Rows.
+    pub rows: f64,
+    /// Columns and depth.
+    pub columns: f64,
+}
+
+impl Knee {
+    fn half(generation: Generation, fitted: &Coefficients) -> Self {
+        let (rows, columns) = match generation {
+            Generation::Ampere => (fitted.rows_knee_half_ampere, fitted.columns_knee_half_ampere),
+            Generation::Hopper => (fitted.rows_knee_half_hopper, fitted.columns_knee_half_hopper),
+            Generation::Blackwell => {
+                (fitted.rows_knee_half_blackwell, fitted.columns_knee_half_blackwell)
+            }
+        };
+        Self { rows, columns }
+    }
+
+    fn of(generation: Generation, precision: Precision, fitted: &Coefficients) -> Self {
+        let (rows, columns) = match (generation, precision) {
+            (_, Precision::Fp16 | Precision::Bf16) => return Self::half(generation, fitted),
+            (Generation::Blackwell, Precision::Fp8) => {
+                (fitted.rows_knee_fp8_blackwell, fitted.columns_knee_fp8_blackwell)
+            }
+            (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => {
+                (fitted.rows_knee_mx_blackwell, fitted.columns_knee_mx_blackwell)
+            }
+            (Generation::Blackwell, Precision::Nvfp4) => {
+                (fitted.rows_knee_fp4_blackwell, fitted.columns_knee_fp4_blackwell)
+            }
+            _ => (fitted.rows_knee_fp8_hopper, fitted.columns_knee_fp8_hopper),
+        };
+        Self { rows, columns }
+    }
+
+    fn slowness(self, rows: f64, columns: f64, depth: f64) -> f64 {
+        (1.0 + self.rows / rows) * (1.0 + self.columns / columns) * (1.0 + self.columns / depth)
+    }
+}
+
 /// Rates of one GPU, for one precision and program.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
@@ -12,10 +55,10 @@ pub struct Rates {
     pub products: f64,
     /// Large products that stay in 16 bits, FLOP/s.
     pub products_half: f64,
-    /// Rows of a product at which half of that is reached.
-    pub rows_knee: f64,
-    /// Columns and depth likewise.
-    pub columns_knee: f64,
+    /// Where half of the rate of the linear layers' products is reached.
+    pub knee: Knee,
+    /// Likewise, of those that stay in 16 bits.
+    pub knee_half: Knee,
     /// The core of attention on long sequences, FLOP/s.
     pub attention: f64,
     /// Memory, bytes/s.
@@ -50,16 +93,17 @@ impl Rates {
         };
         let power = gpu.power_share.powf(fitted.power_exponent)
             * if gpu.id.contains("B300") { fitted.product_ultra } else { 1.0 };
-        // Twice the arithmetic for the same memory and launches needs twice the rows to be busy.
         let peak = gpu.peak_flops(run.precision);
-        let breadth = (peak / 312e12).sqrt();
         let attention = match (gpu.generation, run.stack) {
             (Generation::Ampere, Stack::MegatronEarly) => {
                 fitted.attention_ampere * fitted.attention_early
             }
             (Generation::Ampere, _) => fitted.attention_ampere,
-            (Generation::Hopper, Stack::Fsdp | Stack::FsdpCompiled | Stack::MegatronEarly) => {
+            (Generation::Hopper, Stack::Fsdp | Stack::MegatronEarly) => {
                 fitted.attention_hopper * fitted.attention_eager
+            }
+            (Generation::Hopper, Stack::FsdpCompiled) => {
+                fitted.attention_hopper * fitted.attention_compiled
             }
             (Generation::Hopper, _) => fitted.attention_hopper,
             (Generation::Blackwell, _) => fitted.attention_blackwell,
@@ -67,13 +111,14 @@ impl Rates {
         Self {
             products: peak * linear * power,
             products_half: gpu.half_flops * half * power,
-            rows_knee: fitted.rows_knee * breadth,
-            columns_knee: fitted.columns_knee * breadth,
+            knee: Knee::of(gpu.generation, run.precision, fitted),
+            knee_half: Knee::half(gpu.generation, fitted),
             attention: gpu.half_flops * attention * gpu.power_share.powf(fitted.power_exponent),
             memory: gpu.hbm_bytes_per_s * fitted.memory_rate,
             link: gpu.link_bytes_per_s * fitted.link_rate,
             network: gpu.network_bytes_per_s * fitted.network_rate,
             pointwise: match run.stack {
+                Stack::Fsdp if run.model.gated => fitted.pointwise_eager * fitted.pointwise_gated,
                 Stack::Fsdp => fitted.pointwise_eager,
                 Stack::MegatronEarly => fitted.pointwise_early,
                 _ => fitted.pointwise_fused,
@@ -83,14 +128,12 @@ impl Rates {
 
     /// Time of a product of the linear layers: `rows × depth` by `depth × columns`.
     pub fn product_s(&self, rows: f64, columns: f64, depth: f64) -> f64 {
-        let slowness = (1.0 + self.rows_knee / rows)
-            * (1.0 + self.columns_knee / columns)
-            * (1.0 + self.columns_knee / depth);
-        2.0 * rows * columns * depth / self.products * slowness
+        2.0 * rows * columns * depth / self.products * self.knee.slowness(rows, columns, depth)
     }
 
     /// Time of a product that stays in 16 bits.
     pub fn product_half_s(&self, rows: f64, columns: f64, depth: f64) -> f64 {
-        self.product_s(rows, columns, depth) * self.products / self.products_half
+        let slowness = self.knee_half.slowness(rows, columns, depth);
+        2.0 * rows * columns * depth / self.products_half * slowness
     }
 }

@@ -1,0 +1,190 @@
+//! What runs like this one were off by: the published runs nearest to a run correct its estimate and
+//! say how far it may be trusted.
+//!
+//! A Gaussian process over the errors of the fitted model: runs that are alike are off alike. Far
+//! from every published run the correction fades and the interval widens to that of the model.
+
+use crate::coefficients::Coefficients;
+use crate::fit;
+use crate::fit::linear::{Cholesky, dot};
+use crate::model::Parameters;
+use crate::published::Published;
+use crate::run::{Run, Task};
+
+/// How errors of runs hang together. Chosen by cross-validation.
+#[derive(Debug, Clone)]
+pub struct Likeness {
+    /// One standard deviation of the model's error far from any published run.
+    pub far: f64,
+    /// Likewise of mixtures of experts, whose software changes from release to release.
+    pub far_experts: f64,
+    /// What two measurements of the same run differ by.
+    pub noise: f64,
+    /// What an open row adds to that.
+    pub open_noise: f64,
+    /// How far errors reach: lengths of all numbers are multiplied by it.
+    pub reach: f64,
+    /// What a difference adds to the square of the distance: GPU, generation, precision, program,
+    /// recomputation, task.
+    pub kinds: [f64; 6],
+}
+
+impl Default for Likeness {
+    fn default() -> Self {
+        Self {
+            far: 0.09,
+            far_experts: 0.22,
+            noise: 0.026,
+            open_noise: 0.02,
+            reach: 1.3,
+            kinds: [0.1, 1.5, 0.15, 0.3, 0.02, 0.1],
+        }
+    }
+}
+
+/// Where a run lies among others: near runs are off alike. Each is in units of a length over which
+/// errors change.
+#[derive(Debug, Clone)]
+struct Place {
+    numbers: [f64; 9],
+    kinds: [u32; 6],
+    experts: bool,
+}
+
+impl Place {
+    fn of(run: &Run) -> Self {
+        let parameters = Parameters::of(&run.model);
+        let layout = &run.layout;
+        let log = |count: u32| f64::from(count.max(1)).ln();
+        let experts = run.model.experts.is_some();
+        let numbers = [
+            parameters.active.ln() / 1.2,
+            f64::from(run.model.hidden).ln() / 1.0,
+            run.tokens_at_once().ln() / 1.5,
+            log(run.seq_len) / 1.5,
+            log(layout.gpus()) / 2.5,
+            log(layout.tp) / 1.5,
+            log(layout.pp) / 2.0,
+            log(layout.ep) / 2.0 + if experts { 3.0 } else { 0.0 },
+            if run.fused_experts { 2.0 } else { 0.0 },
+        ];
+        let name = run
+            .gpu
+            .id
+            .bytes()
+            .fold(0, |hash: u32, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+        let kinds = [
+            name ^ u32::from(run.gpu.power_share < 1.0),
+            run.gpu.generation as u32,
+            run.precision as u32,
+            run.stack as u32,
+            u32::from(layout.recompute.products_again(run.layers_of_stage()) > 0.0),
+            u32::from(run.task == Task::Lora),
+        ];
+        Self { numbers, kinds, experts }
+    }
+}
+
+impl Likeness {
+    /// The square of the distance.
+    fn square(&self, here: &Place, there: &Place) -> f64 {
+        let numbers: f64 = here
+            .numbers
+            .iter()
+            .zip(&there.numbers)
+            .map(|(here, there)| (here - there).powi(2))
+            .sum();
+        let kinds: f64 = here
+            .kinds
+            .iter()
+            .zip(&there.kinds)
+            .zip(self.kinds)
+            .filter(|((here, there), _)| here != there)
+            .map(|(_, length)| length)
+            .sum();
+        numbers / self.reach.powi(2) + kinds
+    }
+
+    fn far(&self, place: &Place) -> f64 {
+        if place.experts { self.far_experts } else { self.far }
+    }
+
+    /// How alike two runs are off.
+    fn between(&self, here: &Place, there: &Place) -> f64 {
+        self.far(here) * self.far(there) * (-0.5 * self.square(here, there)).exp()
+    }
+}
+
+/// The published runs and what the model is off by on each.
+#[derive(Debug)]
+pub struct Neighbours {
+    likeness: Likeness,
+    places: Vec<Place>,
+    weights: Vec<f64>,
+    factor: Cholesky,
+}
+
+/// A correction of an estimate, and its doubt, both of the logarithm of step time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Correction {
+    /// To be added.
+    pub shift: f64,
+    /// One standard deviation of what is left.
+    pub deviation: f64,
+}
+
+impl Neighbours {
+    /// Of rows, with coefficients that were fitted to them.
+    pub fn of(rows: &[&Published], fitted: &Coefficients, likeness: Likeness) -> Self {
+        let places: Vec<Place> = rows.iter().map(|row| Place::of(&row.run)).collect();
+        let noise = |row: &Published| {
+            let open = if row.assumed.is_empty() { 0.0 } else { likeness.open_noise };
+            likeness.noise.powi(2) + open.powi(2)
+        };
+        let matrix: Vec<Vec<f64>> = places
+            .iter()
+            .enumerate()
+            .map(|(index, place)| {
+                let mut row: Vec<f64> =
+                    places.iter().map(|other| likeness.between(place, other)).collect();
+                row[index] += noise(rows[index]);
+                row
+            })
+            .collect();
+        let factor = Cholesky::of(matrix).expect("likeness with noise is positive definite");
+        // An error beyond what the model may be off by is a state of software that is not modelled:
+        // it is not carried over to others.
+        let errors: Vec<f64> = rows
+            .iter()
+            .zip(&places)
+            .map(|(row, place)| {
+                let most = 3.0 * likeness.far(place);
+                -fit::error(row, fitted).clamp(-most, most)
+            })
+            .collect();
+        let weights = factor.solve(&errors);
+        Self { likeness, places, weights, factor }
+    }
+
+    /// What to add to the logarithm of a run's step time.
+    pub fn correction(&self, run: &Run) -> Correction {
+        let here = Place::of(run);
+        let alike: Vec<f64> =
+            self.places.iter().map(|place| self.likeness.between(&here, place)).collect();
+        let shift = dot(&alike, &self.weights);
+        let known = dot(&alike, &self.factor.solve(&alike));
+        let far = self.likeness.far(&here);
+        let left = (far.powi(2) - known).max(0.0) + self.likeness.noise.powi(2);
+        Correction { shift, deviation: left.sqrt() }
+    }
+
+    /// The row nearest to a run, as its place among those given to [`Self::of`], and the distance.
+    pub fn nearest(&self, run: &Run) -> Option<(usize, f64)> {
+        let here = Place::of(run);
+        let squares = self.places.iter().map(|place| self.likeness.square(&here, place));
+        squares
+            .enumerate()
+            .min_by(|(_, left), (_, right)| left.total_cmp(right))
+            .map(|(index, square)| (index, square.sqrt()))
+    }
+}
