@@ -24,6 +24,14 @@ fn main() {
         let z = (v / e.prior).ln() / e.spread;
         println!("{:28} {:>10.4e} prior {:>9.2e} z {:+.1}", e.name, v, e.prior, z);
     }
+    let text: String = Coefficients::ENTRIES
+        .iter()
+        .zip(c.values())
+        .map(|(e, v)| format!("{} = {v:.4e}\n", e.name))
+        .collect();
+    if std::env::args().any(|a| a == "-w") {
+        std::fs::write("data/planner/coefficients.toml", text).unwrap();
+    }
     let cross = fit::CrossValidation::of(&good);
     if std::env::args().any(|a| a == "-h") {
         // negative log likelihood of trials, robust

@@ -10,8 +10,11 @@
 //! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml)
 //! ```
 
+pub mod bound;
 pub mod coefficients;
+pub mod estimate;
 pub mod fit;
+pub mod flops;
 pub mod gpu;
 pub mod layout;
 pub mod local;
@@ -19,4 +22,7 @@ pub mod model;
 pub mod precision;
 pub mod published;
 pub mod run;
+pub mod score;
 pub mod time;
+
+pub use estimate::{Estimate, Planner};

@@ -22,6 +22,8 @@ pub struct Likeness {
     pub noise: f64,
     /// What an open row adds to that.
     pub open_noise: f64,
+    /// What the deviation is multiplied by, so that eight in ten rows that had no part lie inside.
+    pub doubt: f64,
     /// How far errors reach: lengths of all numbers are multiplied by it.
     pub reach: f64,
     /// What a difference adds to the square of the distance: GPU, generation, precision, program,
@@ -36,6 +38,7 @@ impl Default for Likeness {
             far_experts: 0.22,
             noise: 0.026,
             open_noise: 0.02,
+            doubt: 1.35,
             reach: 1.3,
             kinds: [0.1, 1.5, 0.15, 0.3, 0.02, 0.1],
         }
@@ -175,7 +178,7 @@ impl Neighbours {
         let known = dot(&alike, &self.factor.solve(&alike));
         let far = self.likeness.far(&here);
         let left = (far.powi(2) - known).max(0.0) + self.likeness.noise.powi(2);
-        Correction { shift, deviation: left.sqrt() }
+        Correction { shift, deviation: left.sqrt() * self.likeness.doubt }
     }
 
     /// The row nearest to a run, as its place among those given to [`Self::of`], and the distance.

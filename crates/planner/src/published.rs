@@ -255,6 +255,9 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
 /// Whether a row states its whole configuration and what it took; else what it lacks.
 fn stated(cells: &Cells) -> Result<(), &'static str> {
     let given = |cell: &str, what| if cell.trim().is_empty() { Err(what) } else { Ok(()) };
+    if cells.layers.trim().is_empty() && builtin::named(&cells.model).is_none() {
+        return Err("shape of the model");
+    }
     given(&cells.n_gpus, "number of GPUs")?;
     given(&cells.precision, "precision")?;
     given(&cells.seq_len, "sequence length")?;

@@ -89,6 +89,15 @@ pub struct Trial {
     pub deviation: f64,
 }
 
+impl Trial {
+    /// A row by coefficients and neighbours.
+    pub fn of(row: &Published, fitted: &Coefficients, neighbours: &Neighbours) -> Self {
+        let plain = error(row, fitted);
+        let correction = neighbours.correction(&row.run);
+        Self { plain, corrected: plain + correction.shift, deviation: correction.deviation }
+    }
+}
+
 /// Rows with the fit of each part, made without it.
 #[derive(Debug)]
 pub struct CrossValidation<'a> {
@@ -108,21 +117,23 @@ impl<'a> CrossValidation<'a> {
         Self { rows, by_fold: (0..FOLDS).map(part).collect() }
     }
 
+    /// The neighbours of each part, without it.
+    pub fn neighbours(&self, likeness: &Likeness) -> BTreeMap<u64, Neighbours> {
+        let of = |(part, (others, fitted)): (&u64, &(Vec<&Published>, Coefficients))| {
+            (*part, Neighbours::of(others, fitted, likeness.clone()))
+        };
+        self.by_fold.iter().map(of).collect()
+    }
+
+    /// A row by the fit that its part had no share in.
+    pub fn trial(&self, row: &Published, neighbours: &BTreeMap<u64, Neighbours>) -> Trial {
+        let part = fold(row);
+        Trial::of(row, &self.by_fold[&part].1, &neighbours[&part])
+    }
+
     /// Each row by the fit that its part had no share in.
     pub fn trials(&self, likeness: &Likeness) -> Vec<Trial> {
-        let neighbours: BTreeMap<u64, Neighbours> = self
-            .by_fold
-            .iter()
-            .map(|(part, (others, fitted))| {
-                (*part, Neighbours::of(others, fitted, likeness.clone()))
-            })
-            .collect();
-        let trial = |row: &Published| {
-            let part = fold(row);
-            let plain = error(row, &self.by_fold[&part].1);
-            let correction = neighbours[&part].correction(&row.run);
-            Trial { plain, corrected: plain + correction.shift, deviation: correction.deviation }
-        };
-        self.rows.iter().map(trial).collect()
+        let neighbours = self.neighbours(likeness);
+        self.rows.iter().map(|row| self.trial(row, &neighbours)).collect()
     }
 }

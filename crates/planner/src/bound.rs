@@ -1,0 +1,125 @@
+//! What holds a run back, and what more of each would bring.
+
+use serde::Serialize;
+
+use crate::coefficients::Coefficients;
+use crate::run::Run;
+use crate::time::{self, Phase, StepTime};
+
+/// Something that a run can be short of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// Arithmetic of the tensor cores.
+    Tensor,
+    /// The rate of the GPU's memory.
+    Hbm,
+    /// `NVLink`.
+    Nvlink,
+    /// The network between `NVLink` domains.
+    Network,
+    /// Stages of the pipeline that wait for work.
+    Bubble,
+    /// Launches, the host, and the slowest of many.
+    Launch,
+}
+
+impl Bound {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Tensor, Self::Hbm, Self::Nvlink, Self::Network, Self::Bubble, Self::Launch];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::Hbm => "hbm",
+            Self::Nvlink => "nvlink",
+            Self::Network => "network",
+            Self::Bubble => "bubble",
+            Self::Launch => "launch",
+        }
+    }
+
+    /// What a phase of a run is bound by.
+    pub fn of(phase: Phase, run: &Run) -> Self {
+        let layout = &run.layout;
+        let domain = run.gpu.domain;
+        let over = |ranks: u32| if ranks <= domain { Self::Nvlink } else { Self::Network };
+        match phase {
+            Phase::Products | Phase::Attention => Self::Tensor,
+            Phase::Pointwise | Phase::Optimizer => Self::Hbm,
+            Phase::Tensor => over(layout.tp),
+            Phase::Context => over(layout.tp * layout.cp),
+            Phase::Expert => over(layout.ep * layout.etp),
+            Phase::Stage | Phase::Copies => over(layout.gpus()),
+            Phase::Bubble => Self::Bubble,
+            Phase::Host | Phase::Jitter => Self::Launch,
+        }
+    }
+}
+
+/// A bound's share of a step, and what a tenth more of it would bring.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Share {
+    /// Of what.
+    pub bound: Bound,
+    /// Share of the step.
+    pub share: f64,
+    /// Gain of speed from a tenth more of it (a tenth less, of bubble and launch).
+    pub gain_of_tenth: f64,
+}
+
+/// The bounds of a run, in the order of [`Bound::ALL`].
+pub fn shares(run: &Run, step: &StepTime, fitted: &Coefficients) -> Vec<Share> {
+    let total = step.total_s();
+    let share = |bound: Bound| {
+        let of_bound = Phase::ALL.iter().filter(|phase| Bound::of(**phase, run) == bound);
+        of_bound.map(|phase| step.of(*phase)).sum::<f64>() / total
+    };
+    let gain = |bound: Bound| {
+        let (run, fitted) = with_more(run, fitted, bound);
+        time::step(run.as_ref(), &fitted).total_s()
+    };
+    let here = time::step(run, fitted).total_s();
+    Bound::ALL
+        .into_iter()
+        .map(|bound| Share {
+            bound,
+            share: share(bound),
+            gain_of_tenth: (here / gain(bound) - 1.0).max(0.0),
+        })
+        .collect()
+}
+
+/// The run and the coefficients as they would be with a tenth more of something.
+fn with_more(run: &Run, fitted: &Coefficients, bound: Bound) -> (Box<Run>, Coefficients) {
+    const MORE: f64 = 1.1;
+    let mut run = Box::new(run.clone());
+    let mut fitted = fitted.clone();
+    match bound {
+        Bound::Tensor => {
+            run.gpu.half_flops *= MORE;
+            run.gpu.fp8_flops *= MORE;
+            run.gpu.fp4_flops *= MORE;
+        }
+        Bound::Hbm => run.gpu.hbm_bytes_per_s *= MORE,
+        Bound::Nvlink => {
+            run.gpu.link_bytes_per_s *= MORE;
+            fitted.link_hop_s /= MORE;
+        }
+        Bound::Network => {
+            run.gpu.network_bytes_per_s *= MORE;
+            fitted.network_hop_s /= MORE;
+        }
+        Bound::Bubble => fitted.bubble /= MORE,
+        Bound::Launch => {
+            fitted.host_block_eager_s /= MORE;
+            fitted.host_block_fused_s /= MORE;
+            fitted.host_expert_s /= MORE;
+            fitted.host_step_s /= MORE;
+            fitted.jitter /= MORE;
+        }
+    }
+    (run, fitted)
+}
