@@ -10,6 +10,7 @@
 //! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml)
 //! ```
 
+pub mod check;
 pub mod coefficients;
 pub mod fit;
 pub mod gpu;
