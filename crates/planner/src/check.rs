@@ -240,7 +240,7 @@ mod tests {
     fn run(model: &str, gpu: &str, layout: Layout) -> Run {
         Run {
             model: builtin::named(model).unwrap().model(),
-            gpu: Accelerator::named(&FactSet::embedded(), gpu).unwrap(),
+            gpu: Accelerator::named(FactSet::embedded(), gpu).unwrap(),
             seq_len: 8192,
             global_batch: 512,
             precision: Precision::Bf16,
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn published_runs_are_possible() {
-        let rows = published::read(&FactSet::embedded(), published::embedded()).unwrap();
+        let rows = published::read(FactSet::embedded(), published::embedded()).unwrap();
         let mut wrong = Vec::new();
         for row in rows.into_iter().flatten() {
             if let Err(err) = check(&row.run) {

@@ -15,6 +15,7 @@ pub mod coefficients;
 pub mod fit;
 pub mod gpu;
 pub mod layout;
+pub mod memory;
 pub mod model;
 pub mod precision;
 pub mod published;
