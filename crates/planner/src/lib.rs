@@ -4,25 +4,32 @@
 //! microseconds, so a search tries every split.
 //!
 //! ```text
-//! config.json, name ─> Model ─┐
-//! farrier-facts ─> Accelerator ─┼─> Run ─┬─> time::step(run, fitted)   seconds by phase
-//! Layout, Precision ────────────┘        └─> ...
-//! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml)
+//! config.json, name ─> Model ───┐
+//! farrier-facts ─> Accelerator ─┼─> Run ─> check ─┬─> memory::of        GiB by stage and part
+//! Layout, Precision ────────────┘                 ├─> Planner::estimate seconds by phase, bounds, doubt
+//!                                                 └─> plan::plan        the whole answer
+//! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml); score: how far off they are
+//! search: every split of a run; compare: GPUs for a model
 //! ```
 
 pub mod bound;
+pub mod check;
 pub mod coefficients;
+pub mod compare;
 pub mod estimate;
 pub mod fit;
 pub mod flops;
 pub mod gpu;
 pub mod layout;
 pub mod local;
+pub mod memory;
 pub mod model;
+pub mod plan;
 pub mod precision;
 pub mod published;
 pub mod run;
 pub mod score;
+pub mod search;
 pub mod time;
 
 pub use estimate::{Estimate, Planner};

@@ -1,6 +1,7 @@
 //! What is trained: the shape of a transformer.
 
 pub mod builtin;
+pub mod config;
 mod parameters;
 
 pub use parameters::Parameters;

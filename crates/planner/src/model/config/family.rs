@@ -1,0 +1,169 @@
+//! What families of models have in common and their files do not say.
+
+use crate::model::{Bias, Norm};
+
+/// Where a family says what is added to products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BiasField {
+    /// Nowhere: it is always so.
+    Fixed(Bias),
+    /// A field that says yes for all, and what holds without it.
+    With(&'static str, bool),
+    /// A field that says no for all.
+    Without(&'static str),
+    /// `attention_bias` and `mlp_bias`.
+    Attention,
+}
+
+/// A family of models.
+#[derive(Debug)]
+pub(super) struct Family {
+    name: &'static str,
+    model_types: &'static [&'static str],
+    pub(super) gated: bool,
+    pub(super) norm: Norm,
+    pub(super) bias: BiasField,
+    /// Whether the embedding is the output projection, where the file does not say.
+    pub(super) tied: bool,
+    /// Whether the feed-forward block is four times as wide, where the file does not say.
+    pub(super) four_wide: bool,
+    /// What the family's class takes where the file says nothing.
+    pub(super) defaults: &'static [(&'static str, u32)],
+}
+
+const LLAMA: Family = Family {
+    name: "llama",
+    model_types: &["llama"],
+    gated: true,
+    norm: Norm::Rms,
+    bias: BiasField::Attention,
+    tied: false,
+    four_wide: false,
+    defaults: &[],
+};
+
+const GPT: Family = Family {
+    name: "gpt2",
+    model_types: &["gpt2"],
+    gated: false,
+    norm: Norm::Layer,
+    bias: BiasField::Fixed(Bias::All),
+    tied: true,
+    four_wide: true,
+    defaults: &[],
+};
+
+/// Defaults are those of the configuration classes of transformers 4.57 (`configuration_*.py`).
+const FAMILIES: &[Family] = &[
+    LLAMA,
+    Family { name: "mistral", model_types: &["mistral"], ..LLAMA },
+    Family { name: "mixtral", model_types: &["mixtral"], ..LLAMA },
+    Family {
+        name: "qwen",
+        model_types: &["qwen2", "qwen2_moe"],
+        bias: BiasField::Fixed(Bias::Qkv),
+        ..LLAMA
+    },
+    Family {
+        name: "qwen",
+        model_types: &["qwen3", "qwen3_moe"],
+        defaults: &[("head_dim", 128)],
+        ..LLAMA
+    },
+    Family {
+        name: "gemma",
+        model_types: &["gemma"],
+        tied: true,
+        defaults: &[("head_dim", 256)],
+        ..LLAMA
+    },
+    Family {
+        name: "gemma2",
+        model_types: &["gemma2"],
+        tied: true,
+        defaults: &[("head_dim", 256), ("sliding_window", 4096), ("sliding_window_pattern", 2)],
+        ..LLAMA
+    },
+    Family {
+        name: "gemma3",
+        model_types: &["gemma3", "gemma3_text"],
+        tied: true,
+        defaults: &[
+            ("num_attention_heads", 8),
+            ("num_key_value_heads", 4),
+            ("head_dim", 256),
+            ("vocab_size", 262_208),
+            ("sliding_window", 4096),
+            ("sliding_window_pattern", 6),
+        ],
+        ..LLAMA
+    },
+    Family { name: "deepseek", model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"], ..LLAMA },
+    GPT,
+    Family { name: "gpt_neox", model_types: &["gpt_neox"], tied: false, four_wide: false, ..GPT },
+    Family { name: "mpt", model_types: &["mpt"], bias: BiasField::Without("no_bias"), ..GPT },
+    Family {
+        name: "falcon",
+        model_types: &["falcon", "RefinedWeb", "RefinedWebModel"],
+        bias: BiasField::With("bias", false),
+        ..GPT
+    },
+    Family { name: "phi3", model_types: &["phi3"], ..LLAMA },
+    Family { name: "phi", model_types: &["phi"], tied: false, ..GPT },
+    Family { name: "olmo2", model_types: &["olmo2"], ..LLAMA },
+    Family {
+        name: "starcoder2",
+        model_types: &["starcoder2"],
+        bias: BiasField::With("use_bias", true),
+        four_wide: false,
+        ..GPT
+    },
+    Family {
+        name: "gpt_oss",
+        model_types: &["gpt_oss"],
+        bias: BiasField::Fixed(Bias::All),
+        defaults: &[("head_dim", 64), ("sliding_window", 128), ("sliding_window_pattern", 2)],
+        ..LLAMA
+    },
+    Family {
+        name: "llama4",
+        model_types: &["llama4", "llama4_text"],
+        defaults: &[("attention_chunk_size", 8192), ("no_rope_layer_interval", 4)],
+        ..LLAMA
+    },
+    Family {
+        name: "nemotron",
+        model_types: &["nemotron"],
+        gated: false,
+        norm: Norm::Layer,
+        ..LLAMA
+    },
+    Family { name: "glm4_moe", model_types: &["glm4_moe"], ..LLAMA },
+];
+
+static OTHER: Family = Family { name: "", model_types: &[], ..LLAMA };
+
+impl Family {
+    /// The family of a `model_type`.
+    pub(super) fn of(model_type: Option<&str>) -> &'static Self {
+        let is_it =
+            |family: &&Self| model_type.is_some_and(|wanted| family.model_types.contains(&wanted));
+        FAMILIES.iter().find(is_it).unwrap_or(&OTHER)
+    }
+
+    /// Whether it is one of those here.
+    pub(super) fn is_known(&self) -> bool {
+        !self.model_types.is_empty()
+    }
+
+    /// Whether it has a name.
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+}
+
+/// The `model_type`s that are known.
+pub(super) fn names() -> String {
+    let types = FAMILIES.iter().flat_map(|family| family.model_types);
+    types.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
