@@ -247,6 +247,7 @@ mod tests {
             layout,
             task: Task::Full,
             stack: Stack::Bridge,
+            fused_experts: false,
         }
     }
 

@@ -167,6 +167,28 @@ pub enum ImpossibleRun {
     },
 }
 
+impl ImpossibleRun {
+    /// The rule that is broken, in a few words: for counting.
+    pub fn rule(&self) -> &'static str {
+        match self {
+            Self::Zero { .. } => "a number is 0",
+            Self::Absurd { .. } => "a number is absurd",
+            Self::Gpus { .. } => "DP × TP × PP × CP is not the number of GPUs",
+            Self::Uneven { .. } => "a number does not divide what it splits",
+            Self::KeyValueHeads { .. } => "TP does not fit the heads of keys and values",
+            Self::Pieces { .. } => "there are more pieces than blocks",
+            Self::PiecesWithoutStages { .. } => "VP needs a pipeline",
+            Self::NoExperts { .. } => "EP needs experts",
+            Self::Batch { .. } => "the global batch does not divide by DP × micro-batch",
+            Self::Sequence { .. } => "the sequence does not divide over CP",
+            Self::Interleaved { .. } => "interleaved stages need a multiple of PP micro-batches",
+            Self::DualPipe { .. } => "two streams need an even pipeline that is filled",
+            Self::Precision { .. } => "the GPU does not have the precision",
+            Self::ReduceBytes { .. } => "gradients have 2 or 4 bytes",
+        }
+    }
+}
+
 fn list(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -18,6 +18,7 @@ use serde::Serialize;
 use self::activations::BlockActivations;
 use self::stage::Stage;
 use self::state::States;
+use crate::gpu::Accelerator;
 use crate::run::Run;
 
 /// Bytes of a GiB.
@@ -191,6 +192,17 @@ fn runtime_gib(run: &Run, care: Care) -> f64 {
         groups => care.communicator_gib + care.further_gib * (groups - 1) as f64,
     };
     care.context_gib + communicators + care.workspace_gib
+}
+
+/// What a program can have of a GPU, GiB: parts are sold by a number of GB that is close to their
+/// GiB (an H200 of 141 GB has 143,771 MiB, an H100 of 80 GB has 81,559 MiB, by NVML).
+pub fn usable_gib(gpu: &Accelerator) -> f64 {
+    gpu.hbm_bytes / 1e9 * 0.9945
+}
+
+/// Bytes of weights, gradients and the optimizer for each weight that learns, wherever they are.
+pub fn state_bytes_per_weight(run: &Run) -> f64 {
+    if run.stack.is_megatron() { state::LEARNING_BYTES } else { state::SHARDED_BYTES }
 }
 
 /// The memory of a run, by stage and part.

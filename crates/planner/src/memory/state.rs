@@ -11,7 +11,9 @@ use crate::run::{Run, Stack, Task};
 const ADAPTER_RANK: f64 = 32.0;
 /// Bytes of a weight that learns, in 16 bits with Adam: itself, a gradient of 32 bits, and 12 of the
 /// optimizer (Megatron-LM `theoretical_memory_usage.py`).
-const LEARNING_BYTES: f64 = 18.0;
+pub(super) const LEARNING_BYTES: f64 = 18.0;
+/// Likewise of FSDP: weight, gradient and two moments, of 32 bits each.
+pub(super) const SHARDED_BYTES: f64 = 16.0;
 
 /// Weights that `DeepSpeed` holds whole at once, by default.
 const MOST_LIVE: f64 = 1e9;

@@ -18,6 +18,7 @@ fn run(model: &str, stack: Stack, layout: Layout) -> Run {
         layout,
         task: Task::Full,
         stack,
+        fused_experts: false,
     }
 }
 
