@@ -12,6 +12,7 @@
 
 pub mod coefficients;
 pub mod fit;
+pub mod goodput;
 pub mod gpu;
 pub mod layout;
 pub mod model;
