@@ -125,18 +125,12 @@ pub fn compare(
     }
     offers.sort_by(|left, right| {
         let cost = |offer: &Offer| offer.cost_per_million_tokens_usd.unwrap_or(f64::INFINITY);
-        cost(left)
-            .total_cmp(&cost(right))
-            .then(right.tokens_per_s.total_cmp(&left.tokens_per_s))
+        cost(left).total_cmp(&cost(right)).then(right.tokens_per_s.total_cmp(&left.tokens_per_s))
     });
     Comparison { offers, not_offered }
 }
 
-fn offer(
-    planner: &Planner,
-    run: &Run,
-    equal: Equal,
-) -> Result<Offer, String> {
+fn offer(planner: &Planner, run: &Run, equal: Equal) -> Result<Offer, String> {
     let gpus = match equal {
         Equal::Gpus(gpus) => gpus,
         Equal::UsdPerHour(usd) => {
@@ -151,12 +145,7 @@ fn offer(
 }
 
 /// The fewest whole nodes, doubled and then narrowed, that finish in time.
-fn in_time(
-    planner: &Planner,
-    run: &Run,
-    days: f64,
-    tokens: f64,
-) -> Result<Offer, String> {
+fn in_time(planner: &Planner, run: &Run, days: f64, tokens: f64) -> Result<Offer, String> {
     let wanted = tokens / (days * 86_400.0);
     let mut last = String::new();
     for power in 0..15 {

@@ -19,6 +19,7 @@ pub mod compare;
 pub mod estimate;
 pub mod fit;
 pub mod flops;
+pub mod goodput;
 pub mod gpu;
 pub mod layout;
 pub mod local;

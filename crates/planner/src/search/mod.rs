@@ -60,12 +60,7 @@ pub enum SearchError {
 
 /// Finds the fastest split of `run` over `gpus`. What `axes` fix is kept; the run's own layout gives
 /// the rest of what is not searched.
-pub fn search(
-    planner: &Planner,
-    run: &Run,
-    gpus: u32,
-    axes: &Axes,
-) -> Result<Report, SearchError> {
+pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Report, SearchError> {
     let capacity_gib = memory::usable_gib(&run.gpu);
     let mut tried = run.clone();
     let mut report = Report::new();
