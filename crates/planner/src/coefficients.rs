@@ -108,7 +108,7 @@ coefficients! {
     expert_exposed_dual = 0.15 ~ 0.5, "likewise, in a pipeline of two streams";
     expert_traffic = 8.0 ~ 0.4, "times that a routed token passes memory on its way to an expert and back";
     copies_exposed = 0.3 ~ 0.5, "share of the traffic between copies that is not hidden, Megatron";
-    weights_early_hops = 10.0 ~ 0.5, "collectives for each block of the ZeRO 3 of 2021: one for each of its tensors";
+    weights_early_hops = 10.0 ~ 0.5, "collectives for each block of the `ZeRO` 3 of 2021: one for each of its tensors";
     weights_early_ports = 1.5 ~ 0.3, "ports of a node that it keeps busy";
     memory_pressure = 0.9 ~ 0.3, "slowness of FSDP where weights and their state fill more than half of the memory";
     weights_overlap = 3.0 ~ 0.4, "how sharply FSDP hides its traffic behind work: exponent of the norm of both";
@@ -121,7 +121,7 @@ coefficients! {
     host_step_s = 2.0e-2 ~ 0.6, "what a step takes besides: data, norms of gradients, logs, s";
     jitter = 0.006 ~ 0.6, "lost to the slowest for each doubling beyond eight GPUs";
     stack_megatron_early = 1.0 ~ 0.08, "step time beside the model, Megatron of 2021";
-    stack_megatron = 1.0 ~ 0.08, "step time beside the model, Megatron and NeMo of 2024";
+    stack_megatron = 1.0 ~ 0.08, "step time beside the model, Megatron and `NeMo` of 2024";
     stack_bridge = 1.0 ~ 0.03, "step time beside the model, Megatron Bridge";
     stack_bridge_expert = 1.0 ~ 0.1, "step time of mixtures beside the model, Megatron Bridge";
     stack_fsdp = 1.0 ~ 0.06, "step time beside the model, eager FSDP";

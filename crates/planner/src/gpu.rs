@@ -135,9 +135,8 @@ impl Accelerator {
         // (with the 800 of the newest) 400 Gbit/s. `--network` says another.
         let network_bytes_per_s = match generation {
             Generation::Ampere => 25e9,
-            Generation::Hopper => 50e9,
             Generation::Blackwell if gpu.id.contains("B300") => 100e9,
-            Generation::Blackwell => 50e9,
+            Generation::Hopper | Generation::Blackwell => 50e9,
         };
         Ok(Self {
             id: gpu.id.clone(),

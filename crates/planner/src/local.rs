@@ -175,7 +175,8 @@ impl Neighbours {
         let alike: Vec<f64> =
             self.places.iter().map(|place| self.likeness.between(&here, place)).collect();
         let shift = dot(&alike, &self.weights);
-        let known = dot(&alike, &self.factor.solve(&alike));
+        let half = self.factor.half(&alike);
+        let known = dot(&half, &half);
         let far = self.likeness.far(&here);
         let left = (far.powi(2) - known).max(0.0) + self.likeness.noise.powi(2);
         Correction { shift, deviation: left.sqrt() * self.likeness.doubt }

@@ -370,9 +370,10 @@ fn stack(cells: &Cells) -> Stack {
         if early || cells.notes.starts_with("eager") { Stack::Fsdp } else { Stack::FsdpCompiled }
     } else if has("SC21") || has("Korthikanti") || has("MT-NLG") {
         Stack::MegatronEarly
-    } else if has("MegaScale") && !cells.notes.contains("framework=Megatron-LM") {
-        Stack::Tuned
-    } else if has("Llama 3 Herd") || has("DeepSeek-V3") {
+    } else if has("Llama 3 Herd")
+        || has("DeepSeek-V3")
+        || (has("MegaScale") && !cells.notes.contains("framework=Megatron-LM"))
+    {
         Stack::Tuned
     } else if has("NVIDIA/NeMo") || has("Megatron-LM") || has("MegaScale") {
         Stack::Megatron

@@ -124,8 +124,11 @@ fn is_same(left: &Published, right: &Published) -> bool {
         && (left.step_s / right.step_s - 1.0).abs() < 1e-9
 }
 
+/// What rows are grouped by: its name, and how a row is called by it.
+type Key = (&'static str, fn(&Published) -> String);
+
 fn groups(complete: &[&Scored]) -> BTreeMap<&'static str, BTreeMap<String, Tally>> {
-    let keys: [(&'static str, fn(&Published) -> String); 5] = [
+    let keys: [Key; 5] = [
         ("gpu", |row| row.gpu.clone()),
         ("family", |row| {
             builtin::named(&row.run.model.name)

@@ -41,13 +41,13 @@ impl Parameters {
         };
         let attention = attention(model);
         let dense_ffn = ffn(model.ffn);
-        let (routed, shared_ffn, router, used) =
+        let (routed, shared_ffn, gate, used) =
             model.experts.map_or((0.0, 0.0, 0.0, 0.0), |experts| {
                 let one = ffn(experts.ffn);
                 let shared = if experts.shared_ffn == 0 { 0.0 } else { ffn(experts.shared_ffn) };
-                let router = hidden * f64::from(experts.count);
+                let gate = hidden * f64::from(experts.count);
                 let count = f64::from(experts.count);
-                (one * count, shared, router, f64::from(experts.per_token) / count)
+                (one * count, shared, gate, f64::from(experts.per_token) / count)
             });
         let norms = 2.0 * norm(model);
         let embedding = hidden * f64::from(model.vocab + model.learned_positions);
@@ -56,7 +56,7 @@ impl Parameters {
         let dense = f64::from(model.dense_layers());
         let expert = f64::from(model.expert_layers());
         let common = f64::from(model.layers) * (attention + norms) + norm(model);
-        let passed = common + dense * dense_ffn + expert * (shared_ffn + router);
+        let passed = common + dense * dense_ffn + expert * (shared_ffn + gate);
         let further =
             f64::from(model.mtp_layers) * further_block(model, attention, norms, dense_ffn);
         Self {
@@ -64,7 +64,7 @@ impl Parameters {
             dense_ffn,
             shared_ffn,
             routed,
-            router,
+            router: gate,
             norms,
             embedding,
             output,

@@ -53,7 +53,7 @@ impl Axes {
                         continue;
                     }
                     let dp = u32::try_from(u64::from(gpus) / shared).unwrap_or(u32::MAX);
-                    let split = Layout { tp, pp, cp, dp, ..run.layout };
+                    let split = Layout { dp, tp, pp, cp, ..run.layout };
                     self.within(run, split, &mut layouts);
                 }
             }
@@ -118,8 +118,10 @@ impl Axes {
         let slots = if model.layers.is_multiple_of(pp) { model.layers } else { model.layers + 2 };
         let each = slots / pp;
         // All pieces of a block each, half as many, and one: what lies between does as well.
-        let mut pieces: Vec<u32> =
-            [1, 2, 4, each / 2, each].into_iter().filter(|vp| *vp > 0 && each % vp == 0).collect();
+        let mut pieces: Vec<u32> = [1, 2, 4, each / 2, each]
+            .into_iter()
+            .filter(|vp| *vp > 0 && each.is_multiple_of(*vp))
+            .collect();
         pieces.sort_unstable();
         pieces.dedup();
         pieces
@@ -152,14 +154,12 @@ impl Axes {
     }
 
     fn micro_batches(&self, of_copy: u32) -> Vec<u32> {
-        match self.micro_batch {
-            Some(micro_batch) => vec![micro_batch],
-            None => {
-                let whole = |size: &u32| of_copy > 0 && of_copy.is_multiple_of(*size);
-                let found: Vec<u32> = MICRO_BATCHES.into_iter().filter(whole).collect();
-                if found.is_empty() { vec![1] } else { found }
-            }
+        if let Some(micro_batch) = self.micro_batch {
+            return vec![micro_batch];
         }
+        let whole = |size: &u32| of_copy > 0 && of_copy.is_multiple_of(*size);
+        let found: Vec<u32> = MICRO_BATCHES.into_iter().filter(whole).collect();
+        if found.is_empty() { vec![1] } else { found }
     }
 }
 

@@ -68,7 +68,7 @@ pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Re
         tried.layout = layout;
         tried.stack = axes.stack_for(&layout, run.stack);
         if let Err(why) = check::check_on(&tried, gpus) {
-            report.impossible(why);
+            report.impossible(&why);
             continue;
         }
         let (_, p95_gib) = memory::worst(&tried);

@@ -78,7 +78,7 @@ impl Report {
         }
     }
 
-    pub(super) fn impossible(&mut self, why: ImpossibleRun) {
+    pub(super) fn impossible(&mut self, why: &ImpossibleRun) {
         self.tried += 1;
         *self.impossible.entry(why.rule().to_owned()).or_insert(0) += 1;
     }

@@ -186,13 +186,12 @@ pub(super) fn optimizer(run: &Run, rates: &Rates, fitted: &Coefficients) -> f64 
     if run.task == Task::Lora {
         return 0.0;
     }
-    let kept = match run.layout.sharding {
-        Sharding::None => weights_per_gpu(run).total(),
-        _ => {
-            let weights = weights_per_gpu(run);
-            let copies = f64::from(run.layout.dp * run.layout.cp);
-            weights.common / copies + weights.routed / f64::from(run.layout.expert_copies())
-        }
+    let weights = weights_per_gpu(run);
+    let kept = if run.layout.sharding == Sharding::None {
+        weights.total()
+    } else {
+        let copies = f64::from(run.layout.dp * run.layout.cp);
+        weights.common / copies + weights.routed / f64::from(run.layout.expert_copies())
     };
     kept * fitted.optimizer_traffic / rates.memory
 }

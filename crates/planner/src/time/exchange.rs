@@ -150,13 +150,13 @@ pub(super) fn between_copies(
     let reduce = f64::from(layout.reduce_bytes);
     if layout.sharding == Sharding::Weights {
         let shard = if layout.shard_group == 0 { copies } else { layout.shard_group.min(copies) };
-        let shared = Group::new(run, shard, layout.tp);
+        let holders = Group::new(run, shard, layout.tp);
         let pieces = f64::from(run.model.layers) / f64::from(layout.pp);
         let gathered = weight_bytes * weights.total() / pieces;
         let reduced = reduce * weights.total() / pieces;
         // Weights are gathered on the way there and again on the way back, in each micro-batch.
-        let one = 2.0 * shared.gather_s(gathered, rates, fitted)
-            + shared.gather_s(reduced, rates, fitted);
+        let one = 2.0 * holders.gather_s(gathered, rates, fitted)
+            + holders.gather_s(reduced, rates, fitted);
         let mut total = one * pieces * f64::from(run.micro_batches());
         let mut power = fitted.weights_overlap;
         if run.stack == Stack::MegatronEarly {
