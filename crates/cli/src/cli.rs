@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Lint(commands::lint::Args),
     /// Keep a token and a server, for `farrier fleet`
     Login(commands::login::Args),
+    /// What training a model needs, how fast it goes, what bounds it, what it costs, with faults or without
+    #[command(subcommand)]
+    Plan(commands::plan::PlanCommand),
     /// The fleet's server: what nodes report, what is decided, who may speak
     #[command(subcommand)]
     Server(commands::server::ServerCommand),

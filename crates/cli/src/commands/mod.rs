@@ -11,6 +11,7 @@ pub(crate) mod fleet;
 pub(crate) mod lint;
 pub(crate) mod login;
 pub(crate) mod orders;
+pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;
@@ -51,6 +52,7 @@ pub(crate) fn run(cli: Cli, printer: &mut Printer) -> anyhow::Result<Outcome> {
         Command::Lint(args) => lint::run(&args, printer),
         Command::Login(args) => login::run(&args, printer),
         Command::Orders(args) => orders::run(&args, printer),
+        Command::Plan(command) => plan::run(&command, printer),
         Command::Probe(command) => probe::run(&command, printer),
         Command::Server(command) => server::run(&command, printer),
         Command::Simulate(command) => simulate::run(&command, printer),

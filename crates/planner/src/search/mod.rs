@@ -8,7 +8,9 @@ mod axes;
 mod report;
 
 pub use axes::Axes;
-pub use report::{Other, Report, RuledOut, describe};
+pub use report::{Other, Report, RuledOut, Summary, describe};
+
+use serde::Serialize;
 
 use crate::check;
 use crate::estimate::Planner;
@@ -17,7 +19,7 @@ use crate::memory;
 use crate::run::Run;
 
 /// A split that fits, and how long its step takes.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Candidate {
     /// The split.
     pub layout: Layout,

@@ -64,7 +64,33 @@ const AXES: [Axis; 8] = [
     ("ZeRO", |layout| layout.sharding.stage().to_string()),
 ];
 
+/// What a search found, for programs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary<'a> {
+    /// How many were tried.
+    pub tried: usize,
+    /// How many fit.
+    pub fit: usize,
+    /// The fastest first.
+    pub best: &'a [Candidate],
+    /// What ruled others out.
+    pub ruled_out: &'a [RuledOut],
+    /// The best with one number changed.
+    pub others: &'a [Other],
+}
+
 impl Report {
+    /// For programs.
+    pub fn summary(&self) -> Summary<'_> {
+        Summary {
+            tried: self.tried,
+            fit: self.fit,
+            best: &self.best,
+            ruled_out: &self.ruled_out,
+            others: &self.others,
+        }
+    }
+
     pub(super) fn new() -> Self {
         Self {
             best: Vec::new(),

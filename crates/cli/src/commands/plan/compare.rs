@@ -1,0 +1,205 @@
+//! `farrier plan compare`
+
+use farrier_planner::Planner;
+use farrier_planner::compare::{Comparison, Equal, compare, usual_precision};
+use farrier_planner::gpu::Accelerator;
+use farrier_planner::layout::Layout;
+use farrier_planner::precision::Precision;
+use farrier_planner::run::{Run, Stack, Task};
+use farrier_planner::search::describe;
+
+use super::figures::{count, number, percent};
+use super::request::{self, Links, Work, positive};
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+use crate::sets;
+
+/// Parts that people choose between, oldest first.
+const USUAL: [&str; 7] = [
+    "A100-SXM4-80GB",
+    "H100-SXM5-80GB",
+    "H200-SXM5-141GB",
+    "B200-SXM6-180GB",
+    "GB200",
+    "B300-SXM6",
+    "GB300",
+];
+
+/// Which model, and what is held equal.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    work: Work,
+    /// The GPUs to compare; without it those that people choose between
+    #[arg(long, value_name = "SKU", value_delimiter = ',')]
+    gpu: Vec<String>,
+    /// Equal numbers: so many of each
+    #[arg(long, value_name = "N", group = "equal")]
+    gpus: Option<u32>,
+    /// Equal money: dollars an hour
+    #[arg(long, value_name = "USD", value_parser = positive, group = "equal")]
+    usd_per_hour: Option<f64>,
+    /// Equal time: days for `--tokens`
+    #[arg(long, value_name = "DAYS", value_parser = positive, group = "equal", requires = "tokens")]
+    days: Option<f64>,
+    /// Prices where the list has none or another: `GB200=10.5,H100=2.5`
+    #[arg(long = "prices", value_name = "SKU=USD", value_delimiter = ',')]
+    prices: Vec<String>,
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let facts = sets::active();
+    let planner = Planner::shipped();
+    let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
+        (_, Some(usd), ..) => Equal::UsdPerHour(usd),
+        (_, _, Some(days), Some(tokens)) => Equal::Days { days, tokens },
+        (Some(gpus), ..) => Equal::Gpus(gpus),
+        _ => {
+            return Err(Hinted::error(
+                "what is to be equal?",
+                "`--gpus N`, `--usd-per-hour USD`, or `--days D --tokens T`",
+            ));
+        }
+    };
+    let names: Vec<&str> = if args.gpu.is_empty() {
+        USUAL.to_vec()
+    } else {
+        args.gpu.iter().map(String::as_str).collect()
+    };
+    let links = Links { network: None, nvlink_domain: None, price: None };
+    let mut parts = names
+        .into_iter()
+        .map(|name| request::accelerator(&facts, name, &links))
+        .collect::<anyhow::Result<Vec<Accelerator>>>()?;
+    for price in &args.prices {
+        set_price(&facts, price, &mut parts)?;
+    }
+    let (model, _) = request::model(&args.work.model)?;
+    let run = Run {
+        model,
+        gpu: parts[0].clone(),
+        seq_len: args.work.seq_len,
+        global_batch: args.work.global_batch,
+        precision: args.work.precision.unwrap_or(Precision::Bf16),
+        layout: Layout { reduce_bytes: 2, ..Layout::copies(1, 1) },
+        task: if args.work.lora { Task::Lora } else { Task::Full },
+        stack: args.work.stack.unwrap_or(Stack::Bridge),
+        fused_experts: false,
+    };
+    let found = compare(planner, &run, &parts, args.work.precision, equal);
+    match args.output {
+        Output::Json => printer.json(&found)?,
+        Output::Table => print(args, &run, &found, printer)?,
+    }
+    Ok(Outcome::finding_if(found.offers.is_empty()))
+}
+
+fn set_price(
+    facts: &farrier_facts::FactSet,
+    text: &str,
+    parts: &mut [Accelerator],
+) -> anyhow::Result<()> {
+    let wrong = || Hinted::error(format!("`{text}` is not a price"), "such as `GB200=10.5`");
+    let (name, usd) = text.split_once('=').ok_or_else(wrong)?;
+    let usd = positive(usd).map_err(|_| wrong())?;
+    let id = facts.gpus.by_name(name).map(|named| named.gpu.id.clone());
+    match parts.iter_mut().find(|part| Some(&part.id) == id.as_ref()) {
+        Some(part) => part.usd_per_hour = Some(usd),
+        None => {
+            return Err(Hinted::error(
+                format!("`{name}` is not among the GPUs that are compared"),
+                "name it in `--gpu` too",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
+    let equal = match (args.gpus, args.usd_per_hour, args.days) {
+        (_, Some(usd), _) => format!("${} an hour", number(usd)),
+        (_, _, Some(days)) => format!("{} days", number(days)),
+        (gpus, ..) => format!("{} GPUs", gpus.unwrap_or(0)),
+    };
+    printer.line(&format!(
+        "{}, {} tokens a sequence, {} sequences a step, at equal {equal}; each GPU in its best split",
+        run.model.name, run.seq_len, run.global_batch
+    ))?;
+    printer.line("")?;
+    let dollars = |value: Option<f64>| {
+        value.map_or_else(|| "no list price".to_owned(), |value| format!("${}", number(value)))
+    };
+    let rows: Vec<Vec<String>> = found
+        .offers
+        .iter()
+        .map(|offer| {
+            vec![
+                format!("{} × {}", offer.gpus, offer.gpu),
+                offer.precision.to_owned(),
+                format!(
+                    "{} ({}-{})",
+                    number(offer.tokens_per_s_per_gpu),
+                    number(offer.tokens_per_s_per_gpu_p10),
+                    number(offer.tokens_per_s_per_gpu_p90)
+                ),
+                count(offer.tokens_per_s),
+                percent(offer.mfu_causal),
+                offer.bound.name().to_owned(),
+                dollars(offer.usd_per_gpu_hour),
+                dollars(offer.cost_per_million_tokens_usd),
+            ]
+        })
+        .collect();
+    printer.table(
+        &[
+            "GPUs",
+            "Precision",
+            "Tokens/s each (P10-P90)",
+            "Tokens/s",
+            "MFU",
+            "Bound",
+            "GPU and hour",
+            "Million tokens",
+        ],
+        &rows,
+    )?;
+    for offer in &found.offers {
+        printer.paragraph("", 0, &format!("{}: {}", offer.gpu, describe(&offer.layout)))?;
+        for seen in &offer.published {
+            printer.paragraph(
+                "    published",
+                14,
+                &format!(
+                    "{} tokens/s each on {} in {}, {} tokens a sequence ({}, {})",
+                    number(seen.tokens_per_s_per_gpu),
+                    seen.gpus,
+                    seen.precision,
+                    seen.seq_len,
+                    seen.source,
+                    seen.date
+                ),
+            )?;
+        }
+    }
+    for not in &found.not_offered {
+        printer.paragraph("", 0, &format!("{} is not offered: {}", not.gpu, not.why))?;
+    }
+    if args.work.precision.is_none() {
+        let usual: Vec<String> = farrier_planner::gpu::Generation::ALL
+            .iter()
+            .map(|generation| {
+                format!("{} {}", generation.name(), usual_precision(*generation).name())
+            })
+            .collect();
+        printer.line(&format!(
+            "Precision: what each generation is usually trained in ({}); `--precision` takes one for all.",
+            usual.join(", ")
+        ))?;
+    }
+    Ok(())
+}
