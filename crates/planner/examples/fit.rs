@@ -1,162 +1,138 @@
-//! Fits the coefficients to published rows and prints how far off they are on rows that had no part.
-use farrier_planner::{coefficients::Coefficients, fit, local::Likeness, published, time};
+//! The fitting program: finds the coefficients from the published runs, and says how far off they are
+//! on runs that had no part in it.
+//!
+//! ```sh
+//! cargo run --release -p farrier-planner --example fit -- --write
+//! cargo run --release -p farrier-planner --example fit -- --tables FOLDER
+//! ```
+//!
+//! `--write` puts them into `data/planner/coefficients.toml`. `--tables` names a folder with tables of
+//! measured products, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
+//! others, such as the collectors of aiconfigurator write): what they say of each GPU is printed; the
+//! priors of the rates and knees in `src/coefficients.rs` are from there.
+
 use std::collections::BTreeMap;
-fn main() {
-    let facts = farrier_facts::FactSet::embedded();
-    let rows = published::read(facts, published::embedded()).unwrap();
-    let verbose = std::env::args().any(|a| a == "-v");
-    let mut good = vec![];
-    let mut un: BTreeMap<(bool, String, String), usize> = BTreeMap::new();
-    for r in rows {
-        match r {
-            Ok(r) => good.push(r),
-            Err(u) => *un.entry((u.complete, u.why, u.model)).or_insert(0) += 1,
+use std::io::Write;
+use std::process::Command;
+
+use farrier_facts::FactSet;
+use farrier_planner::coefficients::Coefficients;
+use farrier_planner::fit::products::{Product, shape};
+use farrier_planner::fit::{CrossValidation, Trial, fit};
+use farrier_planner::local::Likeness;
+use farrier_planner::published::{self, Published};
+
+/// GPUs of the tables: name, 16-bit peak, bytes/s of memory.
+const MEASURED: [(&str, f64, f64); 4] = [
+    ("a100", 312e12, 2.0e12),
+    ("h100", 989e12, 3.35e12),
+    ("h200", 989e12, 4.8e12),
+    ("b200", 2250e12, 8.0e12),
+];
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let mut out = std::io::stdout().lock();
+    let mut write = false;
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--write" => write = true,
+            "--tables" => tables(&arguments.next().ok_or("which folder?")?, &mut out)?,
+            other => return Err(format!("unknown argument `{other}`").into()),
         }
     }
-    for (k, v) in &un {
-        println!("uncovered {v} {k:?}");
+    let table = published::read(FactSet::embedded(), published::embedded())?;
+    let rows: Vec<Published> =
+        table.into_iter().flatten().filter(|row| row.caution.is_none()).collect();
+    let fitted = fit(&rows.iter().collect::<Vec<_>>());
+    for (entry, value) in Coefficients::ENTRIES.iter().zip(fitted.values()) {
+        let moved = (value / entry.prior).ln() / entry.spread;
+        writeln!(out, "{:32} {value:>10.4e}  {moved:+.1} deviations", entry.name)?;
     }
-    let all: Vec<_> = good.iter().filter(|r| r.caution.is_none()).collect();
-    let t = std::time::Instant::now();
-    let c = fit::fit(&all);
-    println!("fit {:?} rows {}", t.elapsed(), good.len());
-    for (e, v) in Coefficients::ENTRIES.iter().zip(c.values()) {
-        let z = (v / e.prior).ln() / e.spread;
-        println!("{:28} {:>10.4e} prior {:>9.2e} z {:+.1}", e.name, v, e.prior, z);
+    if write {
+        std::fs::write(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/planner/coefficients.toml"),
+            coefficients(&fitted),
+        )?;
     }
-    let text: String = Coefficients::ENTRIES
-        .iter()
-        .zip(c.values())
-        .map(|(e, v)| format!("{} = {v:.4e}\n", e.name))
-        .collect();
-    if std::env::args().any(|a| a == "-w") {
-        std::fs::write("data/planner/coefficients.toml", text).unwrap();
+    trials(&rows, &mut out)
+}
+
+/// The file of coefficients.
+fn coefficients(fitted: &Coefficients) -> String {
+    let mut text = String::from(
+        "# Fitted to published_training.csv by `cargo run --release -p farrier-planner --example fit -- --write`;\n\
+         # not to be edited. What each means is in crates/planner/src/coefficients.rs.\n\n",
+    );
+    for (entry, value) in Coefficients::ENTRIES.iter().zip(fitted.values()) {
+        text.push_str(&format!("{} = {value:.5e}\n", entry.name));
     }
-    let cross = fit::CrossValidation::of(&good);
-    if std::env::args().any(|a| a == "-h") {
-        // negative log likelihood of trials, robust
-        let score = |l: &Likeness| -> f64 {
-            let t = cross.trials(l);
-            good.iter()
-                .zip(&t)
-                .filter(|(r, _)| r.caution.is_none())
-                .map(|(r, t)| {
-                    let w = if r.run.model.experts.is_some() { 0.5 } else { 1.0 };
-                    let z = t.corrected / t.deviation;
-                    w * (t.deviation.ln() + 2.5 * (1.0 + z * z / 4.0).ln())
-                })
-                .sum()
+    text
+}
+
+/// Errors of rows by fits that their groups had no part in.
+fn trials(rows: &[Published], out: &mut impl Write) -> Result<(), Failure> {
+    let trials = CrossValidation::of(rows).trials(&Likeness::default());
+    let mut kinds: BTreeMap<String, Vec<Trial>> = BTreeMap::new();
+    for (row, trial) in rows.iter().zip(trials) {
+        let stated = if row.assumed.is_empty() { "complete" } else { "open" };
+        let kind = if row.run.model.experts.is_some() { "mixture" } else { "dense" };
+        let generation = row.run.gpu.generation.name();
+        let key = format!("{stated} {kind} {generation} {}", row.run.precision.name());
+        kinds.entry(key).or_default().push(trial);
+    }
+    writeln!(out, "\n{:40} rows   mean  without neighbours", "held out")?;
+    for (kind, trials) in kinds {
+        #[expect(clippy::cast_precision_loss, reason = "some hundred rows")]
+        let mean = |of: fn(&Trial) -> f64| {
+            let sum: f64 = trials.iter().map(|trial| of(trial).exp_m1().abs()).sum();
+            100.0 * sum / trials.len() as f64
         };
-        let mut best = Likeness::default();
-        let mut cost = score(&best);
-        let mut seed = 7u64;
-        let mut rnd = || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed % 1000003) as f64 / 1000003.0
-        };
-        for i in 0..400 {
-            let mut l = best.clone();
-            for _ in 0..2 {
-                let f = (2.0 * rnd() - 1.0).exp();
-                match (rnd() * 11.0) as usize {
-                    0 => l.far *= f,
-                    1 => l.far_experts *= f,
-                    2 => l.noise *= f,
-                    3 => l.open_noise *= f,
-                    4 => l.reach *= f,
-                    k => l.kinds[k - 5] *= f,
-                }
-            }
-            let c = score(&l);
-            if c < cost {
-                cost = c;
-                best = l;
-                println!("{i} {cost:.1} {best:?}");
-            }
+        writeln!(
+            out,
+            "{kind:40} {:4}  {:5.1} %  {:5.1} %",
+            trials.len(),
+            mean(|trial| trial.corrected),
+            mean(|trial| trial.plain)
+        )?;
+    }
+    Ok(())
+}
+
+/// What tables of measured products say.
+fn tables(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
+    for (gpu, half_peak, memory) in MEASURED {
+        let path = format!("{folder}/gemm_measured_{gpu}.csv.gz");
+        let unpacked = Command::new("gzip").args(["-dc", &path]).output()?;
+        if !unpacked.status.success() {
+            return Err(format!("failed to unpack `{path}`").into());
+        }
+        let mut kinds: BTreeMap<String, Vec<Product>> = BTreeMap::new();
+        let mut reader = csv::Reader::from_reader(unpacked.stdout.as_slice());
+        for row in reader.deserialize::<BTreeMap<String, String>>() {
+            let row = row?;
+            let number = |name: &str| row[name].parse::<f64>();
+            kinds.entry(row["gemm_dtype"].clone()).or_default().push(Product {
+                rows: number("m")?,
+                columns: number("n")?,
+                depth: number("k")?,
+                seconds: number("latency_ms")? * 1e-3,
+            });
+        }
+        for (kind, products) in kinds {
+            // Scaling an operand reads 16 bits and writes 8 or 4; one scale for a tensor reads twice.
+            let (peak, bytes) = match kind.as_str() {
+                "bfloat16" => (half_peak, 0.0),
+                "fp8" => (2.0 * half_peak, 5.0),
+                "fp8_block" => (2.0 * half_peak, 3.0),
+                "nvfp4" => (4.0 * half_peak, 3.0),
+                _ => continue,
+            };
+            let found = shape(&products, peak, bytes / (0.8 * memory));
+            writeln!(out, "{gpu} {kind:10} {found:?}")?;
         }
     }
-    let cv = cross.trials(&Likeness::default());
-    let mut groups: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
-    for (r, e) in good.iter().zip(&cv) {
-        let x = e.corrected.exp() - 1.0;
-        let plain = e.plain.exp() - 1.0;
-        let inside = e.corrected.abs() < 1.2816 * e.deviation;
-        let done = if r.assumed.is_empty() { "complete" } else { "open" };
-        let kind = if r.run.model.experts.is_some() { "moe" } else { "dense" };
-        let g = r.run.gpu.generation.name();
-        let mut keys = vec![
-            done.to_string(),
-            format!("{done} {kind} {g} {}", r.run.precision.name()),
-            format!("{done} {:?} {g}", r.run.stack),
-            format!("kind {done} {kind} {}", if g == "blackwell" { "blackwell" } else { "older" }),
-        ];
-        if kind == "moe" {
-            keys.push(format!("moe {} {}", r.run.model.name, g));
-        }
-        let i = (fit::error(r, &c)).exp() - 1.0;
-        for k in keys {
-            groups.entry(k).or_default().push([x, plain, i, f64::from(u8::from(inside))]);
-        }
-        if verbose {
-            let s = time::step(&r.run, &c);
-            let l = &r.run.layout;
-            let ph: Vec<String> = time::Phase::ALL
-                .iter()
-                .map(|p| format!("{:.0}", 100.0 * s.of(*p) / s.total_s()))
-                .collect();
-            println!(
-                "ROW {:+6.1} {:+6.1} {:+6.1} {:4.1} {:9} {:22} {:5} {:8} S{:<6} B{:<5} mb{:<3} tp{} pp{} vp{} cp{} ep{} {:?} {:?} {} {} [{}] {:.3} {:?}",
-                100.0 * x,
-                100.0 * plain,
-                100.0 * i,
-                100.0 * e.deviation,
-                r.date,
-                r.run.model.name,
-                l.gpus(),
-                r.run.precision.name(),
-                r.run.seq_len,
-                r.run.global_batch,
-                l.micro_batch,
-                l.tp,
-                l.pp,
-                l.vp,
-                l.cp,
-                l.ep,
-                l.recompute,
-                l.sharding,
-                r.gpu,
-                &r.source
-                    .chars()
-                    .rev()
-                    .take(20)
-                    .collect::<String>()
-                    .chars()
-                    .rev()
-                    .collect::<String>(),
-                ph.join(" "),
-                r.step_s,
-                r.assumed
-            );
-        }
-    }
-    let mean =
-        |v: &[[f64; 4]], i: usize| v.iter().map(|x| x[i].abs()).sum::<f64>() / v.len() as f64;
-    for (k, v) in &groups {
-        let mut a: Vec<f64> = v.iter().map(|x| x[0].abs()).collect();
-        a.sort_by(f64::total_cmp);
-        let n = a.len();
-        let bias = v.iter().map(|x| x[0]).sum::<f64>() / n as f64;
-        println!(
-            "{k:45} n {n:4} mean {:5.1} med {:5.1} p90 {:5.1} bias {:+5.1}  plain {:5.1} insample {:5.1} inside {:3.0}",
-            mean(v, 0) * 100.0,
-            a[n / 2] * 100.0,
-            a[(n * 9 / 10).min(n - 1)] * 100.0,
-            bias * 100.0,
-            mean(v, 1) * 100.0,
-            mean(v, 2) * 100.0,
-            mean(v, 3) * 100.0
-        );
-    }
+    Ok(())
 }

@@ -34,13 +34,13 @@ pub struct Likeness {
 impl Default for Likeness {
     fn default() -> Self {
         Self {
-            far: 0.09,
-            far_experts: 0.22,
-            noise: 0.026,
-            open_noise: 0.02,
-            doubt: 1.35,
-            reach: 1.3,
-            kinds: [0.1, 1.5, 0.15, 0.3, 0.02, 0.1],
+            far: 0.08,
+            far_experts: 0.20,
+            noise: 0.022,
+            open_noise: 0.01,
+            doubt: 1.5,
+            reach: 1.4,
+            kinds: [0.08, 1.5, 0.2, 1.5, 0.02, 0.15],
         }
     }
 }

@@ -3,6 +3,7 @@
 use farrier_facts::FactSet;
 use serde::Deserialize;
 
+use crate::flops::FlopsPerToken;
 use crate::gpu::{Accelerator, Generation};
 use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::model::{Attention, Bias, Experts, Model, Norm, Parameters, Window, builtin};
@@ -65,6 +66,10 @@ pub struct Cells {
     pub recompute: String,
     #[serde(default)]
     pub tokens_per_s_per_gpu: String,
+    #[serde(default)]
+    pub tflops_per_gpu: String,
+    #[serde(default)]
+    pub mfu_pct: String,
     #[serde(default)]
     pub step_time_s: String,
     #[serde(default)]
@@ -173,12 +178,6 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
         count(&cells.PP).unwrap_or(1),
         count(&cells.CP).unwrap_or(1),
     );
-    let step_s = number(&cells.step_time_s)
-        .or_else(|| {
-            let tokens = f64::from(global_batch) * f64::from(seq_len);
-            number(&cells.tokens_per_s_per_gpu).map(|rate| tokens / (rate * f64::from(gpus)))
-        })
-        .ok_or_else(|| refuse("neither step time nor tokens a second".to_owned()))?;
     if !gpus.is_multiple_of(tp * pp * cp) {
         return Err(refuse(format!("{gpus} GPUs do not divide by TP × PP × CP")));
     }
@@ -195,13 +194,21 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
         assumed.push("recomputation");
         Recompute::None
     });
+    // Large runs interleave their stages, and say so no more than that they have a pipeline.
+    let interleaves = matches!(stack, Stack::Megatron | Stack::Tuned) && pp > 1;
+    let pieces = if cells.VP.is_empty() && interleaves && !cells.notes.contains("DualPipe") {
+        assumed.push("pieces of each stage");
+        model.layers.div_ceil(pp)
+    } else {
+        1
+    };
     let (sharding, shard_group) = sharding(cells, stack);
     let experts = model.experts.is_some();
     let layout = Layout {
         dp,
         tp,
         pp,
-        vp: count(&cells.VP).unwrap_or(1),
+        vp: count(&cells.VP).unwrap_or(pieces),
         cp,
         ep: if experts { count(&cells.EP).unwrap_or(1) } else { 1 },
         etp: 1,
@@ -230,26 +237,44 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
         && matches!(model.attention, Attention::Grouped { .. })
         && stack == Stack::Bridge;
     let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
+    let run =
+        Run { model, gpu, seq_len, global_batch, precision, layout, task, stack, fused_experts };
+    let step_s = match measured(cells, &run) {
+        Some(step_s) => step_s,
+        None => {
+            assumed.push("convention of FLOPs");
+            by_flops(cells, &run)
+                .ok_or_else(|| refuse("no step time, tokens a second or FLOPs".to_owned()))?
+        }
+    };
     Ok(Published {
         source: cells.source.clone(),
         date: cells.date.clone(),
         gpu: cells.gpu.clone(),
-        run: Run {
-            model,
-            gpu,
-            seq_len,
-            global_batch,
-            precision,
-            layout,
-            task,
-            stack,
-            fused_experts,
-        },
+        run,
         step_s,
         peak_gib: number(&cells.peak_mem_gib),
         caution: Some(cells.caution.clone()).filter(|caution| !caution.is_empty()),
         assumed,
     })
+}
+
+/// What a step took, where the row says so.
+fn measured(cells: &Cells, run: &Run) -> Option<f64> {
+    number(&cells.step_time_s).or_else(|| {
+        let rate = number(&cells.tokens_per_s_per_gpu)?;
+        Some(run.tokens_per_step() / (rate * f64::from(run.layout.gpus())))
+    })
+}
+
+/// What a step took by the FLOP/s or the MFU that the row has in the place of a time. Megatron's own
+/// table and that of Llama 3 count attention in full, as their long sequences show.
+fn by_flops(cells: &Cells, run: &Run) -> Option<f64> {
+    let flops = FlopsPerToken::of(run);
+    let per_token = if cells.source.contains("MegaScale") { flops.causal } else { flops.full };
+    let by_mfu = || Some(number(&cells.mfu_pct)? / 100.0 * run.gpu.half_flops);
+    let reached = number(&cells.tflops_per_gpu).map(|tflops| tflops * 1e12).or_else(by_mfu)?;
+    Some(run.tokens_per_step() * per_token / (reached * f64::from(run.layout.gpus())))
 }
 
 /// Whether a row states its whole configuration and what it took; else what it lacks.
