@@ -8,12 +8,18 @@ use std::io::Write;
 pub(crate) struct Hinted {
     message: String,
     hint: String,
+    is_unanswered: bool,
 }
 
 impl Hinted {
     /// Advice for the error that follows in the chain.
     pub(crate) fn plain(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: hint.into() }
+        Self { message: message.into(), hint: hint.into(), is_unanswered: false }
+    }
+
+    /// That nobody answers, with advice.
+    pub(crate) fn unanswered(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self { is_unanswered: true, ..Self::plain(message, hint) })
     }
 
     /// An error with advice.
@@ -37,6 +43,11 @@ pub(crate) fn is_broken_pipe(err: &anyhow::Error) -> bool {
             .downcast_ref::<std::io::Error>()
             .is_some_and(|err| err.kind() == std::io::ErrorKind::BrokenPipe)
     })
+}
+
+/// Whether nobody answered; whoever says no answers.
+pub(crate) fn is_unanswered(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<Hinted>().is_some_and(|hinted| hinted.is_unanswered)
 }
 
 /// What a person should do about an error, where somebody knows.

@@ -54,6 +54,8 @@ pub(super) struct Session<'a> {
     slows: u32,
     /// Slow requests for which a GPU has been lost.
     lost_for: u32,
+    /// Whether nothing was counted anew since the start: what did not open a moment ago does not open now either.
+    is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
     room: Vec<ProcessInfo>,
 }
@@ -83,6 +85,7 @@ impl<'a> Session<'a> {
             mediums: 0,
             slows: 0,
             lost_for: 0,
+            is_fresh: true,
             gpm: gpm::request(),
             room: Vec::new(),
         };

@@ -2,7 +2,7 @@
 
 pub(super) mod agent;
 mod finder;
-mod host;
+pub(super) mod host;
 mod jobs;
 pub(super) mod nvml;
 pub(super) mod server;

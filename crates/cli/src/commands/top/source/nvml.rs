@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use super::finder::Finder;
 use super::host::Host;
-use crate::commands::top::now::{GpuNow, HostNow, Links, NodeNow, ProcessNow, Silence, Teller};
+use crate::commands::top::now::{GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
 
 /// How NVML is asked.
 pub(in crate::commands::top) struct Settings {
@@ -108,6 +108,7 @@ impl Fold {
     }
 
     fn take(&mut self, said: ProbeSaid, at: Timestamp, host: &mut Host) {
+        let mut waited = Duration::ZERO;
         let (why, hint) = match said {
             ProbeSaid::Report(report) => return self.report(report, at, host),
             ProbeSaid::Back => {
@@ -116,6 +117,7 @@ impl Fold {
                 return;
             }
             ProbeSaid::Hung { during, after, .. } => {
+                waited = after;
                 let why =
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
                 (why, Some("farrier decode /dev/kmsg: an Xid says what to do"))
@@ -131,11 +133,11 @@ impl Fold {
             }
         };
         self.progress.is_silent = true;
-        // Nobody looks at it again until answers come.
-        self.now.host = HostNow::default();
-        // From the last answer on, where there was one.
+        // The host answers whatever the driver does.
+        self.now.host = host.now();
+        // From the last answer on; where there was none, from when the call was made that has not returned.
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
-        let last = if is_first { at } else { self.now.at };
+        let last = if is_first { at - waited } else { self.now.at };
         let since = self.now.silence.as_ref().map_or(last, |silence| silence.since);
         self.now.silence = Some(Silence { since, why, hint: hint.map(str::to_owned) });
     }
@@ -346,6 +348,18 @@ mod tests {
         assert_eq!(fold.now.processes, None, "who holds a GPU is not known any more");
         fold.take(ProbeSaid::Back, at(30), &mut host);
         assert_eq!(fold.now.silence, None);
+    }
+
+    #[test]
+    fn a_call_that_never_returned_hangs_since_it_was_made() {
+        let (mut fold, mut host) = fold();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let after = Duration::from_secs(30);
+        let hung = || ProbeSaid::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
+        fold.take(hung(), at(37), &mut host);
+        assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
+        fold.take(hung(), at(70), &mut host);
+        assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
     }
 
     #[test]
