@@ -1,7 +1,9 @@
 //! How an error reaches a person: the chain once, then what to do.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 /// An error that knows what the person should do about it.
 #[derive(Debug)]
@@ -73,8 +75,12 @@ pub(crate) fn report(err: &anyhow::Error) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints on stderr what a person should know though the command goes on.
+/// Prints on stderr what a person should know though the command goes on: once, however often it is met.
 pub(crate) fn warn(err: &anyhow::Error) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
-    let _ = std::io::stderr().write_all(format!("warning: {}\n", causes.join(": ")).as_bytes());
+    let text = format!("warning: {}\n", causes.join(": "));
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
 }

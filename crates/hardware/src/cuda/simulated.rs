@@ -104,6 +104,57 @@ pub enum Ailment {
     },
 }
 
+/// More than any GPU has.
+const PROCESSORS_MAX: u32 = 1024;
+
+/// A tebibyte: the host has to have it too.
+const MEMORY_MIB_MAX: u64 = 1 << 20;
+
+/// More than any GPU reaches.
+const PEERS_MAX: usize = 576;
+
+impl Ailment {
+    /// What of it cannot be, on a GPU of so many multiprocessors; none: it can.
+    fn nonsense(&self, processors: u32) -> Option<String> {
+        match self {
+            Self::SlowMemory(share) => no_share("slow-memory", *share),
+            Self::SlowPcie(share) => no_share("slow-pcie", *share),
+            Self::SlowProducts(share) => no_share("slow-products", *share),
+            Self::Fading(share) => no_share("fading", *share),
+            Self::StuckBit { bit, .. } if *bit > 31 => {
+                Some(format!("`stuck-bit` has bit {bit}, and a word has bits 0 to 31"))
+            }
+            Self::WrongProcessor { processor, .. } if *processor >= processors => Some(format!(
+                "`wrong-processor` is {processor}, and they are 0 to {}",
+                processors - 1
+            )),
+            Self::FewProcessors(few) if !(1..=processors).contains(few) => {
+                Some(format!("`few-processors` is {few}, and is 1 to {processors}"))
+            }
+            Self::Full { left_mib } if *left_mib > MEMORY_MIB_MAX => {
+                Some(format!("`full` leaves {left_mib} MiB, and at most {MEMORY_MIB_MAX}"))
+            }
+            Self::StuckBit { .. }
+            | Self::WrongProcessor { .. }
+            | Self::WrongProduct { .. }
+            | Self::Lost { .. }
+            | Self::Gone { .. }
+            | Self::NoPinnedMemory
+            | Self::FewProcessors(_)
+            | Self::UnfitLibrary
+            | Self::Hung { .. }
+            | Self::Full { .. } => None,
+        }
+    }
+}
+
+/// Why a number is no share of what a healthy GPU reaches.
+fn no_share(name: &str, share: f64) -> Option<String> {
+    let is_share = share > 0.0 && share <= 1.0;
+    (!is_share)
+        .then(|| format!("`{name}` is {share}, and is a share: more than nothing, at most 1"))
+}
+
 impl SimulatedGpu {
     /// An H200 as it was measured, with this much memory to test.
     pub fn h200(memory_mib: u64) -> Self {
@@ -128,6 +179,34 @@ impl SimulatedGpu {
     pub fn with(mut self, ailment: Ailment) -> Self {
         self.ailments.push(ailment);
         self
+    }
+
+    /// What of it cannot be, by the name of the field; none: it can.
+    pub fn nonsense(&self) -> Option<String> {
+        let rates = [
+            ("memory_gb_per_s", self.memory_gb_per_s),
+            ("pcie_gb_per_s", self.pcie_gb_per_s),
+            ("peer_gb_per_s", self.peer_gb_per_s),
+            ("tflops", self.tflops),
+            ("launch_us", self.launch_us.0),
+            ("launch_us", self.launch_us.1),
+        ];
+        let is_rate = |rate: f64| rate.is_finite() && rate > 0.0;
+        if let Some((field, rate)) = rates.into_iter().find(|(_, rate)| !is_rate(*rate)) {
+            return Some(format!("`{field}` is {rate}, and has to be more than nothing"));
+        }
+        if !(1..=PROCESSORS_MAX).contains(&self.processors) {
+            let processors = self.processors;
+            return Some(format!("`processors` is {processors}, and is 1 to {PROCESSORS_MAX}"));
+        }
+        if self.memory_mib > MEMORY_MIB_MAX {
+            let mib = self.memory_mib;
+            return Some(format!("`memory_mib` is {mib}, and is at most {MEMORY_MIB_MAX}"));
+        }
+        if self.peers > PEERS_MAX {
+            return Some(format!("`peers` is {}, and is at most {PEERS_MAX}", self.peers));
+        }
+        self.ailments.iter().find_map(|ailment| ailment.nonsense(self.processors))
     }
 
     /// Something to run tests on, unless what is wrong with it keeps it from that.

@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
+use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::{
     self, CloseLook, GpuProcess, Pace, ProbeReport, ProbeSaid, ProcessKind, Tier, WatchSettings,
 };
 use jiff::Timestamp;
 
-use super::finder::Finder;
 use super::host::Host;
-use crate::commands::top::now::{GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
+use crate::commands::top::now::{FindingNow, GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
+use crate::finder::Finder;
 
 /// How NVML is asked.
 pub(in crate::commands::top) struct Settings {
@@ -52,7 +52,7 @@ pub(in crate::commands::top) fn run(
         }
         if let (Some(finder), ProbeSaid::Report(report)) = (&mut finder, &said) {
             finder.take(at, report.inventory.as_ref(), &report.samples, &report.xids);
-            fold.now.findings = Some(finder.findings());
+            fold.now.findings = Some(findings(finder));
         }
         fold.take(said, at, &mut host);
         // Nobody looks while nobody answers.
@@ -65,6 +65,23 @@ pub(in crate::commands::top) fn run(
             tell(fold.now.clone().judged(), fold.progress);
         }
     });
+}
+
+/// Faults that are open, the worst first.
+fn findings(finder: &Finder) -> Vec<FindingNow> {
+    let index = |uuid: &GpuUuid| {
+        let found = finder.inventory().iter().find(|it| it.uuid == *uuid);
+        found.map_or_else(|| uuid.0.clone(), |it| format!("GPU {}", it.index))
+    };
+    let on = |subject: &Subject| match subject {
+        Subject::Gpu(uuid) => index(uuid),
+        Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
+        other => other.to_string(),
+    };
+    let mut findings: Vec<FindingNow> =
+        finder.faults().map(|finding| FindingNow::of(finding, on(&finding.subject))).collect();
+    findings.sort_by_key(|it| std::cmp::Reverse((it.severity, it.action)));
+    findings
 }
 
 /// The node's name as the kernel has it.
@@ -285,8 +302,6 @@ fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
 
 #[cfg(test)]
 mod tests {
-    use farrier_fleet::health::GpuUuid;
-
     use super::*;
 
     fn report(tier: Tier, samples: Vec<Sample>) -> ProbeReport {
