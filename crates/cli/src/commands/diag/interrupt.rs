@@ -7,9 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use farrier_facts::diag::{Grade, Test};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What has ended so far, by GPU.
+/// Tests that have ended, by the number of their GPU.
+type Ended = BTreeMap<u32, Vec<(Test, Grade)>>;
+
+/// What has ended so far.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress(Arc<Mutex<BTreeMap<u32, Vec<(Test, Grade)>>>>);
+pub(super) struct Progress(Arc<Mutex<Ended>>);
 
 impl Progress {
     /// A test has ended.

@@ -79,7 +79,7 @@ pub(super) fn row(watched: &Watched, before: &[Pending]) -> Row {
         usual: None,
         took_s: 0.0,
         applies: true,
-        remedy: before.first().map(|it| it.remedy()),
+        remedy: before.first().map(Pending::remedy),
     }
 }
 

@@ -157,18 +157,15 @@ fn names(changes: &[&Open], numbers: &BTreeMap<String, u32>) -> String {
         _ => None,
     };
     let known: Option<Vec<u32>> = changes.iter().map(number).collect();
-    match (changes, known) {
-        ([Open { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) => {
-            known.sort_unstable();
-            known.dedup();
-            format!("{} of GPU {}", control.name(), print::ranges(&known))
-        }
-        _ => {
-            let each: Vec<String> =
-                changes.iter().map(|change| target(&change.target, numbers)).collect();
-            each.join(", ")
-        }
+    if let ([Open { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
+        (changes, known)
+    {
+        known.sort_unstable();
+        known.dedup();
+        return format!("{} of GPU {}", control.name(), print::ranges(&known));
     }
+    let each: Vec<String> = changes.iter().map(|change| target(&change.target, numbers)).collect();
+    each.join(", ")
 }
 
 fn print_all(

@@ -61,9 +61,9 @@ pub(super) fn draw(
     row = limits(frame, row, below, &gpus);
     let shown = screen.processes(node);
     let is_any = node.processes.as_ref().is_some_and(|all| !all.is_empty());
-    let none = if is_any { "no process is like that" } else { "no process holds a GPU" };
+    let empty = if is_any { "no process is like that" } else { "no process holds a GPU" };
     let place = (row, below.saturating_sub(row));
-    processes::draw(frame, place, node, &shown, screen.by_job, none);
+    processes::draw(frame, place, node, &shown, screen.by_job, empty);
     if let Some((style, text)) = more {
         frame.text(below, 0, usize::MAX, style, &text);
     }
