@@ -50,6 +50,7 @@ fn without_a_driver_or_a_library_it_says_so_and_what_to_do() {
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("there is no NVML: "), "{}", ran.stdout);
     assert!(ran.stdout.contains("try: farrier check"), "{}", ran.stdout);
+    assert!(ran.stdout.contains(", GPUs not known, "), "{}", ran.stdout);
     assert!(ran.stdout.contains("processes: not known"), "{}", ran.stdout);
 
     world.inject(&["driver-unloaded"]);

@@ -79,7 +79,7 @@ fn why_untested(gpu: &GpuReport, printer: &mut Printer) -> io::Result<()> {
 
 fn to_do(gpu: &GpuReport, printer: &mut Printer) -> io::Result<()> {
     match &gpu.remedy {
-        Some(remedy) => printer.paragraph("what to do:", 12, &format!("{remedy}.")),
+        Some(remedy) => printer.paragraph("what to do:", 12, remedy),
         None => Ok(()),
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Pending {
 impl Pending {
     /// What to do about it, as the agent would have it done.
     pub(super) fn remedy(&self) -> String {
-        format!("{} before it is tested again: {}", self.action, self.what)
+        format!("{}, then test it again; the row says why", self.action)
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn node(
     }
     let name = node.node.as_deref().unwrap_or("this node");
     let driver = node.driver.as_ref().map(|it| format!(", driver {it}")).unwrap_or_default();
-    printer.line(&format!("{name}{driver}, {} GPUs, {:.0}", node.gpus.len(), node.at))?;
+    printer.line(&format!("{name}{driver}, {}, {:.0}", node.count(), node.at))?;
     if let Some(silence) = &node.silence {
         let word = printer.toned(Tone::Bad, "no answer");
         printer.line(&format!("{word} since {:.0}: {}", silence.since, silence.why))?;

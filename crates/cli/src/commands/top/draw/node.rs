@@ -118,11 +118,7 @@ pub(super) fn header(frame: &mut Frame, node: &NodeNow, now: Timestamp) -> usize
     if let Some(name) = &node.node {
         say(Style::Plain, name);
     }
-    let gpus = match node.gpus.len() {
-        1 => "1 GPU".to_owned(),
-        count => format!("{count} GPUs"),
-    };
-    say(Style::Plain, &gpus);
+    say(Style::Plain, &node.count());
     if let Some(driver) = &node.driver {
         say(Style::Plain, &format!("driver {driver}"));
     }
