@@ -1,6 +1,7 @@
 //! A fleet: its nodes, and one of them.
 
 use farrier_fleet::fleet::Standing;
+use farrier_fleet::fleet::event::Makeup;
 use farrier_fleet::health::Subject;
 use farrier_wire::rest::{NodeDetail, NodeRow};
 use jiff::Timestamp;
@@ -180,7 +181,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     let mut findings: Vec<FindingNow> = node
         .findings
         .iter()
-        .map(|finding| FindingNow::of(finding, on(node, &finding.subject)))
+        .map(|finding| FindingNow::of(finding, on(node.makeup.as_ref(), &finding.subject)))
         .collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let room = frame.height().saturating_sub(row + 1);
@@ -197,8 +198,8 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
 }
 
 /// What a finding is about: a GPU by its number, where the node told it.
-fn on(node: &NodeDetail, subject: &Subject) -> String {
-    let listed = node.makeup.as_ref().and_then(|makeup| makeup.gpus.as_ref());
+fn on(makeup: Option<&Makeup>, subject: &Subject) -> String {
+    let listed = makeup.and_then(|makeup| makeup.gpus.as_ref());
     let found = subject.gpu().and_then(|uuid| listed?.iter().find(|gpu| gpu.uuid == *uuid));
     match found.and_then(|gpu| gpu.index) {
         Some(index) => format!("GPU {index} {subject}"),
@@ -237,4 +238,22 @@ fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
         None => lines.push(("made of", "nothing was reported yet".to_owned())),
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::event::GpuMakeup;
+    use farrier_fleet::health::GpuUuid;
+
+    use super::*;
+
+    #[test]
+    fn a_finding_names_its_gpu_by_number_where_that_is_known() {
+        let uuid = GpuUuid("GPU-1".to_owned());
+        let gpu = GpuMakeup { uuid: uuid.clone(), name: None, index: Some(5), pci: None };
+        let makeup = Makeup { gpus: Some(vec![gpu]), ..Makeup::default() };
+        assert_eq!(on(Some(&makeup), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
+        assert_eq!(on(None, &Subject::Gpu(uuid)), "GPU-1");
+        assert_eq!(on(Some(&makeup), &Subject::Node), "node");
+    }
 }
