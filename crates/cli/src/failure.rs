@@ -1,19 +1,27 @@
 //! How an error reaches a person: the chain once, then what to do.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 /// An error that knows what the person should do about it.
 #[derive(Debug)]
 pub(crate) struct Hinted {
     message: String,
     hint: String,
+    is_unanswered: bool,
 }
 
 impl Hinted {
     /// Advice for the error that follows in the chain.
     pub(crate) fn plain(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: hint.into() }
+        Self { message: message.into(), hint: hint.into(), is_unanswered: false }
+    }
+
+    /// That nobody answers, with advice.
+    pub(crate) fn unanswered(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self { is_unanswered: true, ..Self::plain(message, hint) })
     }
 
     /// An error with advice.
@@ -39,6 +47,11 @@ pub(crate) fn is_broken_pipe(err: &anyhow::Error) -> bool {
     })
 }
 
+/// Whether nobody answered; whoever says no answers.
+pub(crate) fn is_unanswered(err: &anyhow::Error) -> bool {
+    err.downcast_ref::<Hinted>().is_some_and(|hinted| hinted.is_unanswered)
+}
+
 /// What a person should do about an error, where somebody knows.
 pub(crate) fn hint(err: &anyhow::Error) -> Option<String> {
     // `anyhow` keeps a context apart from the chain of causes.
@@ -62,8 +75,12 @@ pub(crate) fn report(err: &anyhow::Error) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints on stderr what a person should know though the command goes on.
+/// Prints on stderr what a person should know though the command goes on: once, however often it is met.
 pub(crate) fn warn(err: &anyhow::Error) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
-    let _ = std::io::stderr().write_all(format!("warning: {}\n", causes.join(": ")).as_bytes());
+    let text = format!("warning: {}\n", causes.join(": "));
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
 }

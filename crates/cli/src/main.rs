@@ -11,6 +11,7 @@
 mod cli;
 mod commands;
 mod failure;
+mod finder;
 mod log;
 mod page;
 mod printer;

@@ -19,6 +19,8 @@ pub(crate) struct Printer {
     colour: bool,
     terminal: bool,
     width: u16,
+    /// No letter beyond ASCII.
+    in_ascii: bool,
 }
 
 /// The colour of a word that carries a judgement.
@@ -47,13 +49,25 @@ impl Printer {
             colour: terminal && !no_colour,
             terminal,
             width: width.or_else(asked).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(40),
+            in_ascii: false,
         }
+    }
+
+    /// From here on lines have no letter beyond ASCII.
+    pub(crate) fn use_ascii_alone(&mut self) {
+        self.in_ascii = true;
     }
 
     /// One line of text. What comes from outside may hold anything: nothing but our own colours
     /// reaches the terminal as a control character.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(harmless(text).as_bytes())?;
+        let text = harmless(text);
+        if self.in_ascii && !text.is_ascii() {
+            let text: String = text.chars().map(ascii).collect();
+            self.out.write_all(text.as_bytes())?;
+        } else {
+            self.out.write_all(text.as_bytes())?;
+        }
         self.out.write_all(b"\n")
     }
 
@@ -184,7 +198,30 @@ impl Printer {
     }
 }
 
-/// Letters that show: colours take no room.
+/// For a terminal or a log that knows no more: a letter that looks a little like it.
+pub(crate) fn ascii(letter: char) -> char {
+    match letter {
+        '▁' => '_',
+        '▂' => '.',
+        '▃' => ':',
+        '▄' | '─' => '-',
+        '▅' => '=',
+        '▆' => '+',
+        '▇' => '*',
+        '█' => '#',
+        '…' => '~',
+        '×' => 'x',
+        '→' => '>',
+        '↑' => '^',
+        '↓' => 'v',
+        '°' => 'o',
+        // The right half of a wide letter.
+        '\0' => ' ',
+        letter if letter.is_ascii() => letter,
+        _ => '?',
+    }
+}
+
 /// A letter that no cell has.
 const MARK: char = '█';
 
@@ -215,6 +252,7 @@ fn coloured(line: &str, begins: &[usize], tones: &[Vec<(&str, &str)>]) -> String
     out
 }
 
+/// Letters that show: colours take no room.
 fn visible(text: &str) -> usize {
     let coloured = text.split("\x1b[").skip(1);
     let hidden = coloured.filter_map(|part| part.find('m')).map(|end| end + 3).sum::<usize>();
@@ -266,7 +304,7 @@ mod tests {
         }
         let paper = Paper::default();
         let out = BufWriter::new(Box::new(paper.clone()) as Box<dyn Write>);
-        let mut printer = Printer { out, colour: true, terminal: true, width };
+        let mut printer = Printer { out, colour: true, terminal: true, width, in_ascii: false };
         printer.table(headings, rows).unwrap();
         printer.finish().unwrap();
         String::from_utf8(paper.0.lock().unwrap().clone()).unwrap()

@@ -4,6 +4,7 @@
 
 #[path = "../support/kill.rs"]
 mod kill;
+mod node;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -164,7 +165,7 @@ fn a_gpu_without_a_library_is_held_to_our_own_product() {
     change(&unknown, "has_library", json!(false));
     change(&unknown, "name", json!("NVIDIA Q9000"));
     let (code, report) = unknown.json(&["--level", "2"]);
-    assert_eq!((code, report["grade"].as_str()), (0, Some("pass")));
+    assert_eq!((code, report["grade"].as_str()), (1, Some("pass")), "who gates on the code");
     assert_eq!(report["complete"], false);
     let missing = report["gpus"][0]["missing"].as_array().unwrap();
     assert!(missing.contains(&json!("gemm-bf16")) && !missing.contains(&json!("peer-copy")));
@@ -273,8 +274,16 @@ fn what_the_machine_withholds_is_not_run() {
     assert!(grade(&report, 0, "allocate").1.contains("not that much free memory"));
     let bench = Bench::new(&[json!(["no-pinned-memory"])]);
     let (code, report) = bench.json(&[]);
-    assert_eq!((code, report["grade"].as_str()), (0, Some("pass")), "{report:#}");
+    assert_eq!((code, report["grade"].as_str()), (1, Some("pass")), "{report:#}");
     assert_eq!(grade(&report, 0, "pcie-to-gpu").0, "not-run");
+    let bench = Bench::new(&[json!([{"few-processors": 8}])]);
+    let (code, report) = bench.json(&["--only", "corruption", "--minutes", "0.1"]);
+    assert_eq!((code, &report["grade"]), (2, &json!("not-run")), "{report:#}");
+    let bench = Bench::new(&[json!([{"full": {"left_mib": 4}}])]);
+    let (code, report) = bench.json(&["--level", "2"]);
+    assert_eq!((code, report["complete"].as_bool()), (1, Some(false)), "{report:#}");
+    let (patterns, why) = grade(&report, 0, "memory-patterns");
+    assert!(patterns == "not-run" && why.contains("others hold the rest"), "{why}");
 }
 
 #[test]
@@ -291,8 +300,12 @@ fn a_gpu_that_hangs_is_waited_for_only_so_long() {
 fn an_interrupt_leaves_no_process_behind() {
     let bench = Bench::new(&[json!([{"hung": {"after": 0}}])]);
     let (file, history) = (bench.file(), bench.folder.path().join("history"));
-    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &[]);
-    let mut child = farrier(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let page = bench.folder.path().join("new.html");
+    let html = ["--html", page.to_str().unwrap()];
+    let words = Bench::words(file.to_str().unwrap(), history.to_str().unwrap(), &html);
+    let said = bench.folder.path().join("said");
+    let stderr = std::fs::File::create(&said).unwrap();
+    let mut child = farrier(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
     let children = || {
         let path = format!("/proc/{0}/task/{0}/children", child.id());
         // Threads start children too.
@@ -313,6 +326,9 @@ fn an_interrupt_leaves_no_process_behind() {
     kill::kill("-INT", &child.id().to_string());
     let status = child.wait().unwrap();
     assert!(!status.success());
+    assert!(!page.exists(), "nor an empty page");
+    let said = std::fs::read_to_string(said).unwrap();
+    assert!(said.contains("interrupted: no test had ended. No verdict"), "{said}");
     let is_there = |pid: &i32| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok();
     let until = Instant::now() + Duration::from_secs(10);
     while grandchildren.iter().any(is_there) {
@@ -345,7 +361,11 @@ fn what_cannot_be_tested_says_why_and_what_to_do() {
     std::fs::write(bench.file(), "[]").unwrap();
     let ran = bench.run(&[]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("there is no GPU to test"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("gpus.json` lists no GPU"), "{}", ran.stderr);
+    let bench = Bench::new(&[json!([{"slow-memory": -3}])]);
+    let ran = bench.run(&[]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("GPU 0: `slow-memory` is -3"), "{}", ran.stderr);
     std::fs::write(bench.file(), "{}").unwrap();
     assert!(bench.run(&[]).stderr.contains("is no list of simulated GPUs"));
 }

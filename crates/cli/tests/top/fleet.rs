@@ -36,7 +36,15 @@ fn nodes_first_then_one_of_them_and_a_server_that_goes_is_said() {
     terminal.keys("\x1b");
     terminal.until("back", |text| text.contains("standing"));
     town.stop();
-    terminal.until_shown("no answer for");
+    terminal.until("what it said is taken back", |text| {
+        text.contains("no answer for") && text.contains("no node is known")
+    });
+    let ran = town.run(&["top", "--server", "--once"]);
+    assert_eq!(ran.code, 1, "nobody answers: {}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("no answer from `"), "{}", ran.stdout);
+    let ran = town.run(&["top", "--server", "--once", "--output", "json"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("warning: no answer from `"), "{}", ran.stderr);
     town.start("server");
     terminal.until("it is back", |text| !text.contains("no answer for"));
     terminal.keys("q");

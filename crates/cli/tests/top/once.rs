@@ -50,6 +50,7 @@ fn without_a_driver_or_a_library_it_says_so_and_what_to_do() {
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stdout.contains("there is no NVML: "), "{}", ran.stdout);
     assert!(ran.stdout.contains("try: farrier check"), "{}", ran.stdout);
+    assert!(ran.stdout.contains(", GPUs not known, "), "{}", ran.stdout);
     assert!(ran.stdout.contains("processes: not known"), "{}", ran.stdout);
 
     world.inject(&["driver-unloaded"]);
@@ -70,6 +71,29 @@ fn a_library_without_a_gpu_is_a_node_without_a_gpu() {
     assert!(ran.stdout.contains("there is no NVIDIA GPU here"), "{}", ran.stdout);
     let told: Value = serde_json::from_str(&once(&world, &["--output", "json"]).stdout).unwrap();
     assert_eq!((&told["gpus"], &told["silence"]), (&Value::Array(Vec::new()), &Value::Null));
+}
+
+#[test]
+fn a_gpu_that_was_lost_before_is_a_row_and_a_finding_and_blinds_no_other() {
+    let world = World::of(3);
+    world.inject(&["lost", "--gpu", "2"]);
+    let ran = once(&world, &["--output", "json"]);
+    let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(told["gpus"].as_array().unwrap().len(), 3, "{told:#}");
+    assert_eq!(told["gpus"][2]["limit"]["kind"], "lost", "{told:#}");
+    assert_eq!(told["not_seen"], Value::Array(Vec::new()));
+    let found = told["findings"].as_array().unwrap();
+    let lost = found.iter().find(|it| it["on"] == "GPU 2").unwrap();
+    assert_eq!((&lost["severity"], &lost["action"]), (&"fatal".into(), &"reboot-node".into()));
+    for gpu in 0..2 {
+        for signal in ["gpu.pcie_transmit_bytes_per_s", "gpu.nvlink_transmit_bytes_per_s"] {
+            let reading = &told["gpus"][gpu]["readings"][signal];
+            assert!(reading["value"].is_number(), "GPU {gpu}, {signal}: {reading}");
+        }
+    }
+    let ran = once(&world, &["--ascii"]);
+    assert!(ran.stdout.contains("GPU 2: it fell off the bus"), "{}", ran.stdout);
+    assert!(ran.stdout.is_ascii() && ran.stdout.contains("GPU 2 > reboot-node"), "{}", ran.stdout);
 }
 
 #[test]

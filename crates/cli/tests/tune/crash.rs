@@ -41,6 +41,17 @@ fn what_was_killed_can_be_applied_on() {
         let world = World::wrong();
         let before = world.state();
         assert_eq!(world.tune_dying(&["apply", "training", "--yes"], crash).code, -1);
+        for words in [&["verify"][..], &["apply", "--yes"]] {
+            let ran = world.tune(words);
+            assert_eq!(ran.code, 2, "{crash}: {}", ran.stdout);
+            let said = "the newest for `training`, whose apply was interrupted";
+            assert!(ran.stderr.contains(said), "{crash}: {}", ran.stderr);
+            assert!(
+                ran.stderr.contains("hint: `farrier tune revert` gives back"),
+                "{}",
+                ran.stderr
+            );
+        }
         let applied = world.tune(&["apply", "training", "--yes"]);
         assert_eq!(applied.code, 0, "{crash}: {}", applied.stdout);
         assert_eq!(world.tune(&["revert", "--yes"]).code, 0);

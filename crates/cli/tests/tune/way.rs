@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::support::run;
 use crate::world::{World, unfolded};
 
 #[test]
@@ -12,7 +13,8 @@ fn a_node_is_made_right_verified_and_given_back() {
     assert_eq!(world.state(), before, "verify changes nothing");
     let applied = world.tune(&["apply", "training", "--yes"]);
     assert_eq!(applied.code, 0, "{}{}", applied.stdout, applied.stderr);
-    assert!(applied.stdout.contains("17 of 17 changes made."), "{}", applied.stdout);
+    let made = "17 of 17 changes made. 2 count after a GPU reset.";
+    assert!(applied.stdout.contains(made), "{}", applied.stdout);
     let now = world.state();
     assert_ne!(now, before);
     assert_eq!(
@@ -39,6 +41,8 @@ fn a_node_is_made_right_verified_and_given_back() {
     }
     let reverted = world.tune(&["revert", "--yes"]);
     assert_eq!(reverted.code, 0, "{}{}", reverted.stdout, reverted.stderr);
+    let folded = "  - power limit of GPU 0-1: 700 W → 500 W";
+    assert!(reverted.stdout.contains(folded), "{}", reverted.stdout);
     assert_eq!(world.state(), before);
     let again = world.tune(&["revert", "--yes"]);
     assert!(again.code == 0 && again.stdout.contains("nothing to give back"), "{}", again.stdout);
@@ -97,6 +101,39 @@ fn what_somebody_else_changed_is_left_alone_unless_forced() {
 }
 
 #[test]
+fn folders_go_with_the_last_file_in_them_whichever_that_is() {
+    let world = World::wrong();
+    let before = world.state();
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    let torch = world.read("etc/farrier/jobs/torch.env");
+    world.put("etc/farrier/jobs/torch.env", &format!("{torch}X=1\n"));
+    assert_eq!(world.tune(&["revert", "--yes"]).code, 1, "somebody has changed it");
+    assert_eq!(world.tune(&["revert", "--yes", "--force"]).code, 0);
+    assert_eq!(world.state(), before);
+}
+
+#[test]
+fn a_profile_of_which_nothing_can_be_had_does_not_become_the_nodes() {
+    let world = World::new();
+    let profile = world.path("ours.toml");
+    let text = "name = \"ours\"\nsummary = \"a test\"\n[[setting]]\nname = \"gpu.power-limit\"\nwant = \"900 W\"\nreason = \"a test\"\n";
+    std::fs::write(&profile, text).unwrap();
+    let own = ["apply", "--profile", profile.to_str().unwrap(), "--yes"];
+    let refused = world.tune(&own);
+    assert_eq!(refused.code, 1, "{}", refused.stdout);
+    let said = "Nothing can be changed: 2 refused. `ours` does not become";
+    assert!(refused.stdout.contains(said), "{}", refused.stdout);
+    let none = world.tune(&["verify"]);
+    assert!(none.code == 2 && none.stderr.contains("no profile is named"), "{}", none.stderr);
+    let given = world.tune(&["revert", "--yes"]);
+    assert!(given.stdout.contains("There is nothing to give back."), "{}", given.stdout);
+    assert_eq!(world.tune(&["apply", "training", "--yes"]).code, 0);
+    let refused = world.tune(&own);
+    assert!(refused.stdout.contains("`training` stays the profile"), "{}", refused.stdout);
+    assert!(world.tune(&["verify"]).stdout.contains("Verify: training"));
+}
+
+#[test]
 fn one_setting_may_be_asked_for_alone_and_programs_are_answered() {
     let world = World::wrong();
     let words = ["apply", "training", "--yes", "--only", "gpu.power-limit", "--output", "json"];
@@ -110,6 +147,12 @@ fn one_setting_may_be_asked_for_alone_and_programs_are_answered() {
     let planned = world.tune(&["plan", "training", "--output", "json"]);
     let plan: Value = serde_json::from_str(&planned.stdout).unwrap();
     assert_eq!((planned.code, &plan["is_fine"]), (1, &Value::from(false)));
+    for (words, place) in [(["show", "training"], ""), (["list", ""], "/0")] {
+        let words = ["tune", words[0], words[1], "--output", "json"];
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let shown: Value = serde_json::from_str(&run(&words).stdout).unwrap();
+        assert_eq!(shown.pointer(place).unwrap()["v"], 1, "{shown}");
+    }
     let reverted = world.tune(&["revert", "--yes", "--output", "json"]);
     let report: Value = serde_json::from_str(&reverted.stdout).unwrap();
     assert_eq!((&report["v"], &report["reverted"][0]["given"]), (&1.into(), &"back".into()));

@@ -57,3 +57,15 @@ fn help_says_what_each_verb_does() {
     }
     insta::assert_snapshot!("help", narrow(&["tune", "--help"]).stdout);
 }
+
+#[test]
+fn a_warning_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    // A link to itself cannot be looked into, by nobody.
+    let facts = folder.path().join("facts");
+    std::os::unix::fs::symlink(&facts, &facts).unwrap();
+    let root = folder.path().to_str().unwrap();
+    let mut command = farrier(&["tune", "plan", "training", "--root", root]);
+    let ran: Ran = command.env("FARRIER_FACTS_DIR", &facts).output().unwrap().into();
+    assert_eq!(ran.stderr.matches("failed to look for fact sets").count(), 1, "{}", ran.stderr);
+}

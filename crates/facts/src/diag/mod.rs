@@ -11,10 +11,12 @@
 
 mod judge;
 mod least;
+mod remedy;
 mod test;
 
 pub use judge::{Grade, HISTORY_LEAST, History, OWN_LOSS, Verdict, judge, median};
 pub use least::{DiagFacts, Least, LeastOf, Link, PeerWay, Place, Share};
+pub use remedy::remedy;
 pub use test::{Level, Outcome, Test, Unit};
 
 #[cfg(test)]

@@ -137,3 +137,11 @@ fn a_card_that_decays_slowly_is_not_followed() {
     assert_eq!(History(&faster).usual(Unit::GbPerS), Some(120.0));
     assert_eq!(History(&faster).usual(Unit::Us), Some(100.0));
 }
+
+#[test]
+fn what_did_not_pass_says_what_to_do() {
+    for test in Test::ALL {
+        assert!(remedy(test, Grade::Degraded).is_some() && remedy(test, Grade::Fail).is_some());
+        assert_eq!((remedy(test, Grade::Pass), remedy(test, Grade::NotRun)), (None, None));
+    }
+}

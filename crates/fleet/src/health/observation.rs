@@ -26,6 +26,22 @@ pub struct Moment {
 #[serde(transparent)]
 pub struct GpuUuid(pub String);
 
+/// How the name of a GPU begins whose own nobody knows.
+const NAMELESS: &str = "unknown, GPU ";
+
+impl GpuUuid {
+    /// What stands for the name of a GPU that never answered: only its number is known, and only for as long as the
+    /// numbers stay.
+    pub fn nameless(index: u32) -> Self {
+        Self(format!("{NAMELESS}{index}"))
+    }
+
+    /// Whether it is no name, but stands for one that nobody knows.
+    pub fn is_nameless(&self) -> bool {
+        self.0.starts_with(NAMELESS)
+    }
+}
+
 impl fmt::Display for GpuUuid {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(&self.0)

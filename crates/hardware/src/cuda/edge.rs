@@ -1,6 +1,8 @@
 //! What a test asks of a GPU: memory, work on one stream, and the time that the work took. The real edge is
 //! [`Device`](super::device::Device); a simulated one does the same work on the host, with faults where they are wanted.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::error::CudaError;
@@ -63,6 +65,16 @@ impl Pattern {
             Self::Same(word) => word,
             Self::Own(seed) => (if at % 2 == 1 { !own } else { own }).wrapping_add(seed),
             Self::Scattered(seed) => mixed(own.wrapping_add(seed)),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same(word) => write!(formatter, "{word:#010x} in each word"),
+            Self::Own(_) => formatter.write_str("the number of each word"),
+            Self::Scattered(_) => formatter.write_str("scattered bits"),
         }
     }
 }

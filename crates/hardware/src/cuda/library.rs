@@ -17,7 +17,7 @@ pub(super) fn present() -> Result<(), CudaError> {
     if !unsafe { sys::is_culib_present() } {
         // SAFETY: as above; it is opened once more for the loader's words.
         let why = unsafe { Library::new("libcuda.so.1") }
-            .map_or_else(|err| err.to_string(), |_| "it is not where it is looked for".to_owned());
+            .map_or_else(|err| reason(&err), |_| "it is not where it is looked for".to_owned());
         return Err(CudaError::NoLibrary { why });
     }
     // SAFETY: it was found a moment ago; what is loaded stays so until the end.
@@ -29,4 +29,9 @@ pub(super) fn present() -> Result<(), CudaError> {
         }
     }
     Ok(())
+}
+
+/// The loader's own words stand behind those of the crate.
+fn reason(err: &libloading::Error) -> String {
+    std::error::Error::source(err).map_or_else(|| err.to_string(), ToString::to_string)
 }

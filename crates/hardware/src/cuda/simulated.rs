@@ -1,10 +1,9 @@
 //! A GPU that is not there: it does the work of [`Edge`] on the host, in a little memory and on a clock of its own, and is
 //! as slow or as wrong as it is told to be. Tests run on it as on a real one.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+mod description;
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use super::edge::{
     About, Block, Edge, Found, HostBlock, NoWay, Precision, Product, Work, WrongWord, chain, mixed,
@@ -12,124 +11,9 @@ use super::edge::{
 use super::error::CudaError;
 use super::numbers;
 
-/// What a simulated GPU is and can do. Rates are those of a healthy one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SimulatedGpu {
-    /// As CUDA calls it.
-    pub name: String,
-    /// Major and minor.
-    pub compute_capability: (i32, i32),
-    /// Streaming multiprocessors.
-    pub processors: u32,
-    /// Memory that is free, in MiB; the host has to have it too.
-    pub memory_mib: u64,
-    /// One way, decimal gigabytes a second.
-    pub memory_gb_per_s: f64,
-    /// One way.
-    pub pcie_gb_per_s: f64,
-    /// One way, to each of the peers.
-    pub peer_gb_per_s: f64,
-    /// How many GPUs it reaches directly.
-    pub peers: usize,
-    /// Dense, in bfloat16; the others are half or double.
-    pub tflops: f64,
-    /// A launch on a stream, and a node of a graph.
-    pub launch_us: (f64, f64),
-    /// Whether there is a library for matrix products.
-    pub has_library: bool,
-    /// What is wrong with it.
-    #[serde(default)]
-    pub ailments: Vec<Ailment>,
-}
-
-/// What can be wrong with a simulated GPU.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ailment {
-    /// Its memory runs at this share of its rate.
-    SlowMemory(f64),
-    /// Its link runs at this share.
-    SlowPcie(f64),
-    /// Matrix products run at this share.
-    SlowProducts(f64),
-    /// Products grow slower with time: this share is left after a minute of work.
-    Fading(f64),
-    /// A bit of this word of every block reads as 1.
-    StuckBit {
-        /// The word.
-        word: u64,
-        /// The bit.
-        bit: u32,
-    },
-    /// A multiprocessor that computes wrongly, from this piece of work on.
-    WrongProcessor {
-        /// Its number.
-        processor: u32,
-        /// After so many pieces of work.
-        after: u32,
-    },
-    /// Matrix products differ by a bit, from this one on.
-    WrongProduct {
-        /// After so many products.
-        after: u32,
-    },
-    /// All calls fail after so many pieces of work.
-    Lost {
-        /// After so many.
-        after: u32,
-    },
-    /// The same, and it cannot be opened again: by this file later processes know of it.
-    Gone {
-        /// After so many.
-        after: u32,
-        /// Made when it is lost.
-        mark: PathBuf,
-    },
-    /// The host gives no pinned memory.
-    NoPinnedMemory,
-    /// Only so many of its multiprocessors are given work.
-    FewProcessors(u32),
-    /// The library for matrix products loads, and has nothing for this GPU or driver.
-    UnfitLibrary,
-    /// A piece of work never ends, from this one on.
-    Hung {
-        /// After so many.
-        after: u32,
-    },
-    /// Somebody else holds all memory but this much.
-    Full {
-        /// In MiB.
-        left_mib: u64,
-    },
-}
+pub use description::{Ailment, SimulatedGpu};
 
 impl SimulatedGpu {
-    /// An H200 as it was measured, with this much memory to test.
-    pub fn h200(memory_mib: u64) -> Self {
-        Self {
-            name: "NVIDIA H200".to_owned(),
-            compute_capability: (9, 0),
-            processors: 132,
-            memory_mib,
-            memory_gb_per_s: 4400.0,
-            pcie_gb_per_s: 55.0,
-            peer_gb_per_s: 390.0,
-            peers: 0,
-            tflops: 760.0,
-            launch_us: (3.6, 0.6),
-            has_library: true,
-            ailments: Vec::new(),
-        }
-    }
-
-    /// The same with an ailment.
-    #[must_use]
-    pub fn with(mut self, ailment: Ailment) -> Self {
-        self.ailments.push(ailment);
-        self
-    }
-
     /// Something to run tests on, unless what is wrong with it keeps it from that.
     pub fn open(self) -> Result<Simulated, CudaError> {
         let (major, minor) = self.compute_capability;

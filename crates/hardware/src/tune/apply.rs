@@ -1,9 +1,10 @@
 //! Carries out the changes of a plan.
 
 use std::error::Error;
+use std::path::Path;
 
 use farrier_facts::node::Reading;
-use farrier_facts::tune::{Applied, Change, Outcome, Step, Value};
+use farrier_facts::tune::{Applied, Change, Outcome, Step, Target, Value};
 use jiff::Timestamp;
 
 use super::hands::{HandError, Hands};
@@ -72,7 +73,7 @@ fn one(
         return Ok((Outcome::NotDone(why), None));
     }
     let number = journal.next();
-    let folders = hands.missing_folders(&change.target);
+    let folders = folders_of(&change.target, hands, journal);
     journal.write(
         at,
         Note::Begun(Open {
@@ -123,6 +124,20 @@ fn one(
     };
     journal.interrupt().reach(Point::Ended);
     Ok((outcome, written.err()))
+}
+
+/// Folders that go when it is given back and nothing else is in them: those that are made for it, and those that were made
+/// for another change, which may be given back before this one.
+fn folders_of(target: &Target, hands: &mut dyn Hands, journal: &Journal) -> Vec<String> {
+    let mut folders = hands.missing_folders(target);
+    if let Target::File { path } = target {
+        let ours = journal.open_changes().iter().flat_map(|open| &open.folders);
+        folders.extend(ours.filter(|folder| Path::new(path).starts_with(folder)).cloned());
+    }
+    // Outermost first: each begins with the one before.
+    folders.sort_unstable();
+    folders.dedup();
+    folders
 }
 
 /// Writes down what a change may change as well: older than the change itself, so that it is given back after it. Why not,

@@ -129,7 +129,7 @@ pub struct Open {
     pub old: Value,
     /// What shall be there.
     pub new: Value,
-    /// Folders that are made for it, outermost first.
+    /// Folders that are made for it, or for another change that was open then, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folders: Vec<String>,
     /// What came of it; none where that could not be looked at, also after a crash.

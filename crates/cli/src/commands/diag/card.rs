@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
-use farrier_facts::diag::{Link, PeerWay, Place};
+use farrier_facts::diag::{Link, PeerWay, Place, Test};
 use farrier_facts::node::{NvmlDevice, Reading};
 use farrier_hardware::cuda::SimulatedGpu;
 use farrier_hardware::nvml;
 
+use super::report::Row;
 use crate::failure::Hinted;
 
 /// A GPU that may be tested.
 #[derive(Debug, Clone)]
 pub(super) struct Card {
     pub(super) index: u32,
+    /// Empty of one that does not say who it is; it is barred then.
     pub(super) uuid: String,
     pub(super) name: String,
     /// The part's id, where it is known.
@@ -24,9 +26,44 @@ pub(super) struct Card {
     /// Card and slot at their best, and the way to the others.
     pub(super) place: Place,
     /// Why it cannot be tested.
-    pub(super) barred: Option<String>,
+    pub(super) barred: Option<Barred>,
     /// Where it is simulated: the file, and its number there.
     pub(super) simulated: Option<(PathBuf, usize)>,
+}
+
+impl Card {
+    /// As somebody may ask for it.
+    fn number_and_uuid(&self) -> String {
+        if self.uuid.is_empty() {
+            self.index.to_string()
+        } else {
+            format!("{} ({})", self.index, self.uuid)
+        }
+    }
+}
+
+/// Why a GPU cannot be tested.
+#[derive(Debug, Clone)]
+pub(super) struct Barred {
+    pub(super) why: String,
+    /// What to do about a GPU that is broken; none where it is only not for tests.
+    remedy: Option<&'static str>,
+}
+
+impl Barred {
+    /// Not for tests, which says nothing of the GPU.
+    fn unfit(why: impl Into<String>) -> Self {
+        Self { why: why.into(), remedy: None }
+    }
+
+    /// What becomes of the tests: one that is broken has failed, and no other is tried.
+    pub(super) fn rows(&self, tests: &[Test]) -> Vec<Row> {
+        let row = |(place, test): (usize, &Test)| match self.remedy {
+            Some(remedy) if place == 0 => Row::failed(*test, &self.why, remedy),
+            _ => Row::not_run(*test, &self.why),
+        };
+        tests.iter().enumerate().map(row).collect()
+    }
 }
 
 /// The cards, and the driver that they run on.
@@ -94,20 +131,39 @@ fn peers(device: &NvmlDevice) -> PeerWay {
     if has_links && has_joined { PeerWay::Switch } else { PeerWay::Other }
 }
 
-fn barred(device: &NvmlDevice) -> Option<String> {
+fn barred(device: &NvmlDevice) -> Option<Barred> {
     if let Reading::Unreadable(why) = &device.handle {
-        return Some(format!("NVML cannot open it: {why}"));
+        return Some(unopened(why));
+    }
+    if let Reading::Unreadable(why) = &device.uuid {
+        return Some(unopened(why));
     }
     if device.uuid.value().is_none() {
-        return Some("it does not say who it is".to_owned());
+        return Some(Barred::unfit("it does not say who it is"));
     }
     if device.mig.value().is_some_and(|mig| mig.current) {
-        return Some("it is divided into instances (MIG): they are not tested".to_owned());
+        return Some(Barred::unfit("it is divided into instances (MIG): they are not tested"));
     }
     if device.compute_mode.value() == Some(&2) {
-        return Some("its compute mode is `prohibited`: CUDA may not use it".to_owned());
+        return Some(Barred::unfit("its compute mode is `prohibited`: CUDA may not use it"));
     }
     None
+}
+
+/// What it means that NVML does not open a GPU, by its own name of why.
+fn unopened(error: &str) -> Barred {
+    let (how, remedy) = match error {
+        "NVML_ERROR_GPU_IS_LOST" | "NVML_ERROR_GPU_NOT_FOUND" => (
+            "it fell off the bus",
+            "take the node out of service and reboot it; a GPU that is lost again is to be replaced, or its slot and power looked at",
+        ),
+        "NVML_ERROR_RESET_REQUIRED" => (
+            "it does not work before a reset",
+            "reset it (`nvidia-smi --gpu-reset`), and test it again",
+        ),
+        _ => return Barred::unfit(format!("NVML cannot open it: {error}")),
+    };
+    Barred { why: format!("{how}: {error}"), remedy: Some(remedy) }
 }
 
 /// By a file that describes GPUs which are not there.
@@ -129,8 +185,19 @@ pub(super) fn simulated(set: &FactSet, file: &Path) -> anyhow::Result<Cards> {
 pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<SimulatedGpu>> {
     let text =
         std::fs::read(file).with_context(|| format!("failed to read `{}`", file.display()))?;
-    serde_json::from_slice(&text)
-        .with_context(|| format!("`{}` is no list of simulated GPUs", file.display()))
+    let gpus: Vec<SimulatedGpu> = serde_json::from_slice(&text)
+        .with_context(|| format!("`{}` is no list of simulated GPUs", file.display()))?;
+    let hint = "docs/diag.md says what such a file holds, and docs/tour/gpus.json is one";
+    if gpus.is_empty() {
+        return Err(Hinted::error(format!("`{}` lists no GPU", file.display()), hint));
+    }
+    for (index, gpu) in gpus.iter().enumerate() {
+        if let Some(nonsense) = gpu.nonsense() {
+            let what = format!("`{}`, GPU {index}: {nonsense}", file.display());
+            return Err(Hinted::error(what, hint));
+        }
+    }
+    Ok(gpus)
 }
 
 /// Those that were asked for, by number or UUID; all where none was.
@@ -148,14 +215,14 @@ pub(super) fn chosen(cards: Vec<Card>, asked: &[String]) -> anyhow::Result<Vec<C
     for name in asked {
         let is_it = |card: &&Card| card.index.to_string() == *name || card.uuid == *name;
         let Some(card) = cards.iter().find(is_it) else {
-            let known: Vec<String> =
-                cards.iter().map(|card| format!("{} ({})", card.index, card.uuid)).collect();
+            let known: Vec<String> = cards.iter().map(Card::number_and_uuid).collect();
             return Err(Hinted::error(
                 format!("there is no GPU `{name}`"),
                 format!("there are {}", known.join(", ")),
             ));
         };
-        if !found.iter().any(|known| known.uuid == card.uuid) {
+        // One that is lost has no UUID; the number is NVML's own.
+        if !found.iter().any(|known| known.index == card.index) {
             found.push(card.clone());
         }
     }

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use super::card::Card;
 use super::child::{Closed, Examiner};
 use super::history::{self, Kept, Ledger};
+use super::interrupt::Progress;
 use super::meanwhile;
 use super::report::{GpuReport, Row, Series, What};
 use super::watch::Watch;
@@ -74,6 +75,8 @@ pub(super) struct Scene<'a> {
     pub(super) is_forced: bool,
     /// The host's memory is one: transfers of two GPUs at once measure neither.
     pub(super) host: Mutex<()>,
+    /// For whoever ends it early.
+    pub(super) progress: Progress,
 }
 
 /// What came of one GPU, before copies to others.
@@ -152,9 +155,8 @@ impl Scene<'_> {
     fn one(&self, card: &Card, tell: &Sender<String>) -> Tested {
         let tests: Vec<Test> =
             self.plan.tests.iter().copied().filter(|test| *test != Test::PeerCopy).collect();
-        if let Some(why) = &card.barred {
-            let rows = tests.iter().map(|test| Row::not_run(*test, why)).collect();
-            return Tested::new(card, None, rows, Vec::new());
+        if let Some(barred) = &card.barred {
+            return Tested::new(card, None, barred.rows(&tests), Vec::new());
         }
         let ledger = Ledger::open(self.history, &card.uuid);
         let mut rows: Vec<Row> = Vec::new();
@@ -186,7 +188,9 @@ impl Scene<'_> {
                 examiner = None;
             }
             let outcome = outcome.unwrap_or_else(|outcome| outcome);
-            rows.push(self.judged(card, test, &outcome, ledger.as_ref().ok(), took_s));
+            let row = self.judged(card, test, &outcome, ledger.as_ref().ok(), took_s);
+            self.progress.ended(card.index, test, row.grade);
+            rows.push(row);
             stopped = stopped.or_else(|| why_stop(test, &outcome, hung));
         }
         drop(examiner);
@@ -198,7 +202,7 @@ impl Scene<'_> {
     fn looked_back(&self, card: &Card, mut tested: Tested, ours: &BTreeSet<u32>) -> Tested {
         let Some(watch) = self.watch.filter(|_| tested.gpu.about.is_some()) else { return tested };
         let watched = watch.whole(&card.uuid);
-        tested.gpu.tests.push(meanwhile::row(&watched));
+        tested.gpu.tests.push(meanwhile::row(&watched, &watch.before(&card.uuid)));
         tested.gpu.series = meanwhile::series(&watched);
         match watched.disturbers(ours) {
             Ok(pids) if pids.is_empty() => {}
@@ -266,6 +270,7 @@ impl Scene<'_> {
             usual: verdict.usual,
             took_s,
             applies: !matches!(outcome, Outcome::HasNot { .. }),
+            remedy: None,
         }
     }
 
@@ -310,26 +315,27 @@ impl Scene<'_> {
             .collect();
         let is_alone = others.is_empty() && card.simulated.is_none();
         let is_asked_alone = self.plan.tests == [Test::PeerCopy];
-        let row = if let Some(why) = card.barred.as_ref().or(tested.stopped.as_ref()) {
-            Row::not_run(Test::PeerCopy, why)
-        } else if tested.gpu.about.is_none() && !is_asked_alone {
-            Row::not_run(Test::PeerCopy, "the GPU was not opened")
-        } else if is_alone {
-            Row::has_not(Test::PeerCopy, "there is no other GPU to copy to")
-        } else {
-            let began = Instant::now();
-            let outcome = match Examiner::open(card, &others) {
-                Ok(mut examiner) => {
-                    tested.gpu.about.get_or_insert_with(|| examiner.about.clone());
-                    examiner
-                        .run(Test::PeerCopy, self.plan.effort(Test::PeerCopy), &mut |_| ())
-                        .unwrap_or_else(|outcome| outcome)
-                }
-                Err(closed) => closed.outcome(),
+        let row =
+            if let Some(why) = card.barred.as_ref().map(|it| &it.why).or(tested.stopped.as_ref()) {
+                Row::not_run(Test::PeerCopy, why)
+            } else if tested.gpu.about.is_none() && !is_asked_alone {
+                Row::not_run(Test::PeerCopy, "the GPU was not opened")
+            } else if is_alone {
+                Row::has_not(Test::PeerCopy, "there is no other GPU to copy to")
+            } else {
+                let began = Instant::now();
+                let outcome = match Examiner::open(card, &others) {
+                    Ok(mut examiner) => {
+                        tested.gpu.about.get_or_insert_with(|| examiner.about.clone());
+                        examiner
+                            .run(Test::PeerCopy, self.plan.effort(Test::PeerCopy), &mut |_| ())
+                            .unwrap_or_else(|outcome| outcome)
+                    }
+                    Err(closed) => closed.outcome(),
+                };
+                let ledger = tested.ledger.as_ref().ok();
+                self.judged(card, Test::PeerCopy, &outcome, ledger, began.elapsed().as_secs_f64())
             };
-            let ledger = tested.ledger.as_ref().ok();
-            self.judged(card, Test::PeerCopy, &outcome, ledger, began.elapsed().as_secs_f64())
-        };
         tested.gpu.tests.push(row);
         tested.gpu.sum_up();
     }
@@ -366,12 +372,13 @@ fn gpu_report(
 ) -> GpuReport {
     let mut report = GpuReport {
         index: card.index,
-        uuid: card.uuid.clone(),
+        uuid: Some(card.uuid.clone()).filter(|uuid| !uuid.is_empty()),
         name: card.name.clone(),
         part: card.part.clone(),
         grade: Grade::NotRun,
         complete: false,
         missing: Vec::new(),
+        remedy: None,
         about,
         tests,
         series,

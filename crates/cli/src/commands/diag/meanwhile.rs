@@ -4,7 +4,7 @@ use farrier_facts::diag::{Grade, Unit};
 use farrier_fleet::health::Signal;
 
 use super::report::{Row, Series, What};
-use super::watch::{SERIES, Watched};
+use super::watch::{Pending, SERIES, Watched};
 
 /// NVML's bits for clocks that are held down by what a healthy card in a healthy server does not meet: its hardware,
 /// heat, and the server's power brake. That the power limit holds them is how cards work under load.
@@ -25,9 +25,12 @@ const HELD_TIMES: [(Signal, &str); 3] = [
 /// Less than this is not seen in any figure.
 const HELD_LEAST_S: f64 = 0.5;
 
-/// What NVML saw while the tests ran.
-pub(super) fn row(watched: &Watched) -> Row {
-    let mut wrong: Vec<String> = watched.xids.iter().map(|xid| format!("Xid {xid}")).collect();
+/// What NVML saw while the tests ran, and what was wrong `before` them: a GPU that waits for a reset is not fit for work,
+/// however well it did in the tests.
+pub(super) fn row(watched: &Watched, before: &[Pending]) -> Row {
+    let mut wrong: Vec<String> =
+        before.iter().map(|it| format!("before the tests: {}", it.what)).collect();
+    wrong.extend(watched.xids.iter().map(|xid| format!("Xid {xid}")));
     let uncorrected = watched.grown.get(&Signal::GpuEccUncorrected);
     if let Some(count) = uncorrected.filter(|count| **count > 0.0) {
         wrong.push(format!("{count} memory errors that could not be corrected"));
@@ -57,11 +60,11 @@ pub(super) fn row(watched: &Watched) -> Row {
         (Grade::NotRun, "NVML told nothing meanwhile".to_owned())
     } else {
         let errors = if uncorrected.is_some() {
-            "no memory error"
+            "no new memory error"
         } else {
             "memory errors were not counted a second time"
         };
-        (Grade::Pass, format!("no Xid, clocks as they ought to be, {errors}"))
+        (Grade::Pass, format!("no new Xid, clocks as they ought to be, {errors}"))
     };
     Row {
         test: What::Watched,
@@ -76,6 +79,7 @@ pub(super) fn row(watched: &Watched) -> Row {
         usual: None,
         took_s: 0.0,
         applies: true,
+        remedy: before.first().map(Pending::remedy),
     }
 }
 
@@ -89,6 +93,8 @@ pub(super) fn series(watched: &Watched) -> Vec<Series> {
 
 #[cfg(test)]
 mod tests {
+    use farrier_fleet::health::Action;
+
     use super::*;
 
     #[test]
@@ -97,12 +103,26 @@ mod tests {
         watched.series.insert(Signal::GpuClockReasons, vec![(1.0, 0.0)]);
         watched.grown.insert(Signal::GpuEccUncorrected, 0.0);
         watched.grown.insert(Signal::GpuHeldPowerBrake, 0.1);
-        assert_eq!(row(&watched).grade, Grade::Pass);
+        assert_eq!(row(&watched, &[]).grade, Grade::Pass);
         watched.grown.insert(Signal::GpuHeldPowerBrake, 2.0);
-        let held = row(&watched);
+        let held = row(&watched, &[]);
         assert_eq!(held.grade, Grade::Degraded);
         assert_eq!(held.why, "clocks were held down by the power brake of the server for 2.0 s");
         watched.grown.insert(Signal::GpuEccUncorrected, 3.0);
-        assert_eq!(row(&watched).why, "3 memory errors that could not be corrected");
+        assert_eq!(row(&watched, &[]).why, "3 memory errors that could not be corrected");
+    }
+
+    #[test]
+    fn what_was_wrong_before_is_no_pass() {
+        let mut watched = Watched::default();
+        watched.series.insert(Signal::GpuClockReasons, vec![(1.0, 0.0)]);
+        watched.grown.insert(Signal::GpuEccUncorrected, 0.0);
+        assert!(row(&watched, &[]).why.ends_with("no new memory error"));
+        let what = "memory errors that could not be put right".to_owned();
+        let pending = Pending { what, action: Action::ResetGpu };
+        let failed = row(&watched, &[pending]);
+        assert_eq!(failed.grade, Grade::Fail);
+        assert_eq!(failed.why, "before the tests: memory errors that could not be put right");
+        assert!(failed.remedy.unwrap().starts_with("reset-gpu"));
     }
 }

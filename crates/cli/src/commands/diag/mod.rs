@@ -9,6 +9,7 @@ mod card;
 mod child;
 mod conduct;
 mod history;
+mod interrupt;
 mod lock;
 mod meanwhile;
 mod page;
@@ -17,7 +18,6 @@ mod report;
 mod watch;
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -31,6 +31,7 @@ use jiff::Timestamp;
 use self::card::{Card, Cards};
 use self::conduct::{Plan, Scene};
 use self::history::Ledger;
+use self::interrupt::Progress;
 use self::lock::Held;
 use self::report::Report;
 use self::watch::Watch;
@@ -44,8 +45,8 @@ use crate::sets;
 ///
 /// Level 1 takes half a minute: memory, a checked kernel, PCIe both ways, launches. Level 2 takes three: HBM, matrix products in
 /// each precision, patterns over all free memory, other GPUs. Level 3 adds minutes of load and a hunt for silent
-/// corruption. No setting of the card is changed. Exit code 0: all pass; 1: one is degraded, failed or could not be tested; 2: none
-/// could be.
+/// corruption. No setting of the card is changed. Exit code 0: all pass in all that they can do; 1: one is degraded, failed or
+/// could not be tested in something; 2: none could be.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How thorough: 1, 2 or 3
@@ -119,7 +120,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ));
     }
     // Before minutes of tests: what cannot be written then cannot be written later either.
-    let page = args.html.as_deref().map(page_file).transpose()?;
+    args.html.as_deref().map(writable).transpose()?;
     let set = sets::active();
     let library = args.nvml.as_deref().unwrap_or(Path::new(nvml::LIBRARY));
     let has_nvml = args.simulated.is_none() || args.nvml.is_some();
@@ -136,10 +137,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         notes.extend(unused(watch, &cards, args.force)?);
     }
     if args.forget_history {
-        for card in &cards {
+        for card in cards.iter().filter(|card| card.barred.is_none()) {
             Ledger::forget(&args.history, &card.uuid).map_err(anyhow::Error::msg)?;
         }
     }
+    let progress = Progress::default();
+    progress.told_when_interrupted();
     let scene = Scene {
         plan: &plan,
         history: &args.history,
@@ -148,6 +151,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         watch: watch.as_ref(),
         is_forced: args.force,
         host: Mutex::new(()),
+        progress,
     };
     let conducted = conduct::all(&scene, &cards, printer)?;
     notes.extend(conducted.notes);
@@ -167,28 +171,24 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         gpus: conducted.gpus,
         notes,
     };
-    told(&report, args, page, printer)
+    told(&report, args, printer)
 }
 
 /// Prints the report, then writes the page: what was measured is not lost with a disk that is full.
-fn told(
-    report: &Report,
-    args: &Args,
-    page: Option<File>,
-    printer: &mut Printer,
-) -> anyhow::Result<Outcome> {
+fn told(report: &Report, args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if args.output == Output::Json {
         printer.json(report)?;
     } else {
         print::print(report, printer)?;
     }
-    if let (Some(mut file), Some(path)) = (page, &args.html) {
+    if let Some(path) = &args.html {
         printer.finish()?;
-        let written = file.set_len(0).and_then(|()| file.write_all(page::page(report).as_bytes()));
-        written.with_context(|| format!("failed to write `{}`", path.display()))?;
+        std::fs::write(path, page::page(report))
+            .with_context(|| format!("failed to write `{}`", path.display()))?;
     }
     match report.grade {
-        Grade::Pass => Ok(Outcome::Fine),
+        // What was not tested may be what is broken: who goes by the exit code must not take it for a pass.
+        Grade::Pass => Ok(Outcome::finding_if(!report.complete)),
         Grade::Degraded | Grade::Fail => Ok(Outcome::Finding),
         Grade::NotRun if report.gpus.iter().any(|gpu| gpu.grade == Grade::Pass) => {
             Ok(Outcome::Finding)
@@ -207,14 +207,17 @@ fn told(
     }
 }
 
-/// The page's file, with what was in it until there is something else to write.
-fn page_file(path: &Path) -> anyhow::Result<File> {
-    File::options()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .open(path)
-        .with_context(|| format!("failed to open `{}`", path.display()))
+/// Whether the page can be written. What is there stays until there is something else to write, and where nothing is,
+/// nothing is left.
+fn writable(path: &Path) -> anyhow::Result<()> {
+    let opened = match File::create_new(path) {
+        Ok(_) => std::fs::remove_file(path),
+        Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {
+            File::options().write(true).open(path).map(|_| ())
+        }
+        Err(err) => Err(err),
+    };
+    opened.with_context(|| format!("failed to open `{}`", path.display()))
 }
 
 /// Takes the GPUs for this process; with `--force` one that another diag has is only noted.

@@ -49,7 +49,7 @@ fn one(gpu: &GpuReport) -> String {
         gpu.index,
         escape(&gpu.name),
         gpu.grade,
-        escape(&gpu.uuid),
+        escape(gpu.uuid.as_deref().unwrap_or("not known")),
         escape(gpu.part.as_deref().unwrap_or("not known")),
     );
     if let Some(about) = &gpu.about {
@@ -67,6 +67,9 @@ fn one(gpu: &GpuReport) -> String {
             "<p class=\"warning\">Not complete: {} could be tested and were not.</p>\n",
             names.join(", ")
         ));
+    }
+    if let Some(remedy) = &gpu.remedy {
+        html.push_str(&format!("<p class=\"warning\">What to do: {}.</p>\n", escape(remedy)));
     }
     html.push_str("<div class=\"plots\">\n");
     for (unit, title) in [

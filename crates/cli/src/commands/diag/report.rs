@@ -1,6 +1,6 @@
 //! What came of all tests.
 
-use farrier_facts::diag::{Grade, Least, Test, Unit};
+use farrier_facts::diag::{Grade, Least, Test, Unit, remedy};
 use farrier_hardware::cuda::About;
 use serde::{Serialize, Serializer};
 
@@ -31,7 +31,8 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct GpuReport {
     pub(super) index: u32,
-    pub(super) uuid: String,
+    /// None of one that does not say who it is.
+    pub(super) uuid: Option<String>,
     pub(super) name: String,
     pub(super) part: Option<String>,
     pub(super) grade: Grade,
@@ -39,6 +40,8 @@ pub(super) struct GpuReport {
     pub(super) complete: bool,
     /// Those that were not: nothing is said of them, and a GPU that passed the others is not proven in them.
     pub(super) missing: Vec<Test>,
+    /// What to do about what was worst.
+    pub(super) remedy: Option<String>,
     /// What CUDA says of it; none where it was not opened.
     pub(super) about: Option<About>,
     pub(super) tests: Vec<Row>,
@@ -86,6 +89,9 @@ pub(super) struct Row {
     /// Whether this GPU could have been given it.
     #[serde(skip)]
     pub(super) applies: bool,
+    /// What to do about it, where that is not what is done about all that fail so.
+    #[serde(skip)]
+    pub(super) remedy: Option<String>,
 }
 
 /// A signal over time.
@@ -112,6 +118,8 @@ impl GpuReport {
         self.grade = worst(self.tests.iter().map(|row| row.grade));
         self.missing = missing(&self.tests);
         self.complete = self.missing.is_empty();
+        let worst = self.tests.iter().find(|row| row.grade == self.grade);
+        self.remedy = worst.and_then(Row::remedy);
     }
 
     /// Whoever else was on the GPU has a share in what was slow: nothing is said of that.
@@ -141,6 +149,18 @@ fn missing(rows: &[Row]) -> Vec<Test> {
 }
 
 impl Row {
+    /// What to do about it; none where there is nothing to do.
+    fn remedy(&self) -> Option<String> {
+        match (&self.remedy, self.test) {
+            (Some(own), _) => Some(own.clone()),
+            (None, What::Test(test)) => remedy(test, self.grade).map(str::to_owned),
+            (None, What::Watched) if self.grade == Grade::Degraded => {
+                Some("look at the cooling and at the power of the server".to_owned())
+            }
+            (None, What::Watched) => remedy(Test::Compute, self.grade).map(str::to_owned),
+        }
+    }
+
     /// A row of a test that nothing was asked of.
     pub(super) fn not_run(test: Test, why: &str) -> Self {
         Self {
@@ -156,7 +176,14 @@ impl Row {
             usual: None,
             took_s: 0.0,
             applies: true,
+            remedy: None,
         }
+    }
+
+    /// A row of a test that a GPU cannot be given as it is broken, and what to do.
+    pub(super) fn failed(test: Test, why: &str, remedy: &str) -> Self {
+        let remedy = Some(remedy.to_owned());
+        Self { grade: Grade::Fail, remedy, ..Self::not_run(test, why) }
     }
 
     /// The same, of a GPU that has nothing to test there.

@@ -5,12 +5,15 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{Signal, Subject};
+use farrier_fleet::health::{Action, Severity, Signal, Subject};
 use farrier_hardware::nvml::watch::{self, GpuProcess, ProbeReport, ProbeSaid, WatchSettings};
+use jiff::Timestamp;
+
+use crate::finder::Finder;
 
 /// What is kept over time.
 pub(super) const SERIES: [Signal; 4] =
@@ -54,8 +57,26 @@ impl Watched {
     }
 }
 
+/// What was found on a GPU before it was tested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub(super) what: String,
+    pub(super) action: Action,
+}
+
+impl Pending {
+    /// What to do about it, as the agent would have it done.
+    pub(super) fn remedy(&self) -> String {
+        format!("{}, then test it again; the row says why", self.action)
+    }
+}
+
 #[derive(Default)]
 struct Seen {
+    /// Which tiers were read.
+    tiers: [bool; 4],
+    /// What was found before the tests, by GPU; none until all was read once.
+    before: Option<BTreeMap<String, Vec<Pending>>>,
     processes: Option<Vec<GpuProcess>>,
     gpus: BTreeMap<String, Watched>,
     silent: Option<String>,
@@ -85,11 +106,15 @@ impl Watch {
         let (told, ends) = (Arc::clone(&seen), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
+            let mut finder = Finder::new();
             watch::run(settings, &ends, &mut |said| {
                 let (seen, news) = &*told;
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 match said {
-                    ProbeSaid::Report(report) => seen.take(report, begun.elapsed().as_secs_f64()),
+                    ProbeSaid::Report(report) => {
+                        seen.look(&report, finder.as_mut());
+                        seen.take(report, begun.elapsed().as_secs_f64());
+                    }
                     ProbeSaid::Hung { during, .. } => {
                         seen.silent = Some(format!("NVML hangs in {during}"));
                     }
@@ -107,17 +132,27 @@ impl Watch {
 
     /// Who uses GPUs; waited for, but not for ever. `Err`: nobody can say, and why.
     pub(super) fn processes(&self, patience: Duration) -> Result<Vec<GpuProcess>, String> {
-        let (seen, news) = &*self.seen;
-        let guard = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_early = |seen: &mut Seen| seen.processes.is_none() && seen.silent.is_none();
-        let (guard, _) = news
-            .wait_timeout_while(guard, patience, is_early)
-            .unwrap_or_else(PoisonError::into_inner);
+        let guard = self.waited(patience, |seen| seen.processes.is_none());
         match (&guard.processes, &guard.silent) {
             (Some(processes), _) => Ok(processes.clone()),
             (None, Some(why)) => Err(why.clone()),
             (None, None) => Err(format!("NVML did not say within {} s", patience.as_secs())),
         }
+    }
+
+    /// What was found on a GPU before its tests: waited for, but not for long.
+    pub(super) fn before(&self, uuid: &str) -> Vec<Pending> {
+        let guard = self.waited(COUNT_PATIENCE, |seen| seen.before.is_none());
+        guard.before.as_ref().and_then(|all| all.get(uuid)).cloned().unwrap_or_default()
+    }
+
+    /// What was seen, when it is no longer too early, or nobody answers, or it took too long.
+    fn waited(&self, patience: Duration, is_early: impl Fn(&Seen) -> bool) -> MutexGuard<'_, Seen> {
+        let (seen, news) = &*self.seen;
+        let guard = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |seen: &mut Seen| is_early(seen) && seen.silent.is_none();
+        let waited = news.wait_timeout_while(guard, patience, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// What was seen of a GPU so far.
@@ -131,17 +166,11 @@ impl Watch {
     pub(super) fn whole(&self, uuid: &str) -> Watched {
         let mut watched = self.of(uuid);
         let last = Self::start(&self.library);
-        let (seen, news) = &*last.seen;
-        let guard = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_early = |seen: &mut Seen| {
+        let guard = last.waited(COUNT_PATIENCE, |seen| {
             let known = seen.gpus.get(uuid);
             let has = |signal: &Signal| known.is_some_and(|it| it.first.contains_key(signal));
-            let is_whole = seen.processes.is_some() && watched.first.keys().all(has);
-            !is_whole && seen.silent.is_none()
-        };
-        let (guard, _) = news
-            .wait_timeout_while(guard, COUNT_PATIENCE, is_early)
-            .unwrap_or_else(PoisonError::into_inner);
+            seen.processes.is_none() || !watched.first.keys().all(has)
+        });
         let now = guard.gpus.get(uuid).cloned().unwrap_or_default();
         watched.users_after = guard.processes.is_some().then_some(now.users);
         for (signal, first) in &watched.first {
@@ -154,6 +183,30 @@ impl Watch {
 }
 
 impl Seen {
+    /// Looks for what is wrong with GPUs until everything was read once; what comes later comes of the tests.
+    fn look(&mut self, report: &ProbeReport, finder: Option<&mut Finder>) {
+        let Some(finder) = finder.filter(|_| self.before.is_none()) else { return };
+        let inventory = report.inventory.as_ref();
+        finder.take(Timestamp::now(), inventory, &report.samples, &report.xids);
+        // An inventory is told before anything is read.
+        if report.samples.iter().any(|sample| sample.subject.gpu().is_some()) {
+            self.tiers[report.tier as usize] = true;
+        }
+        if !self.tiers.iter().all(|is_read| *is_read) {
+            return;
+        }
+        let mut before: BTreeMap<String, Vec<Pending>> = BTreeMap::new();
+        // As a node is proven: nothing that is critical, nor what asks for a reset.
+        let grave = finder
+            .faults()
+            .filter(|it| it.severity >= Severity::Critical || it.action >= Action::ResetGpu);
+        for (gpu, finding) in grave.filter_map(|it| Some((it.subject.gpu()?, it))) {
+            let pending = Pending { what: finding.text.clone(), action: finding.action };
+            before.entry(gpu.0.clone()).or_default().push(pending);
+        }
+        self.before = Some(before);
+    }
+
     fn take(&mut self, report: ProbeReport, at_s: f64) {
         self.silent = None;
         if let Some(processes) = report.processes {

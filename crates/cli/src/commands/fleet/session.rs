@@ -235,7 +235,13 @@ pub(super) fn explained(err: &RestError) -> anyhow::Error {
         RestError::Broken(_) | RestError::Slow => "try again in a moment".to_owned(),
         RestError::Form(_) => "is this program older than the server?".to_owned(),
     };
-    Hinted::error(Chain(err).to_string(), hint)
+    let message = Chain(err).to_string();
+    match err {
+        RestError::Connect(ConnectError::Connect { .. } | ConnectError::Slow { .. })
+        | RestError::Broken(_)
+        | RestError::Slow => Hinted::unanswered(message, hint),
+        _ => Hinted::error(message, hint),
+    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@ use farrier_wire::rest::{NodeDetail, NodeRow};
 use jiff::Timestamp;
 
 use super::history::History;
-use super::now::{NodeNow, Silence};
+use super::now::{HostNow, NodeNow, Silence};
 
 /// What a source tells.
 #[derive(Debug)]
 pub(super) enum Told {
     /// A node.
     Node(Box<NodeNow>),
+    /// The host alone: the driver does not answer.
+    Host(Box<HostNow>),
     /// A fleet.
     Fleet(Box<Fleet>),
     /// The server does not answer.
@@ -37,6 +39,8 @@ pub(super) struct Fleet {
 /// The state of what is shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Board {
+    /// Since when somebody is asked.
+    pub(super) asked: Option<Timestamp>,
     pub(super) node: Option<NodeNow>,
     pub(super) history: History,
     pub(super) fleet: Option<Fleet>,
@@ -49,6 +53,11 @@ impl Board {
         of_node.or_else(|| self.fleet.as_ref()?.at)
     }
 
+    /// Whether nobody tells anything of a node.
+    pub(super) fn is_silent(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.silence.is_some())
+    }
+
     pub(super) fn take(&mut self, told: Told) {
         match told {
             Told::Node(now) => {
@@ -59,12 +68,19 @@ impl Board {
                 }
                 self.node = Some(*now);
             }
+            Told::Host(host) => {
+                if let Some(node) = &mut self.node {
+                    node.host = *host;
+                }
+            }
             Told::Fleet(fleet) => self.fleet = Some(*fleet),
             Told::FleetSilent(silence) => {
-                let fleet = self.fleet.get_or_insert_default();
+                let before = self.fleet.take().unwrap_or_default();
                 // Since when is known from the first time.
-                let since = fleet.silence.as_ref().map_or(silence.since, |it| it.since);
-                fleet.silence = Some(Silence { since, ..silence });
+                let since = before.silence.as_ref().map_or(silence.since, |it| it.since);
+                let silence = Some(Silence { since, ..silence });
+                // What was told is not so any more.
+                self.fleet = Some(Fleet { url: before.url, silence, ..Fleet::default() });
             }
         }
     }

@@ -6,6 +6,7 @@ use farrier_facts::node::Reading;
 use farrier_fleet::health::{GpuUuid, Signal};
 use jiff::Timestamp;
 
+use super::limit;
 use super::now::{GpuNow, NodeNow};
 
 /// Points that are kept: five minutes at one a second, and more than any terminal is wide.
@@ -35,13 +36,15 @@ impl Metric {
         }
     }
 
-    /// What fills the line's height; none: the most that was seen.
+    /// What fills the line's height: what there is in all, or what the links carry both ways; none, where that is not
+    /// known: the most that was seen.
     pub(super) fn full(self, gpu: &GpuNow) -> Option<f64> {
         match self {
             Self::Power => gpu.value(Signal::GpuPowerLimit),
             Self::Busy => Some(1.0),
             Self::Memory => gpu.value(Signal::GpuMemoryTotal),
-            Self::Nvlink | Self::Pcie => None,
+            Self::Nvlink => gpu.links.bytes_per_s.filter(|it| *it > 0.0).map(|it| it * 2.0),
+            Self::Pcie => limit::pcie_bytes_per_s(gpu).map(|it| it * 2.0),
         }
     }
 }

@@ -254,6 +254,15 @@ fn by_traffic(gpu: &GpuNow) -> Option<Limit> {
     Some(Limit::new(Kind::Pcie, text))
 }
 
+/// What the link carries in one direction at its full speed: one at rest is slowed down to save power, and none the
+/// narrower for it.
+pub(super) fn pcie_bytes_per_s(gpu: &GpuNow) -> Option<f64> {
+    let known = |most, now| gpu.value(most).or_else(|| gpu.value(now));
+    let generation = known(Signal::GpuPcieGenerationMax, Signal::GpuPcieGeneration)?;
+    let width = known(Signal::GpuPcieWidth, Signal::GpuPcieWidthMax)?;
+    Some(lane_bytes_per_s(generation) * width).filter(|it| *it > 0.0)
+}
+
 /// What one lane carries after its encoding (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s; 8b/10b, from the third 128b/130b, the
 /// sixth 242/256 in flits).
 fn lane_bytes_per_s(generation: f64) -> f64 {

@@ -16,6 +16,7 @@ use super::board::{Board, Told};
 use super::draw::draw;
 use super::draw::frame::Frame;
 use super::keys::Key;
+use super::now::HostNow;
 use super::screen::{Page, Question, Screen, Wish};
 use super::terminal::{self, Terminal};
 
@@ -41,12 +42,13 @@ pub(super) struct Look {
 /// The clock goes on also while nobody tells anything.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Shows until somebody quits. `wishes` goes to the source.
+/// Shows until somebody quits. `wishes` goes to the source; `host` is read while that is silent.
 pub(super) fn run(
     page: Page,
     look: Look,
     events: (&Sender<Event>, &Receiver<Event>),
     wishes: &Sender<Question>,
+    host: &mut dyn FnMut() -> Option<HostNow>,
 ) -> anyhow::Result<()> {
     let (sender, receiver) = events;
     let signals = sender.clone();
@@ -58,7 +60,7 @@ pub(super) fn run(
     let keys = sender.clone();
     std::thread::spawn(move || terminal::read_keys(&keys));
     let mut view = View {
-        board: Board::default(),
+        board: Board { asked: Some(Timestamp::now()), ..Board::default() },
         screen: Screen::new(page),
         shown: None,
         look,
@@ -71,6 +73,9 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
+        if let Some(host) = first.is_none().then(|| view.host(host)).flatten() {
+            view.board.take(Told::Host(Box::new(host)));
+        }
         // Whatever has come meanwhile is drawn once.
         for event in first.into_iter().chain(std::iter::from_fn(|| receiver.try_recv().ok())) {
             if !view.take(event)? {
@@ -90,6 +95,11 @@ struct View {
 }
 
 impl View {
+    /// The host answers whatever the driver does.
+    fn host(&self, read: &mut dyn FnMut() -> Option<HostNow>) -> Option<HostNow> {
+        self.board.is_silent().then(read).flatten()
+    }
+
     /// Whether to go on.
     fn take(&mut self, event: Event) -> anyhow::Result<bool> {
         match event {

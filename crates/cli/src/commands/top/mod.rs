@@ -24,13 +24,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use farrier_agent::config;
+use farrier_hardware::Root;
 use farrier_hardware::nvml::LIBRARY;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::commands::agent::absolute;
 use crate::commands::status;
-use crate::failure::Hinted;
+use crate::failure::{self, Hinted};
 use crate::printer::Printer;
 use board::Told;
 use live::{Event, Look};
@@ -59,8 +60,8 @@ pub(crate) struct Args {
     /// Seconds between two looks [default: 1; of a fleet 5]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
-    /// Draw with ASCII alone, for a terminal that knows no more
-    #[arg(long, conflicts_with = "once")]
+    /// Draw with ASCII alone, for a terminal that knows no more, or a log
+    #[arg(long)]
     ascii: bool,
     /// Ask NVML itself, by this library or the usual one, and no agent
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = LIBRARY, conflicts_with_all = ["socket", "server"])]
@@ -84,6 +85,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let source = Source::of(args)?;
     if args.once {
+        if args.ascii {
+            printer.use_ascii_alone();
+        }
         return source.once(args.output, printer);
     }
     if !terminal::is_there() {
@@ -91,13 +95,15 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let (events, received) = mpsc::channel();
     let (wishes, heard) = mpsc::channel();
+    let mut host = source.host();
     let page = if matches!(source, Source::Server(..)) { Page::Fleet } else { Page::Node };
     let stop = Arc::new(AtomicBool::new(false));
     let told = events.clone();
     let stopped = Arc::clone(&stop);
     let teller = std::thread::spawn(move || source.run(&told, &heard, &stopped));
     let look = Look { with_colour: printer.has_colour(), in_ascii: args.ascii };
-    let shown = live::run(page, look, (&events, &received), &wishes);
+    let mut read_host = move || host.as_mut().map(source::host::Host::now);
+    let shown = live::run(page, look, (&events, &received), &wishes, &mut read_host);
     stop.store(true, Ordering::Relaxed);
     // The child that asks NVML is ended by its thread; one that waits for a server is left.
     drop(wishes);
@@ -151,6 +157,14 @@ impl Source {
         Ok(Self::Nvml(source::nvml::Settings { library, root, interval }))
     }
 
+    /// The host, where whoever is asked may fail to read it for us.
+    fn host(&self) -> Option<source::host::Host> {
+        match self {
+            Self::Nvml(settings) => Some(source::host::Host::new(Root::unrecorded(&settings.root))),
+            Self::Agent(..) | Self::Server(..) => None,
+        }
+    }
+
     /// Tells until nobody listens, or `stop`.
     fn run(self, events: &Sender<Event>, wished: &Receiver<Question>, stop: &AtomicBool) {
         let tell = |told| {
@@ -181,7 +195,14 @@ impl Source {
                 once::node(&node, output, printer)
             }
             Self::Agent(mut agent, _) => once::node(&agent.ask(), output, printer),
-            Self::Server(mut server, _) => once::fleet(&server.ask()?, output, printer),
+            Self::Server(mut server, _) => match server.ask() {
+                Ok(fleet) => once::fleet(&fleet, output, printer),
+                Err(err) if failure::is_unanswered(&err) => {
+                    let silence = source::server::silence(&err);
+                    once::silent_fleet(server.url(), &silence, output, printer)
+                }
+                Err(err) => Err(err),
+            },
         }
     }
 }

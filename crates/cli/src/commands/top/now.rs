@@ -283,6 +283,15 @@ impl NodeNow {
         self
     }
 
+    /// How many GPUs there are, in words.
+    pub(super) fn count(&self) -> String {
+        match self.gpus.len() {
+            0 if self.silence.is_some() => "GPUs not known".to_owned(),
+            1 => "1 GPU".to_owned(),
+            count => format!("{count} GPUs"),
+        }
+    }
+
     /// As people call a GPU.
     pub(super) fn gpu_name(&self, uuid: &GpuUuid) -> String {
         let found = self.gpus.iter().find(|gpu| gpu.identity.uuid == *uuid);

@@ -4,9 +4,10 @@ use farrier_fleet::health::Signal;
 
 use super::board::Fleet;
 use super::draw::words;
-use super::now::{GpuNow, NodeNow};
+use super::now::{GpuNow, NodeNow, Silence};
 use crate::cli::Output;
 use crate::commands::Outcome;
+use crate::failure;
 use crate::printer::{Printer, Tone};
 
 /// Prints a node. Exit code 1 where nobody answers, as what is printed says nothing then.
@@ -22,7 +23,7 @@ pub(super) fn node(
     }
     let name = node.node.as_deref().unwrap_or("this node");
     let driver = node.driver.as_ref().map(|it| format!(", driver {it}")).unwrap_or_default();
-    printer.line(&format!("{name}{driver}, {} GPUs, {:.0}", node.gpus.len(), node.at))?;
+    printer.line(&format!("{name}{driver}, {}, {:.0}", node.count(), node.at))?;
     if let Some(silence) = &node.silence {
         let word = printer.toned(Tone::Bad, "no answer");
         printer.line(&format!("{word} since {:.0}: {}", silence.since, silence.why))?;
@@ -116,6 +117,26 @@ fn processes(node: &NodeNow, printer: &mut Printer) -> anyhow::Result<()> {
         })
         .collect();
     Ok(printer.table(&["GPU", "PID", "user", "job", "memory", "command"], &rows)?)
+}
+
+/// Prints that the server does not answer. Nothing is known of any node then.
+pub(super) fn silent_fleet(
+    url: &str,
+    silence: &Silence,
+    output: Output,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    // A program reads one line a node, and there is none.
+    if output == Output::Json {
+        failure::warn(&anyhow::anyhow!("no answer from `{url}`: {}", silence.why));
+        return Ok(Outcome::Finding);
+    }
+    let word = printer.toned(Tone::Bad, "no answer");
+    printer.line(&format!("{word} from `{url}`: {}", silence.why))?;
+    if let Some(hint) = &silence.hint {
+        printer.line(&format!("try: {hint}"))?;
+    }
+    Ok(Outcome::Finding)
 }
 
 /// Prints a fleet.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use farrier_facts::tune::{Applied, ApplyReport, Outcome as Came, REPORT_VERSION};
+use farrier_facts::tune::{Applied, ApplyReport, Need, Outcome as Came, REPORT_VERSION, Standing};
 use farrier_hardware::tune::{self, Kept};
 use jiff::Timestamp;
 
@@ -35,21 +35,27 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let (profile, unverified) = args.node.chosen(&args.profile, &args.which)?;
     let mut hands = args.node.hands()?;
     let steps = args.which.plan(&profile, unverified, &mut hands)?;
-    // A part of a profile does not make it the node's: drift is told from the one that was applied whole.
-    let is_whole = args.which.only.is_empty();
-    let other = if is_whole { None } else { args.node.kept_beside(&profile) };
+    let changes = steps.iter().filter(|step| step.change.is_some()).count();
+    let refused = steps.iter().filter(|step| matches!(step.standing, Standing::Refused(_))).count();
+    // A part of a profile does not make it the node's, nor does one of which nothing can be had: drift is told from the one
+    // that was applied whole.
+    let is_adopted = args.which.only.is_empty() && (changes > 0 || refused == 0);
+    let other = if is_adopted { None } else { args.node.kept_beside(&profile) };
     if args.output == Output::Table {
         print::steps("Plan", &profile.name, &args.node.name(), &steps, printer)?;
         if let Some(other) = &other {
             let name = &profile.name;
             printer.line("")?;
+            let without = if args.which.only.is_empty() {
+                String::new()
+            } else {
+                format!(" `farrier tune apply {name}` without --only makes `{name}` the node's.")
+            };
             printer.paragraph("", 0, &format!(
-                "`{other}` stays the profile of this node: where this differs from it is drift. \
-                 `farrier tune apply {name}` without --only makes `{name}` the node's."
+                "`{other}` stays the profile of this node: where this differs from it is drift.{without}"
             ))?;
         }
     }
-    let changes = steps.iter().filter(|step| step.change.is_some()).count();
     let mut applied = Vec::new();
     if changes > 0 {
         printer.finish()?;
@@ -66,12 +72,13 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     // After the changes, so that nobody sees a drift that is about to be no more; and also where nothing was to be
     // changed: from here on the node is to be like that.
     let kept = Kept { profile: profile.into_owned(), unverified };
-    let written = if is_whole { kept.write(&args.node.state()) } else { Ok(()) };
+    let written = if is_adopted { kept.write(&args.node.state()) } else { Ok(()) };
     drop(journal);
     let profile = kept.profile.name;
     let report = ApplyReport { v: REPORT_VERSION, profile, kept: other, steps, applied };
     match args.output {
         Output::Json => printer.json(&report)?,
+        Output::Table if report.applied.is_empty() => unchanged(&report, refused, printer)?,
         Output::Table => print(&report.applied, printer)?,
     }
     printer.finish()?;
@@ -111,12 +118,44 @@ pub(super) fn may(yes: bool, output: Output, what: &str) -> anyhow::Result<bool>
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
+/// That nothing was changed: there was nothing to do, or it cannot be done.
+fn unchanged(report: &ApplyReport, refused: usize, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
-    if applied.is_empty() {
+    if refused == 0 {
         printer.line("There is nothing to change.")?;
         return Ok(());
     }
+    let text = format!(
+        "Nothing can be changed: {refused} refused. `{}` does not become the profile of this node.",
+        report.profile
+    );
+    printer.paragraph("", 0, &text)?;
+    Ok(())
+}
+
+/// What of that which was made does not count yet, in words.
+fn waiting(applied: &[Applied]) -> Vec<String> {
+    let waits = |it: &&Applied, need: Need| {
+        let needs = match &it.step.standing {
+            Standing::Change(needs) => needs.as_slice(),
+            _ => &[],
+        };
+        it.outcome.is_made() && needs.contains(&need)
+    };
+    let count = |need| applied.iter().filter(|it| waits(it, need)).count();
+    [(Need::Reset, "a GPU reset"), (Need::ModuleReload, "a module reload or a reboot")]
+        .into_iter()
+        .map(|(need, words)| (count(need), words))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, words)| {
+            let verb = if count == 1 { "counts" } else { "count" };
+            format!("{count} {verb} after {words}")
+        })
+        .collect()
+}
+
+fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
+    printer.line("")?;
     let mut done = 0;
     for it in applied {
         if it.outcome.is_made() {
@@ -133,7 +172,10 @@ fn print(applied: &[Applied], printer: &mut Printer) -> anyhow::Result<()> {
         let text = format!("{}, {subject} → {}: {words}", it.step.setting, it.step.wanted);
         printer.paragraph(&first, INDENT, &text)?;
     }
-    printer.line(&format!("{done} of {} made.", counted(applied.len())))?;
+    let waiting = waiting(applied);
+    let waiting =
+        if waiting.is_empty() { String::new() } else { format!(" {}.", waiting.join(", ")) };
+    printer.line(&format!("{done} of {} made.{waiting}", counted(applied.len())))?;
     let denied = |it: &Applied| matches!(it.outcome, Came::Failed { permission: true, .. });
     if applied.iter().any(denied) {
         printer.line("Settings belong to root: run it with sudo.")?;

@@ -10,6 +10,7 @@ use farrier_hardware::nvml::{Controls, Patience};
 use farrier_hardware::tune::{Interrupt, Journal, JournalError, Kept, NodeHands, STATE};
 use farrier_hardware::{Root, capture};
 
+use super::apply::counted;
 use super::profile::{ProfileArgs, refusal};
 use crate::failure::{self, Hinted};
 use crate::printer::Printer;
@@ -131,11 +132,31 @@ impl NodeArgs {
         profile: &ProfileArgs,
         which: &WhichArgs,
     ) -> anyhow::Result<(Cow<'static, Profile>, bool)> {
-        let kept = if profile.is_named() { None } else { self.kept()? };
-        Ok(match kept {
-            Some(kept) => (Cow::Owned(kept.profile), kept.unverified || which.unverified),
-            None => (profile.read()?, which.unverified),
-        })
+        if profile.is_named() {
+            return Ok((profile.read()?, which.unverified));
+        }
+        if let Some(kept) = self.kept()? {
+            return Ok((Cow::Owned(kept.profile), kept.unverified || which.unverified));
+        }
+        match self.unfinished() {
+            Some(err) => Err(err),
+            None => Ok((profile.read()?, which.unverified)),
+        }
+    }
+
+    /// That changes stand though no profile is the node's, where that can be known.
+    fn unfinished(&self) -> Option<anyhow::Error> {
+        let journal = Journal::read(&self.state()).ok()?;
+        let count = journal.open_changes().len();
+        let newest = &journal.open_changes().last()?.profile;
+        let stand = if count == 1 { "stands" } else { "stand" };
+        Some(Hinted::error(
+            format!(
+                "no profile is named, and none is this node's: {} {stand}, the newest for `{newest}`, whose apply was interrupted or was of a part alone (--only)",
+                counted(count)
+            ),
+            "`farrier tune revert` gives back what was there; `farrier tune apply` with that profile, by name or --profile FILE, goes on",
+        ))
     }
 
     /// The name of the profile that it was given last, where that is not this one.

@@ -136,7 +136,7 @@ pub(super) fn named(subjects: &[&Subject]) -> String {
 }
 
 /// `0-3, 5`
-fn ranges(indices: &[u32]) -> String {
+pub(super) fn ranges(indices: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for index in indices {
         match runs.last_mut() {

@@ -7,7 +7,10 @@ use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_facts::lint::lint_environment;
 use farrier_facts::origin::Origin;
-use farrier_facts::tune::{Profile, ProfileError, Profiles, SettingError};
+use farrier_facts::tune::{
+    Profile, ProfileError, ProfileSetting, Profiles, REPORT_VERSION, SettingError,
+};
+use serde::Serialize;
 
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -57,7 +60,8 @@ impl ProfileArgs {
                 let text = std::fs::read_to_string(path).with_context(what)?;
                 let own: Profile = toml::from_str(&text).map_err(|err| {
                     let hint = "`farrier tune show training --output json` shows the form; \
-                                a setting has name, want and reason";
+                                a setting has name, want and reason; the variables of jobs are \
+                                [[setting.variables]], each with name, value and reason";
                     anyhow::Error::new(err).context(Hinted::plain(what(), hint))
                 })?;
                 Cow::Owned(own)
@@ -113,10 +117,27 @@ pub(super) fn refusal(err: ProfileError) -> anyhow::Error {
     anyhow::Error::new(err).context(Hinted::plain("the profile cannot be used", hint))
 }
 
+/// A profile for programs.
+#[derive(Serialize)]
+struct Shown<'a> {
+    v: u32,
+    name: &'a str,
+    summary: &'a str,
+    setting: &'a [ProfileSetting],
+}
+
+impl<'a> Shown<'a> {
+    fn of(profile: &'a Profile) -> Self {
+        let Profile { name, summary, setting } = profile;
+        Self { v: REPORT_VERSION, name, summary, setting }
+    }
+}
+
 pub(super) fn list(output: Output, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let profiles: Vec<&Profile> = Profiles::embedded().iter().collect();
     if output == Output::Json {
-        printer.json(&profiles)?;
+        let shown: Vec<Shown<'_>> = profiles.iter().map(|it| Shown::of(it)).collect();
+        printer.json(&shown)?;
         return Ok(Outcome::Fine);
     }
     let rows: Vec<Vec<String>> = profiles
@@ -130,7 +151,7 @@ pub(super) fn list(output: Output, printer: &mut Printer) -> anyhow::Result<Outc
 pub(super) fn show(args: &ShowArgs, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let profile = args.profile.read()?;
     if args.output == Output::Json {
-        printer.json(&*profile)?;
+        printer.json(&Shown::of(&profile))?;
         return Ok(Outcome::Fine);
     }
     printer.paragraph("", 0, &format!("{}: {}", profile.name, profile.summary))?;

@@ -120,19 +120,52 @@ fn announce(
         return Ok(());
     }
     printer.line(&format!("Revert: {} of {node}, newest first:", counted(changes.len())))?;
-    for change in changes.iter().rev() {
-        let it = &change.target;
-        let old = it.words(&change.old);
-        let name = target(it, numbers);
-        let text = if change.is_beside {
-            format!("{name}: {old}, where the service changed it")
-        } else {
-            let new = it.words(change.made.as_ref().unwrap_or(&change.new));
-            format!("{name}: {new} → {old}")
-        };
-        printer.paragraph("  -", 4, &text)?;
+    let newest_first: Vec<&Open> = changes.iter().rev().collect();
+    for alike in newest_first.chunk_by(|one, other| is_alike(one, other)) {
+        let Some(change) = alike.first() else { continue };
+        let name = names(alike, numbers);
+        printer.paragraph("  -", 4, &format!("{name}: {}", back(change)))?;
     }
     Ok(())
+}
+
+/// What giving a change back does.
+fn back(change: &Open) -> String {
+    let it = &change.target;
+    let old = it.words(&change.old);
+    if change.is_beside {
+        return format!("{old}, where the service changed it");
+    }
+    let new = it.words(change.made.as_ref().unwrap_or(&change.new));
+    format!("{new} → {old}")
+}
+
+/// Whether two changes do the same to two GPUs: they share a line.
+fn is_alike(one: &Open, other: &Open) -> bool {
+    match (&one.target, &other.target) {
+        (Target::Gpu { control, .. }, Target::Gpu { control: same, .. }) => {
+            control == same && back(one) == back(other)
+        }
+        _ => false,
+    }
+}
+
+/// What changes that are alike are about: several GPUs by their numbers, where all have one.
+fn names(changes: &[&Open], numbers: &BTreeMap<String, u32>) -> String {
+    let number = |change: &&Open| match &change.target {
+        Target::Gpu { uuid, .. } => numbers.get(uuid).copied(),
+        _ => None,
+    };
+    let known: Option<Vec<u32>> = changes.iter().map(number).collect();
+    if let ([Open { target: Target::Gpu { control, .. }, .. }, _, ..], Some(mut known)) =
+        (changes, known)
+    {
+        known.sort_unstable();
+        known.dedup();
+        return format!("{} of GPU {}", control.name(), print::ranges(&known));
+    }
+    let each: Vec<String> = changes.iter().map(|change| target(&change.target, numbers)).collect();
+    each.join(", ")
 }
 
 fn print_all(

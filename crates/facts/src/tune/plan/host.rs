@@ -131,8 +131,8 @@ fn guard(kind: &Kind, readings: &Readings) -> Told {
             return unsaid(&path, wanted, Standing::Unknown(why.clone()));
         }
         Reading::Value(false) | Reading::Absent => {
-            let why = "there is no apt here".to_owned();
-            return unsaid(&path, wanted, Standing::DoesNotApply(why));
+            let why = "there is no /etc/apt/apt.conf.d here, so that nothing upgrades unattended";
+            return unsaid(&path, wanted, Standing::DoesNotApply(why.to_owned()));
         }
     }
     // Names that are no expressions: the list matches the beginning of a name.

@@ -78,6 +78,39 @@ fn a_bit_that_sticks_is_found_wherever_memory_is_looked_at() {
 }
 
 #[test]
+fn one_wrong_word_is_one_word_and_what_was_written_is_said_in_words() {
+    let stuck = gpu().with(Ailment::StuckBit { word: 5, bit: 3 });
+    let what = wrong(stuck, Test::MemoryPatterns);
+    assert!(what.starts_with("1 word was not as it was written (0x55555555 in each"), "{what}");
+}
+
+#[test]
+fn memory_that_others_hold_is_not_sound_for_that() {
+    let full = gpu().with(Ailment::Full { left_mib: 4 });
+    let Outcome::NotRun { why } = outcome(full, Test::MemoryPatterns) else { panic!("it ran") };
+    assert!(why.starts_with("only 3 MiB of 24 MiB could be taken"), "{why}");
+}
+
+#[test]
+fn a_gpu_that_cannot_be_is_told_by_its_field() {
+    assert_eq!(gpu().nonsense(), None);
+    for (gpu, said) in [
+        (SimulatedGpu { processors: 0, ..gpu() }, "`processors` is 0"),
+        (SimulatedGpu { tflops: f64::NAN, ..gpu() }, "`tflops` is NaN"),
+        (SimulatedGpu { launch_us: (1.0, 0.0), ..gpu() }, "`launch_us` is 0"),
+        (SimulatedGpu { memory_mib: u64::MAX, ..gpu() }, "`memory_mib` is "),
+        (gpu().with(Ailment::SlowMemory(-3.0)), "`slow-memory` is -3"),
+        (gpu().with(Ailment::Fading(1.5)), "`fading` is 1.5"),
+        (gpu().with(Ailment::StuckBit { word: 0, bit: 32 }), "`stuck-bit` has bit 32"),
+        (gpu().with(Ailment::FewProcessors(0)), "`few-processors` is 0"),
+        (gpu().with(Ailment::WrongProcessor { processor: 132, after: 0 }), "`wrong-processor`"),
+    ] {
+        let nonsense = gpu.nonsense();
+        assert!(nonsense.as_ref().is_some_and(|it| it.starts_with(said)), "{said}: {nonsense:?}");
+    }
+}
+
+#[test]
 fn a_multiprocessor_that_computes_wrongly_is_named() {
     let bad = gpu().with(Ailment::WrongProcessor { processor: 17, after: 0 });
     assert!(wrong(bad.clone(), Test::Compute).starts_with("2048 of 270336 threads"));
@@ -172,11 +205,11 @@ fn what_the_machine_withholds_says_nothing_of_the_gpu() {
 
 #[test]
 fn memory_that_others_hold_is_left_to_them() {
-    let full = gpu().with(Ailment::Full { left_mib: 4 });
+    let full = gpu().with(Ailment::Full { left_mib: 22 });
     let Outcome::Done { value: Some(gb), detail, .. } = outcome(full, Test::MemoryPatterns) else {
         panic!("patterns fit into what is left");
     };
-    assert!(gb < 0.005 && detail.contains("of 4 MiB free"), "{detail}");
+    assert!(gb < 0.023 && detail.contains("of 22 MiB free"), "{detail}");
 }
 
 #[test]

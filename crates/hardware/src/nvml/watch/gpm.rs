@@ -48,9 +48,10 @@ impl Gpm {
         self.is_supported = None;
     }
 
-    /// Whether a first sample waits for its second: until then nothing is known.
-    pub(super) fn is_begun(&self) -> bool {
-        self.older.is_some() && !self.has_measured
+    /// Whether two samples were ever compared: until then nothing is known, and neither the first nor the second waits
+    /// for its turn.
+    pub(super) fn has_measured(&self) -> bool {
+        self.has_measured
     }
 
     /// Gives the samples back.

@@ -54,6 +54,9 @@ pub(super) struct Session<'a> {
     slows: u32,
     /// Slow requests for which a GPU has been lost.
     lost_for: u32,
+    /// Whether nothing was counted anew since the start, and somebody looks on: what did not open a moment ago does not
+    /// open now either, and who looks once wants what was measured since.
+    is_fresh: bool,
     gpm: Box<GpmMetricsGet>,
     room: Vec<ProcessInfo>,
 }
@@ -83,6 +86,7 @@ impl<'a> Session<'a> {
             mediums: 0,
             slows: 0,
             lost_for: 0,
+            is_fresh: inventory.closely,
             gpm: gpm::request(),
             room: Vec::new(),
         };

@@ -121,7 +121,7 @@ impl Reader<'_, '_> {
             ])?;
         }
         // The second sample does not wait for half a minute: a new child would be as good as blind for so long.
-        if medium.with_activity || self.gpu.gpm.is_begun() {
+        if medium.with_activity || !self.gpu.gpm.has_measured() {
             self.gpm(medium.gpm)?;
         }
         self.power_limits()?;

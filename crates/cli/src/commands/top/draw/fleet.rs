@@ -1,6 +1,8 @@
 //! A fleet: its nodes, and one of them.
 
 use farrier_fleet::fleet::Standing;
+use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::health::Subject;
 use farrier_wire::rest::{NodeDetail, NodeRow};
 use jiff::Timestamp;
 
@@ -35,9 +37,11 @@ pub(super) fn draw(frame: &mut Frame, fleet: &Fleet, screen: &Screen, now: Times
         row += 1;
     }
     if nodes.is_empty() && room > 0 {
-        let is_empty = fleet.nodes.is_empty();
-        let text =
-            if is_empty { "no node has joined that you see" } else { "no node is like that" };
+        let text = match (fleet.silence.is_some(), fleet.nodes.is_empty()) {
+            (true, _) => "no node is known",
+            (false, true) => "no node has joined that you see",
+            (false, false) => "no node is like that",
+        };
         frame.text(row, 0, usize::MAX, Style::Dim, text);
     }
 }
@@ -152,9 +156,10 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     row += silence(frame, row, fleet.silence.as_ref(), now);
     let open = fleet.open.as_ref().filter(|node| node.node.to_string() == name);
     let Some(node) = open else {
-        let (style, text) = match &fleet.open_failed {
-            Some(why) => (Style::Bad, format!("{name}: {why}")),
-            None => (Style::Dim, format!("{name}: asked")),
+        let (style, text) = match (&fleet.open_failed, &fleet.silence) {
+            (Some(why), _) => (Style::Bad, format!("{name}: {why}")),
+            (None, Some(_)) => (Style::Dim, format!("{name}: nothing is known of it")),
+            (None, None) => (Style::Dim, format!("{name}: asked")),
         };
         frame.text(row, 0, usize::MAX, style, &text);
         return;
@@ -176,7 +181,7 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     let mut findings: Vec<FindingNow> = node
         .findings
         .iter()
-        .map(|finding| FindingNow::of(finding, finding.subject.to_string()))
+        .map(|finding| FindingNow::of(finding, on(node.makeup.as_ref(), &finding.subject)))
         .collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let room = frame.height().saturating_sub(row + 1);
@@ -189,6 +194,16 @@ pub(super) fn draw_node(frame: &mut Frame, fleet: &Fleet, name: &str, now: Times
     if row + 1 < frame.height() {
         let text = "live values are the agent's: farrier top on the node";
         frame.text(row, 0, usize::MAX, Style::Dim, text);
+    }
+}
+
+/// What a finding is about: a GPU by its number, where the node told it.
+fn on(makeup: Option<&Makeup>, subject: &Subject) -> String {
+    let listed = makeup.and_then(|makeup| makeup.gpus.as_ref());
+    let found = subject.gpu().and_then(|uuid| listed?.iter().find(|gpu| gpu.uuid == *uuid));
+    match found.and_then(|gpu| gpu.index) {
+        Some(index) => format!("GPU {index} {subject}"),
+        None => subject.to_string(),
     }
 }
 
@@ -223,4 +238,22 @@ fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
         None => lines.push(("made of", "nothing was reported yet".to_owned())),
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::event::GpuMakeup;
+    use farrier_fleet::health::GpuUuid;
+
+    use super::*;
+
+    #[test]
+    fn a_finding_names_its_gpu_by_number_where_that_is_known() {
+        let uuid = GpuUuid("GPU-1".to_owned());
+        let gpu = GpuMakeup { uuid: uuid.clone(), name: None, index: Some(5), pci: None };
+        let makeup = Makeup { gpus: Some(vec![gpu]), ..Makeup::default() };
+        assert_eq!(on(Some(&makeup), &Subject::Gpu(uuid.clone())), "GPU 5 GPU-1");
+        assert_eq!(on(None, &Subject::Gpu(uuid)), "GPU-1");
+        assert_eq!(on(Some(&makeup), &Subject::Node), "node");
+    }
 }

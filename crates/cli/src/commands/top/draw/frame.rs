@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::printer::Tone;
+use crate::printer::{Tone, ascii};
 
 /// How a cell looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -240,29 +240,6 @@ fn harmless(letter: char) -> (char, usize) {
         // No width is a control character's; marks that change direction have none to see either.
         None => (char::REPLACEMENT_CHARACTER, 1),
         Some(width) => (letter, width),
-    }
-}
-
-fn ascii(letter: char) -> char {
-    match letter {
-        '▁' => '_',
-        '▂' => '.',
-        '▃' => ':',
-        '▄' | '─' => '-',
-        '▅' => '=',
-        '▆' => '+',
-        '▇' => '*',
-        '█' => '#',
-        '…' => '~',
-        '×' => 'x',
-        '→' => '>',
-        '↑' => '^',
-        '↓' => 'v',
-        '°' => 'o',
-        // The right half of a wide letter.
-        '\0' => ' ',
-        letter if letter.is_ascii() => letter,
-        _ => '?',
     }
 }
 

@@ -50,7 +50,9 @@ pub(super) fn draw(
     }
     let holders: Vec<&ProcessNow> =
         screen.processes(node).into_iter().filter(|it| it.gpu == *uuid).collect();
-    processes::draw(frame, row, below.saturating_sub(row), node, &holders, false);
+    let is_held = node.processes.iter().flatten().any(|it| it.gpu == *uuid);
+    let empty = if is_held { "no process is like that" } else { "no process holds it" };
+    processes::draw(frame, (row, below.saturating_sub(row)), node, &holders, false, empty);
 }
 
 fn graphs(

@@ -11,7 +11,7 @@ mod table;
 pub(super) mod words;
 
 use farrier_fleet::health::Severity;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::board::Board;
 use super::now::Silence;
@@ -40,7 +40,8 @@ pub(super) fn draw(
         }
         _ => {
             frame.text(0, 0, usize::MAX, Style::Strong, "farrier top");
-            frame.text(1, 0, usize::MAX, Style::Dim, "waiting for the first answer");
+            let waiting = waiting(seen.asked, now);
+            frame.text(1, 0, usize::MAX, Style::Dim, &waiting);
         }
     }
     footer(&mut frame, screen);
@@ -48,6 +49,16 @@ pub(super) fn draw(
         help::draw(&mut frame);
     }
     frame
+}
+
+/// For how long the first answer has been waited for, where that is worth a word.
+fn waiting(asked: Option<Timestamp>, now: Timestamp) -> String {
+    /// A driver that was at rest takes so long.
+    const USUAL: SignedDuration = SignedDuration::from_secs(3);
+    match asked.filter(|asked| now.duration_since(*asked) > USUAL) {
+        Some(asked) => format!("no answer for {}: the first is waited for", words::ago(asked, now)),
+        None => "waiting for the first answer".to_owned(),
+    }
 }
 
 /// The colour of how bad something is.

@@ -9,6 +9,9 @@ use crate::commands::top::history::History;
 use crate::commands::top::now::{FindingNow, GpuNow, JobNow, NodeNow, Teller};
 use crate::commands::top::screen::Screen;
 
+/// Findings are shown where there are so many rows below the GPUs.
+const FINDINGS_ROOM: usize = 3;
+
 pub(super) fn draw(
     frame: &mut Frame,
     node: &NodeNow,
@@ -30,6 +33,9 @@ pub(super) fn draw(
         row += 1;
     }
     let gpus = screen.gpus(node);
+    let more = more(node, gpus.len(), below.saturating_sub(row));
+    // What has no room is said in the last row.
+    let below = if more.is_some() { below - 1 } else { below };
     let room = below.saturating_sub(row);
     let chosen = screen.chosen.as_ref();
     let at = gpus.iter().position(|gpu| Some(&gpu.identity.uuid.0) == chosen);
@@ -54,7 +60,36 @@ pub(super) fn draw(
     row = findings(frame, row, below, node, now);
     row = limits(frame, row, below, &gpus);
     let shown = screen.processes(node);
-    processes::draw(frame, row, below.saturating_sub(row), node, &shown, screen.by_job);
+    let is_any = node.processes.as_ref().is_some_and(|all| !all.is_empty());
+    let empty = if is_any { "no process is like that" } else { "no process holds a GPU" };
+    let place = (row, below.saturating_sub(row));
+    processes::draw(frame, place, node, &shown, screen.by_job, empty);
+    if let Some((style, text)) = more {
+        frame.text(below, 0, usize::MAX, style, &text);
+    }
+}
+
+/// What a low terminal has no room for: GPUs, and findings below them. None where all has room, or too little even for
+/// this.
+fn more(node: &NodeNow, gpus: usize, room: usize) -> Option<(Style, String)> {
+    const LEAST: usize = 3;
+    let found = node.findings.as_ref().map_or(0, Vec::len);
+    let is_cut = gpus > room || found > 0 && room - gpus < FINDINGS_ROOM;
+    if room < LEAST || !is_cut {
+        return None;
+    }
+    let mut parts = Vec::new();
+    let hidden = (gpus + 1).saturating_sub(room);
+    if hidden > 0 {
+        parts.push(format!("{hidden} more"));
+    }
+    let worst = node.findings.iter().flatten().map(|finding| finding.severity).max();
+    if let Some(worst) = worst {
+        let as_bad = node.findings.iter().flatten().filter(|it| it.severity == worst).count();
+        parts.push(format!("{as_bad} {worst}"));
+    }
+    let style = worst.map_or(Style::Dim, severity);
+    (!parts.is_empty()).then(|| (style, format!("and {}", parts.join(", "))))
 }
 
 /// The part of a list that has room, with what is chosen in it: from where, and how many.
@@ -83,11 +118,7 @@ pub(super) fn header(frame: &mut Frame, node: &NodeNow, now: Timestamp) -> usize
     if let Some(name) = &node.node {
         say(Style::Plain, name);
     }
-    let gpus = match node.gpus.len() {
-        1 => "1 GPU".to_owned(),
-        count => format!("{count} GPUs"),
-    };
-    say(Style::Plain, &gpus);
+    say(Style::Plain, &node.count());
     if let Some(driver) = &node.driver {
         say(Style::Plain, &format!("driver {driver}"));
     }
@@ -163,7 +194,7 @@ fn jobs(frame: &mut Frame, mut row: usize, below: usize, jobs: &[JobNow]) -> usi
 
 fn findings(frame: &mut Frame, row: usize, below: usize, node: &NodeNow, now: Timestamp) -> usize {
     let room = below.saturating_sub(row);
-    if room < 3 {
+    if room < FINDINGS_ROOM {
         return row;
     }
     let Some(findings) = &node.findings else {

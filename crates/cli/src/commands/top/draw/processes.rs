@@ -6,14 +6,15 @@ use super::frame::{Frame, Style};
 use super::words;
 use crate::commands::top::now::{NodeNow, ProcessNow};
 
-/// Draws as many as there are rows, with a heading; says how many are not shown.
+/// Draws as many as there are rows, with a heading; says how many are not shown. `empty` is what stands there where there
+/// is none.
 pub(super) fn draw(
     frame: &mut Frame,
-    from: usize,
-    rows: usize,
+    (from, rows): (usize, usize),
     node: &NodeNow,
     processes: &[&ProcessNow],
     by_job: bool,
+    empty: &str,
 ) {
     if rows == 0 {
         return;
@@ -27,7 +28,7 @@ pub(super) fn draw(
     let title = if by_job { "job" } else { "process" };
     Line::heading(title).draw(frame, from, Style::Dim);
     if lines.is_empty() && rows > 1 {
-        frame.text(from + 1, 0, usize::MAX, Style::Dim, "no process holds a GPU");
+        frame.text(from + 1, 0, usize::MAX, Style::Dim, empty);
     }
     let room = rows - 1;
     let shown = if lines.len() > room { room.saturating_sub(1) } else { lines.len() };

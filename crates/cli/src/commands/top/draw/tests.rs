@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use super::draw;
 use crate::commands::top::board::{Board, Fleet, Told};
 use crate::commands::top::keys::Key;
-use crate::commands::top::now::{FindingNow, GpuNow, JobNow, NodeNow, ProcessNow, Silence, Teller};
+use crate::commands::top::now::{
+    FindingNow, GpuNow, HostNow, JobNow, NodeNow, ProcessNow, Silence, Teller,
+};
 use crate::commands::top::screen::{Page, Question, Screen, Wish};
 
 const GIB: f64 = 1_073_741_824.0;
@@ -158,6 +160,60 @@ fn a_node_in_20_by_5() {
 }
 
 #[test]
+fn what_a_low_terminal_has_no_room_for_is_counted() {
+    let text = shown(&board(), &Screen::new(Page::Node), (20, 10));
+    assert!(text.contains("and 2 more, 1 fatal"), "{text}");
+    let tall = shown(&board(), &Screen::new(Page::Node), (80, 24));
+    assert!(!tall.contains("and 1 fatal"), "{tall}");
+}
+
+#[test]
+fn the_line_of_a_link_is_of_what_the_link_carries() {
+    let mut board = Board::default();
+    let mut quiet = node(0);
+    for gpu in &mut quiet.gpus[..7] {
+        gpu.links.bytes_per_s = Some(450e9);
+        for (signal, value) in [
+            (Signal::GpuNvlinkTransmit, 1e3),
+            (Signal::GpuNvlinkReceive, 1e3),
+            (Signal::GpuPcieTransmit, 1e6),
+            (Signal::GpuPcieReceive, 7e5),
+            (Signal::GpuPcieGeneration, 1.0),
+            (Signal::GpuPcieGenerationMax, 5.0),
+            (Signal::GpuPcieWidth, 16.0),
+        ] {
+            gpu.readings.insert(signal, Reading::Value(value));
+        }
+    }
+    board.take(Told::Node(Box::new(quiet)));
+    let text = shown(&board, &Screen::new(Page::Node), (132, 43));
+    let row = text.lines().find(|line| line.starts_with("  0 ")).unwrap();
+    let (_, links) = row.split_once("68/80G").unwrap();
+    assert!(links.contains("▁   2.0k") && links.contains("▁  1.7M"), "a quiet link is low: {row}");
+}
+
+#[test]
+fn a_first_answer_that_does_not_come_is_said() {
+    let board = Board { asked: Some(at(39)), ..Board::default() };
+    let text = shown(&board, &Screen::new(Page::Node), (80, 24));
+    assert!(text.contains("no answer for 6s: the first is waited for"), "{text}");
+}
+
+#[test]
+fn the_host_is_shown_while_the_driver_does_not_answer() {
+    let mut board = board();
+    let mut silent = node(39);
+    let why = "a call has not returned".to_owned();
+    silent.silence = Some(Silence { since: at(40), why, hint: None });
+    board.take(Told::Node(Box::new(silent)));
+    assert!(board.is_silent());
+    let load = Reading::Value([7.5, 1.0, 1.0]);
+    board.take(Told::Host(Box::new(HostNow { load, ..HostNow::default() })));
+    let text = shown(&board, &Screen::new(Page::Node), (80, 30));
+    assert!(text.contains("load 7.5"), "{text}");
+}
+
+#[test]
 fn a_gpu_that_is_open() {
     let board = board();
     let screen = pressed(&[Key::Down, Key::Down, Key::Down, Key::Enter], &board);
@@ -208,6 +264,7 @@ fn keys_sort_filter_freeze_and_go_back() {
     let nobody: Vec<Key> = "/zzz".chars().map(Key::Letter).chain([Key::Enter]).collect();
     let text = shown(&board, &pressed(&nobody, &board), (80, 24));
     assert!(text.contains("no GPU is like that"), "{text}");
+    assert!(text.contains("no process is like that") && !text.contains("holds a GPU"), "{text}");
 
     let mut frozen = pressed(&[Key::Letter('f')], &board);
     let before = shown(&board, &frozen, (80, 24));
@@ -358,7 +415,11 @@ fn a_server_that_does_not_answer_is_said_from_when_it_began() {
     board.take(Told::FleetSilent(silence(44)));
     let text = shown(&board, &Screen::new(Page::Fleet), (80, 12));
     assert!(text.contains("no answer for 4s: failed to connect"), "{text}");
-    assert!(text.contains("gpu-2"), "what it said last stays: {text}");
+    assert!(!text.contains("gpu-2"), "what it said last is taken back: {text}");
+    assert!(text.contains("nodes not known") && text.contains("no node is known"), "{text}");
+    let open = Screen::new(Page::FleetNode("gpu-2".to_owned()));
+    let text = shown(&board, &open, (80, 12));
+    assert!(text.contains("gpu-2: nothing is known of it"), "{text}");
     board.take(Told::Fleet(Box::new(fleet())));
     assert!(!shown(&board, &Screen::new(Page::Fleet), (80, 12)).contains("no answer"));
 }

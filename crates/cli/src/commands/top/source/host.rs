@@ -34,7 +34,7 @@ struct Stat {
 }
 
 /// The host's files.
-pub(super) struct Host {
+pub(in crate::commands::top) struct Host {
     root: Root,
     users: BTreeMap<u32, String>,
     known: BTreeMap<u32, Who>,
@@ -46,7 +46,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(root: Root) -> Self {
+    pub(in crate::commands::top) fn new(root: Root) -> Self {
         let users = users(root.text("/etc/passwd").value().map_or("", String::as_str));
         Self {
             root,
@@ -128,7 +128,7 @@ impl Host {
     }
 
     /// How busy it is.
-    pub(super) fn now(&mut self) -> HostNow {
+    pub(in crate::commands::top) fn now(&mut self) -> HostNow {
         let memory = self.root.text("/proc/meminfo");
         let of = |name: &'static str| {
             memory.as_ref().and_then(|text| match meminfo_bytes(text, name) {

@@ -1,8 +1,7 @@
 //! Who tells: each in a thread of its own, so that one who hangs holds up nobody who looks.
 
 pub(super) mod agent;
-mod finder;
-mod host;
+pub(super) mod host;
 mod jobs;
 pub(super) mod nvml;
 pub(super) mod server;

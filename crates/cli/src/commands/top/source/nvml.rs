@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use farrier_facts::node::Reading;
-use farrier_fleet::health::{GpuIdentity, Sample, Signal, Subject};
+use farrier_fleet::health::{GpuIdentity, GpuUuid, Sample, Signal, Subject};
 use farrier_hardware::Root;
 use farrier_hardware::nvml::watch::{
     self, CloseLook, GpuProcess, Pace, ProbeReport, ProbeSaid, ProcessKind, Tier, WatchSettings,
 };
 use jiff::Timestamp;
 
-use super::finder::Finder;
 use super::host::Host;
-use crate::commands::top::now::{GpuNow, HostNow, Links, NodeNow, ProcessNow, Silence, Teller};
+use crate::commands::top::now::{FindingNow, GpuNow, Links, NodeNow, ProcessNow, Silence, Teller};
+use crate::finder::Finder;
 
 /// How NVML is asked.
 pub(in crate::commands::top) struct Settings {
@@ -52,7 +52,7 @@ pub(in crate::commands::top) fn run(
         }
         if let (Some(finder), ProbeSaid::Report(report)) = (&mut finder, &said) {
             finder.take(at, report.inventory.as_ref(), &report.samples, &report.xids);
-            fold.now.findings = Some(finder.findings());
+            fold.now.findings = Some(findings(finder));
         }
         fold.take(said, at, &mut host);
         // Nobody looks while nobody answers.
@@ -65,6 +65,23 @@ pub(in crate::commands::top) fn run(
             tell(fold.now.clone().judged(), fold.progress);
         }
     });
+}
+
+/// Faults that are open, the worst first.
+fn findings(finder: &Finder) -> Vec<FindingNow> {
+    let index = |uuid: &GpuUuid| {
+        let found = finder.inventory().iter().find(|it| it.uuid == *uuid);
+        found.map_or_else(|| uuid.0.clone(), |it| format!("GPU {}", it.index))
+    };
+    let on = |subject: &Subject| match subject {
+        Subject::Gpu(uuid) => index(uuid),
+        Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
+        other => other.to_string(),
+    };
+    let mut findings: Vec<FindingNow> =
+        finder.faults().map(|finding| FindingNow::of(finding, on(&finding.subject))).collect();
+    findings.sort_by_key(|it| std::cmp::Reverse((it.severity, it.action)));
+    findings
 }
 
 /// The node's name as the kernel has it.
@@ -108,6 +125,7 @@ impl Fold {
     }
 
     fn take(&mut self, said: ProbeSaid, at: Timestamp, host: &mut Host) {
+        let mut waited = Duration::ZERO;
         let (why, hint) = match said {
             ProbeSaid::Report(report) => return self.report(report, at, host),
             ProbeSaid::Back => {
@@ -116,6 +134,7 @@ impl Fold {
                 return;
             }
             ProbeSaid::Hung { during, after, .. } => {
+                waited = after;
                 let why =
                     format!("a call has not returned for {:.0} s: {during}", after.as_secs_f64());
                 (why, Some("farrier decode /dev/kmsg: an Xid says what to do"))
@@ -131,11 +150,11 @@ impl Fold {
             }
         };
         self.progress.is_silent = true;
-        // Nobody looks at it again until answers come.
-        self.now.host = HostNow::default();
-        // From the last answer on, where there was one.
+        // The host answers whatever the driver does.
+        self.now.host = host.now();
+        // From the last answer on; where there was none, from when the call was made that has not returned.
         let is_first = self.progress.tiers[Tier::Fast as usize] == 0;
-        let last = if is_first { at } else { self.now.at };
+        let last = if is_first { at - waited } else { self.now.at };
         let since = self.now.silence.as_ref().map_or(last, |silence| silence.since);
         self.now.silence = Some(Silence { since, why, hint: hint.map(str::to_owned) });
     }
@@ -283,8 +302,6 @@ fn of(process: &GpuProcess, looks: &[CloseLook]) -> ProcessNow {
 
 #[cfg(test)]
 mod tests {
-    use farrier_fleet::health::GpuUuid;
-
     use super::*;
 
     fn report(tier: Tier, samples: Vec<Sample>) -> ProbeReport {
@@ -346,6 +363,18 @@ mod tests {
         assert_eq!(fold.now.processes, None, "who holds a GPU is not known any more");
         fold.take(ProbeSaid::Back, at(30), &mut host);
         assert_eq!(fold.now.silence, None);
+    }
+
+    #[test]
+    fn a_call_that_never_returned_hangs_since_it_was_made() {
+        let (mut fold, mut host) = fold();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let after = Duration::from_secs(30);
+        let hung = || ProbeSaid::Hung { during: "nvmlInit_v2".to_owned(), after, stuck: 1 };
+        fold.take(hung(), at(37), &mut host);
+        assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
+        fold.take(hung(), at(70), &mut host);
+        assert_eq!(fold.now.silence.as_ref().unwrap().since, at(7));
     }
 
     #[test]

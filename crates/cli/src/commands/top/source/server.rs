@@ -46,11 +46,7 @@ impl Server {
                 Ok(fleet) => Told::Fleet(Box::new(fleet)),
                 Err(err) => {
                     self.session = None;
-                    Told::FleetSilent(Silence {
-                        since: Timestamp::now(),
-                        why: format!("{err:#}"),
-                        hint: failure::hint(&err),
-                    })
+                    Told::FleetSilent(silence(&err))
                 }
             });
             match wishes.recv_timeout(interval) {
@@ -59,6 +55,11 @@ impl Server {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Where it is.
+    pub(in crate::commands::top) fn url(&self) -> &str {
+        &self.login.server
     }
 
     /// All that is shown.
@@ -91,6 +92,11 @@ impl Server {
         self.session = Some(session);
         Ok(fleet)
     }
+}
+
+/// That it does not answer from now on, and why.
+pub(in crate::commands::top) fn silence(err: &anyhow::Error) -> Silence {
+    Silence { since: Timestamp::now(), why: format!("{err:#}"), hint: failure::hint(err) }
 }
 
 fn all(session: &mut Session, standing: &str) -> anyhow::Result<Vec<NodeRow>> {

@@ -35,6 +35,10 @@ impl Session<'_> {
             let is_new = |it: &GpuIdentity| gpus.iter().all(|gpu| gpu.identity.uuid != it.uuid);
             match known.iter().find(|it| it.index == index && is_new(it)) {
                 Some(identity) => gpus.push(Gpu::of(identity.clone(), Err(code))),
+                // Whoever looks on wants to see that it is there, and is lost, though nobody knows its name.
+                None if self.closely && is_down(code) => {
+                    gpus.push(Gpu::of(nameless(index), Err(code)));
+                }
                 None => self.nameless.push((index, code)),
             }
         }
@@ -65,7 +69,7 @@ impl Session<'_> {
     /// GPUs that NVML lists and does not open, for a reason that nothing else tells of: of a lost GPU, one that wants a
     /// reset and one that is left alone there are findings already, where it has a name.
     pub(super) fn shut(&self) -> impl Iterator<Item = (u32, Return)> {
-        let told = |code: Return| is_lost(code) || [ffi::RESET_REQUIRED, AVOIDED].contains(&code);
+        let told = |code: Return| is_down(code) || code == AVOIDED;
         let of_known = self.gpus.iter().filter_map(move |gpu| {
             gpu.handle.err().filter(|code| !told(*code)).map(|code| (gpu.identity.index, code))
         });
@@ -142,7 +146,8 @@ impl Session<'_> {
     pub(super) fn reopen(&mut self) {
         for gpu in &mut self.gpus {
             let is_well = gpu.handle.is_ok() && gpu.trouble.iter().all(Option::is_none);
-            if is_well || gpu.handle == Err(AVOIDED) {
+            // One without a name is tried by its number, when the GPUs are counted.
+            if is_well || gpu.handle == Err(AVOIDED) || gpu.identity.uuid.is_nameless() {
                 continue;
             }
             self.about.set(Some(gpu.identity.index));
@@ -177,6 +182,8 @@ impl Session<'_> {
         });
         // One that has no name yet may open by now.
         let is_lost = is_lost || self.nameless.iter().any(|(_, code)| *code != AVOIDED);
+        // To start anew at once would only cost what was measured since.
+        let is_lost = is_lost && !std::mem::take(&mut self.is_fresh);
         self.lost_for = if is_lost { self.lost_for.saturating_add(1) } else { 0 };
         let again = self.lost_for.is_power_of_two()
             || self.lost_for != 0 && self.lost_for.is_multiple_of(64);
@@ -218,6 +225,16 @@ impl Session<'_> {
         }
         let _ = call!(self.caller, ffi::Init, "nvmlShutdown");
     }
+}
+
+/// Whether a GPU is lost, or wants a reset.
+fn is_down(code: Return) -> bool {
+    is_lost(code) || code == ffi::RESET_REQUIRED
+}
+
+/// A GPU that never said who it is.
+fn nameless(index: u32) -> GpuIdentity {
+    GpuIdentity { uuid: GpuUuid::nameless(index), index, minor: None, pci: None, name: None }
 }
 
 fn register(nvml: &mut Caller<'_>, device: Device, set: EventSet) -> Called {

@@ -1,33 +1,32 @@
-//! What the agent's rules find in what NVML tells while somebody looks. The agent sees more: the kernel log, the host, the
-//! past.
+//! What the agent's rules find in what NVML tells while somebody looks, or tests. The agent sees more: the kernel log, the
+//! host, the past.
 
 use farrier_facts::decode;
 use farrier_facts::xid::XidFacts;
 use farrier_fleet::health::{
-    Batch, Engine, FindingKind, GpuIdentity, GpuUuid, KernelEvent, Moment, Rules, Sample, Subject,
+    Batch, Engine, Finding, FindingKind, GpuIdentity, GpuUuid, KernelEvent, Moment, Rules, Sample,
     TOLD_BY_NVML,
 };
 use farrier_hardware::clock;
 use jiff::Timestamp;
 
-use crate::commands::top::now::FindingNow;
 use crate::sets;
 
 /// The rules at work.
-pub(super) struct Finder {
+pub(crate) struct Finder {
     engine: Engine,
     xids: XidFacts,
 }
 
 impl Finder {
     /// None where the rules do not read, which a test excludes.
-    pub(super) fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let rules = Rules::embedded().ok()?;
         let xids = XidFacts::clone(&sets::active().xids);
         Some(Self { engine: Engine::new(rules, xids.clone()), xids })
     }
 
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         at: Timestamp,
         inventory: Option<&Vec<GpuIdentity>>,
@@ -58,24 +57,13 @@ impl Finder {
         decoded.into_iter().map(event).collect()
     }
 
-    /// Faults that are open, the worst first.
-    pub(super) fn findings(&self) -> Vec<FindingNow> {
-        let index = |uuid: &GpuUuid| {
-            let found = self.engine.inventory().iter().find(|it| it.uuid == *uuid);
-            found.map_or_else(|| uuid.0.clone(), |it| format!("GPU {}", it.index))
-        };
-        let open = self.engine.findings().filter(|it| it.kind == FindingKind::Fault);
-        let mut findings: Vec<FindingNow> = open
-            .map(|finding| {
-                let on = match &finding.subject {
-                    Subject::Gpu(uuid) => index(uuid),
-                    Subject::Link { gpu, link } => format!("{} link {link}", index(gpu)),
-                    other => other.to_string(),
-                };
-                FindingNow::of(finding, on)
-            })
-            .collect();
-        findings.sort_by_key(|it| std::cmp::Reverse((it.severity, it.action)));
-        findings
+    /// Faults that are open.
+    pub(crate) fn faults(&self) -> impl Iterator<Item = &Finding> {
+        self.engine.findings().filter(|it| it.kind == FindingKind::Fault)
+    }
+
+    /// The GPUs, as they were told last.
+    pub(crate) fn inventory(&self) -> &[GpuIdentity] {
+        self.engine.inventory()
     }
 }

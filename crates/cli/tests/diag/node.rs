@@ -1,0 +1,84 @@
+//! With NVML: GPUs that are lost, and what was wrong before the tests.
+
+#[path = "../support/library.rs"]
+mod library;
+
+use serde_json::{Value, json};
+
+use crate::support::{Ran, run};
+use crate::{Bench, grade};
+
+/// A simulated node whose CUDA is played by healthy GPUs.
+struct Node {
+    folder: tempfile::TempDir,
+    bench: Bench,
+}
+
+impl Node {
+    fn of(gpus: u32) -> Self {
+        library::build_library();
+        let node = Self { folder: tempfile::tempdir().unwrap(), bench: Bench::new(&[json!([])]) };
+        let count = gpus.to_string();
+        let made = run(&["simulate", "node", &node.dir(), "--sku", "H200-SXM5", "--gpus", &count]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        node
+    }
+
+    fn dir(&self) -> String {
+        self.folder.path().join("node").to_str().unwrap().to_owned()
+    }
+
+    fn inject(&self, words: &[&str]) {
+        let dir = self.dir();
+        let ran = run(&[&["simulate", "inject", &dir], words].concat());
+        assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+    }
+
+    fn diag(&self, more: &[&str]) -> Ran {
+        let library = format!("{}/lib/libnvidia-ml.so.1", self.dir());
+        self.bench.run(&[&["--nvml", &library], more].concat())
+    }
+
+    fn json(&self, more: &[&str]) -> (i32, Value) {
+        let ran = self.diag(&[&["--output", "json"], more].concat());
+        (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+    }
+}
+
+#[test]
+fn a_gpu_that_fell_off_the_bus_has_failed_and_the_others_are_counted() {
+    let node = Node::of(3);
+    node.inject(&["lost", "--gpu", "2"]);
+    let (code, report) = node.json(&["--gpu", "2"]);
+    assert_eq!((code, &report["gpus"][0]["grade"]), (1, &json!("fail")), "{report:#}");
+    let (first, why) = grade(&report, 0, "allocate");
+    assert_eq!((first, why), ("fail", "it fell off the bus: NVML_ERROR_GPU_IS_LOST"));
+    assert_eq!(report["gpus"][0]["uuid"], Value::Null);
+    assert!(report["gpus"][0]["remedy"].as_str().unwrap().contains("reboot"), "{report:#}");
+    let ran = node.diag(&[]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    for part in [
+        "GPU 2, which does not say who it is: fail",
+        "no test could be run: it fell off the bus",
+        "what to do: take the node out of service and reboot it",
+        "FAIL (2 pass, 1 fail), NOT COMPLETE  level 1",
+    ] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn what_waits_for_a_reset_is_no_pass_however_well_it_works() {
+    let node = Node::of(2);
+    let (code, report) = node.json(&["--gpu", "1"]);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(grade(&report, 0, "watched").1.contains("no new Xid"), "{report:#}");
+    node.inject(&["xid", "48", "--gpu", "1"]);
+    let (code, report) = node.json(&["--gpu", "1"]);
+    assert_eq!(code, 1, "{report:#}");
+    let (watched, why) = grade(&report, 0, "watched");
+    assert!(watched == "fail" && why.starts_with("before the tests: "), "{why}");
+    assert!(report["gpus"][0]["remedy"].as_str().unwrap().starts_with("reset-gpu"), "{report:#}");
+    let (code, report) = node.json(&["--gpu", "0"]);
+    assert_eq!(code, 0, "the other one is well: {report:#}");
+}
