@@ -13,6 +13,7 @@
 //! ```
 
 pub mod bound;
+pub mod calibration;
 pub mod check;
 pub mod coefficients;
 pub mod compare;

@@ -11,6 +11,7 @@ use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report};
 use farrier_planner::{Planner, check};
 
+use super::calibrate;
 use super::figures::{count, duration, grouped, number, percent, usd};
 use super::goodput::Faults;
 use super::request::{self, Asked, Cluster, Split, Work};
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// What is best: most tokens a second, least cost, or most tokens for the money with faults counted
     #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
     goal: Goal,
+    /// What `farrier plan calibrate --keep FILE` measured on such a GPU
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -53,8 +57,7 @@ pub(super) enum Goal {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let planner = Planner::shipped();
-    let answer = answer(planner, &facts, args)?;
+    let answer = answer(&facts, args)?;
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
         if let (Some(found), Some(document)) = (&answer.found, document.as_object_mut()) {
@@ -78,8 +81,9 @@ pub(super) struct Answer {
     pub(super) assumed: Vec<String>,
 }
 
-fn answer(planner: &Planner, facts: &FactSet, args: &Args) -> anyhow::Result<Answer> {
+fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Answer> {
     let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
+    let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
     let tokens = args.work.tokens;
     if !args.search {
         let [gpus] = args.cluster.gpus[..] else {
