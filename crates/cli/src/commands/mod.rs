@@ -11,6 +11,7 @@ pub(crate) mod fleet;
 pub(crate) mod lint;
 pub(crate) mod login;
 pub(crate) mod orders;
+pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod simulate;

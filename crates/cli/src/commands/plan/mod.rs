@@ -1,0 +1,3 @@
+//! `farrier plan`.
+
+mod page;
