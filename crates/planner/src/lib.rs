@@ -29,6 +29,7 @@ pub mod model;
 pub mod plan;
 pub mod precision;
 pub mod published;
+pub mod roofline;
 pub mod run;
 pub mod score;
 pub mod search;

@@ -10,6 +10,7 @@ use crate::coefficients::Coefficients;
 use crate::layout::Schedule;
 use crate::run::{Run, Stack};
 
+pub(crate) use block::weights_per_gpu;
 pub use rates::{Knee, Rates};
 
 /// What a part of a step is spent on.

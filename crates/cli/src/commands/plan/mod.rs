@@ -5,6 +5,7 @@ mod calibrate;
 mod compare;
 mod figures;
 mod goodput;
+mod page;
 mod request;
 mod score;
 mod train;
