@@ -169,10 +169,12 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
 /// Whether a run can be run; else what could be.
 pub(super) fn check_run(run: &Run, gpus: u32) -> anyhow::Result<()> {
     check::check_on(run, gpus).map_err(|err| {
-        Hinted::error(
-            format!("this run is not possible: {err}"),
-            "`--search` finds the best split that is",
-        )
+        let message = format!("this run is not possible: {err}");
+        if err.is_of_split() {
+            Hinted::error(message, "`--search` finds the best split that is")
+        } else {
+            anyhow::anyhow!(message)
+        }
     })
 }
 
