@@ -16,6 +16,7 @@ pub mod bound;
 pub mod check;
 pub mod coefficients;
 pub mod compare;
+pub mod emit;
 pub mod estimate;
 pub mod fit;
 pub mod flops;
