@@ -1,5 +1,7 @@
 //! Flags of a program, in groups.
 
+use std::fmt::Display;
+
 /// A flag and its values, as the shell shall read them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flag {
@@ -32,8 +34,8 @@ impl Group {
     }
 
     /// A flag with a number or a word that the shell leaves as it is.
-    pub(super) fn put(&mut self, name: &'static str, value: impl ToString) {
-        self.flags.push(Flag { name, value: Some(value.to_string()) });
+    pub(super) fn put(&mut self, name: &'static str, value: impl Display) {
+        self.flags.push(Flag { name, value: Some(format!("{value}")) });
     }
 
     /// A flag with words that the shell must not read.
@@ -57,6 +59,8 @@ pub(super) struct Command {
     pub(super) groups: Vec<Group>,
     /// Variables of the environment, with why.
     pub(super) environment: Vec<(&'static str, &'static str, &'static str)>,
+    /// Variables that must not be set, with why.
+    pub(super) unset: Vec<(&'static str, &'static str)>,
     /// Variables that must be set, with what they hold.
     pub(super) asks: Vec<(&'static str, &'static str)>,
     /// What the flags do not say or say otherwise than the plan.

@@ -9,12 +9,14 @@ use crate::plan::Plan;
 use crate::run::Run;
 
 /// What all programs ask for.
-const ASKS: [(&str, &str); 4] = [
-    ("DATA_PATH", "where the training data is"),
+const ASKS: [(&str, &str); 3] = [
     ("CHECKPOINT_DIR", "a folder that all nodes can write to"),
-    ("TOKENIZER_MODEL", "the tokenizer: a folder with the files of Hugging Face"),
-    ("LR", "the highest learning rate; a plan of speed knows none"),
+    ("TOKENIZER_MODEL", "the tokenizer, a folder with the files of Hugging Face"),
+    ("LR", "the highest learning rate, which a plan of speed does not know"),
 ];
+
+/// Columns that a comment takes.
+const WIDTH: usize = 100;
 
 /// The whole file.
 pub(super) fn write(
@@ -30,13 +32,16 @@ pub(super) fn write(
     }
     header(&mut text, plan, run, command, nodes, launcher);
     line(&mut text, "\nset -euo pipefail\n");
-    for (name, what) in ASKS.iter().chain(&command.asks) {
+    for (name, what) in command.asks.iter().chain(&ASKS) {
         line(&mut text, &format!(": \"${{{name}:?{what}}}\""));
     }
     meeting(&mut text, plan, nodes, launcher);
     line(&mut text, "");
     for (name, value, why) in &command.environment {
         line(&mut text, &format!("# {why}\nexport {name}={value}"));
+    }
+    for (name, why) in &command.unset {
+        line(&mut text, &format!("# {why}\nunset {name}"));
     }
     for group in &command.groups {
         array(&mut text, group);
@@ -124,8 +129,22 @@ fn header(
     lines.extend(command.notes.iter().map(|note| format!("Note: {note}")));
     line(text, "#");
     for said in lines {
-        line(text, format!("# {said}").trim_end());
+        comment(text, &said);
     }
+}
+
+/// A comment, in lines that are not too long.
+fn comment(text: &mut String, said: &str) {
+    let mut row = String::from("#");
+    for word in said.split_whitespace() {
+        if row.len() + 1 + word.len() > WIDTH && row.len() > 2 {
+            line(text, &row);
+            row = String::from("#  ");
+        }
+        row.push(' ');
+        row.push_str(word);
+    }
+    line(text, &row);
 }
 
 fn split(plan: &Plan, run: &Run) -> String {

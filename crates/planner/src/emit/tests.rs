@@ -66,11 +66,11 @@ impl Said {
             if let Some(option) = line.strip_prefix("#SBATCH ") {
                 let (name, value) = option.split_once('=').unwrap_or((option, ""));
                 said.sbatch.insert(name.to_owned(), value.to_owned());
-            } else if line.starts_with('#') {
-                continue;
             } else if let Some(set) = line.strip_prefix("export ") {
                 let (name, value) = set.split_once('=').unwrap();
                 said.exported.insert(name.to_owned(), value.to_owned());
+            } else if let Some(name) = line.strip_prefix("unset ") {
+                said.exported.insert(name.to_owned(), String::new());
             } else if line.ends_with("=(") {
                 in_array = true;
             } else if line == ")" {
@@ -279,7 +279,7 @@ fn a_run_of_torchtitan() {
     for (flag, value) in [
         ("--model.name", "llama3"),
         ("--model.flavor", "8B"),
-        ("--model.converters", "quantize.linear.float8"),
+        ("--model.converters", "'quantize.linear.float8'"),
         ("--parallelism.data_parallel_shard_degree", "8"),
         ("--parallelism.data_parallel_replicate_degree", "1"),
         ("--parallelism.tensor_parallel_degree", "1"),
@@ -382,6 +382,14 @@ fn what_cannot_be_written_says_what_could() {
                 run.global_batch = 64;
             }),
             "no pipeline for `qwen3-8b`; possible: PP 1",
+        ),
+        (
+            refused(&|run| {
+                sharded(run);
+                run.gpu = Accelerator::named(FactSet::embedded(), "B200").unwrap();
+                (run.layout.tp, run.precision) = (2, Precision::Mxfp8);
+            }),
+            "no `mxfp8` with TP when compiled; possible: TP 1",
         ),
         (
             refused(&|run| {

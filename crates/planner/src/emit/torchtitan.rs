@@ -21,23 +21,23 @@ const VERSION: &str = "torchtitan v0.2.2, commit 73a0e6979dd10b6b1904098eb3c8f62
 struct Flavor {
     ours: &'static str,
     model: &'static str,
-    flavor: &'static str,
+    size: &'static str,
     /// Whether it can be cut into stages (`pipelining_fn`).
     pipelines: bool,
     /// Whether a sequence can be shared (attention by SDPA).
     shares_sequence: bool,
 }
 
-const fn flavor(ours: &'static str, model: &'static str, flavor: &'static str) -> Flavor {
-    Flavor { ours, model, flavor, pipelines: true, shares_sequence: true }
+const fn flavor(ours: &'static str, model: &'static str, size: &'static str) -> Flavor {
+    Flavor { ours, model, size, pipelines: true, shares_sequence: true }
 }
 
-const fn qwen(ours: &'static str, name: &'static str) -> Flavor {
-    Flavor { pipelines: false, ..flavor(ours, "qwen3", name) }
+const fn qwen(ours: &'static str, size: &'static str) -> Flavor {
+    Flavor { pipelines: false, ..flavor(ours, "qwen3", size) }
 }
 
-const fn flex(ours: &'static str, model: &'static str, name: &'static str) -> Flavor {
-    Flavor { shares_sequence: false, ..flavor(ours, model, name) }
+const fn flex(ours: &'static str, model: &'static str, size: &'static str) -> Flavor {
+    Flavor { shares_sequence: false, ..flavor(ours, model, size) }
 }
 
 const FLAVORS: [Flavor; 20] = [
@@ -81,7 +81,8 @@ pub(super) fn command(plan: &Plan, run: &Run) -> Result<Command, EmitError> {
         program: VERSION,
         groups: Vec::new(),
         environment: ENVIRONMENT.to_vec(),
-        asks: Vec::new(),
+        unset: Vec::new(),
+        asks: vec![("DATA_PATH", "the data, as Hugging Face load_dataset reads DATASET (c4)")],
         notes: Vec::new(),
     };
     let model = model(run, flavor, &mut command)?;
@@ -108,7 +109,7 @@ fn model(run: &Run, flavor: Option<Flavor>, command: &mut Command) -> Result<Gro
     let mut group = Group::new("MODEL");
     if let Some(flavor) = flavor {
         group.put("--model.name", flavor.model);
-        group.put("--model.flavor", flavor.flavor);
+        group.put("--model.flavor", flavor.size);
     } else {
         command.notes.push(
             "torchtitan has no flavor of this model: add one to the registry of a model like it \
@@ -159,7 +160,24 @@ fn shape(model: &Model) -> String {
     )
 }
 
+/// What the converters of torchtitan refuse (`components/quantization/`).
+fn converts(run: &Run) -> Result<(), EmitError> {
+    let Layout { tp, pp, cp, .. } = run.layout;
+    let is_float8 = matches!(run.precision, Precision::Fp8 | Precision::Fp8Block);
+    if is_float8 && run.model.experts.is_some() && (pp > 1 || cp > 1) {
+        return Err(lacks(
+            format!("`{}` for experts with PP {pp} and CP {cp}", run.precision.name()),
+            "PP 1 and CP 1, or `bf16` or `mxfp8`",
+        ));
+    }
+    if run.precision == Precision::Mxfp8 && tp > 1 && run.stack == Stack::FsdpCompiled {
+        return Err(lacks("`mxfp8` with TP when compiled", "TP 1, or stack `fsdp`"));
+    }
+    Ok(())
+}
+
 fn precision(group: &mut Group, run: &Run, command: &mut Command) -> Result<(), EmitError> {
+    converts(run)?;
     let mixture = run.model.experts.is_some();
     let converters = |linear: &str, grouped: &str| {
         if mixture { format!("{linear},{grouped}") } else { linear.to_owned() }
@@ -174,7 +192,7 @@ fn precision(group: &mut Group, run: &Run, command: &mut Command) -> Result<(), 
         }
         Precision::Fp8 | Precision::Fp8Block => {
             let named = converters("quantize.linear.float8", "quantize.grouped_mm.float8");
-            group.put("--model.converters", named);
+            group.quote("--model.converters", &named);
             group.put("--quantize.linear.float8.filter_fqns", "output");
             if run.precision == Precision::Fp8Block {
                 group.put("--quantize.linear.float8.recipe_name", "rowwise");
@@ -188,7 +206,7 @@ fn precision(group: &mut Group, run: &Run, command: &mut Command) -> Result<(), 
         }
         Precision::Mxfp8 => {
             let named = converters("quantize.linear.mx", "quantize.grouped_mm.mx");
-            group.put("--model.converters", named);
+            group.quote("--model.converters", &named);
             group.put("--quantize.linear.mx.filter_fqns", "output");
             if mixture {
                 group.put("--quantize.grouped_mm.mx.fqns", "experts");
@@ -327,15 +345,12 @@ fn training(plan: &Plan, run: &Run, command: &mut Command) -> Result<Group, Emit
     group.put("--training.seq_len", run.seq_len);
     group.put("--training.mixed_precision_param", "bfloat16");
     group.put("--training.mixed_precision_reduce", "float32");
-    match plan.tokens {
-        Some(tokens) => {
-            let steps = whole((tokens / run.tokens_per_step()).ceil().max(1.0));
-            group.put("--training.steps", steps);
-        }
-        None => {
-            command.asks.push(("TRAIN_STEPS", "steps to train for"));
-            group.variable("--training.steps", "TRAIN_STEPS");
-        }
+    if let Some(tokens) = plan.tokens {
+        let steps = (tokens / run.tokens_per_step()).ceil().max(1.0);
+        group.put("--training.steps", whole(steps));
+    } else {
+        command.asks.push(("TRAIN_STEPS", "steps to train for"));
+        group.variable("--training.steps", "TRAIN_STEPS");
     }
     group.put("--training.dataset", "\"${DATASET:-c4}\"");
     group.variable("--training.dataset_path", "DATA_PATH");
@@ -353,11 +368,12 @@ fn activations(run: &Run) -> Result<Group, EmitError> {
     };
     match run.layout.recompute {
         // The kernel of attention keeps nothing of its core anyway.
-        Recompute::None | Recompute::Attention => group.put("--activation_checkpoint.mode", "none"),
+        Recompute::None | Recompute::Attention | Recompute::Layers(0) => {
+            group.put("--activation_checkpoint.mode", "none");
+        }
         Recompute::Operators => selective(&mut group, "op".to_owned()),
         Recompute::EverySecond => selective(&mut group, "2".to_owned()),
         Recompute::Full => group.put("--activation_checkpoint.mode", "full"),
-        Recompute::Layers(0) => group.put("--activation_checkpoint.mode", "none"),
         Recompute::Layers(count) if of_stage.is_multiple_of(count) => {
             selective(&mut group, (of_stage / count).to_string());
         }

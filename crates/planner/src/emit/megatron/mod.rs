@@ -41,9 +41,17 @@ pub(super) fn command(plan: &Plan, run: &Run, nodes: Nodes) -> Result<Command, E
         program: VERSION,
         groups: Vec::new(),
         environment: environment(run),
-        asks: vec![("MEGATRON_DIR", "a checkout of Megatron-LM")],
+        unset: Vec::new(),
+        asks: vec![
+            ("MEGATRON_DIR", "a checkout of Megatron-LM"),
+            ("DATA_PATH", "the data, without .bin and .idx, as preprocess_data.py writes it"),
+        ],
         notes: Vec::new(),
     };
+    if is_fully_sharded(run) {
+        let why = "Megatron-FSDP refuses 1, which images may set";
+        command.unset.push(("CUDA_DEVICE_MAX_CONNECTIONS", why));
+    }
     if !known {
         command.notes.push(
             "the plan knows the shape of the model only. Hold the rest against its config.json: \
@@ -138,14 +146,12 @@ fn training(plan: &Plan, run: &Run, command: &mut Command) -> Group {
     let mut group = Group::new("TRAINING");
     group.put("--micro-batch-size", run.layout.micro_batch);
     group.put("--global-batch-size", run.global_batch);
-    match plan.tokens {
-        Some(tokens) => {
-            group.put("--train-samples", whole((tokens / f64::from(run.seq_len)).ceil().max(1.0)));
-        }
-        None => {
-            command.asks.push(("TRAIN_SAMPLES", "sequences to train on"));
-            group.variable("--train-samples", "TRAIN_SAMPLES");
-        }
+    if let Some(tokens) = plan.tokens {
+        let sequences = (tokens / f64::from(run.seq_len)).ceil().max(1.0);
+        group.put("--train-samples", whole(sequences));
+    } else {
+        command.asks.push(("TRAIN_SAMPLES", "sequences to train on"));
+        group.variable("--train-samples", "TRAIN_SAMPLES");
     }
     group.variable("--lr", "LR");
     group.put("--min-lr", "\"${MIN_LR:-0}\"");
@@ -166,7 +172,7 @@ fn training(plan: &Plan, run: &Run, command: &mut Command) -> Group {
 fn data(plan: &Plan, run: &Run) -> Group {
     let mut group = Group::new("DATA");
     group.variable("--data-path", "DATA_PATH");
-    group.put("--split", "100,0,0");
+    group.quote("--split", "100,0,0");
     group.put("--eval-iters", 0);
     group.set("--no-create-attention-mask-in-dataloader");
     group.put("--tokenizer-type", "HuggingFaceTokenizer");

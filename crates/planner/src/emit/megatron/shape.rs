@@ -36,7 +36,7 @@ pub(super) fn model(run: &Run, details: &Details, command: &mut Command) -> Grou
     group.set_if(!model.tied, "--untie-embeddings-and-output-weights");
     if model.window.tokens > 0 && model.window.global_every != 1 {
         // Tokens before the one that looks, and none after.
-        group.put("--window-size", format!("{},0", model.window.tokens - 1));
+        group.quote("--window-size", &format!("{},0", model.window.tokens - 1));
         if model.window.global_every > 1 {
             group.put("--window-attn-skip-freq", model.window.global_every);
         }
@@ -90,22 +90,20 @@ fn positions(group: &mut Group, run: &Run, details: &Details, command: &mut Comm
         return;
     }
     group.put("--position-embedding-type", details.positions);
-    match details.rotary_base {
-        Some(base) => group.put("--rotary-base", base),
-        None => {
-            command.asks.push(("ROTARY_BASE", "rope_theta of the config.json, a whole number"));
-            group.variable("--rotary-base", "ROTARY_BASE");
-        }
+    if let Some(base) = details.rotary_base {
+        group.put("--rotary-base", base);
+    } else {
+        command.asks.push(("ROTARY_BASE", "rope_theta of the config.json, a whole number"));
+        group.variable("--rotary-base", "ROTARY_BASE");
     }
-    match details.rotary_percent {
-        Some(percent) => group.put("--rotary-percent", percent),
-        None => {
-            command.asks.push((
-                "ROTARY_PERCENT",
-                "partial_rotary_factor of the config.json, or 1.0 where it has none",
-            ));
-            group.variable("--rotary-percent", "ROTARY_PERCENT");
-        }
+    if let Some(percent) = details.rotary_percent {
+        group.put("--rotary-percent", percent);
+    } else {
+        command.asks.push((
+            "ROTARY_PERCENT",
+            "partial_rotary_factor of the config.json, or 1.0 where it has none",
+        ));
+        group.variable("--rotary-percent", "ROTARY_PERCENT");
     }
 }
 
@@ -142,7 +140,7 @@ fn pattern(layers: u32, experts: Experts) -> String {
         1 => parts.push(format!("[1]*{after}")),
         every => parts.push(format!("([0]*{}+[1])*{}", every - 1, after / every)),
     }
-    if after % every > 0 {
+    if !after.is_multiple_of(every) {
         parts.push(format!("[0]*{}", after % every));
     }
     format!("({})", parts.join("+"))

@@ -198,7 +198,7 @@ pub(super) fn recompute(run: &Run, command: &mut Command) -> Result<Group, EmitE
             if each > 0 {
                 block(&mut group, each);
             }
-            if count % run.layout.vp > 0 {
+            if !count.is_multiple_of(run.layout.vp) {
                 command.notes.push(format!(
                     "{count} blocks of a stage do not divide into its {} pieces: {each} of each \
                      are recomputed.",
