@@ -9,7 +9,7 @@
 //! Layout, Precision ────────────┘                 ├─> Planner::estimate seconds by phase, bounds, doubt
 //!                                                 └─> plan::plan        the whole answer
 //! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml); score: how far off they are
-//! search: every split of a run; compare: GPUs for a model
+//! search: every split of a run; compare: GPUs for a model; emit: a file that starts a planned run
 //! ```
 
 pub mod bound;
@@ -17,6 +17,7 @@ pub mod calibration;
 pub mod check;
 pub mod coefficients;
 pub mod compare;
+pub mod emit;
 pub mod estimate;
 pub mod fit;
 pub mod flops;
