@@ -379,3 +379,25 @@ fn a_page_is_written() {
     let page = fs::read_to_string(&path).unwrap();
     assert!(page.contains("<svg") && page.contains("llama3-70b") && !page.contains("NaN"));
 }
+
+#[test]
+fn launch_files_pass_lint() {
+    let folder = tempfile::tempdir().unwrap();
+    for (launcher, more) in [
+        ("torchrun", &["--search"][..]),
+        ("slurm", &["--tp", "8", "--pp", "4", "--vp", "5", "--recompute", "full"]),
+        ("slurm", &["--zero", "3", "--recompute", "full"]),
+    ] {
+        let ran = with(&[more, &["--emit", launcher]].concat());
+        assert_eq!(ran.code, 0, "{launcher}: {}", ran.stderr);
+        assert!(ran.stdout.starts_with("#!/"), "{}", ran.stdout);
+        let path = folder.path().join(format!("{launcher}.sh"));
+        fs::write(&path, &ran.stdout).unwrap();
+        let lint = run(&["lint", &path.display().to_string()]);
+        assert_eq!(lint.code, 0, "{}", lint.stdout);
+        let syntax = std::process::Command::new("bash").arg("-n").arg(&path).status().unwrap();
+        assert!(syntax.success());
+    }
+    let lora = with(&["--search", "--lora", "--emit", "torchrun"]);
+    assert_eq!(lora.code, 2, "{}", lora.stdout);
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::ValueEnum;
 use farrier_facts::FactSet;
+use farrier_planner::emit::{Launcher, emit};
 use farrier_planner::goodput::{self, Goodput, Training};
 use farrier_planner::plan::{Plan, plan};
 use farrier_planner::run::Run;
@@ -40,12 +41,24 @@ pub(crate) struct Args {
     /// What `farrier plan calibrate --keep FILE` measured on such a GPU
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
+    /// Print a file that starts the run, in place of the answer
+    #[arg(long, value_name = "LAUNCHER", conflicts_with = "output")]
+    emit: Option<Launch>,
     /// Write a page with plots of memory, time, rates and cost
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+}
+
+/// What starts a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Launch {
+    /// A script for each node.
+    Torchrun,
+    /// A batch script of Slurm.
+    Slurm,
 }
 
 /// What a search is for.
@@ -65,6 +78,9 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     if let Some(path) = &args.report {
         write(path, &report(&answer, args)?)?;
     }
+    if let Some(launch) = args.emit {
+        return launch_file(&answer, launch, printer);
+    }
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
         if let (Some(found), Some(document)) = (&answer.found, document.as_object_mut()) {
@@ -78,6 +94,25 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         print(&answer, printer)?;
     }
     Ok(Outcome::finding_if(!answer.plan.fits))
+}
+
+/// Prints the file that starts a planned run.
+fn launch_file(answer: &Answer, launch: Launch, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if !answer.plan.fits && !answer.plan.tight {
+        return Err(Hinted::error(
+            format!("`{}` does not fit in this split", answer.plan.model.name),
+            "`--search` finds one that does",
+        ));
+    }
+    let launcher = match launch {
+        Launch::Torchrun => Launcher::Torchrun,
+        Launch::Slurm => Launcher::Slurm,
+    };
+    let text = emit(&answer.plan, &answer.run, launcher)?;
+    for line in text.lines() {
+        printer.line(line)?;
+    }
+    Ok(Outcome::Fine)
 }
 
 /// The answer about a run, and how it was found.
