@@ -61,6 +61,8 @@ pub struct Offer {
 /// A published run beside an offer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sighting {
+    /// What was trained, as its source calls it.
+    pub model: String,
     /// What products were computed in.
     pub precision: &'static str,
     /// On how many GPUs.
@@ -202,12 +204,14 @@ fn sightings(planner: &Planner, run: &Run) -> Vec<Sighting> {
             && model.layers == run.model.layers
             && model.hidden == run.model.hidden
             && model.experts.is_some() == run.model.experts.is_some()
+            && row.run.task == run.task
     };
     let mut rows: Vec<&Published> = planner.published.iter().filter(same).collect();
     rows.sort_by(|left, right| right.date.cmp(&left.date));
     rows.into_iter()
         .take(4)
         .map(|row| Sighting {
+            model: row.run.model.name.clone(),
             precision: row.run.precision.name(),
             gpus: row.run.layout.gpus(),
             seq_len: row.run.seq_len,

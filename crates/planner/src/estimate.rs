@@ -49,6 +49,12 @@ impl Planner {
         Self { fitted, published, neighbours }
     }
 
+    /// This one with other coefficients, corrected by the same neighbours.
+    #[must_use]
+    pub fn with(&self, fitted: Coefficients) -> Self {
+        Self { fitted, published: self.published.clone(), neighbours: self.neighbours.clone() }
+    }
+
     /// How long a step of a run takes, without what its neighbours say: for searches.
     pub fn step_s(&self, run: &Run) -> f64 {
         time::step(run, &self.fitted).total_s()

@@ -9,13 +9,15 @@
 //! Layout, Precision ────────────┘                 ├─> Planner::estimate seconds by phase, bounds, doubt
 //!                                                 └─> plan::plan        the whole answer
 //! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml); score: how far off they are
-//! search: every split of a run; compare: GPUs for a model
+//! search: every split of a run; compare: GPUs for a model; emit: a file that starts a planned run
 //! ```
 
 pub mod bound;
+pub mod calibration;
 pub mod check;
 pub mod coefficients;
 pub mod compare;
+pub mod emit;
 pub mod estimate;
 pub mod fit;
 pub mod flops;
@@ -28,6 +30,7 @@ pub mod model;
 pub mod plan;
 pub mod precision;
 pub mod published;
+pub mod roofline;
 pub mod run;
 pub mod score;
 pub mod search;

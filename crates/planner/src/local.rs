@@ -119,7 +119,7 @@ impl Likeness {
 }
 
 /// The published runs and what the model is off by on each.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Neighbours {
     likeness: Likeness,
     places: Vec<Place>,

@@ -6,6 +6,7 @@ use crate::estimate::{Estimate, Planner};
 use crate::layout::Layout;
 use crate::memory::{self, Memory};
 use crate::model::Parameters;
+use crate::roofline::Roofline;
 use crate::run::{Run, Stack, Task};
 
 /// Seconds of a day and of an hour.
@@ -51,6 +52,8 @@ pub struct Plan {
     pub estimate: Estimate,
     /// Memory of each stage.
     pub memory: Memory,
+    /// What each kind of work reaches under the GPU's roofs.
+    pub roofline: Roofline,
     /// Memory that a program can have of a GPU, GiB.
     pub capacity_gib: f64,
     /// Whether the fullest GPU has room with little doubt.
@@ -137,6 +140,7 @@ pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Pri
         price,
         estimate,
         memory,
+        roofline: Roofline::of(run, &planner.fitted),
     }
 }
 

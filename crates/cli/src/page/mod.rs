@@ -1,17 +1,39 @@
 //! Reports as one HTML page: everything in it, no script, no network, light and dark. Pure.
 
+mod axis;
+mod legend;
 mod plot;
+mod roof;
+mod stack;
+mod trade;
+mod waterfall;
 
+pub(crate) use legend::{Colour, legend};
 pub(crate) use plot::{Bar, Line, bars, lines};
+pub(crate) use roof::{Roof, Under, mark, roofs};
+pub(crate) use stack::{Column, Stack, stack};
+pub(crate) use trade::{Place, Trade, trade};
+pub(crate) use waterfall::{Fall, Waterfall, waterfall};
 
 const STYLE: &str = include_str!("style.css");
+/// What only pages with coloured plots have.
+const COLOURS: &str = include_str!("colours.css");
 
 /// The beginning of a page, up to its heading. It ends with `</body>\n</html>\n`.
 pub(crate) fn head(title: &str) -> String {
+    styled(title, "")
+}
+
+/// Likewise, of a page with [`stack`], [`waterfall`], [`roofs`] or [`trade`].
+pub(crate) fn head_with_colours(title: &str) -> String {
+    styled(title, COLOURS)
+}
+
+fn styled(title: &str, further: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
+         <title>{title}</title>\n<style>\n{STYLE}{further}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
         title = escape(title)
     )
 }

@@ -168,6 +168,11 @@ pub enum ImpossibleRun {
 }
 
 impl ImpossibleRun {
+    /// Whether another split of the same run might do.
+    pub fn is_of_split(&self) -> bool {
+        !matches!(self, Self::Absurd { .. } | Self::Zero { .. } | Self::Precision { .. })
+    }
+
     /// The rule that is broken, in a few words: for counting.
     pub fn rule(&self) -> &'static str {
         match self {

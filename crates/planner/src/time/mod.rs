@@ -10,7 +10,8 @@ use crate::coefficients::Coefficients;
 use crate::layout::Schedule;
 use crate::run::{Run, Stack};
 
-pub use rates::Rates;
+pub(crate) use block::weights_per_gpu;
+pub use rates::{Knee, Rates};
 
 /// What a part of a step is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -26,7 +26,8 @@ impl Knee {
         Self { rows, columns }
     }
 
-    fn of(generation: Generation, precision: Precision, fitted: &Coefficients) -> Self {
+    /// Of products on a generation in a precision.
+    pub fn of(generation: Generation, precision: Precision, fitted: &Coefficients) -> Self {
         let (rows, columns) = match (generation, precision) {
             (_, Precision::Fp16 | Precision::Bf16) => return Self::half(generation, fitted),
             (Generation::Blackwell, Precision::Fp8) => {
@@ -43,7 +44,8 @@ impl Knee {
         Self { rows, columns }
     }
 
-    fn slowness(self, rows: f64, columns: f64, depth: f64) -> f64 {
+    /// What a product takes beside one that is large in every direction.
+    pub fn slowness(self, rows: f64, columns: f64, depth: f64) -> f64 {
         (1.0 + self.rows / rows) * (1.0 + self.columns / columns) * (1.0 + self.columns / depth)
     }
 }

@@ -175,7 +175,8 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
                 "    published",
                 14,
                 &format!(
-                    "{} tokens/s each on {} in {}, {} tokens a sequence ({}, {})",
+                    "{}: {} tokens/s each on {} in {}, {} tokens a sequence ({}, {})",
+                    seen.model,
                     number(seen.tokens_per_s_per_gpu),
                     seen.gpus,
                     seen.precision,

@@ -215,10 +215,9 @@ fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
         duration(best.down_s - answer.conditions.detection_s),
     ))?;
     printer.line(&format!(
-        "checkpoint  {}: {} of {}, training waits {} for each",
+        "checkpoint  {}: {} GB, training waits {} for each",
         answer.conditions.checkpoint.kind.name(),
-        count(answer.conditions.checkpoint.bytes),
-        "bytes",
+        number(answer.conditions.checkpoint.bytes / 1e9),
         duration(best.stall_s),
     ))?;
     if let Some(stuck) = &report.no_headway {

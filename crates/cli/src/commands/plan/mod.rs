@@ -1,9 +1,11 @@
 //! `farrier plan`: does it fit, how fast, what bounds it, how long, what does it cost, and what if
 //! nodes die?
 
+mod calibrate;
 mod compare;
 mod figures;
 mod goodput;
+mod page;
 mod request;
 mod score;
 mod train;
@@ -24,6 +26,8 @@ pub(crate) enum PlanCommand {
     Goodput(Box<goodput::Args>),
     /// How far estimates are from a table of published runs
     Score(score::Args),
+    /// Measure products, memory and launches on this GPU, and rescale plans by it
+    Calibrate(calibrate::Args),
 }
 
 pub(crate) fn run(command: &PlanCommand, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -31,6 +35,7 @@ pub(crate) fn run(command: &PlanCommand, printer: &mut Printer) -> anyhow::Resul
         PlanCommand::Train(args) => train::run(args, printer),
         PlanCommand::Compare(args) => compare::run(args, printer),
         PlanCommand::Goodput(args) => goodput::run(args, printer),
+        PlanCommand::Calibrate(args) => calibrate::run(args, printer),
         PlanCommand::Score(args) => score::run(args, printer),
     }
 }

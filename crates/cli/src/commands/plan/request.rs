@@ -119,28 +119,15 @@ impl Split {
     }
 
     /// The layout on so many GPUs.
-    fn layout(&self, gpus: u32) -> anyhow::Result<Layout> {
+    fn layout(&self, gpus: u32) -> Layout {
         let one = |number: Option<u32>| number.unwrap_or(1);
         let (tp, pp, cp) = (one(self.tp), one(self.pp), one(self.cp));
         let shared = u64::from(tp) * u64::from(pp) * u64::from(cp);
-        let dp = match self.dp {
-            Some(dp) => dp,
-            None if shared == 0 => 1,
-            None if u64::from(gpus).is_multiple_of(shared) => {
-                u32::try_from(u64::from(gpus) / shared)?
-            }
-            None => {
-                return Err(Hinted::error(
-                    format!("{gpus} GPUs do not divide by TP {tp} × PP {pp} × CP {cp} = {shared}"),
-                    format!(
-                        "possible: a multiple of {shared} GPUs, such as {}, or a smaller split",
-                        u64::from(gpus).next_multiple_of(shared)
-                    ),
-                ));
-            }
-        };
+        // Where they do not divide, the check says what would.
+        let whole = u64::from(gpus).checked_div(shared).unwrap_or(1).max(1);
+        let dp = self.dp.unwrap_or_else(|| u32::try_from(whole).unwrap_or(u32::MAX));
         let sharding = Sharding::ALL[usize::from(self.zero.unwrap_or(1))];
-        Ok(Layout {
+        Layout {
             dp,
             tp,
             pp,
@@ -154,7 +141,7 @@ impl Split {
             tensor_overlap: sharding != Sharding::Weights,
             reduce_bytes: 2,
             ..Layout::copies(dp, 1)
-        })
+        }
     }
 }
 
@@ -179,7 +166,7 @@ pub(super) fn asked(
         assumed.push(format!("`{}` is a family; {} is taken", cluster.gpu, named.gpu.id));
     }
     let price = price(facts, &gpu, cluster.links.price);
-    let layout = split.layout(cluster.gpus[0])?;
+    let layout = split.layout(cluster.gpus[0]);
     let run = Run {
         fused_experts: fuses(&model, &gpu),
         model,

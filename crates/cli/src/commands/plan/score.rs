@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use farrier_planner::Planner;
 use farrier_planner::published;
-use farrier_planner::score::{Score, Tally, score};
+use farrier_planner::score::{Score, Scored, Tally, score};
 
 use super::figures::percent;
 use crate::cli::Output;
@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// List so many rows, worst first
     #[arg(long, value_name = "N", default_value = "0")]
     worst: usize,
+    /// In JSON, every row with its estimate
+    #[arg(long)]
+    rows: bool,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -39,10 +42,36 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let table = published::read(&facts, &bytes).with_context(|| format!("`{name}`"))?;
     let score = score(Planner::shipped(), table);
     match args.output {
+        Output::Json if args.rows => {
+            let mut document = serde_json::to_value(&score)?;
+            document["rows"] = score.rows.iter().map(line).collect();
+            printer.json(&document)?;
+        }
         Output::Json => printer.json(&score)?,
         Output::Table => print(&name, &score, args.worst, printer)?,
     }
     Ok(Outcome::Fine)
+}
+
+/// A row for programs.
+fn line(scored: &Scored) -> serde_json::Value {
+    let run = &scored.row.run;
+    serde_json::json!({
+        "source": scored.row.source,
+        "date": scored.row.date,
+        "model": run.model.name,
+        "gpu": scored.row.gpu,
+        "gpus": run.layout.gpus(),
+        "precision": run.precision.name(),
+        "seq_len": run.seq_len,
+        "global_batch": run.global_batch,
+        "layout": run.layout,
+        "assumed": scored.row.assumed,
+        "measured_step_s": scored.row.step_s,
+        "estimated_step_s": scored.row.step_s * (1.0 + scored.error),
+        "error": scored.error,
+        "inside_p10_p90": scored.inside,
+    })
 }
 
 fn print(name: &str, score: &Score, worst: usize, printer: &mut Printer) -> anyhow::Result<()> {

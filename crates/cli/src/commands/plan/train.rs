@@ -1,18 +1,21 @@
 //! `farrier plan train`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
 use farrier_facts::FactSet;
-use farrier_planner::goodput::Goodput;
+use farrier_planner::emit::{Launcher, emit};
+use farrier_planner::goodput::{self, Goodput, Training};
 use farrier_planner::plan::{Plan, plan};
 use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report};
 use farrier_planner::{Planner, check};
 
+use super::calibrate;
 use super::figures::{count, duration, grouped, number, percent, usd};
 use super::goodput::Faults;
+use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -35,9 +38,27 @@ pub(crate) struct Args {
     /// What is best: most tokens a second, least cost, or most tokens for the money with faults counted
     #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
     goal: Goal,
+    /// What `farrier plan calibrate --keep FILE` measured on such a GPU
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Print a file that starts the run, in place of the answer
+    #[arg(long, value_name = "LAUNCHER", conflicts_with = "output")]
+    emit: Option<Launch>,
+    /// Write a page with plots of memory, time, rates and cost
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+}
+
+/// What starts a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Launch {
+    /// A script for each node.
+    Torchrun,
+    /// A batch script of Slurm.
+    Slurm,
 }
 
 /// What a search is for.
@@ -53,8 +74,13 @@ pub(super) enum Goal {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let planner = Planner::shipped();
-    let answer = answer(planner, &facts, args)?;
+    let answer = answer(&facts, args)?;
+    if let Some(path) = &args.report {
+        write(path, &report(&answer, args)?)?;
+    }
+    if let Some(launch) = args.emit {
+        return launch_file(&answer, launch, printer);
+    }
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
         if let (Some(found), Some(document)) = (&answer.found, document.as_object_mut()) {
@@ -70,6 +96,25 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!answer.plan.fits))
 }
 
+/// Prints the file that starts a planned run.
+fn launch_file(answer: &Answer, launch: Launch, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if !answer.plan.fits && !answer.plan.tight {
+        return Err(Hinted::error(
+            format!("`{}` does not fit in this split", answer.plan.model.name),
+            "`--search` finds one that does",
+        ));
+    }
+    let launcher = match launch {
+        Launch::Torchrun => Launcher::Torchrun,
+        Launch::Slurm => Launcher::Slurm,
+    };
+    let text = emit(&answer.plan, &answer.run, launcher)?;
+    for line in text.lines() {
+        printer.line(line)?;
+    }
+    Ok(Outcome::Fine)
+}
+
 /// The answer about a run, and how it was found.
 pub(super) struct Answer {
     pub(super) run: Run,
@@ -78,8 +123,9 @@ pub(super) struct Answer {
     pub(super) assumed: Vec<String>,
 }
 
-fn answer(planner: &Planner, facts: &FactSet, args: &Args) -> anyhow::Result<Answer> {
+fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Answer> {
     let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
+    let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
     let tokens = args.work.tokens;
     if !args.search {
         let [gpus] = args.cluster.gpus[..] else {
@@ -98,13 +144,72 @@ fn answer(planner: &Planner, facts: &FactSet, args: &Args) -> anyhow::Result<Ans
     Ok(Answer { run, plan, found: Some(found), assumed: asked.assumed })
 }
 
+/// The page about an answer.
+fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
+    let plan = &answer.plan;
+    let points = match plan.tokens {
+        Some(tokens) => points(answer, args, tokens),
+        None => Vec::new(),
+    };
+    let goodput = match plan.tokens {
+        Some(tokens) => {
+            let conditions =
+                Faults::default().conditions(&answer.run, plan.estimate.step_time_s)?;
+            let training = Training {
+                tokens,
+                tokens_per_s: plan.tokens_per_s,
+                usd_per_gpu_hour: plan.price.as_ref().map(|price| price.usd_per_gpu_hour),
+            };
+            Some(goodput::Report::of(&conditions, &training, None)?)
+        }
+        None => None,
+    };
+    Ok(page::page(plan, answer.found.as_ref(), goodput.as_ref(), &points))
+}
+
+/// Days and dollars with fewer and more GPUs, each in its best split.
+fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
+    let planner = Planner::shipped();
+    let planned = answer.plan.gpus;
+    let axes = Axes { stack: args.work.stack, ..Axes::default() };
+    let mut points = Vec::new();
+    for power in -3_i32..=3 {
+        let gpus = f64::from(planned) * 2_f64.powi(power);
+        if gpus < 1.0 || gpus.fract() != 0.0 {
+            continue;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, ≥ 1")]
+        let gpus = gpus as u32;
+        let mut run = answer.run.clone();
+        if gpus != planned {
+            let Ok(found) = search::search(planner, &run, gpus, &axes) else { continue };
+            run.layout = found.best[0].layout;
+            run.stack = axes.stack_for(&run.layout, run.stack);
+        }
+        let estimate = planner.estimate(&run);
+        let days = |rate: f64| tokens / (rate * f64::from(gpus)) / 86_400.0;
+        let middle = days(estimate.tokens_per_s_per_gpu);
+        let price = answer.plan.price.as_ref();
+        points.push(Point {
+            gpus,
+            days: middle,
+            days_p10: days(estimate.tokens_per_s_per_gpu_p90),
+            days_p90: days(estimate.tokens_per_s_per_gpu_p10),
+            usd: price.map(|price| price.usd_per_gpu_hour * 24.0 * middle * f64::from(gpus)),
+        });
+    }
+    points
+}
+
 /// Whether a run can be run; else what could be.
 pub(super) fn check_run(run: &Run, gpus: u32) -> anyhow::Result<()> {
     check::check_on(run, gpus).map_err(|err| {
-        Hinted::error(
-            format!("this run is not possible: {err}"),
-            "`--search` finds the best split that is",
-        )
+        let message = format!("this run is not possible: {err}");
+        if err.is_of_split() {
+            Hinted::error(message, "`--search` finds the best split that is")
+        } else {
+            anyhow::anyhow!(message)
+        }
     })
 }
 
@@ -151,11 +256,26 @@ pub(super) fn best(
     }
     match (best, refused) {
         (Some((_, run, found)), _) => Ok((run, found)),
-        (None, Some(err)) => Err(Hinted::error(
-            err.to_string(),
-            "more GPUs, a larger one, a smaller batch, or fewer fixed numbers",
-        )),
+        (None, Some(err)) => {
+            let most = numbers.iter().copied().max().unwrap_or(1);
+            Err(Hinted::error(err.to_string(), enough(planner, asked, axes, most)))
+        }
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
+    }
+}
+
+/// What would do where nothing fits: more GPUs, if that is all it takes.
+fn enough(planner: &Planner, asked: &Asked, axes: &Axes, few: u32) -> String {
+    let more = (1..12).filter_map(|power| few.checked_mul(1 << power));
+    let fits = |gpus: &u32| search::search(planner, &asked.run, *gpus, axes).is_ok();
+    match more.take_while(|gpus| *gpus <= 1 << 20).find(fits) {
+        Some(gpus) => format!(
+            "{gpus} of them do; or a GPU with more memory, `--lora`, or fewer numbers given"
+        ),
+        None => {
+            "a GPU with more memory, a batch that divides by more copies, or fewer numbers given"
+                .to_owned()
+        }
     }
 }
 
@@ -412,6 +532,6 @@ fn nearest(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 /// Writes a file that was asked for.
-pub(super) fn write(path: &PathBuf, text: &str) -> anyhow::Result<()> {
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("failed to write `{}`", path.display()))
 }

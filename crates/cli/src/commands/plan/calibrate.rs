@@ -1,0 +1,203 @@
+//! `farrier plan calibrate`
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use farrier_facts::FactSet;
+use farrier_planner::Planner;
+use farrier_planner::calibration::{Calibration, Measured};
+use farrier_planner::gpu::Accelerator;
+
+use super::figures::{number, percent};
+use crate::cli::Output;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+use crate::sets;
+
+/// The tests of `farrier diag` that a plan depends on.
+const TESTS: [&str; 4] = ["gemm-bf16", "gemm-fp8", "hbm-copy", "launch-stream"];
+
+/// Which GPU, or what was measured.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The GPU to measure on
+    #[arg(long, value_name = "N", default_value = "0", conflicts_with = "from")]
+    gpu: u32,
+    /// Measure nothing: a report of `farrier diag --level 2 --output json`
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Where to keep the calibration, for `farrier plan train --calibration FILE`
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+    /// Measure though others use the GPU
+    #[arg(long)]
+    force: bool,
+    /// CUDA's part is played by GPUs that this file describes, as in `farrier diag`
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    simulated: Option<PathBuf>,
+    /// How to print the answer
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let facts = sets::active();
+    let text = match &args.from {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("failed to read `{}`", path.display()))?,
+        None => measure(args)?,
+    };
+    let (gpu, measured, when) = measured(&facts, &text, args.gpu)?;
+    let calibration = Calibration::of(&gpu, &measured, when)
+        .map_err(|err| Hinted::error(err.to_string(), "`farrier diag --level 2` says why"))?;
+    if let Some(path) = &args.keep {
+        let text = serde_json::to_string_pretty(&calibration)?;
+        std::fs::write(path, text + "\n")
+            .with_context(|| format!("failed to write `{}`", path.display()))?;
+    }
+    if args.output == Output::Json {
+        printer.json(&calibration)?;
+        return Ok(Outcome::Fine);
+    }
+    printer.line(&format!("{}: {}", calibration.gpu, calibration.measured))?;
+    let measured_text = |value: Option<f64>, scale: f64, unit: &str| {
+        value.map_or_else(
+            || "not measured".to_owned(),
+            |value| format!("{} {unit}", number(value * scale)),
+        )
+    };
+    let rows = [
+        (
+            "products, bf16",
+            measured_text(measured.half_flops, 1e-12, "TFLOP/s"),
+            calibration.half_products,
+        ),
+        (
+            "products, fp8",
+            measured_text(measured.fp8_flops, 1e-12, "TFLOP/s"),
+            calibration.fp8_products,
+        ),
+        (
+            "memory, copy",
+            measured_text(measured.copy_bytes_per_s, 1e-9, "GB/s"),
+            calibration.memory,
+        ),
+        ("launch on a stream", measured_text(measured.launch_s, 1e6, "µs"), calibration.launches),
+    ];
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|(name, measured, beside)| vec![name.to_owned(), measured, percent(beside)])
+        .collect();
+    printer.table(&["Measured", "Here", "Beside what is usual"], &rows)?;
+    match &args.keep {
+        Some(path) => printer.line(&format!(
+            "Kept in `{0}`; `farrier plan train --calibration {0} ...` plans with it.",
+            path.display()
+        ))?,
+        None => {
+            printer.line("`--keep FILE` keeps it, for `farrier plan train --calibration FILE`.")?
+        }
+    }
+    Ok(Outcome::Fine)
+}
+
+/// Runs diag's tests in a process of their own, as diag is made for.
+fn measure(args: &Args) -> anyhow::Result<String> {
+    let own = std::env::current_exe().context("failed to find this program")?;
+    let mut command = Command::new(own);
+    command.args(["diag", "--level", "2", "--output", "json", "--gpu", &args.gpu.to_string()]);
+    for test in TESTS {
+        command.args(["--only", test]);
+    }
+    if args.force {
+        command.arg("--force");
+    }
+    if let Some(path) = &args.simulated {
+        command.arg("--simulated").arg(path);
+    }
+    // What is measured here is not this card's history.
+    let history = tempfile_folder()?;
+    command.arg("--history").arg(&history);
+    let done = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("failed to start `farrier diag`")?;
+    let _ = std::fs::remove_dir_all(&history);
+    if done.status.code().is_none_or(|code| code > 1) {
+        return Err(Hinted::error(
+            "the GPU could not be measured",
+            "`farrier diag --level 2` says why; `--from FILE` takes a report of it",
+        ));
+    }
+    String::from_utf8(done.stdout).context("`farrier diag` printed something else than text")
+}
+
+fn tempfile_folder() -> anyhow::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("farrier-calibrate-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("failed to make `{}`", folder.display()))?;
+    Ok(folder)
+}
+
+/// What a report of diag says of a GPU: the part, the figures, and when.
+fn measured(
+    facts: &FactSet,
+    text: &str,
+    index: u32,
+) -> anyhow::Result<(Accelerator, Measured, String)> {
+    let wrong = || {
+        Hinted::error(
+            "this is not a report of `farrier diag`",
+            "make one with `farrier diag --level 2 --output json`",
+        )
+    };
+    let report: serde_json::Value = serde_json::from_str(text).map_err(|_| wrong())?;
+    if report.get("farrier_diag").is_none() {
+        return Err(wrong());
+    }
+    let gpus = report["gpus"].as_array().ok_or_else(wrong)?;
+    let gpu = gpus
+        .iter()
+        .find(|gpu| gpu["index"].as_u64() == Some(u64::from(index)))
+        .or_else(|| gpus.first())
+        .ok_or_else(wrong)?;
+    let part = gpu["part"].as_str().or_else(|| gpu["name"].as_str()).ok_or_else(wrong)?;
+    let accelerator = Accelerator::named(facts, part).map_err(|err| {
+        Hinted::error(err.to_string(), "only parts of the facts can be planned with")
+    })?;
+    let value = |test: &str| {
+        gpu["tests"].as_array()?.iter().find(|row| row["test"].as_str() == Some(test))?["value"]
+            .as_f64()
+    };
+    let when = format!(
+        "{}, driver {}{}",
+        report["began"].as_str().unwrap_or("when is not known"),
+        report["driver"].as_str().unwrap_or("not known"),
+        if report["simulated"].as_bool() == Some(true) { ", simulated" } else { "" }
+    );
+    let measured = Measured {
+        half_flops: value("gemm-bf16").map(|tflops| tflops * 1e12),
+        fp8_flops: value("gemm-fp8").map(|tflops| tflops * 1e12),
+        copy_bytes_per_s: value("hbm-copy").map(|gb| gb * 1e9),
+        launch_s: value("launch-stream").map(|us| us * 1e-6),
+    };
+    Ok((accelerator, measured, when))
+}
+
+/// The planner, as a kept calibration rescales it for a GPU.
+pub(super) fn planner(gpu: &Accelerator, path: Option<&Path>) -> anyhow::Result<&'static Planner> {
+    let shipped = Planner::shipped();
+    let Some(path) = path else { return Ok(shipped) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("failed to read the calibration `{}`", path.display()))?;
+    let calibration: Calibration = serde_json::from_str(&text).with_context(|| {
+        format!("`{}` is not a calibration of `farrier plan calibrate`", path.display())
+    })?;
+    let fitted = calibration.rescale(gpu, &shipped.fitted).map_err(|err| {
+        Hinted::error(err.to_string(), "`farrier plan calibrate --keep FILE` makes one on a GPU")
+    })?;
+    Ok(Box::leak(Box::new(shipped.with(fitted))))
+}

@@ -1,0 +1,178 @@
+use farrier_facts::FactSet;
+use farrier_planner::Planner;
+use farrier_planner::gpu::Accelerator;
+use farrier_planner::layout::{Layout, Sharding};
+use farrier_planner::model::builtin;
+use farrier_planner::plan::{Price, plan};
+use farrier_planner::precision::Precision;
+use farrier_planner::run::{Run, Stack};
+use farrier_planner::search::{Axes, search};
+
+use super::*;
+
+fn run(model: &str, gpu: &str, layout: Layout, global_batch: u32, stack: Stack) -> Run {
+    Run {
+        model: builtin::named(model).unwrap().model(),
+        gpu: Accelerator::named(FactSet::embedded(), gpu).unwrap(),
+        seq_len: 8192,
+        global_batch,
+        precision: Precision::Bf16,
+        layout,
+        task: Task::Full,
+        stack,
+        fused_experts: false,
+    }
+}
+
+fn planned(run: &Run, tokens: Option<f64>) -> Plan {
+    let price = Price { usd_per_gpu_hour: 2.5, source: "a list <of prices> & more".to_owned() };
+    plan(Planner::shipped(), run, tokens, tokens.map(|_| price))
+}
+
+/// Llama 3 405B as it was trained: arXiv:2407.21783, 3.3.2.
+fn large() -> Run {
+    let layout =
+        Layout { tp: 8, pp: 16, vp: 8, sharding: Sharding::Gradients, ..Layout::copies(128, 1) };
+    run("llama3.1-405b", "H100-SXM-80GB", layout, 2048, Stack::Tuned)
+}
+
+fn small() -> Run {
+    let layout = Layout { sharding: Sharding::Weights, ..Layout::copies(8, 1) };
+    run("llama3-8b", "H100-SXM-80GB", layout, 16, Stack::FsdpCompiled)
+}
+
+/// The same run with more or fewer copies.
+fn around(run: &Run, tokens: f64) -> Vec<Point> {
+    (0..7_u32)
+        .map(|power| {
+            let mut other = run.clone();
+            other.layout.dp = 8 << power;
+            let plan = planned(&other, Some(tokens));
+            let (days_p10, days_p90) = days_range(&plan).unwrap();
+            Point {
+                gpus: plan.gpus,
+                days: plan.time_days.unwrap(),
+                days_p10,
+                days_p90,
+                usd: plan.cost_usd,
+            }
+        })
+        .collect()
+}
+
+fn goodput_of(plan: &Plan, hazard: goodput::Hazard) -> goodput::Report {
+    let bytes = plan.model.parameters * goodput::BYTES_PER_PARAMETER;
+    let checkpoint = goodput::Checkpoint::new(goodput::CheckpointKind::Asynchronous, bytes, 2e12);
+    let mut conditions = goodput::Conditions::new(plan.gpus, checkpoint, plan.estimate.step_time_s);
+    conditions.hazard = hazard;
+    conditions.spares.nodes = Some(4);
+    let training = goodput::Training {
+        tokens: plan.tokens.unwrap(),
+        tokens_per_s: plan.tokens_per_s,
+        usd_per_gpu_hour: Some(2.5),
+    };
+    goodput::Report::of(&conditions, &training, None).unwrap()
+}
+
+/// Every tag that is opened is closed, in order; nothing is loaded, and no number is none.
+fn check(html: &str) {
+    let mut open = Vec::new();
+    let (_, body) = html.split_once("<!DOCTYPE html>\n").unwrap();
+    for piece in body.split('<').skip(1) {
+        let (tag, text) = piece.split_once('>').unwrap_or_else(|| panic!("`{piece}` has no end"));
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "closed where another is open");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split(' ').next().unwrap());
+        }
+        assert!(!text.contains('>') || open.last() == Some(&"style"), "a stray `>`: {piece}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+    }
+    assert!(open.is_empty(), "left open: {open:?}");
+    for loaded in ["<script", "<link", "src=", "href=", "url(", "@import"] {
+        assert!(!html.contains(loaded), "{loaded}");
+    }
+    let words = html.split(|letter: char| !letter.is_alphanumeric());
+    for word in words {
+        assert!(!matches!(word, "NaN" | "inf"), "{word} in the page");
+    }
+    assert!(!html.contains('\u{1}'), "a cell of words has lost its mark");
+}
+
+/// Kept where `FARRIER_PAGE` says, to be looked at.
+fn keep(name: &str, html: &str) {
+    if let Some(folder) = std::env::var_os("FARRIER_PAGE") {
+        std::fs::write(std::path::Path::new(&folder).join(name), html).unwrap();
+    }
+}
+
+#[test]
+fn llama_3_405b_has_all_of_it() {
+    let run = large();
+    let plan = planned(&run, Some(15.6e12));
+    let found =
+        search(Planner::shipped(), &run, 16_384, &Axes { cp: Some(1), ..Axes::default() }).unwrap();
+    let goodput = goodput_of(&plan, goodput::Hazard::DEDICATED);
+    let html = page(&plan, Some(&found), Some(&goodput), &around(&run, 15.6e12));
+    keep("page.html", &html);
+    check(&html);
+    assert_eq!(html.matches("class=\"column\"").count(), 16, "all stages");
+    assert_eq!(html.matches("class=\"fall ").count(), plan.estimate.phases.len());
+    assert_eq!(html.matches("class=\"point ").count(), plan.roofline.work.len());
+    assert_eq!(html.matches("class=\"place\"").count(), 7);
+    assert!(html.contains("16,384 GPUs (planned)"));
+    assert!(html.contains("a list &lt;of prices&gt; &amp; more"));
+    assert!(html.contains("<strong>Fits") || html.contains("<strong>Tight"), "as it was trained");
+    let nearest = plan.estimate.nearest_measured.as_ref().unwrap();
+    assert!(html.contains(&escape(&nearest.source)));
+    let out = &found.ruled_out[0];
+    assert!(html.contains(&escape(&out.why)));
+}
+
+#[test]
+fn llama_3_8b_on_a_node_has_what_was_asked_for_and_no_more() {
+    let plan = planned(&small(), None);
+    let html = page(&plan, None, None, &[]);
+    keep("page_small.html", &html);
+    check(&html);
+    assert_eq!(html.matches("class=\"column\"").count(), 1);
+    assert!(!html.contains("Cost against time") && !html.contains("checkpoint interval"));
+    assert!(!html.contains("The best splits"));
+}
+
+#[test]
+fn a_long_pipeline_of_experts_in_8_bits_is_drawn_whole() {
+    let layout = Layout { pp: 61, ep: 8, ..Layout::copies(16, 1) };
+    let mut run = run("deepseek-v3", "H100-SXM-80GB", layout, 2048, Stack::Tuned);
+    run.precision = Precision::Fp8;
+    let plan = planned(&run, Some(1e12));
+    let mut points = around(&run, 1e12);
+    for point in &mut points {
+        point.usd = None;
+    }
+    let stuck = goodput_of(&plan, goodput::Hazard::every(0.1).unwrap());
+    let html = page(&plan, None, Some(&stuck), &points);
+    keep("page_long.html", &html);
+    check(&html);
+    assert_eq!(html.matches("class=\"column\"").count(), 61);
+    assert_eq!(html.matches("class=\"lower\"").count(), 1, "the peak of 16 bits too");
+    assert!(html.contains("makes no headway"));
+    assert!(html.contains("GPUs against time"));
+}
+
+#[test]
+fn where_nothing_fails_nothing_is_endless() {
+    let plan = planned(&small(), Some(1e11));
+    let calm = goodput_of(&plan, goodput::Hazard::NONE);
+    let html = page(&plan, None, Some(&calm), &around(&small(), 1e11)[..1]);
+    check(&html);
+    assert!(html.contains("never: nothing fails"));
+}
+
+#[test]
+fn what_does_not_fit_says_so_first() {
+    let mut run = small();
+    run.layout.sharding = Sharding::None;
+    let html = page(&planned(&run, None), None, None, &[]);
+    assert!(html.contains("class=\"answer no\"") && html.contains("Does not fit"));
+}

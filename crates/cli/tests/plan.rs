@@ -1,0 +1,403 @@
+//! `farrier plan`: the everyday sums, what is refused, and the files that it writes.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::Value;
+use support::{Ran, run};
+
+/// A 70B model on 64 H100.
+const RUN: [&str; 12] = [
+    "plan",
+    "train",
+    "--model",
+    "llama3-70b",
+    "--gpu",
+    "H100",
+    "--seq-len",
+    "8192",
+    "--global-batch",
+    "256",
+    "--gpus",
+    "64",
+];
+
+fn with(more: &[&str]) -> Ran {
+    let words: Vec<&str> = RUN.iter().chain(more).copied().collect();
+    run(&words)
+}
+
+fn json(more: &[&str]) -> Value {
+    let ran = with(&[more, &["--output", "json"]].concat());
+    assert!(ran.code < 2, "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+#[test]
+fn the_best_split_fits_and_says_all() {
+    let plan = json(&["--search", "--precision", "fp8", "--tokens", "1T"]);
+    let number = |key: &str| plan[key].as_f64().unwrap_or_else(|| panic!("no {key}"));
+    let middle = number("tokens_per_s_per_gpu");
+    assert!(number("tokens_per_s_per_gpu_p10") < middle);
+    assert!(number("tokens_per_s_per_gpu_p90") > middle);
+    // Megatron Bridge published 1,633 to 1,664 for such a run.
+    assert!((1400.0..2000.0).contains(&middle), "{middle}");
+    assert!(number("mfu_causal") < number("mfu_full"));
+    let tokens_per_s = middle * 64.0;
+    assert!((number("time_days") - 1e12 / tokens_per_s / 86_400.0).abs() < 1e-6);
+    let price = plan["price"]["usd_per_gpu_hour"].as_f64().unwrap();
+    let cost = price * 64.0 / 3600.0 / tokens_per_s * 1e6;
+    assert!((number("cost_per_million_tokens_usd") - cost).abs() < 1e-9);
+    assert_eq!(plan["fits"], true);
+    assert!(
+        plan["memory"]["p50_gib"].as_f64().unwrap() < plan["memory"]["p95_gib"].as_f64().unwrap()
+    );
+    assert_eq!(plan["bound"], "tensor");
+    assert_eq!(plan["nearest_measured"]["model"], "LLAMA3_70B");
+    assert!(plan["nearest_measured"]["source"].as_str().unwrap().contains("Megatron-Bridge"));
+    assert!(plan["search"]["tried"].as_u64().unwrap() > 500);
+}
+
+#[test]
+fn seventy_billion_weigh_140_gb_and_nine_times_that_to_train() {
+    let plan = json(&["--search"]);
+    let weights = plan["model"]["weights_gb"].as_f64().unwrap();
+    assert!((140.0..142.0).contains(&weights), "{weights}");
+    let states = plan["model"]["states_gb"].as_f64().unwrap();
+    assert!((states / weights - 9.0).abs() < 1e-9, "{states}");
+}
+
+#[test]
+fn what_does_not_fit_says_so_and_what_would() {
+    let ran = with(&["--gpus", "64"]);
+    assert_eq!(ran.code, 2, "two numbers need a search: {}", ran.stdout);
+    let ran = run(&[
+        "plan",
+        "train",
+        "--model",
+        "llama3-70b",
+        "--gpu",
+        "H100",
+        "--seq-len",
+        "4096",
+        "--global-batch",
+        "64",
+        "--gpus",
+        "8",
+        "--search",
+    ]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("does not fit on 8 of"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: 16 of them do"), "{}", ran.stderr);
+    let tight = with(&["--tp", "2"]);
+    assert_eq!(tight.code, 1, "{}", tight.stdout);
+    assert!(tight.stdout.contains("does not fit"), "{}", tight.stdout);
+}
+
+#[test]
+fn impossible_runs_are_refused_with_what_would_be_possible() {
+    let cases: [(&[&str], &str); 11] = [
+        (&["--tp", "48"], "does not divide heads: 64; possible: "),
+        (&["--tp", "3"], "possible: "),
+        (&["--pp", "128"], "possible"),
+        (&["--tp", "8", "--pp", "3"], "possible"),
+        (&["--ep", "4"], "needs experts"),
+        (&["--precision", "nvfp4"], "possible: `fp16`, `bf16`, `fp8`"),
+        (&["--precision", "int3"], "possible: fp16, bf16"),
+        (&["--tokens", "NaN"], "300B or 15.6T"),
+        (&["--price=-1"], "a number above 0"),
+        (&["--micro-batch", "3"], "micro-batch"),
+        (&["--recompute", "some"], "possible: none"),
+    ];
+    for (more, said) in cases {
+        let ran = with(more);
+        assert_eq!(ran.code, 2, "{more:?}: {}", ran.stdout);
+        assert!(ran.stderr.contains(said), "{more:?}: {}", ran.stderr);
+    }
+    for (gpus, said) in [("0", "0"), ("4294967295", "possible: up to")] {
+        let ran = run(&[
+            "plan",
+            "train",
+            "--model",
+            "llama3-8b",
+            "--gpu",
+            "H100",
+            "--seq-len",
+            "8192",
+            "--global-batch",
+            "4294967295",
+            "--gpus",
+            gpus,
+        ]);
+        assert_eq!(ran.code, 2, "{gpus}: {}", ran.stdout);
+        assert!(ran.stderr.contains(said), "{gpus}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn models_come_by_name_or_from_a_file() {
+    let misspelt = run(&[
+        "plan",
+        "train",
+        "--model",
+        "lama3-70b",
+        "--gpu",
+        "H100",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "8",
+        "--gpus",
+        "8",
+    ]);
+    assert_eq!(misspelt.code, 2);
+    assert!(misspelt.stderr.contains("did you mean `llama3-70b`"), "{}", misspelt.stderr);
+
+    let folder = tempfile::tempdir().unwrap();
+    let of = |text: &str| {
+        let path = folder.path().join("config.json");
+        fs::write(&path, text).unwrap();
+        let path = path.display().to_string();
+        run(&[
+            "plan",
+            "train",
+            "--model",
+            &path,
+            "--gpu",
+            "H100",
+            "--seq-len",
+            "8192",
+            "--global-batch",
+            "64",
+            "--gpus",
+            "8",
+            "--search",
+            "--output",
+            "json",
+        ])
+    };
+    let llama = r#"{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "vocab_size": 128256, "tie_word_embeddings": false}"#;
+    let ran = of(llama);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let weights = plan["model"]["parameters"].as_f64().unwrap();
+    assert!((weights / 8.03e9 - 1.0).abs() < 0.01, "{weights}");
+    for (text, said) in [
+        (r#"{"model_type": "bert"}"#, "encoder"),
+        ("{", "cannot be planned"),
+        (r#"{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": -1}"#, "hidden_size"),
+    ] {
+        let ran = of(text);
+        assert_eq!(ran.code, 2, "{text}");
+        assert!(ran.stderr.contains(said), "{text}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn llama_3_405b_stands_beside_its_paper() {
+    let words = [
+        "--model",
+        "llama3.1-405b",
+        "--gpu",
+        "H100",
+        "--gpus",
+        "16384",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "2048",
+        "--tp",
+        "8",
+        "--pp",
+        "16",
+        "--vp",
+        "8",
+        "--zero",
+        "2",
+        "--stack",
+        "tuned",
+        "--tokens",
+        "15.6T",
+        "--output",
+        "json",
+    ];
+    let ran = run(&[&["plan", "train"], &words[..]].concat());
+    let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let mfu = plan["mfu_full"].as_f64().unwrap();
+    // arXiv:2407.21783, table 4: 41 %.
+    assert!((0.37..0.45).contains(&mfu), "{mfu}");
+    let ran = run(&[&["plan", "goodput"], &words[..], &["--detection", "5"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let goodput: Value = serde_json::from_str(&ran.stdout).unwrap();
+    // More than 90 % of effective time, an interruption in three hours.
+    let share = goodput["best"]["share"].as_f64().unwrap();
+    assert!((0.90..0.96).contains(&share), "{share}");
+    let mtbf = goodput["best"]["mtbf_s"].as_f64().unwrap();
+    assert!((mtbf / 3600.0 - 3.09).abs() < 0.1, "{mtbf}");
+    assert!(goodput["worth_of_a_minute"]["detection"]["usd"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn faults_that_leave_no_headway_are_a_finding() {
+    let words = [
+        "plan",
+        "goodput",
+        "--model",
+        "llama3-8b",
+        "--gpu",
+        "H100",
+        "--gpus",
+        "64",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "64",
+        "--search",
+        "--tokens",
+        "1T",
+    ];
+    let three_hours = run(&[&words[..], &["--mtbf", "3"]].concat());
+    assert_eq!(three_hours.code, 0, "{}", three_hours.stderr);
+    assert!(three_hours.stdout.contains("Effective time (ETTR)"), "{}", three_hours.stdout);
+    let minutes = run(&[&words[..], &["--mtbf", "0.05"]].concat());
+    assert_eq!(minutes.code, 1, "{}", minutes.stdout);
+    let unknown = run(&words[..words.len() - 2]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.stderr.contains("how many tokens"), "{}", unknown.stderr);
+}
+
+#[test]
+fn gpus_are_compared_at_equal_numbers_money_and_time() {
+    let work =
+        ["plan", "compare", "--model", "llama3-70b", "--seq-len", "8192", "--global-batch", "256"];
+    let of = |more: &[&str]| {
+        let ran = run(&[&work[..], more, &["--output", "json"]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()
+    };
+    let rate = |found: &Value, gpu: &str| {
+        let offers = found["offers"].as_array().unwrap();
+        let offer = offers.iter().find(|offer| offer["gpu"].as_str().unwrap().starts_with(gpu));
+        offer.unwrap()["tokens_per_s_per_gpu"].as_f64().unwrap()
+    };
+    let same = of(&["--gpus", "64", "--precision", "bf16"]);
+    // In bf16 H100 has 3.17 times the peak of A100; published runs are 2.5 to 3 times as fast.
+    let ratio = rate(&same, "H100") / rate(&same, "A100-SXM4-80GB");
+    assert!((2.0..3.2).contains(&ratio), "{ratio}");
+    let money = of(&["--usd-per-hour", "1000"]);
+    for offer in money["offers"].as_array().unwrap() {
+        let spent = offer["gpus"].as_f64().unwrap() * offer["usd_per_gpu_hour"].as_f64().unwrap();
+        assert!(spent <= 1000.0, "{offer}");
+    }
+    let time = of(&["--days", "30", "--tokens", "1T", "--prices", "GB200=12"]);
+    for offer in time["offers"].as_array().unwrap() {
+        assert!(offer["tokens_per_s"].as_f64().unwrap() * 30.0 * 86_400.0 >= 1e12, "{offer}");
+    }
+    let neither = run(&work);
+    assert_eq!(neither.code, 2);
+    assert!(neither.stderr.contains("what is to be equal?"), "{}", neither.stderr);
+}
+
+#[test]
+fn a_table_is_scored_and_a_wrong_one_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.csv");
+    let head = "source,date,model,task,gpu,n_gpus,precision,seq_len,global_batch_seqs,micro_batch,TP,PP,VP,CP,EP,sharding,recompute,tokens_per_s_per_gpu,step_time_s,notes";
+    let rows = "mine,2026-01,llama3-8b,pretrain,H100,8,bf16,8192,128,1,1,1,1,1,1,FSDP2,none,9000,,\n\
+                mine,2026-01,llama3-8b,pretrain,H100,8,bf16,8192,128,1,1,1,1,1,1,FSDP2,,9000,,\n\
+                mine,2026-01,mystery,pretrain,H100,8,bf16,8192,128,1,1,1,1,1,1,FSDP2,none,9000,,\n";
+    fs::write(&path, format!("{head}\n{rows}")).unwrap();
+    let path_text = path.display().to_string();
+    let ran = run(&["plan", "score", &path_text, "--output", "json", "--rows"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let score: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let overall = &score["overall"];
+    assert_eq!((overall["rows"].as_u64(), overall["covered"].as_u64()), (Some(3), Some(1)));
+    assert!(overall["mean_abs_error"].as_f64().unwrap() < 0.5);
+    assert_eq!(score["incomplete"]["covered"], 1);
+    assert_eq!(score["rows"].as_array().unwrap().len(), 2);
+    fs::write(&path, "a,b\n1,2\n").unwrap();
+    let ran = run(&["plan", "score", &path_text]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("its columns are those of"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_report_of_diag_rescales_plans() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("h200.json").display().to_string();
+    let report = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/diag_h200.json");
+    let ran = run(&["plan", "calibrate", "--from", report, "--keep", &kept]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("H200-SXM5-141GB"), "{}", ran.stdout);
+    let rate = |gpu: &str, more: &[&str]| {
+        let words = [
+            "plan",
+            "train",
+            "--model",
+            "llama3-8b",
+            "--gpu",
+            gpu,
+            "--seq-len",
+            "8192",
+            "--global-batch",
+            "64",
+            "--gpus",
+            "8",
+            "--micro-batch",
+            "1",
+            "--output",
+            "json",
+        ];
+        run(&[&words[..], more].concat())
+    };
+    let speed = |ran: &Ran| {
+        let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+        plan["tokens_per_s_per_gpu"].as_f64().unwrap()
+    };
+    let (plain, scaled) = (rate("H200", &[]), rate("H200", &["--calibration", &kept]));
+    let ratio = speed(&scaled) / speed(&plain);
+    assert!((ratio - 1.0).abs() < 0.1 && (ratio - 1.0).abs() > 1e-6, "{ratio}");
+    let other = rate("H100", &["--calibration", &kept]);
+    assert_eq!(other.code, 2);
+    assert!(other.stderr.contains("the calibration is of `H200"), "{}", other.stderr);
+    let wrong = run(&["plan", "calibrate", "--from", &kept]);
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.stderr.contains("not a report of `farrier diag`"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_page_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.html");
+    let ran = with(&["--search", "--tokens", "1T", "--report", &path.display().to_string()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let page = fs::read_to_string(&path).unwrap();
+    assert!(page.contains("<svg") && page.contains("llama3-70b") && !page.contains("NaN"));
+}
+
+#[test]
+fn launch_files_pass_lint() {
+    let folder = tempfile::tempdir().unwrap();
+    for (launcher, more) in [
+        ("torchrun", &["--search"][..]),
+        ("slurm", &["--tp", "8", "--pp", "4", "--vp", "5", "--recompute", "full"]),
+        ("slurm", &["--zero", "3", "--recompute", "full"]),
+    ] {
+        let ran = with(&[more, &["--emit", launcher]].concat());
+        assert_eq!(ran.code, 0, "{launcher}: {}", ran.stderr);
+        assert!(ran.stdout.starts_with("#!/"), "{}", ran.stdout);
+        let path = folder.path().join(format!("{launcher}.sh"));
+        fs::write(&path, &ran.stdout).unwrap();
+        let lint = run(&["lint", &path.display().to_string()]);
+        assert_eq!(lint.code, 0, "{}", lint.stdout);
+        let syntax = std::process::Command::new("bash").arg("-n").arg(&path).status().unwrap();
+        assert!(syntax.success());
+    }
+    let lora = with(&["--search", "--lora", "--emit", "torchrun"]);
+    assert_eq!(lora.code, 2, "{}", lora.stdout);
+}
