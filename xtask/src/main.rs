@@ -5,6 +5,7 @@ mod bench;
 mod bench_agent;
 mod bench_fleet;
 mod bench_log;
+mod bench_planner;
 mod bench_top;
 mod kernels;
 mod needs;
@@ -28,6 +29,8 @@ usage: cargo xtask COMMAND
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
                     `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
+  bench planner     how far the planner is from published runs, kept in docs/planner_scoreboard.md, and its errors and speed beside
+                    llm-analysis, kept in bench/planner.md; `--check`: only whether the scoreboard is what is committed
   kernels           the GPU kernels of `farrier diag` from their sources, with clang-14; only where a source was changed
   bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md; `--debug` with what `cargo build` made
   picture top       `farrier top` on a simulated node, recorded in tmux: docs/top_80x24.svg, docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
@@ -44,6 +47,8 @@ fn main() -> ExitCode {
         ["audit"] => audit::run(),
         ["bench", "facts"] => bench::facts(),
         ["bench", "agent"] => bench_agent::run(),
+        ["bench", "planner"] => bench_planner::measure(),
+        ["bench", "planner", "--check"] => bench_planner::check(),
         ["bench", "top"] => bench_top::run_all(false),
         ["bench", "top", "--debug"] => bench_top::run_all(true),
         ["picture", "top"] => picture::top(),

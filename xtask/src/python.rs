@@ -102,13 +102,13 @@ fn module(python: &Path, name: &str) -> Command {
 }
 
 /// Where cargo builds.
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR");
     root().join(named.map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
 /// A Python with these packages, installed once and kept.
-fn environment(name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+pub(crate) fn environment(name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
     let folder = target().join(name);
     let python = folder.join("bin/python");
     fs::create_dir_all(target())?;

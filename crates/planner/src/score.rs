@@ -3,6 +3,10 @@
 //! A run that the coefficients were fitted to is estimated by a fit that had no part of its group, so
 //! that no row is flattered by its own or a twin's presence.
 
+mod goal;
+pub mod page;
+mod residual;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;

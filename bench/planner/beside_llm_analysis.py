@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""llm-analysis on the questions that `crates/planner/examples/beside.rs` writes.
+
+    beside_llm_analysis.py table QUESTIONS    errors of both, as Markdown
+    beside_llm_analysis.py time QUESTIONS     microseconds of an answer: name and time on a line
+
+It is told the shape of the model, the GPU, the split, the batch and what is computed again, and answers with `latency_per_iter`.
+Its other inputs stay at their defaults. How much of the peak is reached is an input of it too: see `efficiencies`.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
+START = time.perf_counter()
+from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis  # noqa: E402
+from llm_analysis.config import (  # noqa: E402
+    DtypeConfig,
+    ModelConfig,
+    ParallelismConfig,
+    get_gpu_config_by_name,
+)
+from llm_analysis.constant import FLOPS_EFFICIENCY  # noqa: E402
+from llm_analysis.logger import logger  # noqa: E402
+
+IMPORT_S = time.perf_counter() - START
+# What it would say of each answer costs it time, and nobody reads it here.
+logger.setLevel("CRITICAL")
+
+ANSWERS = 20
+
+
+def step_s(question, efficiency):
+    """Seconds a step; without an efficiency by its own default."""
+    model = ModelConfig(
+        name=question["model"],
+        num_layers=question["layers"],
+        n_head=question["heads"],
+        hidden_dim=question["hidden"],
+        vocab_size=question["vocab"],
+        max_seq_len=question["seq_len"],
+        num_key_value_heads=question["kv_heads"],
+        ffn_embed_dim=question["ffn"],
+        expansion_ratio=question["ffn"] / question["hidden"],
+    )
+    parallelism = ParallelismConfig(
+        tp_size=question["tp"],
+        pp_size=question["pp"],
+        dp_size=question["dp"],
+        sp_size=question["tp"] if question["sequence_parallel"] else 1,
+    )
+    analysis = LLMAnalysis(
+        model, get_gpu_config_by_name(question["gpu"]), DtypeConfig(), parallelism, flops_efficiency=efficiency
+    )
+    summary = analysis.training(
+        batch_size_per_gpu=question["micro_batch"],
+        global_batch_size=question["global_batch"],
+        seq_len=question["seq_len"],
+        activation_recomputation=ActivationRecomputation[question["recompute"]],
+        ds_zero=DSZeRO(question["zero"]),
+        flash_attn=question["flash_attention"],
+        mlp_gated_linear_units=question["gated"],
+    )
+    return summary["latency_per_iter"]
+
+
+def error(seconds, question):
+    return seconds / question["measured_s"] - 1
+
+
+def quantile(sizes, share):
+    place = share * (len(sizes) - 1)
+    below = int(place)
+    above = min(below + 1, len(sizes) - 1)
+    return sizes[below] + (sizes[above] - sizes[below]) * (place - below)
+
+
+def mean_and_p90(errors):
+    sizes = sorted(abs(error) for error in errors)
+    return f"{100 * statistics.fmean(sizes):.1f} %, {100 * quantile(sizes, 0.9):.1f} %"
+
+
+def best_efficiency(questions):
+    """The constant with the least mean error over these very questions.
+
+    An answer goes as one over the efficiency, so the sum of errors is piecewise linear in that: the best is at one of the
+    efficiencies that make one answer exact.
+    """
+    at_peak = [(step_s(question, 1.0), question) for question in questions]
+
+    def mean_error(efficiency):
+        return statistics.fmean(abs(error(seconds / efficiency, question)) for seconds, question in at_peak)
+
+    exact = [seconds / question["measured_s"] for seconds, question in at_peak]
+    return min((efficiency for efficiency in exact if efficiency <= 1), key=mean_error)
+
+
+def efficiencies(questions):
+    """Each way to choose an efficiency: its name, and the efficiency of a question."""
+    best = best_efficiency(questions)
+    by_gpu = {}
+    for name in sorted({question["gpu"][:4] for question in questions}):
+        by_gpu[name] = best_efficiency([question for question in questions if question["gpu"][:4] == name])
+    named = ", ".join(f"{name.upper()} {best:.3f}" for name, best in by_gpu.items())
+    return [
+        (f"its default, {FLOPS_EFFICIENCY}", lambda question: None),
+        ("0.5, which its source names for Megatron-LM", lambda question: 0.5),
+        (f"best constant for these rows, {best:.3f}", lambda question: best),
+        (f"best constant for each GPU, {named}", lambda question: by_gpu[question["gpu"][:4]]),
+    ]
+
+
+def kinds(questions):
+    """Names of kinds, and their questions."""
+    plain = [question for question in questions if not question["gated"] and question["ffn"] == 4 * question["hidden"]]
+    found = [("all", questions), ("feed-forward of 4 × hidden, not gated", plain)]
+    found.append(("any other feed-forward", [question for question in questions if question not in plain]))
+    for key in ["gpu", "program", "recompute"]:
+        for value in sorted({question[key] for question in questions}):
+            found.append((f"{key} {value.lower()}", [question for question in questions if question[key] == value]))
+    return [(name, members) for name, members in found if members]
+
+
+def table(asked):
+    questions = asked["questions"]
+    ways = efficiencies(questions)
+    source, rows = Counter(question["source"] for question in questions).most_common(1)[0]
+    print(f"{len(questions)} rows can be asked of both; {rows} of them are of one source ({source}). Left out:\n")
+    for why, rows in asked["left_out"].items():
+        print(f"- {rows}: {why}")
+    print("\nMean and P90 of the errors' sizes of step time. Efficiency of llm-analysis:\n")
+    for letter, (name, _) in zip("ABCD", ways, strict=True):
+        print(f"- {letter}: {name}")
+    print("\n| rows | number | Farrier, held out | A | B | C | D |\n|---|---|---|---|---|---|---|")
+    for name, members in kinds(questions):
+        cells = [mean_and_p90([error(question["farrier_s"], question) for question in members])]
+        for _, efficiency in ways:
+            cells.append(mean_and_p90([error(step_s(question, efficiency(question)), question) for question in members]))
+        print(f"| {name} | {len(members)} | {' | '.join(cells)} |")
+
+
+def times(asked):
+    found = []
+    for _ in range(ANSWERS):
+        for question in asked["questions"]:
+            start = time.perf_counter()
+            step_s(question, 0.5)
+            found.append((time.perf_counter() - start) * 1e6)
+    print(f"answer\t{statistics.median(found)}")
+    print(f"import\t{IMPORT_S * 1e6}")
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("table", "time"):
+        sys.exit(__doc__)
+    with open(sys.argv[2], encoding="utf-8") as file:
+        asked = json.load(file)
+    if sys.argv[1] == "table":
+        table(asked)
+    else:
+        times(asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+//! `cargo xtask bench planner`: how far the planner is from published runs, and what it costs and misses beside llm-analysis.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::bench::{machine, today};
+use crate::python;
+use crate::shell::{cargo, command, root, say};
+
+/// The page that is kept in the repository.
+const SCOREBOARD: &str = "docs/planner_scoreboard.md";
+/// The peer.
+const PEER: &str = "llm-analysis==0.2.2";
+/// Turns of each program.
+const ROUNDS: usize = 5;
+
+/// Goals: an answer that a search can afford thousands of, and a search "at once".
+const ANSWER_US_MAX: f64 = 50.0;
+const SEARCH_MS_MAX: f64 = 100.0;
+
+/// Writes the scoreboard and the page of measurements.
+pub(crate) fn measure() -> anyhow::Result<()> {
+    build()?;
+    fs::write(root().join(SCOREBOARD), scoreboard()?)
+        .with_context(|| format!("failed to write `{SCOREBOARD}`"))?;
+    let mut diff = command("git");
+    diff.args(["diff", "--stat", "HEAD", "--", SCOREBOARD]);
+    let changed = printed(&mut diff, "git diff")?;
+    say(&match changed.trim() {
+        "" => format!("{SCOREBOARD} is what is committed"),
+        changed => format!("{SCOREBOARD} is not what is committed:\n{changed}"),
+    });
+    beside()
+}
+
+/// Whether the scoreboard that is kept is the one that is printed now. Writes nothing.
+pub(crate) fn check() -> anyhow::Result<()> {
+    build()?;
+    let mut show = command("git");
+    show.args(["show", &format!("HEAD:{SCOREBOARD}")]);
+    if printed(&mut show, "git show")? != scoreboard()? {
+        bail!(
+            "`{SCOREBOARD}` is not what is printed now; `cargo xtask bench planner` writes it anew"
+        );
+    }
+    say(&format!("{SCOREBOARD} is what is committed"));
+    Ok(())
+}
+
+fn build() -> anyhow::Result<()> {
+    let example = ["--example", "scoreboard", "--example", "beside"];
+    let words = ["build", "--quiet", "--release", "--locked", "--package", "farrier-planner"];
+    cargo(&[&words[..], &example[..]].concat())
+}
+
+fn example(name: &str) -> PathBuf {
+    python::target().join("release/examples").join(name)
+}
+
+fn scoreboard() -> anyhow::Result<String> {
+    printed(&mut command(example("scoreboard")), "scoreboard")
+}
+
+/// What a command prints.
+fn printed(command: &mut Command, name: &str) -> anyhow::Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("failed to start `{name}`"))?;
+    if !output.status.success() {
+        bail!("`{name}` failed ({})", output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Numbers of one program by their names, one of each round.
+#[derive(Default)]
+struct Rounds(BTreeMap<String, Vec<f64>>);
+
+impl Rounds {
+    /// Adds what a program printed: name and number on a line.
+    fn add(&mut self, text: &str) -> anyhow::Result<()> {
+        for line in text.lines() {
+            let (name, number) = line.split_once('\t').context("a line is a name and a number")?;
+            let number = number.parse().with_context(|| format!("`{number}` is no number"))?;
+            self.0.entry(name.to_owned()).or_default().push(number);
+        }
+        Ok(())
+    }
+
+    fn median(&self, name: &str) -> anyhow::Result<f64> {
+        let mut found = self.0.get(name).with_context(|| format!("nothing says `{name}`"))?.clone();
+        found.sort_by(f64::total_cmp);
+        Ok(found[found.len() / 2])
+    }
+
+    /// The rounds as they came, each divided.
+    fn each(&self, name: &str, by: f64) -> String {
+        let found = self.0.get(name).into_iter().flatten();
+        found.map(|number| format!("{:.1}", number / by)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Asks both the same, by turns, and writes `bench/planner.md`.
+fn beside() -> anyhow::Result<()> {
+    let python = python::environment("bench-llm-analysis", &[PEER])?;
+    let folder = python::target().join("bench");
+    fs::create_dir_all(&folder)?;
+    let questions = folder.join("planner_questions.json");
+    let mut ask = command(example("beside"));
+    fs::write(&questions, printed(ask.arg("questions"), "beside questions")?)?;
+    let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
+    for round in 0..ROUNDS {
+        say(&format!("--- round {} of {ROUNDS}", round + 1));
+        ours.add(&printed(command(example("beside")).arg("time"), "beside time")?)?;
+        theirs.add(&printed(&mut peer(&python, "time", &questions), "llm-analysis")?)?;
+    }
+    let errors = printed(&mut peer(&python, "table", &questions), "llm-analysis")?;
+    let text = text(&ours, &theirs, &errors)?;
+    fs::write(root().join("bench/planner.md"), &text)?;
+    say(&text);
+    let answer_us = ours.median("answer")?.max(ours.median("largest")?);
+    if answer_us > ANSWER_US_MAX || ours.median("search")? / 1e3 > SEARCH_MS_MAX {
+        bail!("over budget; is the machine busy with something else?");
+    }
+    Ok(())
+}
+
+fn peer(python: &Path, what: &str, questions: &Path) -> Command {
+    let mut peer = command(python);
+    peer.arg("bench/planner/beside_llm_analysis.py").arg(what).arg(questions);
+    peer
+}
+
+fn text(ours: &Rounds, theirs: &Rounds, errors: &str) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "# The planner beside llm-analysis\n")?;
+    writeln!(text, "Made by `cargo xtask bench planner` on {}: {}.\n", today()?, machine()?)?;
+    writeln!(text, "## Speed\n")?;
+    writeln!(
+        text,
+        "{ROUNDS} rounds of each program, by turns, each in a process of its own; medians of the rounds. An answer is of one of the \
+         runs below. Farrier's is a whole plan: time by phase with P10 and P90, bounds, the nearest published run, memory of each \
+         stage; that of llm-analysis is its `training()`, time and memory, with its log off.\n"
+    )?;
+    writeln!(text, "| what | median | rounds | goal |\n|---|---|---|---|")?;
+    let mut row = |what: &str, median: f64, unit: &str, rounds: String, goal: &str| {
+        writeln!(text, "| {what} | {median:.1} {unit} | {rounds} | {goal} |")
+    };
+    let answer = ours.median("answer")?;
+    let search_ms = ours.median("search")? / 1e3;
+    row("Farrier, an answer", answer, "µs", ours.each("answer", 1.0), "50 µs")?;
+    let largest = format!(
+        "Farrier, an answer about the split that it finds for Llama 3.1 405B, of {:.0} stages",
+        ours.median("stages")?
+    );
+    row(&largest, ours.median("largest")?, "µs", ours.each("largest", 1.0), "50 µs")?;
+    let search = format!(
+        "Farrier, search for Llama 3.1 405B on 16,384 H100 ({:.0} splits, of which {:.0} fit)",
+        ours.median("tried")?,
+        ours.median("fit")?
+    );
+    row(&search, search_ms, "ms", ours.each("search", 1e3), "100 ms")?;
+    let load_ms = ours.median("load")? / 1e3;
+    row("Farrier, what a process does once before", load_ms, "ms", ours.each("load", 1e3), "")?;
+    let peer = theirs.median("answer")?;
+    row("llm-analysis 0.2.2, an answer", peer, "µs", theirs.each("answer", 1.0), "")?;
+    let import_ms = theirs.median("import")? / 1e3;
+    row("llm-analysis 0.2.2, its import", import_ms, "ms", theirs.each("import", 1e3), "")?;
+    writeln!(
+        text,
+        "\nllm-analysis does not search.\n\n## Errors\n\n{NOTES}\n{}",
+        errors.trim_end()
+    )?;
+    Ok(text)
+}
+
+const NOTES: &str = "\
+Step time of dense runs that others published (`data/planner/published_training.csv`). Farrier's estimate of a row is by a fit that \
+no row of its group had part in; see [the scoreboard](../docs/planner_scoreboard.md). llm-analysis takes the share of the peak that \
+is reached as an input. Beside its default it is given constants, two of which are the best that there are for these very rows: \
+nothing is held out from it. It counts the feed-forward part as two products of 4 × hidden whatever its width, and no idle time of a \
+pipeline, no traffic and no optimizer in the time of a step; those are for the efficiency to say.
+";
