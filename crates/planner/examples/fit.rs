@@ -52,6 +52,7 @@ fn main() -> Result<(), Failure> {
         writeln!(out, "{:32} {value:>10.4e}  {moved:+.1} deviations", entry.name)?;
     }
     if write {
+        #[expect(clippy::disallowed_methods, reason = "a program beside the pure crate")]
         std::fs::write(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/planner/coefficients.toml"),
             coefficients(&fitted),

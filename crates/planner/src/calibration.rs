@@ -74,11 +74,11 @@ const MOST: f64 = 3.0;
 const SIZE: f64 = 8192.0;
 
 /// Share of the memory's peak that a copy reaches: 4,300 of 4,800 GB/s on an H200
-/// (bench/diag_h200.md).
+/// (`bench/diag_h200.md`).
 const COPY_SHARE: f64 = 0.895;
 
 /// A launch on a stream from one host thread: 3.2 to 4.4 µs on the hosts of three H200
-/// (bench/diag_h200.md).
+/// (`bench/diag_h200.md`).
 const LAUNCH_S: f64 = 4.0e-6;
 
 impl Calibration {
@@ -186,7 +186,7 @@ mod tests {
         Accelerator::named(FactSet::embedded(), "H200").unwrap()
     }
 
-    /// What was measured on an H200 (docs/diag_h200.json) is usual of an H200.
+    /// What was measured on an H200 (`docs/diag_h200.json`) is usual of an H200.
     #[test]
     fn a_sound_gpu_is_usual() {
         let measured = Measured {

@@ -239,13 +239,12 @@ fn row(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
     let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
     let run =
         Run { model, gpu, seq_len, global_batch, precision, layout, task, stack, fused_experts };
-    let step_s = match measured(cells, &run) {
-        Some(step_s) => step_s,
-        None => {
-            assumed.push("convention of FLOPs");
-            by_flops(cells, &run)
-                .ok_or_else(|| refuse("no step time, tokens a second or FLOPs".to_owned()))?
-        }
+    let step_s = if let Some(step_s) = measured(cells, &run) {
+        step_s
+    } else {
+        assumed.push("convention of FLOPs");
+        by_flops(cells, &run)
+            .ok_or_else(|| refuse("no step time, tokens a second or FLOPs".to_owned()))?
     };
     Ok(Published {
         source: cells.source.clone(),

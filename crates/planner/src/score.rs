@@ -84,7 +84,10 @@ pub fn score(planner: &Planner, table: Vec<Result<Published, Uncovered>>) -> Sco
         }
     }
     let total = rows.len() + refused.len();
-    let known = |row: &Published| planner.published.iter().any(|other| is_same(row, other));
+    // A row with a caution is of the table that ships: its group was fitted to, if it was not.
+    let known = |row: &Published| {
+        row.caution.is_some() || planner.published.iter().any(|other| is_same(row, other))
+    };
     let held_out = rows.iter().filter(|row| known(row)).count();
     let cross = (held_out > 0).then(|| CrossValidation::of(&planner.published));
     let fits = cross.as_ref().map(|cross| cross.neighbours(&Likeness::default()));
