@@ -144,6 +144,7 @@ impl Calibration {
                 scaled.product_half_hopper *= self.half_products;
                 scaled.product_fp8_hopper *= self.fp8_products;
                 scaled.product_block_hopper *= self.fp8_products;
+                scaled.product_row_hopper *= self.fp8_products;
             }
             Generation::Blackwell => {
                 scaled.product_half_blackwell *= self.half_products;

@@ -5,7 +5,7 @@ mod impossible;
 pub use impossible::ImpossibleRun;
 
 use crate::gpu::Generation;
-use crate::layout::{Layout, Schedule};
+use crate::layout::{Layout, Recompute, Schedule};
 use crate::model::{Attention, Model};
 use crate::precision::Precision;
 use crate::run::Run;
@@ -30,14 +30,14 @@ pub fn check(run: &Run) -> Result<(), ImpossibleRun> {
 
 /// Whether a run can be run on exactly so many GPUs.
 pub fn check_on(run: &Run, gpus: u32) -> Result<(), ImpossibleRun> {
-    check(run)?;
+    scale(run)?;
+    tensor_parallel(&run.model, &run.layout)?;
     let Layout { dp, tp, pp, cp, .. } = run.layout;
     let takes = product([dp, tp, pp, cp]);
-    if takes == u64::from(gpus) {
-        Ok(())
-    } else {
-        Err(ImpossibleRun::Gpus { dp, tp, pp, cp, takes, gpus })
+    if takes != u64::from(gpus) {
+        return Err(ImpossibleRun::Gpus { dp, tp, pp, cp, takes, gpus });
     }
+    check(run)
 }
 
 fn product<const N: usize>(factors: [u32; N]) -> u64 {
@@ -180,8 +180,13 @@ fn copies(run: &Run) -> Result<(), ImpossibleRun> {
 }
 
 fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
-    let Layout { pp, vp, schedule, .. } = run.layout;
+    let Layout { pp, vp, schedule, recompute, .. } = run.layout;
     let layers = run.model.layers;
+    if let Recompute::Layers(again) = recompute
+        && again > layers.div_ceil(pp)
+    {
+        return Err(ImpossibleRun::Again { again, held: layers.div_ceil(pp) });
+    }
     if vp > 1 && pp == 1 {
         return Err(ImpossibleRun::PiecesWithoutStages { vp });
     }
@@ -198,7 +203,7 @@ fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
     let paired = pp.is_multiple_of(2)
         && micro_batches.is_multiple_of(2)
         && u64::from(micro_batches) >= product([2, pp]);
-    if schedule == Schedule::DualPipe && pp > 1 && !paired {
+    if schedule == Schedule::DualPipe && !paired {
         return Err(ImpossibleRun::DualPipe { pp, micro_batches });
     }
     Ok(())
@@ -207,12 +212,13 @@ fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
 fn oldest(precision: Precision) -> Generation {
     match precision {
         Precision::Fp16 | Precision::Bf16 => Generation::Ampere,
-        Precision::Fp8 | Precision::Fp8Block => Generation::Hopper,
+        Precision::Fp8 | Precision::Fp8Row | Precision::Fp8Block => Generation::Hopper,
         Precision::Mxfp8 | Precision::Nvfp4 => Generation::Blackwell,
     }
 }
 
-fn precision(run: &Run) -> Result<(), ImpossibleRun> {
+/// Whether the GPU has the precision.
+pub fn precision(run: &Run) -> Result<(), ImpossibleRun> {
     let has = |precision: Precision| run.gpu.generation >= oldest(precision);
     if has(run.precision) {
         return Ok(());

@@ -60,6 +60,11 @@ impl Planner {
         time::step(run, &self.fitted).total_s()
     }
 
+    /// Likewise, with what its neighbours say.
+    pub fn corrected_step_s(&self, run: &Run) -> f64 {
+        self.step_s(run) * self.neighbours.shift(run).exp()
+    }
+
     /// The whole answer about a run.
     pub fn estimate(&self, run: &Run) -> Estimate {
         let step = time::step(run, &self.fitted);

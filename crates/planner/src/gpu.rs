@@ -158,7 +158,9 @@ impl Accelerator {
     pub fn peak_flops(&self, precision: Precision) -> f64 {
         match precision {
             Precision::Fp16 | Precision::Bf16 => self.half_flops,
-            Precision::Fp8 | Precision::Fp8Block | Precision::Mxfp8 => self.fp8_flops,
+            Precision::Fp8 | Precision::Fp8Row | Precision::Fp8Block | Precision::Mxfp8 => {
+                self.fp8_flops
+            }
             Precision::Nvfp4 => self.fp4_flops,
         }
     }

@@ -7,6 +7,7 @@
 use crate::coefficients::Coefficients;
 use crate::fit;
 use crate::fit::linear::{Cholesky, dot};
+use crate::gpu::Generation;
 use crate::model::Parameters;
 use crate::published::Published;
 use crate::run::{Run, Task};
@@ -18,6 +19,8 @@ pub struct Likeness {
     pub far: f64,
     /// Likewise of mixtures of experts, whose software changes from release to release.
     pub far_experts: f64,
+    /// Likewise of mixtures before Blackwell, of which few runs are published.
+    pub far_experts_before: f64,
     /// What two measurements of the same run differ by.
     pub noise: f64,
     /// What an open row adds to that.
@@ -36,6 +39,7 @@ impl Default for Likeness {
         Self {
             far: 0.08,
             far_experts: 0.20,
+            far_experts_before: 0.32,
             noise: 0.022,
             open_noise: 0.01,
             doubt: 1.5,
@@ -44,6 +48,9 @@ impl Default for Likeness {
         }
     }
 }
+
+/// The place of the generation among a place's kinds.
+const GENERATION: usize = 1;
 
 /// Where a run lies among others: near runs are off alike. Each is in units of a length over which
 /// errors change.
@@ -109,7 +116,11 @@ impl Likeness {
     }
 
     fn far(&self, place: &Place) -> f64 {
-        if place.experts { self.far_experts } else { self.far }
+        match (place.experts, place.kinds[GENERATION] == Generation::Blackwell as u32) {
+            (false, _) => self.far,
+            (true, true) => self.far_experts,
+            (true, false) => self.far_experts_before,
+        }
     }
 
     /// How alike two runs are off.
@@ -169,6 +180,13 @@ impl Neighbours {
         Self { likeness, places, weights, factor }
     }
 
+    /// What to add to the logarithm of a run's step time, without its doubt: for searches.
+    pub fn shift(&self, run: &Run) -> f64 {
+        let here = Place::of(run);
+        let alike = self.places.iter().map(|place| self.likeness.between(&here, place));
+        alike.zip(&self.weights).map(|(alike, weight)| alike * weight).sum()
+    }
+
     /// What to add to the logarithm of a run's step time.
     pub fn correction(&self, run: &Run) -> Correction {
         let here = Place::of(run);
@@ -185,7 +203,13 @@ impl Neighbours {
     /// The row nearest to a run, as its place among those given to [`Self::of`], and the distance.
     pub fn nearest(&self, run: &Run) -> Option<(usize, f64)> {
         let here = Place::of(run);
-        let squares = self.places.iter().map(|place| self.likeness.square(&here, place));
+        // A run in another precision or on another part is no measurement of this one, however alike
+        // the two are off.
+        let squares = self.places.iter().map(|place| {
+            let differs = |kind: usize| here.kinds[kind] != place.kinds[kind];
+            let others = [0, GENERATION, 2].into_iter().filter(|kind| differs(*kind)).count();
+            self.likeness.square(&here, place) + [0.0, 1.5, 3.0, 4.5][others]
+        });
         squares
             .enumerate()
             .min_by(|(_, left), (_, right)| left.total_cmp(right))

@@ -13,7 +13,9 @@ pub enum Precision {
     Bf16,
     /// 8 bits, one scale for a tensor.
     Fp8,
-    /// 8 bits, one scale for a row or a block of 128.
+    /// 8 bits, one scale for a row.
+    Fp8Row,
+    /// 8 bits, one scale for a block of 128.
     Fp8Block,
     /// 8 bits, one scale for 32 numbers, by the hardware.
     Mxfp8,
@@ -23,8 +25,8 @@ pub enum Precision {
 
 impl Precision {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Fp16, Self::Bf16, Self::Fp8, Self::Fp8Block, Self::Mxfp8, Self::Nvfp4];
+    pub const ALL: [Self; 7] =
+        [Self::Fp16, Self::Bf16, Self::Fp8, Self::Fp8Row, Self::Fp8Block, Self::Mxfp8, Self::Nvfp4];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Precision {
             Self::Fp16 => "fp16",
             Self::Bf16 => "bf16",
             Self::Fp8 => "fp8",
+            Self::Fp8Row => "fp8-row",
             Self::Fp8Block => "fp8-block",
             Self::Mxfp8 => "mxfp8",
             Self::Nvfp4 => "nvfp4",
@@ -49,7 +52,8 @@ impl Precision {
             "fp16" | "half" | "float16" | "ampfp16" => Self::Fp16,
             "bf16" | "bfloat16" | "ampbf16" => Self::Bf16,
             "fp8" | "ampfp8" | "fp8cs" | "fp8ds" | "fp8tensorwise" | "float8" => Self::Fp8,
-            "fp8sc" | "fp8rowwise" | "fp8block" | "fp8blockwise" => Self::Fp8Block,
+            "fp8sc" | "fp8block" | "fp8blockwise" => Self::Fp8Block,
+            "fp8row" | "fp8rowwise" => Self::Fp8Row,
             "mxfp8" | "fp8mx" => Self::Mxfp8,
             "nvfp4" | "fp4" => Self::Nvfp4,
             _ => return None,
@@ -60,7 +64,7 @@ impl Precision {
     pub fn operand_bytes(self) -> f64 {
         match self {
             Self::Fp16 | Self::Bf16 => 2.0,
-            Self::Fp8 | Self::Fp8Block | Self::Mxfp8 => 1.0,
+            Self::Fp8 | Self::Fp8Row | Self::Fp8Block | Self::Mxfp8 => 1.0,
             Self::Nvfp4 => 0.5625,
         }
     }

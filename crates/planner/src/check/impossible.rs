@@ -160,6 +160,16 @@ pub enum ImpossibleRun {
         possible: Vec<&'static str>,
     },
     /// Gradients travel in 16 or 32 bits.
+    #[error(
+        "{again} blocks cannot be computed again where a stage holds {held}; possible: layers:0 to layers:{held}, or full"
+    )]
+    Again {
+        /// As asked for.
+        again: u32,
+        /// Blocks of the fullest stage.
+        held: u32,
+    },
+    /// Gradients of another width than the network carries.
     #[error("gradients of {bytes} bytes; possible: 2, 4")]
     ReduceBytes {
         /// As asked for.
@@ -189,6 +199,7 @@ impl ImpossibleRun {
             Self::Interleaved { .. } => "interleaved stages need a multiple of PP micro-batches",
             Self::DualPipe { .. } => "two streams need an even pipeline that is filled",
             Self::Precision { .. } => "the GPU does not have the precision",
+            Self::Again { .. } => "a stage does not hold the blocks to compute again",
             Self::ReduceBytes { .. } => "gradients have 2 or 4 bytes",
         }
     }

@@ -163,7 +163,7 @@ fn shape(model: &Model) -> String {
 /// What the converters of torchtitan refuse (`components/quantization/`).
 fn converts(run: &Run) -> Result<(), EmitError> {
     let Layout { tp, pp, cp, .. } = run.layout;
-    let is_float8 = matches!(run.precision, Precision::Fp8 | Precision::Fp8Block);
+    let is_float8 = matches!(run.precision, Precision::Fp8 | Precision::Fp8Row);
     if is_float8 && run.model.experts.is_some() && (pp > 1 || cp > 1) {
         return Err(lacks(
             format!("`{}` for experts with PP {pp} and CP {cp}", run.precision.name()),
@@ -184,17 +184,17 @@ fn precision(group: &mut Group, run: &Run, command: &mut Command) -> Result<(), 
     };
     match run.precision {
         Precision::Bf16 => return Ok(()),
-        Precision::Fp16 | Precision::Nvfp4 => {
+        Precision::Fp16 | Precision::Fp8Block | Precision::Nvfp4 => {
             return Err(lacks(
                 format!("training in `{}`", run.precision.name()),
-                "`bf16`, `fp8`, `fp8-block` or `mxfp8`",
+                "`bf16`, `fp8`, `fp8-row` or `mxfp8`",
             ));
         }
-        Precision::Fp8 | Precision::Fp8Block => {
+        Precision::Fp8 | Precision::Fp8Row => {
             let named = converters("quantize.linear.float8", "quantize.grouped_mm.float8");
             group.quote("--model.converters", &named);
             group.put("--quantize.linear.float8.filter_fqns", "output");
-            if run.precision == Precision::Fp8Block {
+            if run.precision == Precision::Fp8Row {
                 group.put("--quantize.linear.float8.recipe_name", "rowwise");
             } else {
                 group.set("--quantize.linear.float8.enable_fsdp_float8_all_gather");

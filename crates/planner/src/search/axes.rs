@@ -30,6 +30,11 @@ pub struct Axes {
 /// Longer pipelines fill with bubble before they help.
 const MOST_STAGES: u32 = 64;
 
+/// Places that a pipeline may leave empty: embedding and loss take the place of a block each (Llama 3
+/// 405B: 126 and 2 in 16 stages), and so does a block that predicts a further token (`DeepSeek` V3: 61
+/// and 3).
+const MOST_EMPTY: u32 = 3;
+
 /// Larger micro-batches bring nothing that these do not.
 const MICRO_BATCHES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
@@ -77,6 +82,7 @@ impl Axes {
                                 recompute,
                                 schedule: Schedule::OneForwardOneBackward,
                                 tensor_overlap: sharding != Sharding::Weights,
+                                reduce_bytes: reduce_bytes(sharding),
                                 ..split
                             });
                         }
@@ -102,8 +108,8 @@ impl Axes {
             return vec![pp];
         }
         let even = |pp: &u32| {
-            // Embedding and loss may count as a block each (Llama 3 405B: 126 and 2).
-            model.layers.is_multiple_of(*pp) || (model.layers + 2).is_multiple_of(*pp)
+            let slots = slots(model, *pp);
+            slots - model.layers <= MOST_EMPTY && slots / pp * (pp - 1) < model.layers
         };
         (1..=MOST_STAGES.min(model.layers)).filter(even).collect()
     }
@@ -115,8 +121,7 @@ impl Axes {
         if pp == 1 {
             return vec![1];
         }
-        let slots = if model.layers.is_multiple_of(pp) { model.layers } else { model.layers + 2 };
-        let each = slots / pp;
+        let each = slots(model, pp) / pp;
         // All pieces of a block each, half as many, and one: what lies between does as well.
         let mut pieces: Vec<u32> = [1, 2, 4, each / 2, each]
             .into_iter()
@@ -138,6 +143,9 @@ impl Axes {
     fn shardings(&self, split: &Layout) -> Vec<Sharding> {
         match self.sharding {
             Some(sharding) => vec![sharding],
+            None if self.stack.is_some_and(|stack| !stack.is_megatron()) => {
+                vec![Sharding::Weights]
+            }
             // FSDP takes the place of a pipeline.
             None if split.pp == 1 && split.ep == 1 => {
                 vec![Sharding::Optimizer, Sharding::Weights]
@@ -161,6 +169,16 @@ impl Axes {
         let found: Vec<u32> = MICRO_BATCHES.into_iter().filter(whole).collect();
         if found.is_empty() { vec![1] } else { found }
     }
+}
+
+/// Bytes of a gradient on its way, as programs have it: Megatron's recipes 2, FSDP 4.
+pub fn reduce_bytes(sharding: Sharding) -> u8 {
+    if sharding == Sharding::Weights { 4 } else { 2 }
+}
+
+/// Places for blocks in a pipeline of equal stages.
+fn slots(model: &Model, pp: u32) -> u32 {
+    model.layers.div_ceil(pp) * pp
 }
 
 /// What is fixed, or the powers of two that may be.

@@ -7,7 +7,7 @@
 mod axes;
 mod report;
 
-pub use axes::Axes;
+pub use axes::{Axes, reduce_bytes};
 pub use report::{Other, Report, RuledOut, Summary, describe};
 
 use serde::Serialize;
@@ -23,7 +23,7 @@ use crate::run::Run;
 pub struct Candidate {
     /// The split.
     pub layout: Layout,
-    /// Its step, before what runs alike say.
+    /// Its step.
     pub step_s: f64,
     /// What the fullest GPU needs with little doubt, GiB.
     pub p95_gib: f64,
@@ -32,13 +32,19 @@ pub struct Candidate {
 /// Why a search finds nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
+    /// No split of it can be run on the GPU.
+    #[error("{why}")]
+    NotOnThisGpu {
+        /// Why not.
+        why: String,
+    },
     /// Nothing that was asked for can be run at all.
-    #[error("no split of {gpus} GPUs is possible: {first}")]
+    #[error("no split of {gpus} GPUs is possible: {most}")]
     Impossible {
         /// So many there are.
         gpus: u32,
-        /// Why not the first that was tried.
-        first: String,
+        /// What rules most of them out.
+        most: String,
     },
     /// Whatever is possible does not fit.
     #[error(
@@ -66,6 +72,7 @@ pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Re
     let capacity_gib = memory::usable_gib(&run.gpu);
     let mut tried = run.clone();
     let mut report = Report::new();
+    check::precision(run).map_err(|why| SearchError::NotOnThisGpu { why: why.to_string() })?;
     for layout in axes.layouts(run, gpus) {
         tried.layout = layout;
         tried.stack = axes.stack_for(&layout, run.stack);
@@ -78,7 +85,7 @@ pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Re
             report.too_large(layout, p95_gib);
             continue;
         }
-        report.fits(Candidate { layout, step_s: planner.step_s(&tried), p95_gib });
+        report.fits(Candidate { layout, step_s: planner.corrected_step_s(&tried), p95_gib });
     }
     report.finish(run, gpus, capacity_gib)
 }

@@ -143,9 +143,12 @@ impl Report {
                 },
                 None => SearchError::Impossible {
                     gpus,
-                    first: self.impossible.keys().next().cloned().unwrap_or_else(|| {
-                        "the GPUs do not divide by what was asked for".to_owned()
-                    }),
+                    most: self
+                        .impossible
+                        .iter()
+                        .max_by_key(|(_, count)| **count)
+                        .map_or("the GPUs do not divide by what was asked for", |(why, _)| why)
+                        .to_owned(),
                 },
             });
         };

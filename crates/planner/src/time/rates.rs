@@ -84,12 +84,15 @@ impl Rates {
         };
         let linear = match (gpu.generation, run.precision) {
             (_, Precision::Fp16 | Precision::Bf16) => half,
-            (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Block) => {
+            (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => {
                 fitted.product_fp8_blackwell
             }
-            (Generation::Blackwell, Precision::Mxfp8) => fitted.product_mx_blackwell,
+            (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => {
+                fitted.product_mx_blackwell
+            }
             (Generation::Blackwell, Precision::Nvfp4) => fitted.product_fp4_blackwell,
             (_, Precision::Fp8Block) => fitted.product_block_hopper,
+            (_, Precision::Fp8Row) => fitted.product_row_hopper,
             // Formats that the generation has not are computed in one that it has.
             _ => fitted.product_fp8_hopper,
         };

@@ -63,7 +63,7 @@ pub(super) fn command(plan: &Plan, run: &Run, nodes: Nodes) -> Result<Command, E
     let experts = shape::experts(run, &details);
     let split = split::split(run, nodes, &mut command)?;
     let recompute = split::recompute(run, &mut command)?;
-    let precision = precision(run, &mut command);
+    let precision = precision(run, &mut command)?;
     let training = training(plan, run, &mut command);
     let data = data(plan, run);
     command.groups = vec![model, experts, split, recompute, precision, training, data];
@@ -99,7 +99,7 @@ fn environment(run: &Run) -> Vec<(&'static str, &'static str, &'static str)> {
     environment
 }
 
-fn precision(run: &Run, command: &mut Command) -> Group {
+fn precision(run: &Run, command: &mut Command) -> Result<Group, EmitError> {
     let mut group = Group::new("PRECISION");
     group.set(if run.precision == Precision::Fp16 { "--fp16" } else { "--bf16" });
     match run.precision {
@@ -107,6 +107,9 @@ fn precision(run: &Run, command: &mut Command) -> Group {
         Precision::Fp8 => {
             group.put("--fp8-format", "hybrid");
             group.put("--fp8-recipe", "tensorwise");
+        }
+        Precision::Fp8Row => {
+            return Err(split::lacks("8 bits with a scale for each row", "`fp8` or `fp8-block`"));
         }
         Precision::Fp8Block => {
             group.put("--fp8-format", "e4m3");
@@ -139,7 +142,7 @@ fn precision(run: &Run, command: &mut Command) -> Group {
     if run.precision.is_scaled() {
         command.notes.push("8 and 4 bits need Transformer Engine with that recipe.".to_owned());
     }
-    group
+    Ok(group)
 }
 
 fn training(plan: &Plan, run: &Run, command: &mut Command) -> Group {

@@ -25,7 +25,7 @@ pub(super) fn split(run: &Run, nodes: Nodes, command: &mut Command) -> Result<Gr
     Ok(group)
 }
 
-fn lacks(what: impl Into<String>, possible: impl Into<String>) -> EmitError {
+pub(super) fn lacks(what: impl Into<String>, possible: impl Into<String>) -> EmitError {
     EmitError::Setting { program: PROGRAM, what: what.into(), possible: possible.into() }
 }
 
