@@ -61,6 +61,12 @@ pub enum CalibrationError {
         /// As measured.
         value: f64,
     },
+    /// Of a form that this program does not know.
+    #[error("the calibration has form {v}; this program knows form 1: measure anew")]
+    OtherForm {
+        /// As it says.
+        v: u32,
+    },
     /// Nothing was measured.
     #[error("nothing that a plan depends on was measured")]
     Nothing,
@@ -113,6 +119,9 @@ impl Calibration {
 
     /// Whether its values can be.
     pub fn check(&self) -> Result<(), CalibrationError> {
+        if self.v != 1 {
+            return Err(CalibrationError::OtherForm { v: self.v });
+        }
         for (name, value) in [
             ("half_products", self.half_products),
             ("fp8_products", self.fp8_products),

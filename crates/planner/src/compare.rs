@@ -8,7 +8,7 @@ use crate::gpu::{Accelerator, Generation};
 use crate::layout::Layout;
 use crate::precision::Precision;
 use crate::published::Published;
-use crate::run::Run;
+use crate::run::{Run, Stack, fuses_experts};
 use crate::search::{self, Axes};
 
 /// What is held equal.
@@ -52,6 +52,8 @@ pub struct Offer {
     pub bound: Bound,
     /// Dollars for a GPU and hour, if a price is known.
     pub usd_per_gpu_hour: Option<f64>,
+    /// Dollars for an hour of all of them.
+    pub usd_per_hour: Option<f64>,
     /// Dollars for a million tokens.
     pub cost_per_million_tokens_usd: Option<f64>,
     /// Published runs of the model on the part: precision, GPUs, tokens a second for each, source.
@@ -89,6 +91,8 @@ pub struct NotOffered {
 /// What was compared.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
+    /// The form of this document.
+    pub v: u32,
     /// Best first: cheapest where money is known, else fastest.
     pub offers: Vec<Offer>,
     /// What could not be compared.
@@ -111,16 +115,16 @@ pub fn compare(
     run: &Run,
     parts: &[Accelerator],
     precision: Option<Precision>,
+    stack: Option<Stack>,
     equal: Equal,
 ) -> Comparison {
+    let axes = Axes { stack, ..Axes::default() };
     let (mut offers, mut not_offered) = (Vec::new(), Vec::new());
     for part in parts {
         let mut wanted = run.clone();
         wanted.gpu = part.clone();
         wanted.precision = precision.unwrap_or_else(|| usual_precision(part.generation));
-        wanted.fused_experts =
-            run.model.experts.is_some() && part.generation == Generation::Blackwell;
-        match offer(planner, &wanted, equal) {
+        match offer(planner, &wanted, &axes, equal) {
             Ok(offer) => offers.push(offer),
             Err(why) => not_offered.push(NotOffered { gpu: part.id.clone(), why }),
         }
@@ -129,31 +133,53 @@ pub fn compare(
         let cost = |offer: &Offer| offer.cost_per_million_tokens_usd.unwrap_or(f64::INFINITY);
         cost(left).total_cmp(&cost(right)).then(right.tokens_per_s.total_cmp(&left.tokens_per_s))
     });
-    Comparison { offers, not_offered }
+    Comparison { v: 1, offers, not_offered }
 }
 
-fn offer(planner: &Planner, run: &Run, equal: Equal) -> Result<Offer, String> {
-    let gpus = match equal {
-        Equal::Gpus(gpus) => gpus,
-        Equal::UsdPerHour(usd) => {
-            let price = run.gpu.usd_per_hour.ok_or("no price is known: give one with `--price`")?;
-            whole_nodes(usd / price).ok_or_else(|| {
-                format!("{usd} dollars an hour do not pay for a node of eight at {price} each")
-            })?
+fn offer(planner: &Planner, run: &Run, axes: &Axes, equal: Equal) -> Result<Offer, String> {
+    match equal {
+        Equal::Gpus(gpus) => at(planner, run, axes, gpus),
+        Equal::UsdPerHour(usd) => for_money(planner, run, axes, usd),
+        Equal::Days { days, tokens } => in_time(planner, run, axes, days, tokens),
+    }
+}
+
+/// As many whole nodes as the money pays for, in the largest number that the batch divides over.
+fn for_money(planner: &Planner, run: &Run, axes: &Axes, usd: f64) -> Result<Offer, String> {
+    let price = run.gpu.usd_per_hour.ok_or("no price is known: give one with `--prices`")?;
+    let most = nodes(usd / price);
+    let mut refused =
+        format!("{usd} dollars an hour do not pay for a node of eight at {price} each");
+    // A batch divides by powers of two and three times them, not by 13 nodes.
+    let even = |nodes: &u32| nodes >> nodes.trailing_zeros() <= 3;
+    for nodes in (1..=most).rev().filter(even) {
+        match at(planner, run, axes, nodes * 8) {
+            Ok(offer) => return Ok(offer),
+            Err(why) => refused = why,
         }
-        Equal::Days { days, tokens } => return in_time(planner, run, days, tokens),
-    };
-    at(planner, run, gpus)
+    }
+    Err(refused)
 }
 
-/// The fewest whole nodes, doubled and then narrowed, that finish in time.
-fn in_time(planner: &Planner, run: &Run, days: f64, tokens: f64) -> Result<Offer, String> {
+/// The fewest nodes, by doubling and then in steps of an eighth, that finish in time.
+fn in_time(
+    planner: &Planner,
+    run: &Run,
+    axes: &Axes,
+    days: f64,
+    tokens: f64,
+) -> Result<Offer, String> {
     let wanted = tokens / (days * 86_400.0);
     let mut last = String::new();
     for power in 0..15 {
         let gpus = 8_u32 << power;
-        match at(planner, run, gpus) {
-            Ok(offer) if offer.tokens_per_s >= wanted => return Ok(offer),
+        match at(planner, run, axes, gpus) {
+            Ok(offer) if offer.tokens_per_s >= wanted => {
+                let between = (5..8).map(|eighths| gpus / 8 * eighths);
+                let fewer = between.filter_map(|gpus| at(planner, run, axes, gpus).ok());
+                let enough = |offer: &Offer| offer.tokens_per_s >= wanted;
+                return Ok(fewer.into_iter().find(enough).unwrap_or(offer));
+            }
             Ok(offer) => last = format!("{gpus} of them do {:.0} tokens/s", offer.tokens_per_s),
             Err(why) => last = why,
         }
@@ -161,21 +187,18 @@ fn in_time(planner: &Planner, run: &Run, days: f64, tokens: f64) -> Result<Offer
     Err(format!("no number of them does {wanted:.0} tokens/s: {last}"))
 }
 
-/// As many whole nodes of eight as a number of GPUs holds, in a number that splits well.
+/// Whole nodes of eight.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded below 2^22")]
-fn whole_nodes(gpus: f64) -> Option<u32> {
-    let nodes = (gpus / 8.0).floor().min(524_288.0) as u32;
-    // A batch divides by powers of two and three times them, not by 13 nodes.
-    let even = |nodes: u32| nodes >> nodes.trailing_zeros() <= 3;
-    (1..=nodes).rev().find(|nodes| even(*nodes)).map(|nodes| nodes * 8)
+fn nodes(gpus: f64) -> u32 {
+    (gpus / 8.0).floor().clamp(0.0, 524_288.0) as u32
 }
 
-fn at(planner: &Planner, run: &Run, gpus: u32) -> Result<Offer, String> {
-    let axes = Axes::default();
-    let found = search::search(planner, run, gpus, &axes).map_err(|err| err.to_string())?;
+fn at(planner: &Planner, run: &Run, axes: &Axes, gpus: u32) -> Result<Offer, String> {
+    let found = search::search(planner, run, gpus, axes).map_err(|err| err.to_string())?;
     let mut best = run.clone();
     best.layout = found.best[0].layout;
     best.stack = axes.stack_for(&best.layout, run.stack);
+    best.fused_experts = fuses_experts(&best.model, &best.gpu, best.stack);
     let estimate = planner.estimate(&best);
     let price = run.gpu.usd_per_hour;
     Ok(Offer {
@@ -190,6 +213,7 @@ fn at(planner: &Planner, run: &Run, gpus: u32) -> Result<Offer, String> {
         mfu_causal: estimate.mfu_causal,
         bound: estimate.bound,
         usd_per_gpu_hour: price,
+        usd_per_hour: price.map(|usd| usd * f64::from(gpus)),
         cost_per_million_tokens_usd: price
             .map(|usd| usd / 3600.0 / estimate.tokens_per_s_per_gpu * 1e6),
         published: sightings(planner, run),

@@ -64,6 +64,11 @@ impl Layout {
         self.dp * self.tp * self.pp * self.cp
     }
 
+    /// Of so many copies, those that share what is kept once.
+    pub fn holders(&self, copies: u32) -> u32 {
+        if self.shard_group == 0 { copies } else { self.shard_group.min(copies) }.max(1)
+    }
+
     /// Copies of each expert.
     pub fn expert_copies(&self) -> u32 {
         (self.gpus() / (self.pp * self.ep * self.etp)).max(1)
@@ -105,7 +110,7 @@ impl Sharding {
 pub enum Recompute {
     /// Nothing.
     None,
-    /// The core of attention (free where its kernel does so anyway).
+    /// The core of attention, once more beside what its kernel does again anyway.
     Attention,
     /// Cheap modules: norms, activations, latent projections.
     Modules,

@@ -179,7 +179,8 @@ fn step(kind: Kind, run: &Run, rates: &Rates, fitted: &Coefficients) -> Sum {
             pointwise(run, rates, fitted, f64::from(run.model.ffn)).times(dense)
         }
         (Kind::Pointwise, Some(experts)) => {
-            let width = f64::from(experts.per_token * experts.ffn + experts.shared_ffn);
+            let width = f64::from(experts.per_token) * f64::from(experts.ffn)
+                + f64::from(experts.shared_ffn);
             pointwise(run, rates, fitted, f64::from(run.model.ffn)).times(dense).plus(
                 pointwise(run, rates, fitted, width)
                     .plus(expert_moves(run, rates, fitted, experts))
@@ -331,8 +332,9 @@ fn optimizer(run: &Run, rates: &Rates, fitted: &Coefficients) -> Sum {
     let kept = if run.layout.sharding == Sharding::None {
         weights.total()
     } else {
-        let copies = f64::from(run.layout.dp * run.layout.cp);
-        weights.common / copies + weights.routed / f64::from(run.layout.expert_copies())
+        let holders = |copies: u32| f64::from(run.layout.holders(copies));
+        weights.common / holders(run.layout.dp * run.layout.cp)
+            + weights.routed / holders(run.layout.expert_copies())
     };
     let bytes = kept * fitted.optimizer_traffic;
     Sum { flops: kept * ADAM_FLOPS, bytes, time_s: bytes / rates.memory }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::Accelerator;
+use crate::gpu::{Accelerator, Generation};
 use crate::layout::Layout;
-use crate::model::Model;
+use crate::model::{Attention, Model};
 use crate::precision::Precision;
 
 /// All that an estimate depends on, but for the coefficients.
@@ -34,7 +34,8 @@ pub struct Run {
 impl Run {
     /// Micro-batches that a GPU passes in a step.
     pub fn micro_batches(&self) -> u32 {
-        (self.global_batch / (self.layout.dp * self.layout.micro_batch).max(1)).max(1)
+        let at_once = self.layout.dp.saturating_mul(self.layout.micro_batch).max(1);
+        (self.global_batch / at_once).max(1)
     }
 
     /// Tokens that a GPU passes in a micro-batch.
@@ -51,6 +52,15 @@ impl Run {
     pub fn layers_of_stage(&self) -> f64 {
         f64::from(self.model.layers.div_ceil(self.layout.pp))
     }
+}
+
+/// Whether a program's kernels fuse the experts of a model on a GPU: Megatron Bridge's do since mid
+/// 2026, on Blackwell, but not in its recipes of models with latent attention.
+pub fn fuses_experts(model: &Model, gpu: &Accelerator, stack: Stack) -> bool {
+    model.experts.is_some()
+        && stack == Stack::Bridge
+        && gpu.generation == Generation::Blackwell
+        && matches!(model.attention, Attention::Grouped { .. })
 }
 
 /// Which weights learn.

@@ -75,7 +75,9 @@ fn batch(text: &mut String, plan: &Plan, nodes: Nodes) {
     line(text, &format!("#SBATCH --gpus-per-node={}", nodes.gpus_each));
     line(text, "#SBATCH --exclusive");
     if let Some(days) = plan.time_days {
-        let hours = whole((days * 24.0).ceil().max(1.0));
+        // Room for a slow run (P10) and for faults, which cost a tenth and more of large ones.
+        let slow = plan.estimate.tokens_per_s_per_gpu / plan.estimate.tokens_per_s_per_gpu_p10;
+        let hours = whole((days * 24.0 * slow / 0.85).ceil().max(1.0));
         line(text, &format!("#SBATCH --time={}-{:02}:00:00", hours / 24, hours % 24));
     }
 }

@@ -23,6 +23,10 @@ pub struct Axes {
     pub recompute: Option<Recompute>,
     /// Sequences at once.
     pub micro_batch: Option<u32>,
+    /// Copies.
+    pub dp: Option<u32>,
+    /// The order of passes in the pipeline.
+    pub schedule: Option<Schedule>,
     /// By what program; without it FSDP for sharded weights and Megatron for all else.
     pub stack: Option<Stack>,
 }
@@ -58,6 +62,9 @@ impl Axes {
                         continue;
                     }
                     let dp = u32::try_from(u64::from(gpus) / shared).unwrap_or(u32::MAX);
+                    if self.dp.is_some_and(|asked| asked != dp) {
+                        continue;
+                    }
                     let split = Layout { dp, tp, pp, cp, ..run.layout };
                     self.within(run, split, &mut layouts);
                 }
@@ -72,7 +79,7 @@ impl Axes {
         for micro_batch in self.micro_batches(of_copy) {
             for vp in self.pieces(&run.model, split.pp) {
                 for ep in self.experts(&run.model, &split) {
-                    for sharding in self.shardings(&split) {
+                    for sharding in self.shardings(&Layout { ep, ..split }) {
                         for recompute in self.recomputes() {
                             layouts.push(Layout {
                                 micro_batch,
@@ -80,7 +87,7 @@ impl Axes {
                                 ep,
                                 sharding,
                                 recompute,
-                                schedule: Schedule::OneForwardOneBackward,
+                                schedule: self.schedule.unwrap_or(Schedule::OneForwardOneBackward),
                                 tensor_overlap: sharding != Sharding::Weights,
                                 reduce_bytes: reduce_bytes(sharding),
                                 ..split

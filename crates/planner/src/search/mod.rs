@@ -16,7 +16,7 @@ use crate::check;
 use crate::estimate::Planner;
 use crate::layout::Layout;
 use crate::memory;
-use crate::run::Run;
+use crate::run::{Run, fuses_experts};
 
 /// A split that fits, and how long its step takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -76,6 +76,7 @@ pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Re
     for layout in axes.layouts(run, gpus) {
         tried.layout = layout;
         tried.stack = axes.stack_for(&layout, run.stack);
+        tried.fused_experts = fuses_experts(&run.model, &run.gpu, tried.stack);
         if let Err(why) = check::check_on(&tried, gpus) {
             report.impossible(&why);
             continue;

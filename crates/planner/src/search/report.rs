@@ -24,7 +24,7 @@ pub struct Report {
     pub others: Vec<Other>,
     everything: Vec<Candidate>,
     large: Vec<(Layout, f64)>,
-    impossible: BTreeMap<String, usize>,
+    impossible: BTreeMap<String, (usize, String)>,
 }
 
 /// A reason that ruled splits out.
@@ -106,7 +106,8 @@ impl Report {
 
     pub(super) fn impossible(&mut self, why: &ImpossibleRun) {
         self.tried += 1;
-        *self.impossible.entry(why.rule().to_owned()).or_insert(0) += 1;
+        let rule = why.rule().to_owned();
+        self.impossible.entry(rule).or_insert_with(|| (0, why.to_string())).0 += 1;
     }
 
     pub(super) fn too_large(&mut self, layout: Layout, p95_gib: f64) {
@@ -146,8 +147,8 @@ impl Report {
                     most: self
                         .impossible
                         .iter()
-                        .max_by_key(|(_, count)| **count)
-                        .map_or("the GPUs do not divide by what was asked for", |(why, _)| why)
+                        .max_by_key(|(_, (count, _))| *count)
+                        .map_or("the GPUs do not divide by what was asked for", |(_, (_, why))| why)
                         .to_owned(),
                 },
             });
@@ -158,7 +159,7 @@ impl Report {
             let why = format!("need more than the {capacity_gib:.0} GiB of a GPU");
             self.ruled_out.push(RuledOut { count: self.large.len(), why });
         }
-        for (why, count) in std::mem::take(&mut self.impossible) {
+        for (why, (count, _)) in std::mem::take(&mut self.impossible) {
             self.ruled_out.push(RuledOut { count, why });
         }
         self.ruled_out.sort_by_key(|out| std::cmp::Reverse(out.count));
@@ -169,8 +170,13 @@ impl Report {
     fn around(&self, winner: &Candidate) -> Vec<Other> {
         let mut others = Vec::new();
         for (name, value) in AXES {
+            // Numbers by their size, not by their digits.
+            let mut values: BTreeMap<(usize, String), (Option<f64>, Option<f64>)> = BTreeMap::new();
+            let value = |layout: &Layout| {
+                let text = value(layout);
+                (text.len(), text)
+            };
             let own = value(&winner.layout);
-            let mut values: BTreeMap<String, (Option<f64>, Option<f64>)> = BTreeMap::new();
             for candidate in &self.everything {
                 let slower = candidate.step_s / winner.step_s - 1.0;
                 let entry = values.entry(value(&candidate.layout)).or_default();
@@ -181,7 +187,7 @@ impl Report {
                 entry.1 = Some(entry.1.map_or(*gib, |least: f64| least.min(*gib)));
             }
             values.remove(&own);
-            others.extend(values.into_iter().map(|(value, (slower, large))| Other {
+            others.extend(values.into_iter().map(|((_, value), (slower, large))| Other {
                 change: format!("{name} {value}"),
                 slower,
                 needs_gib: if slower.is_some() { None } else { large },

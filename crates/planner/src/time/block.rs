@@ -18,7 +18,7 @@ pub(super) fn dense(run: &Run, rates: &Rates, fitted: &Coefficients) -> StepTime
     feed_forward(run, rates, f64::from(run.model.ffn), split, &mut time);
     pointwise(run, rates, fitted, f64::from(run.model.ffn), &mut time);
     exchange::tensor_parallel(run, rates, fitted, 2.0, &mut time);
-    host(run, fitted, &mut time);
+    host(run, fitted, 0.0, &mut time);
     time
 }
 
@@ -38,7 +38,7 @@ pub(super) fn mixture(run: &Run, rates: &Rates, fitted: &Coefficients) -> StepTi
     let tensor_passes = if experts.shared_ffn > 0 { 2.0 } else { 1.0 };
     exchange::tensor_parallel(run, rates, fitted, tensor_passes, &mut time);
     exchange::expert_parallel(run, rates, fitted, experts, &mut time);
-    host(run, fitted, &mut time);
+    host(run, fitted, fitted.host_expert_s * fused(run, fitted), &mut time);
     time
 }
 
@@ -150,15 +150,13 @@ fn pointwise(run: &Run, rates: &Rates, fitted: &Coefficients, ffn_width: f64, ti
 }
 
 /// The GPU waits where the host cannot issue a block's work in the time that the work takes.
-fn host(run: &Run, fitted: &Coefficients, time: &mut StepTime) {
+fn host(run: &Run, fitted: &Coefficients, beside_s: f64, time: &mut StepTime) {
     let mut issue = match run.stack {
         Stack::Fsdp => fitted.host_block_eager_s,
         _ => fitted.host_block_fused_s,
     };
     issue *= 1.0 + run.layout.recompute.products_again(run.layers_of_stage()) / 3.0;
-    if run.model.experts.is_some() {
-        issue += fitted.host_expert_s * fused(run, fitted);
-    }
+    issue += beside_s;
     let busy = time.total_s();
     let both = (busy.powi(4) + issue.powi(4)).powf(0.25);
     time.add(Phase::Host, both - busy);
@@ -190,8 +188,9 @@ pub(super) fn optimizer(run: &Run, rates: &Rates, fitted: &Coefficients) -> f64 
     let kept = if run.layout.sharding == Sharding::None {
         weights.total()
     } else {
-        let copies = f64::from(run.layout.dp * run.layout.cp);
-        weights.common / copies + weights.routed / f64::from(run.layout.expert_copies())
+        let holders = |copies: u32| f64::from(run.layout.holders(copies));
+        weights.common / holders(run.layout.dp * run.layout.cp)
+            + weights.routed / holders(run.layout.expert_copies())
     };
     kept * fitted.optimizer_traffic / rates.memory
 }

@@ -138,48 +138,25 @@ pub(super) fn between_copies(
     time: &mut StepTime,
 ) {
     let layout = &run.layout;
-    if run.task == Task::Lora {
+    let frozen = run.task == Task::Lora;
+    if frozen && layout.sharding != Sharding::Weights {
+        // Adapters are too small to count.
         return;
     }
     let weights = weights_per_gpu(run);
     let copies = layout.dp * layout.cp;
-    let common = Group::new(run, copies, layout.tp);
-    let routed = Group::new(run, layout.expert_copies(), layout.etp * layout.ep);
-    let weight_bytes =
-        if run.precision == Precision::Fp8 && run.stack == Stack::Bridge { 1.0 } else { 2.0 };
-    let reduce = f64::from(layout.reduce_bytes);
+    let weight_bytes = gathered_bytes(run);
+    let reduce = if frozen { 0.0 } else { f64::from(layout.reduce_bytes) };
     if layout.sharding == Sharding::Weights {
-        let shard = if layout.shard_group == 0 { copies } else { layout.shard_group.min(copies) };
-        let holders = Group::new(run, shard, layout.tp);
-        let pieces = f64::from(run.model.layers) / f64::from(layout.pp);
-        let gathered = weight_bytes * weights.total() / pieces;
-        let reduced = reduce * weights.total() / pieces;
-        // Weights are gathered on the way there and again on the way back, in each micro-batch.
-        let one = 2.0 * holders.gather_s(gathered, rates, fitted)
-            + holders.gather_s(reduced, rates, fitted);
-        let mut total = one * pieces * f64::from(run.micro_batches());
-        let mut power = fitted.weights_overlap;
-        if run.stack == Stack::MegatronEarly {
-            // Nothing is hidden, each tensor is gathered by itself, and few ports are used.
-            let hops = fitted.weights_early_hops * f64::from(shard) * fitted.network_hop_s;
-            let bytes = (2.0 * gathered + reduced) / (rates.network * fitted.weights_early_ports);
-            total = (3.0 * hops + bytes) * pieces * f64::from(run.micro_batches());
-            power = 1.0;
-        }
-        let both = (busy.powf(power) + total.powf(power)).powf(1.0 / power);
-        // The first gather and the last reduction have nothing to hide behind.
-        time.add(Phase::Copies, both - busy + one / 3.0);
-        let states = 16.0 * weights.total() / f64::from(shard) / run.gpu.hbm_bytes;
-        let pressed = fitted.memory_pressure * (states - 0.5).max(0.0);
-        time.add(Phase::Host, (busy + total) * pressed);
-        if shard < copies {
-            let outer = Group::new(run, copies / shard, layout.tp * shard);
-            let bytes = 2.0 * reduce * weights.total() / f64::from(shard);
-            let seconds = outer.gather_s(bytes, rates, fitted);
-            time.add(Phase::Copies, seconds * fitted.copies_exposed);
-        }
+        let seconds = whole_weights(run, rates, fitted, busy, (weight_bytes, reduce));
+        time.add(Phase::Copies, seconds);
+        let states = 16.0 * weights.total() / f64::from(layout.holders(copies));
+        let pressed = fitted.memory_pressure * (states / run.gpu.hbm_bytes - 0.5).max(0.0);
+        time.add(Phase::Host, (busy + seconds) * pressed);
         return;
     }
+    let common = Group::new(run, copies, layout.tp);
+    let routed = Group::new(run, layout.expert_copies(), layout.etp * layout.ep);
     // A reduction of gradients and a gather of weights, or both halves of one reduction.
     let back = if layout.sharding == Sharding::None { reduce } else { weight_bytes };
     let seconds = common.gather_s(reduce * weights.common, rates, fitted)
@@ -187,4 +164,59 @@ pub(super) fn between_copies(
         + routed.gather_s(reduce * weights.routed, rates, fitted)
         + routed.gather_s(back * weights.routed, rates, fitted);
     time.add(Phase::Copies, seconds * fitted.copies_exposed);
+}
+
+/// Bytes of a weight on its way to those that multiply with it.
+fn gathered_bytes(run: &Run) -> f64 {
+    let narrow = matches!(run.precision, Precision::Fp8 | Precision::Mxfp8);
+    if narrow && run.stack == Stack::Bridge { 1.0 } else { 2.0 }
+}
+
+/// What a step waits for where weights are kept once: they are gathered on the way there and again on
+/// the way back, and gradients reduced, in each micro-batch. `bytes` are of a gathered weight and of
+/// a reduced gradient.
+fn whole_weights(
+    run: &Run,
+    rates: &Rates,
+    fitted: &Coefficients,
+    busy: f64,
+    bytes: (f64, f64),
+) -> f64 {
+    let layout = &run.layout;
+    let weights = weights_per_gpu(run);
+    let copies = layout.dp * layout.cp;
+    let pieces = f64::from(run.model.layers) / f64::from(layout.pp);
+    // Experts have fewer copies than the rest, and so fewer that hold a part.
+    let parts = [
+        (weights.common, layout.holders(copies), layout.tp),
+        (weights.routed, layout.holders(layout.expert_copies()), layout.etp * layout.ep),
+    ];
+    let mut one = 0.0;
+    for (held, holders, stride) in parts {
+        let group = Group::new(run, holders, stride);
+        one += 2.0 * group.gather_s(bytes.0 * held / pieces, rates, fitted)
+            + group.gather_s(bytes.1 * held / pieces, rates, fitted);
+    }
+    let passes = pieces * f64::from(run.micro_batches());
+    let mut total = one * passes;
+    let mut power = fitted.weights_overlap;
+    if run.stack == Stack::MegatronEarly {
+        // Nothing is hidden, each tensor is gathered by itself, and few ports are used.
+        let hops =
+            fitted.weights_early_hops * f64::from(layout.holders(copies)) * fitted.network_hop_s;
+        let moved = (2.0 * bytes.0 + bytes.1) * weights.total() / pieces;
+        let seconds = moved / (rates.network * fitted.weights_early_ports);
+        total = (3.0 * hops + seconds) * passes;
+        power = 1.0;
+    }
+    let both = (busy.powf(power) + total.powf(power)).powf(1.0 / power);
+    // The first gather and the last reduction have nothing to hide behind.
+    let mut exposed = both - busy + one / 3.0;
+    let shard = layout.holders(copies);
+    if shard < copies {
+        let outer = Group::new(run, copies / shard, layout.tp * shard);
+        let moved = 2.0 * bytes.1 * weights.total() / f64::from(shard);
+        exposed += outer.gather_s(moved, rates, fitted) * fitted.copies_exposed;
+    }
+    exposed
 }

@@ -125,7 +125,12 @@ pub fn step(run: &Run, fitted: &Coefficients) -> StepTime {
         }
     }
     let fullest = (layers / stages).ceil() / (layers / stages);
-    let ends = block::ends(run, &rates, fitted);
+    let mut ends = block::ends(run, &rates, fitted);
+    // A block that predicts a further token is like the last one, and stands behind it.
+    let last_block = if expert_layers > 0.0 { &mixture } else { &dense };
+    for phase in Phase::ALL {
+        ends.add(phase, last_block.of(phase) * f64::from(run.model.mtp_layers));
+    }
     // Where layers do not divide evenly the last stage, which has the loss too, holds fewer.
     let last = if fullest > 1.0 { (layers / stages).floor() / (layers / stages) } else { 1.0 };
     let at_fullest = mean.total_s() * fullest;

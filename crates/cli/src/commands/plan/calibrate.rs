@@ -23,7 +23,7 @@ const TESTS: [&str; 4] = ["gemm-bf16", "gemm-fp8", "hbm-copy", "launch-stream"];
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The GPU to measure on
-    #[arg(long, value_name = "N", default_value = "0", conflicts_with = "from")]
+    #[arg(long, value_name = "N", default_value = "0")]
     gpu: u32,
     /// Measure nothing: a report of `farrier diag --level 2 --output json`
     #[arg(long, value_name = "FILE")]
@@ -118,7 +118,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         command.arg("--simulated").arg(path);
     }
     // What is measured here is not this card's history.
-    let history = tempfile_folder()?;
+    let history = own_folder()?;
     command.arg("--history").arg(&history);
     let done = command
         .stdin(Stdio::null())
@@ -135,11 +135,21 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     String::from_utf8(done.stdout).context("`farrier diag` printed something else than text")
 }
 
-fn tempfile_folder() -> anyhow::Result<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("farrier-calibrate-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("failed to make `{}`", folder.display()))?;
-    Ok(folder)
+/// A new folder that nobody else has made.
+fn own_folder() -> anyhow::Result<PathBuf> {
+    let parent = std::env::temp_dir();
+    for number in 0..64 {
+        let folder = parent.join(format!("farrier-calibrate-{}-{number}", std::process::id()));
+        // Not `create_dir_all`: what is there already is somebody else's.
+        match std::fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(err) => {
+                return Err(err).with_context(|| format!("failed to make `{}`", folder.display()));
+            }
+        }
+    }
+    anyhow::bail!("failed to make a folder of its own in `{}`", parent.display())
 }
 
 /// What a report of diag says of a GPU: the part, the figures, and when.
@@ -159,11 +169,14 @@ fn measured(
         return Err(wrong());
     }
     let gpus = report["gpus"].as_array().ok_or_else(wrong)?;
-    let gpu = gpus
-        .iter()
-        .find(|gpu| gpu["index"].as_u64() == Some(u64::from(index)))
-        .or_else(|| gpus.first())
-        .ok_or_else(wrong)?;
+    let is_it = |gpu: &&serde_json::Value| gpu["index"].as_u64() == Some(u64::from(index));
+    let gpu = gpus.iter().find(is_it).ok_or_else(|| {
+        let known: Vec<String> = gpus.iter().map(|gpu| gpu["index"].to_string()).collect();
+        Hinted::error(
+            format!("the report has no GPU {index}"),
+            format!("`--gpu N`, of those that it has: {}", known.join(", ")),
+        )
+    })?;
     let part = gpu["part"].as_str().or_else(|| gpu["name"].as_str()).ok_or_else(wrong)?;
     let accelerator = Accelerator::named(facts, part).map_err(|err| {
         Hinted::error(err.to_string(), "only parts of the facts can be planned with")

@@ -47,6 +47,8 @@ pub(crate) struct Args {
     /// Prices where the list has none or another: `GB200=10.5,H100=2.5`
     #[arg(long = "prices", value_name = "SKU=USD", value_delimiter = ',')]
     prices: Vec<String>,
+    #[command(flatten)]
+    links: Links,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -71,7 +73,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     } else {
         args.gpu.iter().map(String::as_str).collect()
     };
-    let links = Links { network: None, nvlink_domain: None, price: None };
+    let links = Links { price: None, ..args.links.clone() };
     let mut parts = names
         .into_iter()
         .map(|name| request::accelerator(&facts, name, &links))
@@ -79,7 +81,13 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     for price in &args.prices {
         set_price(&facts, price, &mut parts)?;
     }
-    let (model, _) = request::model(&args.work.model)?;
+    if args.links.price.is_some() {
+        return Err(Hinted::error(
+            "one price is not for several GPUs",
+            "`--prices SKU=USD,SKU=USD` gives each its own",
+        ));
+    }
+    let (model, assumed) = request::model(&args.work.model)?;
     let run = Run {
         model,
         gpu: parts[0].clone(),
@@ -91,10 +99,15 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         stack: args.work.stack.unwrap_or(Stack::Bridge),
         fused_experts: false,
     };
-    let found = compare(planner, &run, &parts, args.work.precision, equal);
+    let found = compare(planner, &run, &parts, args.work.precision, args.work.stack, equal);
     match args.output {
         Output::Json => printer.json(&found)?,
-        Output::Table => print(args, &run, &found, printer)?,
+        Output::Table => {
+            for assumed in assumed {
+                printer.line(&format!("assumed: {assumed}"))?;
+            }
+            print(args, &run, &found, printer)?;
+        }
     }
     Ok(Outcome::finding_if(found.offers.is_empty()))
 }
@@ -151,6 +164,7 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
                 percent(offer.mfu_causal),
                 offer.bound.name().to_owned(),
                 dollars(offer.usd_per_gpu_hour),
+                dollars(offer.usd_per_hour),
                 dollars(offer.cost_per_million_tokens_usd),
             ]
         })
@@ -164,6 +178,7 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
             "MFU",
             "Bound",
             "GPU and hour",
+            "All, an hour",
             "Million tokens",
         ],
         &rows,

@@ -163,7 +163,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
     let run = if args.search {
         let axes = args.split.axes(args.work.stack);
-        best(planner, &asked, &axes, &args.cluster.gpus, Goal::Speed)?.0
+        match best(planner, &asked, &axes, &args.cluster.gpus, Goal::Speed, Some(tokens))? {
+            Ok(best) => best.run,
+            Err(large) => return large.print(args.output, printer),
+        }
     } else {
         check_run(&asked.run, args.cluster.gpus[0])?;
         asked.run.clone()

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use anyhow::Context;
 use farrier_facts::FactSet;
-use farrier_planner::gpu::{Accelerator, Generation};
+use farrier_planner::gpu::Accelerator;
 use farrier_planner::layout::{Layout, Recompute, Schedule, Sharding};
-use farrier_planner::model::{Attention, Model, builtin, config};
+use farrier_planner::model::{Model, builtin, config};
 use farrier_planner::plan::{Price, usual_stack};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack, Task};
-use farrier_planner::search::Axes;
+use farrier_planner::run::{Run, Stack, Task, fuses_experts};
+use farrier_planner::search::{Axes, reduce_bytes};
 
 use crate::failure::Hinted;
 
@@ -57,7 +57,7 @@ pub(super) struct Cluster {
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Links {
     /// Network of each GPU in Gbit/s [default: 200 for Ampere, 400 for Hopper and Blackwell, 800 for B300]
-    #[arg(long, value_name = "GBIT/S", value_parser = positive)]
+    #[arg(long, value_name = "GBIT/S", value_parser = gbit)]
     pub(super) network: Option<f64>,
     /// GPUs that NVLink joins [default: 8, or 72 where the switch is in the rack]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -114,6 +114,8 @@ impl Split {
             sharding: self.zero.map(|stage| Sharding::ALL[usize::from(stage)]),
             recompute: self.recompute,
             micro_batch: self.micro_batch,
+            dp: self.dp,
+            schedule: self.schedule,
             stack,
         }
     }
@@ -139,7 +141,7 @@ impl Split {
             recompute: self.recompute.unwrap_or(Recompute::None),
             schedule: self.schedule.unwrap_or(Schedule::OneForwardOneBackward),
             tensor_overlap: sharding != Sharding::Weights,
-            reduce_bytes: 2,
+            reduce_bytes: reduce_bytes(sharding),
             ..Layout::copies(dp, 1)
         }
     }
@@ -167,8 +169,9 @@ pub(super) fn asked(
     }
     let price = price(facts, &gpu, cluster.links.price);
     let layout = split.layout(cluster.gpus[0]);
+    let stack = work.stack.unwrap_or_else(|| usual_stack(&layout));
     let run = Run {
-        fused_experts: fuses(&model, &gpu),
+        fused_experts: fuses_experts(&model, &gpu, stack),
         model,
         gpu,
         seq_len: work.seq_len,
@@ -176,33 +179,25 @@ pub(super) fn asked(
         precision: work.precision.unwrap_or(Precision::Bf16),
         layout,
         task: if work.lora { Task::Lora } else { Task::Full },
-        stack: work.stack.unwrap_or_else(|| usual_stack(&layout)),
+        stack,
     };
     Ok(Asked { run, assumed, price })
-}
-
-/// Whether the present Megatron has kernels that fuse the experts of such a model on such a GPU.
-pub(super) fn fuses(model: &Model, gpu: &Accelerator) -> bool {
-    model.experts.is_some()
-        && gpu.generation == Generation::Blackwell
-        && matches!(model.attention, Attention::Grouped { .. })
 }
 
 /// A model by name or from its file, and what was assumed of it.
 pub(super) fn model(name: &str) -> anyhow::Result<(Model, Vec<String>)> {
     let path = Path::new(name);
-    let is_file = name.ends_with(".json") || name.contains('/') || path.is_file();
-    if is_file {
-        let path = if path.is_dir() { &path.join("config.json") } else { path };
+    let path = if path.is_dir() { &path.join("config.json") } else { path };
+    if name.ends_with(".json") || path.is_file() {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("failed to read the model's configuration `{name}`"))?;
         let read = config::read(&text).with_context(|| format!("`{name}` cannot be planned"))?;
         let mut model = read.model;
-        if model.name.is_empty() {
-            path.display().to_string().clone_into(&mut model.name);
-        }
+        path.display().to_string().clone_into(&mut model.name);
         return Ok((model, read.assumed));
     }
+    // `meta-llama/Llama-3.1-70B`: whose it is does not matter.
+    let name = name.rsplit('/').next().unwrap_or(name);
     match builtin::named(name) {
         Some(record) => Ok((record.model(), Vec::new())),
         None => {
@@ -305,6 +300,14 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A rate that a network may have.
+fn gbit(text: &str) -> Result<f64, String> {
+    positive(text)
+        .ok()
+        .filter(|rate| (0.1..=1e6).contains(rate))
+        .ok_or_else(|| "expected Gbit/s of one GPU, between 0.1 and 1000000".to_owned())
+}
+
 /// A number above zero, with K, M, B (or G), T behind it.
 pub(super) fn amount(text: &str) -> Result<f64, String> {
     let text = text.trim();
@@ -322,5 +325,6 @@ pub(super) fn amount(text: &str) -> Result<f64, String> {
     };
     positive(digits)
         .map(|number| number * factor)
+        .and_then(|number| if number < 1e30 { Ok(number) } else { Err(String::new()) })
         .map_err(|_| "expected a number above 0, such as 300B or 15.6T".to_owned())
 }

@@ -8,19 +8,20 @@ use farrier_facts::FactSet;
 use farrier_planner::emit::{Launcher, emit};
 use farrier_planner::goodput::{self, Goodput, Training};
 use farrier_planner::plan::{Plan, plan};
-use farrier_planner::run::Run;
-use farrier_planner::search::{self, Axes, Report};
+use farrier_planner::run::{Run, fuses_experts};
+use farrier_planner::search::{self, Axes, Report, SearchError};
 use farrier_planner::{Planner, check};
+use serde::Serialize;
 
+use super::answer;
 use super::calibrate;
-use super::figures::{count, duration, grouped, number, percent, usd};
 use super::goodput::Faults;
 use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
-use crate::printer::{Printer, Tone};
+use crate::printer::Printer;
 use crate::sets;
 
 /// Which run, and how to answer.
@@ -74,7 +75,10 @@ pub(super) enum Goal {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let answer = answer(&facts, args)?;
+    let answer = match answer(&facts, args)? {
+        Ok(answer) => answer,
+        Err(large) => return large.print(args.output, printer),
+    };
     if let Some(path) = &args.report {
         write(path, &report(&answer, args)?)?;
     }
@@ -85,13 +89,14 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let mut document = serde_json::to_value(&answer.plan)?;
         if let (Some(found), Some(document)) = (&answer.found, document.as_object_mut()) {
             document.insert("search".to_owned(), serde_json::to_value(found.summary())?);
+            document.insert("counts".to_owned(), serde_json::to_value(&answer.counts)?);
         }
         if let Some(document) = document.as_object_mut() {
             document.insert("assumed".to_owned(), serde_json::to_value(&answer.assumed)?);
         }
         printer.json(&document)?;
     } else {
-        print(&answer, printer)?;
+        answer::print(&answer, printer)?;
     }
     Ok(Outcome::finding_if(!answer.plan.fits))
 }
@@ -117,13 +122,37 @@ fn launch_file(answer: &Answer, launch: Launch, printer: &mut Printer) -> anyhow
 
 /// The answer about a run, and how it was found.
 pub(super) struct Answer {
+    planner: &'static Planner,
     pub(super) run: Run,
     pub(super) plan: Plan,
     pub(super) found: Option<Report>,
+    pub(super) counts: Vec<Count>,
     pub(super) assumed: Vec<String>,
 }
 
-fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Answer> {
+/// Nothing that was searched fits: a finding, not an error.
+#[derive(Debug)]
+pub(super) struct TooLarge {
+    why: String,
+    enough: String,
+}
+
+impl TooLarge {
+    pub(super) fn print(&self, output: Output, printer: &mut Printer) -> anyhow::Result<Outcome> {
+        match output {
+            Output::Json => printer.json(&serde_json::json!({
+                "v": 1, "fits": false, "why": self.why, "possible": self.enough,
+            }))?,
+            Output::Table => {
+                printer.paragraph("", 0, &self.why)?;
+                printer.paragraph("", 0, &format!("possible: {}", self.enough))?;
+            }
+        }
+        Ok(Outcome::Finding)
+    }
+}
+
+fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarge>> {
     let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
     let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
     let tokens = args.work.tokens;
@@ -136,12 +165,19 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Answer> {
         };
         check_run(&asked.run, gpus)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
-        return Ok(Answer { run: asked.run, plan, found: None, assumed: asked.assumed });
+        let (counts, assumed) = (Vec::new(), asked.assumed);
+        return Ok(Ok(Answer { planner, run: asked.run, plan, found: None, counts, assumed }));
     }
     let axes = args.split.axes(args.work.stack);
-    let (run, found) = best(planner, &asked, &axes, &args.cluster.gpus, args.goal)?;
+    let numbers = &args.cluster.gpus;
+    let Best { run, found, counts } =
+        match best(planner, &asked, &axes, numbers, args.goal, tokens)? {
+            Ok(best) => best,
+            Err(large) => return Ok(Err(large)),
+        };
     let plan = plan(planner, &run, tokens, asked.price);
-    Ok(Answer { run, plan, found: Some(found), assumed: asked.assumed })
+    let assumed = asked.assumed;
+    Ok(Ok(Answer { planner, run, plan, found: Some(found), counts, assumed }))
 }
 
 /// The page about an answer.
@@ -169,7 +205,7 @@ fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
 
 /// Days and dollars with fewer and more GPUs, each in its best split.
 fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
-    let planner = Planner::shipped();
+    let planner = answer.planner;
     let planned = answer.plan.gpus;
     let axes = Axes { stack: args.work.stack, ..Axes::default() };
     let mut points = Vec::new();
@@ -185,6 +221,7 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
             let Ok(found) = search::search(planner, &run, gpus, &axes) else { continue };
             run.layout = found.best[0].layout;
             run.stack = axes.stack_for(&run.layout, run.stack);
+            run.fused_experts = fuses_experts(&run.model, &run.gpu, run.stack);
         }
         let estimate = planner.estimate(&run);
         let days = |rate: f64| tokens / (rate * f64::from(gpus)) / 86_400.0;
@@ -213,14 +250,34 @@ pub(super) fn check_run(run: &Run, gpus: u32) -> anyhow::Result<()> {
     })
 }
 
-/// The best split over numbers of GPUs, for a goal.
+/// The best split over numbers of GPUs, and what each number does.
+pub(super) struct Best {
+    pub(super) run: Run,
+    pub(super) found: Report,
+    pub(super) counts: Vec<Count>,
+}
+
+/// What a number of GPUs does in its best split.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Count {
+    pub(super) gpus: u32,
+    pub(super) why_not: Option<String>,
+    pub(super) tokens_per_s: Option<f64>,
+    pub(super) time_days: Option<f64>,
+    pub(super) cost_per_million_tokens_usd: Option<f64>,
+    pub(super) effective_share: Option<f64>,
+    pub(super) cost_per_million_tokens_with_faults_usd: Option<f64>,
+}
+
+/// The best split over numbers of GPUs, for a goal; or that none fits, and what would.
 pub(super) fn best(
     planner: &Planner,
     asked: &Asked,
     axes: &Axes,
     numbers: &[u32],
     goal: Goal,
-) -> anyhow::Result<(Run, Report)> {
+    tokens: Option<f64>,
+) -> anyhow::Result<Result<Best, TooLarge>> {
     if goal != Goal::Speed && asked.price.is_none() {
         return Err(Hinted::error(
             format!("no price of `{}` is known", asked.run.gpu.id),
@@ -228,11 +285,12 @@ pub(super) fn best(
         ));
     }
     let mut best: Option<(f64, Run, Report)> = None;
-    let mut refused = None;
+    let (mut counts, mut refused) = (Vec::new(), None);
     for gpus in numbers {
         let found = match search::search(planner, &asked.run, *gpus, axes) {
             Ok(found) => found,
             Err(err) => {
+                counts.push(Count::refused(*gpus, &err));
                 refused = Some(err);
                 continue;
             }
@@ -240,27 +298,75 @@ pub(super) fn best(
         let mut run = asked.run.clone();
         run.layout = found.best[0].layout;
         run.stack = axes.stack_for(&run.layout, asked.run.stack);
-        let tokens_per_s = run.tokens_per_step() / found.best[0].step_s;
-        let worth = match goal {
-            Goal::Speed => tokens_per_s,
-            Goal::Cost => tokens_per_s / f64::from(*gpus),
-            Goal::Goodput => {
-                let conditions = Faults::default().conditions(&run, found.best[0].step_s)?;
-                let share = Goodput::best(&conditions)?.share;
-                share * tokens_per_s / conditions.paid_gpus()
-            }
-        };
+        run.fused_experts = fuses_experts(&run.model, &run.gpu, run.stack);
+        let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal)?;
+        counts.push(count);
         if best.as_ref().is_none_or(|(most, ..)| worth > *most) {
             best = Some((worth, run, found));
         }
     }
     match (best, refused) {
-        (Some((_, run, found)), _) => Ok((run, found)),
-        (None, Some(err)) => {
+        (Some((_, run, found)), _) => Ok(Ok(Best { run, found, counts })),
+        (None, Some(err @ SearchError::TooLarge { .. })) => {
             let most = numbers.iter().copied().max().unwrap_or(1);
-            Err(Hinted::error(err.to_string(), enough(planner, asked, axes, most)))
+            let enough = enough(planner, asked, axes, most);
+            Ok(Err(TooLarge { why: err.to_string(), enough }))
         }
+        (None, Some(err)) => Err(Hinted::error(
+            err.to_string(),
+            "another number of GPUs, a global batch that divides by more of them, or fewer numbers given",
+        )),
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
+    }
+}
+
+impl Count {
+    fn refused(gpus: u32, err: &SearchError) -> Self {
+        let why = match err {
+            SearchError::TooLarge { .. } => "does not fit",
+            _ => "not possible",
+        };
+        Self {
+            gpus,
+            why_not: Some(why.to_owned()),
+            tokens_per_s: None,
+            time_days: None,
+            cost_per_million_tokens_usd: None,
+            effective_share: None,
+            cost_per_million_tokens_with_faults_usd: None,
+        }
+    }
+
+    /// What a run does, and what that is worth for a goal.
+    fn of(
+        run: &Run,
+        step_s: f64,
+        asked: &Asked,
+        tokens: Option<f64>,
+        goal: Goal,
+    ) -> anyhow::Result<(Self, f64)> {
+        let gpus = f64::from(run.layout.gpus());
+        let tokens_per_s = run.tokens_per_step() / step_s;
+        let conditions = Faults::default().conditions(run, step_s)?;
+        let share = Goodput::best(&conditions)?.share;
+        let paid = conditions.paid_gpus();
+        let price = asked.price.as_ref().map(|price| price.usd_per_gpu_hour / 3600.0 * 1e6);
+        let worth = match goal {
+            Goal::Speed => tokens_per_s,
+            Goal::Cost => tokens_per_s / gpus,
+            Goal::Goodput => share * tokens_per_s / paid,
+        };
+        let count = Self {
+            gpus: run.layout.gpus(),
+            why_not: None,
+            tokens_per_s: Some(tokens_per_s),
+            time_days: tokens.map(|tokens| tokens / tokens_per_s / 86_400.0),
+            cost_per_million_tokens_usd: price.map(|price| price * gpus / tokens_per_s),
+            effective_share: Some(share),
+            cost_per_million_tokens_with_faults_usd: price
+                .map(|price| price * paid / (tokens_per_s * share)),
+        };
+        Ok((count, worth))
     }
 }
 
@@ -277,258 +383,6 @@ fn enough(planner: &Planner, asked: &Asked, axes: &Axes, few: u32) -> String {
                 .to_owned()
         }
     }
-}
-
-fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
-    let plan = &answer.plan;
-    printer.line(&format!(
-        "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}",
-        plan.model.name,
-        count(plan.model.parameters),
-        if plan.model.active_parameters < 0.9 * plan.model.parameters {
-            format!(" ({} for each token)", count(plan.model.active_parameters))
-        } else {
-            String::new()
-        },
-        grouped(f64::from(plan.gpus)),
-        plan.gpu,
-        grouped(f64::from(plan.seq_len)),
-        grouped(f64::from(plan.global_batch)),
-        plan.precision,
-        plan.stack,
-    ))?;
-    printer.line(&format!(
-        "{} · {} micro-batches a step",
-        search::describe(&plan.layout),
-        plan.micro_batches
-    ))?;
-    for assumed in &answer.assumed {
-        printer.line(&format!("assumed: {assumed}"))?;
-    }
-    printer.line("")?;
-    headline(plan, printer)?;
-    printer.line("")?;
-    memory(plan, printer)?;
-    printer.line("")?;
-    phases(plan, printer)?;
-    printer.line("")?;
-    bounds(plan, printer)?;
-    if let Some(found) = &answer.found {
-        printer.line("")?;
-        searched(found, printer)?;
-    }
-    nearest(plan, printer)?;
-    Ok(())
-}
-
-fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
-    let estimate = &plan.estimate;
-    let (tone, word) = if plan.fits {
-        (Tone::Good, "fits")
-    } else if plan.tight {
-        (Tone::Caution, "may not fit")
-    } else {
-        (Tone::Bad, "does not fit")
-    };
-    let verdict = printer.toned(tone, word);
-    printer.line(&format!(
-        "memory    {verdict}: {} GiB in the middle, {} GiB at P95, of {} GiB",
-        number(plan.memory.p50_gib),
-        number(plan.memory.p95_gib),
-        number(plan.capacity_gib),
-    ))?;
-    printer.line(&format!(
-        "speed     {} tokens/s for each GPU (P10 {}, P90 {}), {} a step, {} tokens/s in all",
-        number(estimate.tokens_per_s_per_gpu),
-        number(estimate.tokens_per_s_per_gpu_p10),
-        number(estimate.tokens_per_s_per_gpu_p90),
-        duration(estimate.step_time_s),
-        grouped(plan.tokens_per_s),
-    ))?;
-    printer.line(&format!(
-        "MFU       {} causal, {} with full attention, of the {} peak; {} TFLOP/s for each GPU",
-        percent(estimate.mfu_causal),
-        percent(estimate.mfu_full),
-        plan.precision,
-        number(estimate.model_tflops_per_gpu),
-    ))?;
-    printer.line(&format!("bound     {}", estimate.bound.name()))?;
-    if let (Some(tokens), Some(days)) = (plan.tokens, plan.time_days) {
-        printer.line(&format!(
-            "time      {} for {} tokens, without faults (`farrier plan goodput` counts those)",
-            duration(days * 86_400.0),
-            count(tokens)
-        ))?;
-    }
-    match (&plan.price, plan.cost_per_million_tokens_usd) {
-        (Some(price), Some(cost)) => {
-            let whole =
-                plan.cost_usd.map_or_else(String::new, |cost| format!(", {} in all", usd(cost)));
-            printer.line(&format!(
-                "cost      ${} for a million tokens{whole}, at {} for a GPU and hour ({})",
-                number(cost),
-                usd(price.usd_per_gpu_hour),
-                price.source
-            ))?;
-        }
-        _ => printer.line("cost      not known: no list price; give one with --price")?,
-    }
-    Ok(())
-}
-
-fn memory(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
-    let stage = &plan.memory.stages[plan.memory.worst_stage];
-    let which = if plan.memory.stages.len() == 1 {
-        "each GPU".to_owned()
-    } else {
-        format!("a GPU of stage {} of {}, the fullest", stage.stage + 1, plan.memory.stages.len())
-    };
-    let parts = |parts: &farrier_planner::memory::Parts| {
-        [
-            parts.weights_gib,
-            parts.gradients_gib,
-            parts.optimizer_gib,
-            parts.unsharded_gib,
-            parts.activations_gib,
-            parts.working_gib,
-            parts.logits_gib,
-            parts.runtime_gib,
-            parts.margin_gib,
-        ]
-    };
-    let names = [
-        "weights",
-        "gradients",
-        "optimizer",
-        "whole while used",
-        "activations",
-        "way back",
-        "logits",
-        "runtime",
-        "allocator margin",
-    ];
-    let rows: Vec<Vec<String>> = names
-        .iter()
-        .zip(parts(&stage.p50).into_iter().zip(parts(&stage.p95)))
-        .filter(|(_, (p50, p95))| *p50 > 0.005 || *p95 > 0.005)
-        .map(|(name, (p50, p95))| vec![(*name).to_owned(), number(p50), number(p95)])
-        .collect();
-    printer.table(&[&format!("Memory of {which}"), "GiB, middle", "GiB, P95"], &rows)?;
-    printer.line(&format!(
-        "The whole model: {} GB of weights in 16 bits, {} GB with gradients and the optimizer.",
-        number(plan.model.weights_gb),
-        number(plan.model.states_gb)
-    ))?;
-    Ok(())
-}
-
-fn phases(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
-    let rows: Vec<Vec<String>> = plan
-        .estimate
-        .phases
-        .iter()
-        .filter(|phase| phase.share >= 0.0005)
-        .map(|phase| {
-            vec![
-                phase.phase.name().to_owned(),
-                format!("{} s", number(phase.seconds)),
-                percent(phase.share),
-                phase.bound.name().to_owned(),
-            ]
-        })
-        .collect();
-    printer.table(&["A step is spent on", "Time", "Share", "Bound by"], &rows)?;
-    Ok(())
-}
-
-fn bounds(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
-    let gains: Vec<String> = plan
-        .estimate
-        .bounds
-        .iter()
-        .filter(|share| share.gain_of_tenth >= 0.0005)
-        .map(|share| format!("{} {}", share.bound.name(), percent(share.gain_of_tenth)))
-        .collect();
-    printer.paragraph("", 0, &format!("10 % more of each would bring: {}.", gains.join(", ")))?;
-    Ok(())
-}
-
-fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
-    printer.line(&format!(
-        "Tried {} splits; {} fit.",
-        grouped_count(found.tried),
-        grouped_count(found.fit)
-    ))?;
-    let first = found.best[0].step_s;
-    let rows: Vec<Vec<String>> = found
-        .best
-        .iter()
-        .take(5)
-        .map(|candidate| {
-            vec![
-                search::describe(&candidate.layout),
-                format!("{:+.1} %", 100.0 * (candidate.step_s / first - 1.0)),
-                number(candidate.p95_gib),
-            ]
-        })
-        .collect();
-    printer.table(&["Best splits", "Step", "GiB, P95"], &rows)?;
-    let why: Vec<String> = found
-        .others
-        .iter()
-        .filter_map(|other| match (other.slower, other.needs_gib) {
-            (Some(slower), _) => Some(format!("{} {:+.0} %", other.change, 100.0 * slower)),
-            (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", other.change)),
-            (None, None) => None,
-        })
-        .collect();
-    if !why.is_empty() {
-        printer.paragraph(
-            "",
-            0,
-            &format!("With another number, the best step is: {}.", why.join("; ")),
-        )?;
-    }
-    let out: Vec<String> = found
-        .ruled_out
-        .iter()
-        .map(|out| format!("{} {}", grouped_count(out.count), out.why))
-        .collect();
-    if !out.is_empty() {
-        printer.paragraph("", 0, &format!("Ruled out: {}.", out.join("; ")))?;
-    }
-    Ok(())
-}
-
-fn grouped_count(count: usize) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "a count of tried splits")]
-    grouped(count as f64)
-}
-
-fn nearest(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
-    let Some(nearest) = &plan.estimate.nearest_measured else { return Ok(()) };
-    printer.line("")?;
-    let how = if nearest.distance < 1.0 {
-        "close to this one"
-    } else {
-        "the nearest, but another kind of run"
-    };
-    printer.paragraph(
-        "",
-        0,
-        &format!(
-            "Measured, {how}: {} on {} × {}, {}, {} tokens a sequence: {} tokens/s for each GPU ({}, {}).",
-            nearest.model,
-            nearest.gpus,
-            nearest.gpu,
-            nearest.precision,
-            nearest.seq_len,
-            number(nearest.tokens_per_s_per_gpu),
-            nearest.source,
-            nearest.date
-        ),
-    )?;
-    Ok(())
 }
 
 /// Writes a file that was asked for.

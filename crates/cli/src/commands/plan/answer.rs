@@ -1,0 +1,299 @@
+//! The answer of `farrier plan train`, for people.
+
+use farrier_planner::bound::Bound;
+use farrier_planner::plan::Plan;
+use farrier_planner::search::{self, Report};
+
+use super::figures::{count, duration, grouped, number, percent, usd};
+use super::train::Answer;
+use crate::printer::{Printer, Tone};
+
+/// Prints an answer for people.
+pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+    let plan = &answer.plan;
+    printer.line(&format!(
+        "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}",
+        plan.model.name,
+        count(plan.model.parameters),
+        if plan.model.active_parameters < 0.9 * plan.model.parameters {
+            format!(" ({} for each token)", count(plan.model.active_parameters))
+        } else {
+            String::new()
+        },
+        grouped(f64::from(plan.gpus)),
+        plan.gpu,
+        grouped(f64::from(plan.seq_len)),
+        grouped(f64::from(plan.global_batch)),
+        plan.precision,
+        plan.stack,
+    ))?;
+    let passes = match plan.micro_batches {
+        1 => "1 micro-batch a step".to_owned(),
+        count => format!("{count} micro-batches a step"),
+    };
+    printer.line(&format!("{} · {passes}", search::describe(&plan.layout)))?;
+    for assumed in &answer.assumed {
+        printer.line(&format!("assumed: {assumed}"))?;
+    }
+    printer.line("")?;
+    headline(plan, printer)?;
+    printer.line("")?;
+    memory(plan, printer)?;
+    printer.line("")?;
+    phases(plan, printer)?;
+    printer.line("")?;
+    bounds(plan, printer)?;
+    if answer.counts.len() > 1 {
+        printer.line("")?;
+        counts(answer, printer)?;
+    }
+    if let Some(found) = &answer.found {
+        printer.line("")?;
+        searched(found, printer)?;
+    }
+    nearest(plan, printer)?;
+    Ok(())
+}
+
+fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+    let estimate = &plan.estimate;
+    let (tone, word) = if plan.fits {
+        (Tone::Good, "fits")
+    } else if plan.tight {
+        (Tone::Caution, "may not fit")
+    } else {
+        (Tone::Bad, "does not fit")
+    };
+    let verdict = printer.toned(tone, word);
+    printer.line(&format!(
+        "memory    {verdict}: {} GiB in the middle, {} GiB at P95, of {} GiB",
+        number(plan.memory.p50_gib),
+        number(plan.memory.p95_gib),
+        number(plan.capacity_gib),
+    ))?;
+    printer.line(&format!(
+        "speed     {} tokens/s for each GPU (P10 {}, P90 {}), {} a step, {} tokens/s in all",
+        number(estimate.tokens_per_s_per_gpu),
+        number(estimate.tokens_per_s_per_gpu_p10),
+        number(estimate.tokens_per_s_per_gpu_p90),
+        duration(estimate.step_time_s),
+        grouped(plan.tokens_per_s),
+    ))?;
+    printer.line(&format!(
+        "MFU       {} causal, {} with full attention, of the {} peak; {} TFLOP/s for each GPU",
+        percent(estimate.mfu_causal),
+        percent(estimate.mfu_full),
+        plan.precision,
+        number(estimate.model_tflops_per_gpu),
+    ))?;
+    printer.line(&format!("bound     {}", estimate.bound.name()))?;
+    if let (Some(tokens), Some(days)) = (plan.tokens, plan.time_days) {
+        printer.line(&format!(
+            "time      {} for {} tokens, without faults (`farrier plan goodput` counts those)",
+            duration(days * 86_400.0),
+            count(tokens)
+        ))?;
+    }
+    match (&plan.price, plan.cost_per_million_tokens_usd) {
+        (Some(price), Some(cost)) => {
+            let whole =
+                plan.cost_usd.map_or_else(String::new, |cost| format!(", {} in all", usd(cost)));
+            printer.line(&format!(
+                "cost      ${} for a million tokens{whole}, at {} for a GPU and hour ({})",
+                number(cost),
+                usd(price.usd_per_gpu_hour),
+                price.source
+            ))?;
+        }
+        _ => printer.line("cost      not known: no list price; give one with --price")?,
+    }
+    Ok(())
+}
+
+fn memory(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+    let stage = &plan.memory.stages[plan.memory.worst_stage];
+    let which = if plan.memory.stages.len() == 1 {
+        "each GPU".to_owned()
+    } else {
+        format!("a GPU of stage {} of {}, the fullest", stage.stage + 1, plan.memory.stages.len())
+    };
+    let parts = |parts: &farrier_planner::memory::Parts| {
+        [
+            parts.weights_gib,
+            parts.gradients_gib,
+            parts.optimizer_gib,
+            parts.unsharded_gib,
+            parts.activations_gib,
+            parts.working_gib,
+            parts.logits_gib,
+            parts.runtime_gib,
+            parts.margin_gib,
+        ]
+    };
+    let names = [
+        "weights",
+        "gradients",
+        "optimizer",
+        "whole while used",
+        "activations",
+        "backward",
+        "logits",
+        "runtime",
+        "allocator margin",
+    ];
+    let rows: Vec<Vec<String>> = names
+        .iter()
+        .zip(parts(&stage.p50).into_iter().zip(parts(&stage.p95)))
+        .filter(|(_, (p50, p95))| *p50 > 0.005 || *p95 > 0.005)
+        .map(|(name, (p50, p95))| vec![(*name).to_owned(), number(p50), number(p95)])
+        .collect();
+    printer.table(&[&format!("Memory of {which}"), "GiB, middle", "GiB, P95"], &rows)?;
+    printer.line(&format!(
+        "The whole model: {} GB of weights in 16 bits, {} GB with gradients and the optimizer.",
+        number(plan.model.weights_gb),
+        number(plan.model.states_gb)
+    ))?;
+    Ok(())
+}
+
+fn phases(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+    let rows: Vec<Vec<String>> = plan
+        .estimate
+        .phases
+        .iter()
+        .filter(|phase| phase.share >= 0.0005)
+        .map(|phase| {
+            vec![
+                phase.phase.name().to_owned(),
+                format!("{} s", number(phase.seconds)),
+                percent(phase.share),
+                phase.bound.name().to_owned(),
+            ]
+        })
+        .collect();
+    printer.table(&["A step is spent on", "Time", "Share", "Bound by"], &rows)?;
+    Ok(())
+}
+
+fn bounds(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+    let gains = |less: bool| {
+        let gains: Vec<String> = plan
+            .estimate
+            .bounds
+            .iter()
+            .filter(|share| share.gain_of_tenth >= 0.0005)
+            .filter(|share| matches!(share.bound, Bound::Bubble | Bound::Launch) == less)
+            .map(|share| format!("{} {}", share.bound.name(), percent(share.gain_of_tenth)))
+            .collect();
+        gains.join(", ")
+    };
+    let mut text = format!("10 % more of each would bring: {}.", gains(false));
+    if !gains(true).is_empty() {
+        text.push_str(&format!(" 10 % less of each: {}.", gains(true)));
+    }
+    printer.paragraph("", 0, &text)?;
+    Ok(())
+}
+
+/// What each number of GPUs does in its best split.
+fn counts(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+    let cell =
+        |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
+    let rows: Vec<Vec<String>> = answer
+        .counts
+        .iter()
+        .map(|count| {
+            vec![
+                grouped(f64::from(count.gpus)),
+                count.why_not.clone().unwrap_or_else(|| cell(count.tokens_per_s, grouped)),
+                cell(count.time_days, number),
+                cell(count.cost_per_million_tokens_usd, |usd| format!("${}", number(usd))),
+                cell(count.effective_share, percent),
+                cell(count.cost_per_million_tokens_with_faults_usd, |usd| {
+                    format!("${}", number(usd))
+                }),
+            ]
+        })
+        .collect();
+    let headings = ["GPUs", "Tokens/s", "Days", "Million tokens", "Effective time", "With faults"];
+    printer.table(&headings, &rows)?;
+    Ok(())
+}
+
+fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "Tried {} splits; {} fit.",
+        grouped_count(found.tried),
+        grouped_count(found.fit)
+    ))?;
+    let first = found.best[0].step_s;
+    let rows: Vec<Vec<String>> = found
+        .best
+        .iter()
+        .take(5)
+        .map(|candidate| {
+            vec![
+                search::describe(&candidate.layout),
+                format!("{:+.1} %", 100.0 * (candidate.step_s / first - 1.0)),
+                number(candidate.p95_gib),
+            ]
+        })
+        .collect();
+    printer.table(&["Best splits", "Step", "GiB, P95"], &rows)?;
+    let why: Vec<String> = found
+        .others
+        .iter()
+        .filter_map(|other| match (other.slower, other.needs_gib) {
+            (Some(slower), _) => Some(format!("{} {:+.0} %", other.change, 100.0 * slower)),
+            (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", other.change)),
+            (None, None) => None,
+        })
+        .collect();
+    if !why.is_empty() {
+        printer.paragraph(
+            "",
+            0,
+            &format!("With another number, the best step is: {}.", why.join("; ")),
+        )?;
+    }
+    let out: Vec<String> = found
+        .ruled_out
+        .iter()
+        .map(|out| format!("{} {}", grouped_count(out.count), out.why))
+        .collect();
+    if !out.is_empty() {
+        printer.paragraph("", 0, &format!("Ruled out: {}.", out.join("; ")))?;
+    }
+    Ok(())
+}
+
+fn grouped_count(count: usize) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a count of tried splits")]
+    grouped(count as f64)
+}
+
+fn nearest(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+    let Some(nearest) = &plan.estimate.nearest_measured else { return Ok(()) };
+    printer.line("")?;
+    let how = if nearest.distance < 1.0 {
+        "close to this one"
+    } else {
+        "the nearest, but another kind of run"
+    };
+    printer.paragraph(
+        "",
+        0,
+        &format!(
+            "Measured, {how}: {} on {} × {}, {}, {} tokens a sequence: {} tokens/s for each GPU ({}, {}).",
+            nearest.model,
+            nearest.gpus,
+            nearest.gpu,
+            nearest.precision,
+            nearest.seq_len,
+            number(nearest.tokens_per_s_per_gpu),
+            nearest.source,
+            nearest.date
+        ),
+    )?;
+    Ok(())
+}
