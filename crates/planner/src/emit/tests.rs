@@ -482,7 +482,9 @@ proptest! {
             Recompute::None, Recompute::Attention, Recompute::Modules, Recompute::EverySecond,
             Recompute::Layers(5), Recompute::Full,
         ]),
-        precision in prop::sample::select(Precision::ALL.to_vec()),
+        // Megatron has no scale for each row.
+        precision in prop::sample::select(Precision::ALL.to_vec())
+            .prop_filter("a recipe of Megatron", |precision| *precision != Precision::Fp8Row),
     ) {
         let layout = Layout {
             tp: 1 << tp, pp, vp, cp: 1 << cp, recompute, ..Layout::copies(dp, micro_batch)

@@ -199,3 +199,60 @@ fn powers(fixed: Option<u32>, most: u32, may: impl Fn(u32) -> bool) -> Vec<u32> 
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Accelerator;
+    use crate::model::builtin;
+    use crate::precision::Precision;
+    use crate::run::Task;
+    use farrier_facts::FactSet;
+
+    fn layouts(model: &str, gpus: u32, axes: &Axes) -> Vec<Layout> {
+        let run = Run {
+            model: builtin::named(model).unwrap().model(),
+            gpu: Accelerator::named(FactSet::embedded(), "H100-SXM-80GB").unwrap(),
+            seq_len: 8192,
+            global_batch: 4096,
+            precision: Precision::Bf16,
+            layout: Layout::copies(gpus, 1),
+            task: Task::Full,
+            stack: Stack::Bridge,
+            fused_experts: false,
+        };
+        axes.layouts(&run, gpus)
+    }
+
+    #[test]
+    fn what_is_given_is_kept() {
+        let axes = Axes { tp: Some(4), dp: Some(2), ..Axes::default() };
+        let found = layouts("llama3-70b", 64, &axes);
+        assert!(!found.is_empty());
+        assert!(found.iter().all(|layout| layout.tp == 4 && layout.dp == 2 && layout.gpus() == 64));
+    }
+
+    #[test]
+    fn pipelines_may_leave_a_place_or_two_empty() {
+        let stages = |model: &str| {
+            let mut stages: Vec<u32> =
+                layouts(model, 256, &Axes::default()).iter().map(|layout| layout.pp).collect();
+            stages.sort_unstable();
+            stages.dedup();
+            stages
+        };
+        assert!(stages("deepseek-v3").contains(&8), "61 blocks in 8 stages");
+        assert!(stages("llama3.1-405b").contains(&16), "126 blocks in 16 stages");
+    }
+
+    #[test]
+    fn experts_are_not_split_over_fsdp_and_fsdp_is_not_zero_1() {
+        let found = layouts("qwen3-235b-a22b", 256, &Axes::default());
+        let both = |layout: &&Layout| layout.sharding == Sharding::Weights && layout.ep > 1;
+        assert!(!found.iter().any(|layout| both(&layout)));
+        let axes = Axes { stack: Some(Stack::FsdpCompiled), ..Axes::default() };
+        let fsdp = layouts("llama3-8b", 8, &axes);
+        assert!(fsdp.iter().all(|layout| layout.sharding == Sharding::Weights));
+        assert!(fsdp.iter().all(|layout| layout.reduce_bytes == 4));
+    }
+}

@@ -179,3 +179,69 @@ fn stack_factor(run: &Run, fitted: &Coefficients) -> f64 {
         Stack::Tuned => fitted.stack_tuned,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Accelerator;
+    use crate::layout::{Layout, Recompute, Sharding};
+    use crate::model::builtin;
+    use crate::precision::Precision;
+    use crate::run::Task;
+    use farrier_facts::FactSet;
+
+    fn run(model: &str, layout: Layout) -> Run {
+        Run {
+            model: builtin::named(model).unwrap().model(),
+            gpu: Accelerator::named(FactSet::embedded(), "H100-SXM-80GB").unwrap(),
+            seq_len: 8192,
+            global_batch: 256,
+            precision: Precision::Bf16,
+            layout,
+            task: Task::Full,
+            stack: Stack::Bridge,
+            fused_experts: false,
+        }
+    }
+
+    fn seconds(run: &Run) -> StepTime {
+        step(run, &Coefficients::expected())
+    }
+
+    #[test]
+    fn frozen_weights_that_are_shared_are_gathered() {
+        let shared = Layout { sharding: Sharding::Weights, ..Layout::copies(64, 1) };
+        let mut lora = run("llama3-70b", shared);
+        lora.task = Task::Lora;
+        assert!(seconds(&lora).of(Phase::Copies) > 0.0);
+        lora.layout.sharding = Sharding::Optimizer;
+        assert!(seconds(&lora).of(Phase::Copies) <= 0.0);
+    }
+
+    #[test]
+    fn blocks_that_predict_further_tokens_take_time() {
+        let with = run("deepseek-v3", Layout { ep: 8, ..Layout::copies(64, 1) });
+        let mut without = with.clone();
+        without.model.mtp_layers = 0;
+        let ratio = seconds(&with).total_s() / seconds(&without).total_s();
+        // One of 62 blocks, and another output projection.
+        assert!((1.01..1.08).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn each_thing_that_costs_costs() {
+        let plain = run("llama3-70b", Layout { tp: 8, ..Layout::copies(8, 1) });
+        let time = |change: fn(&mut Run)| {
+            let mut changed = plain.clone();
+            change(&mut changed);
+            seconds(&changed).total_s()
+        };
+        let base = seconds(&plain).total_s();
+        assert!(time(|run| run.layout.recompute = Recompute::Full) > 1.2 * base);
+        assert!(time(|run| run.precision = Precision::Fp8) < base);
+        assert!(time(|run| run.gpu.link_bytes_per_s /= 4.0) > base);
+        assert!(time(|run| run.gpu.hbm_bytes_per_s /= 4.0) > base);
+        assert!(time(|run| run.layout.tensor_overlap = false) > base);
+        assert!(time(|run| (run.layout.pp, run.layout.dp) = (8, 1)) > base);
+    }
+}
