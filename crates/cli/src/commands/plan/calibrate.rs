@@ -91,15 +91,16 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         .map(|(name, measured, beside)| vec![name.to_owned(), measured, percent(beside)])
         .collect();
     printer.table(&["Measured", "Here", "Beside what is usual"], &rows)?;
-    match &args.keep {
-        Some(path) => printer.line(&format!(
+    let kept = match &args.keep {
+        Some(path) => format!(
             "Kept in `{0}`; `farrier plan train --calibration {0} ...` plans with it.",
             path.display()
-        ))?,
+        ),
         None => {
-            printer.line("`--keep FILE` keeps it, for `farrier plan train --calibration FILE`.")?
+            "`--keep FILE` keeps it, for `farrier plan train --calibration FILE`.".to_owned()
         }
-    }
+    };
+    printer.line(&kept)?;
     Ok(Outcome::Fine)
 }
 

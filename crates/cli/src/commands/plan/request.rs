@@ -188,7 +188,8 @@ pub(super) fn asked(
 pub(super) fn model(name: &str) -> anyhow::Result<(Model, Vec<String>)> {
     let path = Path::new(name);
     let path = if path.is_dir() { &path.join("config.json") } else { path };
-    if name.ends_with(".json") || path.is_file() {
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    if is_json || path.is_file() {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("failed to read the model's configuration `{name}`"))?;
         let read = config::read(&text).with_context(|| format!("`{name}` cannot be planned"))?;
@@ -198,23 +199,18 @@ pub(super) fn model(name: &str) -> anyhow::Result<(Model, Vec<String>)> {
     }
     // `meta-llama/Llama-3.1-70B`: whose it is does not matter.
     let name = name.rsplit('/').next().unwrap_or(name);
-    match builtin::named(name) {
-        Some(record) => Ok((record.model(), Vec::new())),
-        None => {
-            let near = builtin::nearest(name);
-            let hint = if near.is_empty() {
-                let known: Vec<&str> =
-                    builtin::records().iter().map(|record| record.name.as_str()).collect();
-                format!("a `config.json` of Hugging Face, or one of: {}", known.join(", "))
-            } else {
-                format!(
-                    "did you mean `{}`? A `config.json` of Hugging Face does too",
-                    near.join("`, `")
-                )
-            };
-            Err(Hinted::error(format!("no model is called `{name}`"), hint))
-        }
+    if let Some(record) = builtin::named(name) {
+        return Ok((record.model(), Vec::new()));
     }
+    let near = builtin::nearest(name);
+    let hint = if near.is_empty() {
+        let known: Vec<&str> =
+            builtin::records().iter().map(|record| record.name.as_str()).collect();
+        format!("a `config.json` of Hugging Face, or one of: {}", known.join(", "))
+    } else {
+        format!("did you mean `{}`? A `config.json` of Hugging Face does too", near.join("`, `"))
+    };
+    Err(Hinted::error(format!("no model is called `{name}`"), hint))
 }
 
 /// A GPU by name, joined and paid as asked for.

@@ -16,7 +16,7 @@ use crate::sets;
 /// Which table.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A table of runs, with the columns of data/planner/published_training.csv; the one that ships without it
+    /// A table of runs, with the columns of `data/planner/published_training.csv`; the one that ships without it
     file: Option<PathBuf>,
     /// List so many rows, worst first
     #[arg(long, value_name = "N", default_value = "0")]

@@ -206,18 +206,18 @@ fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
 /// Days and dollars with fewer and more GPUs, each in its best split.
 fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
     let planner = answer.planner;
-    let planned = answer.plan.gpus;
+    let chosen = answer.plan.gpus;
     let axes = Axes { stack: args.work.stack, ..Axes::default() };
     let mut points = Vec::new();
     for power in -3_i32..=3 {
-        let gpus = f64::from(planned) * 2_f64.powi(power);
+        let gpus = f64::from(chosen) * 2_f64.powi(power);
         if gpus < 1.0 || gpus.fract() != 0.0 {
             continue;
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, ≥ 1")]
         let gpus = gpus as u32;
         let mut run = answer.run.clone();
-        if gpus != planned {
+        if gpus != chosen {
             let Ok(found) = search::search(planner, &run, gpus, &axes) else { continue };
             run.layout = found.best[0].layout;
             run.stack = axes.stack_for(&run.layout, run.stack);
