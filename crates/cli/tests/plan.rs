@@ -444,3 +444,127 @@ fn launch_files_pass_lint() {
     let lora = with(&["--search", "--lora", "--emit", "torchrun"]);
     assert_eq!(lora.code, 2, "{}", lora.stdout);
 }
+
+/// An 8B model on 64 H100, with faults.
+const GOODPUT: [&str; 14] = [
+    "plan",
+    "goodput",
+    "--model",
+    "llama3-8b",
+    "--gpu",
+    "H100",
+    "--seq-len",
+    "8192",
+    "--global-batch",
+    "64",
+    "--tokens",
+    "1T",
+    "--gpus",
+    "64",
+];
+
+fn goodput(more: &[&str]) -> Ran {
+    run(&[&GOODPUT[..], more].concat())
+}
+
+fn goodput_json(more: &[&str]) -> Value {
+    let ran = goodput(&[more, &["--output", "json"]].concat());
+    assert!(ran.code < 2, "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+#[test]
+fn goodput_without_faults_is_said_plainly() {
+    for kind in ["synchronous", "asynchronous", "in-memory"] {
+        let none = ["--search", "--hazard", "none", "--checkpoint", kind];
+        let ran = goodput(&none);
+        assert_eq!(ran.code, 0, "{kind}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.contains("no faults: checkpoints are not needed"), "{}", ran.stdout);
+        assert!(ran.stdout.contains("with no faults"), "{}", ran.stdout);
+        for unfit in ["- days", "NaN", "0.0000", "Young", "Lost to", "Spares that pay"] {
+            assert!(!ran.stdout.contains(unfit), "{unfit}: {}", ran.stdout);
+        }
+        assert_eq!(goodput_json(&none)["best"]["share"].as_f64(), Some(1.0), "{kind}");
+        // Where an interval is asked for, what it costs is said.
+        let given = goodput(&[&none[..], &["--interval", "30"]].concat());
+        assert!(given.stdout.contains("as asked for"), "{}", given.stdout);
+        assert!(!given.stdout.contains("the best"), "{}", given.stdout);
+    }
+}
+
+#[test]
+fn goodput_of_absurd_repairs_is_refused() {
+    let ran = goodput(&["--search", "--repair", "1e15"]);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    assert!(ran.stderr.contains("`repair_h` is") && ran.stderr.contains("87600"), "{}", ran.stderr);
+    let ran = goodput(&["--search", "--spares", "4294967295"]);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    assert!(ran.stderr.contains("1048576"), "{}", ran.stderr);
+}
+
+#[test]
+fn goodput_says_whether_memory_suffices() {
+    let large = [
+        "plan",
+        "goodput",
+        "--model",
+        "llama3-70b",
+        "--gpu",
+        "H100",
+        "--gpus",
+        "8",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "256",
+        "--tokens",
+        "1T",
+    ];
+    let ran = run(&large);
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    assert!(ran.stdout.contains("memory      does not fit: "), "{}", ran.stdout);
+    let ran = run(&[&large[..], &["--output", "json"]].concat());
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer["fits"], false);
+    assert!(answer["memory"]["p50_gib"].as_f64() > answer["memory"]["capacity_gib"].as_f64());
+    // A run that was measured had room.
+    let ran = run(&[&large[..], &["--tokens-per-s", "5000"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    assert!(!ran.stdout.contains("memory "), "{}", ran.stdout);
+    let ran = goodput(&["--search"]);
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    assert!(ran.stdout.contains("memory      fits: "), "{}", ran.stdout);
+    assert_eq!(goodput_json(&["--search"])["fits"], true);
+}
+
+#[test]
+fn goodput_takes_several_numbers_of_gpus_only_to_search() {
+    let several = [&GOODPUT[..13], &["16,32"]].concat();
+    let ran = run(&several);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    assert!(ran.stderr.contains("several numbers of GPUs are for a search"), "{}", ran.stderr);
+    let ran = run(&[&several[..], &["--search"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("assumed: 32 GPUs, the fastest of"), "{}", ran.stdout);
+}
+
+#[test]
+fn goodput_knows_the_nodes_and_what_is_saved() {
+    let nodes = |gpu: &str| {
+        let mut words = GOODPUT;
+        words[5] = gpu;
+        let ran = run(&[&words[..], &["--search", "--output", "json"]].concat());
+        let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+        answer["conditions"]["gpus_per_node"].as_u64()
+    };
+    assert_eq!(nodes("H100"), Some(8));
+    assert_eq!(nodes("GB200"), Some(4));
+    let saved = |more: &[&str]| {
+        goodput_json(more)["conditions"]["checkpoint"]["bytes"].as_f64().unwrap() / 1e9
+    };
+    // 14 bytes of 8.03 billion weights; adapters are about a hundredth of them.
+    assert!((saved(&["--search"]) - 112.4).abs() < 0.5);
+    let adapters = saved(&["--search", "--lora"]);
+    assert!((0.3..2.5).contains(&adapters), "{adapters}");
+}

@@ -85,8 +85,12 @@ fn kept_by_storage(
     kept: f64,
     fallback: f64,
 ) -> f64 {
-    if fallback <= 0.0 || kept <= 0.0 {
-        return if kept > 0.0 { 1.0 } else { 0.0 };
+    if kept <= 0.0 {
+        return 0.0;
+    }
+    // Nothing falls back: the interval may be without end.
+    if fallback <= 0.0 || timing.per_s <= 0.0 {
+        return 1.0;
     }
     let per_work_s = fallback * timing.per_s / kept;
     // Work comes in whole intervals, each kept until the next fallback with the same chance.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::Checkpoint;
-use super::error::{GoodputError, at_least_zero, positive, share};
+use super::error::{GoodputError, at_least_zero, at_most, positive, share};
 use super::hazard::Hazard;
 
 /// A run as far as failures are concerned.
@@ -73,6 +73,12 @@ impl Default for Spares {
 /// timeout of NCCL's watchdog in `PyTorch` too.
 pub const DETECTION_S: f64 = 600.0;
 
+/// Ten years until a node is back: longer than a GPU is kept.
+pub const MOST_REPAIR_H: f64 = 10.0 * 365.0 * 24.0;
+
+/// More nodes that stand by than any cluster has had in all.
+pub const MOST_SPARES: u32 = 1 << 20;
+
 impl Conditions {
     /// A run of its own cluster, with the usual times.
     pub fn new(gpus: u32, checkpoint: Checkpoint, step_s: f64) -> Self {
@@ -109,8 +115,35 @@ impl Conditions {
         at_least_zero("restart_s", self.recovery.restart_s)?;
         at_least_zero("warm_up_s", self.recovery.warm_up_s)?;
         self.recovery.load_s.map_or(Ok(()), |load_s| at_least_zero("load_s", load_s))?;
-        at_least_zero("repair_h", self.spares.repair_h)?;
+        at_most("repair_h", self.spares.repair_h, MOST_REPAIR_H)?;
+        at_most("spares", f64::from(self.spares.nodes.unwrap_or(0)), f64::from(MOST_SPARES))?;
         share("repair_share", self.spares.repair_share)?;
         at_least_zero("planned_stops_per_day", self.planned_stops_per_day)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checkpoint::CheckpointKind;
+    use super::*;
+
+    #[test]
+    fn what_no_cluster_has_is_refused() {
+        let checkpoint = Checkpoint::new(CheckpointKind::Asynchronous, 1e12, 2e11);
+        let usual = Conditions::new(1_024, checkpoint, 5.0);
+        let with = |nodes, repair_h| {
+            let spares = Spares { nodes, repair_h, ..Spares::default() };
+            Conditions { spares, ..usual }.check()
+        };
+        assert_eq!(with(Some(MOST_SPARES), MOST_REPAIR_H), Ok(()));
+        let long = with(None, 1e15).unwrap_err();
+        assert_eq!(
+            long.to_string(),
+            "`repair_h` is 1000000000000000; a number from 0 to 87600 is possible"
+        );
+        assert!(with(Some(MOST_SPARES + 1), 24.0).unwrap_err().to_string().contains("1048576"));
+        for hours in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(with(None, hours).is_err(), "{hours}");
+        }
     }
 }

@@ -25,6 +25,16 @@ pub enum GoodputError {
         /// As given.
         value: f64,
     },
+    /// Beyond what there is.
+    #[error("`{what}` is {value}; a number from 0 to {most} is possible")]
+    TooMuch {
+        /// Which input.
+        what: &'static str,
+        /// As given.
+        value: f64,
+        /// The most that is possible.
+        most: f64,
+    },
     /// A share that is none.
     #[error("`{what}` is {value}; a share from 0 to 1 is possible")]
     NotAShare {
@@ -67,6 +77,15 @@ pub(super) fn at_least_zero(what: &'static str, value: f64) -> Result<(), Goodpu
         Ok(())
     } else {
         Err(GoodputError::Negative { what, value })
+    }
+}
+
+/// A number from 0 to the most that there is.
+pub(super) fn at_most(what: &'static str, value: f64, most: f64) -> Result<(), GoodputError> {
+    if (0.0..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(GoodputError::TooMuch { what, value, most })
     }
 }
 

@@ -16,6 +16,7 @@ mod conditions;
 mod error;
 mod hazard;
 mod interval;
+mod of_run;
 mod report;
 #[cfg(test)]
 mod simulation;
@@ -29,10 +30,11 @@ use serde::Serialize;
 
 pub use checkpoint::{BYTES_PER_PARAMETER, Checkpoint, CheckpointKind};
 pub use closed_form::Split;
-pub use conditions::{Conditions, DETECTION_S, Recovery, Spares};
+pub use conditions::{Conditions, DETECTION_S, MOST_REPAIR_H, MOST_SPARES, Recovery, Spares};
 pub use error::GoodputError;
 pub use hazard::Hazard;
 pub use interval::{daly_s, meta_share, young_s};
+pub use of_run::saved_bytes;
 pub use report::{LostTime, NoHeadway, Report, RunCost, Training};
 pub use spares::{SpareChoice, SparesThatPay};
 pub use worth::{Worth, Worths};

@@ -8,7 +8,7 @@
 
 use serde::Serialize;
 
-use super::conditions::Conditions;
+use super::conditions::{Conditions, MOST_SPARES};
 
 /// Nodes out for repair.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,7 +66,7 @@ impl Outage {
     /// The number of spares at which a run costs least.
     ///
     /// A run takes `1 + λ·(detection + wait)` times what it would if neither were, and pays for
-    /// the spares all along.
+    /// the spares all along. At most [`MOST_SPARES`] are looked at.
     pub(super) fn cheapest(&self, conditions: &Conditions) -> u32 {
         let per_s = conditions.hazard.per_hour(conditions.gpus) / 3_600.0;
         let cost = |spares: u32, wait_s: f64| {
@@ -78,7 +78,7 @@ impl Outage {
         let mut best = 0;
         let mut least = cost(0, self.wait_s(none_left, 0));
         let mut spares = 0;
-        while !self.is_plenty(spares) {
+        while spares < MOST_SPARES && !self.is_plenty(spares) {
             spares += 1;
             none_left = erlang(none_left, self.mean_out, spares);
             let with = cost(spares, self.wait_s(none_left, spares));
@@ -150,6 +150,17 @@ mod tests {
         let half = outage(2_000.0).more_out_than(2_000);
         assert!((half - 0.494).abs() < 0.01, "{half}");
         assert!(outage(2.0).more_out_than(u32::MAX).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_cheapest_is_found_in_time_however_much_is_out() {
+        use super::super::checkpoint::{Checkpoint, CheckpointKind};
+
+        let checkpoint = Checkpoint::new(CheckpointKind::Asynchronous, 1e12, 2e11);
+        let conditions = Conditions::new(1_024, checkpoint, 5.0);
+        for mean_out in [1e7, 1e15, f64::MAX, f64::INFINITY] {
+            assert!(outage(mean_out).cheapest(&conditions) <= MOST_SPARES, "{mean_out}");
+        }
     }
 
     #[test]

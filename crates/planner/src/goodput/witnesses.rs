@@ -88,6 +88,41 @@ fn without_failures_only_stalls_are_lost() {
 }
 
 #[test]
+fn without_failures_all_is_kept_whatever_keeps_it() {
+    let mut conditions = llama_3();
+    conditions.hazard = Hazard::NONE;
+    conditions.planned_stops_per_day = 0.0;
+    for kind in CheckpointKind::ALL {
+        conditions.checkpoint.kind = kind;
+        let report = Report::of(&conditions, &training(), None).unwrap();
+        assert!((report.best.share - 1.0).abs() < 1e-12, "{kind:?} {:?}", report.best);
+        assert!(report.no_headway.is_none() && report.run.is_some(), "{kind:?}");
+        // At an interval only the stalls are lost.
+        let given = Goodput::at(&conditions, 600.0).unwrap();
+        let trained = 600.0 / (600.0 + given.stall_s);
+        assert!((given.share - trained).abs() < 1e-12, "{kind:?} {given:?}");
+    }
+    // Nearly none is no other answer.
+    conditions.hazard = Hazard::every(1e300).unwrap();
+    let nearly = Goodput::best(&conditions).unwrap();
+    assert!((nearly.share - 1.0).abs() < 1e-9 && nearly.makes_headway, "{nearly:?}");
+}
+
+#[test]
+fn the_worst_that_is_possible_has_an_answer() {
+    let mut conditions = llama_3();
+    conditions.detection_s = 0.0;
+    conditions.spares =
+        Spares { nodes: Some(MOST_SPARES), repair_h: MOST_REPAIR_H, repair_share: 1.0 };
+    for hours in [1.0, 1e-3, 1e-12, 1e-300] {
+        conditions.hazard = Hazard::every(hours).unwrap();
+        let report = Report::of(&conditions, &training(), None).unwrap();
+        assert!((0.0..=1.0).contains(&report.best.share), "{hours} {report:?}");
+        assert!(report.spares.cheapest.nodes <= MOST_SPARES, "{hours}");
+    }
+}
+
+#[test]
 fn failing_faster_than_recovering_gets_nowhere() {
     let mut conditions = llama_3();
     conditions.hazard = Hazard::seen(0.05, 16_384).unwrap();

@@ -96,9 +96,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             "Kept in `{0}`; `farrier plan train --calibration {0} ...` plans with it.",
             path.display()
         ),
-        None => {
-            "`--keep FILE` keeps it, for `farrier plan train --calibration FILE`.".to_owned()
-        }
+        None => "`--keep FILE` keeps it, for `farrier plan train --calibration FILE`.".to_owned(),
     };
     printer.line(&kept)?;
     Ok(Outcome::Fine)

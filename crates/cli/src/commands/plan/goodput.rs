@@ -1,18 +1,19 @@
 //! `farrier plan goodput`
 
+mod print;
+
 use clap::ValueEnum;
+use farrier_planner::Planner;
 use farrier_planner::goodput::{
-    BYTES_PER_PARAMETER, Checkpoint, CheckpointKind, Conditions, Goodput, Hazard, Recovery, Report,
-    Spares, Training,
+    CheckpointKind, Conditions, Hazard, Recovery, Report, Spares, Training,
 };
-use farrier_planner::model::Parameters;
+use farrier_planner::layout::Layout;
+use farrier_planner::plan::{self, Plan};
 use farrier_planner::run::Run;
-use farrier_planner::{Planner, plan};
 use serde::Serialize;
 
-use super::figures::{count, duration, number, percent, usd};
-use super::request::{self, Cluster, Split, Work, positive};
-use super::train::{Goal, best, check_run};
+use super::request::{self, Asked, Cluster, Split, Work, positive};
+use super::train::{Goal, TooLarge, best, check_run};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
@@ -112,10 +113,7 @@ impl Faults {
             Kind::Asynchronous => CheckpointKind::Asynchronous,
             Kind::InMemory => CheckpointKind::InMemory,
         };
-        let parameters = Parameters::of(&run.model);
-        let bytes = BYTES_PER_PARAMETER * (parameters.total + parameters.further);
-        let checkpoint = Checkpoint::new(kind, bytes, self.storage * 1e9);
-        let mut conditions = Conditions::new(run.layout.gpus(), checkpoint, step_s);
+        let mut conditions = Conditions::of_run(run, kind, self.storage * 1e9, step_s);
         conditions.hazard = match self.mtbf {
             Some(hours) => Hazard::every(hours)?,
             None => self.hazard,
@@ -144,11 +142,81 @@ struct Answer {
     model: String,
     gpu: String,
     gpus: u32,
+    layout: Layout,
+    assumed: Vec<String>,
+    /// Whether memory suffices with little doubt; none where the run was measured, and so had room.
+    fits: Option<bool>,
+    memory: Option<Memory>,
     tokens: f64,
     tokens_per_s: f64,
     conditions: Conditions,
     #[serde(flatten)]
     report: Report,
+}
+
+/// What the fullest GPU needs.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Memory {
+    p50_gib: f64,
+    p95_gib: f64,
+    capacity_gib: f64,
+    tight: bool,
+}
+
+impl Memory {
+    fn of(plan: &Plan) -> Self {
+        Self {
+            p50_gib: plan.memory.p50_gib,
+            p95_gib: plan.memory.p95_gib,
+            capacity_gib: plan.capacity_gib,
+            tight: plan.tight,
+        }
+    }
+}
+
+impl Answer {
+    /// Nothing ever stops the run.
+    fn is_faultless(&self) -> bool {
+        self.report.best.mtbf_s.is_infinite()
+    }
+}
+
+/// The number of GPUs where nothing is searched for.
+pub(super) fn one_number(numbers: &[u32]) -> anyhow::Result<u32> {
+    match numbers {
+        [gpus] => Ok(*gpus),
+        _ => Err(Hinted::error(
+            "several numbers of GPUs are for a search",
+            "add `--search`, or give one number",
+        )),
+    }
+}
+
+/// The run that is meant, and what was assumed of it.
+fn chosen(
+    args: &Args,
+    asked: &Asked,
+    planner: &Planner,
+) -> anyhow::Result<Result<(Run, Vec<String>), TooLarge>> {
+    let mut assumed = asked.assumed.clone();
+    let numbers = &args.cluster.gpus;
+    if !args.search {
+        check_run(&asked.run, one_number(numbers)?)?;
+        return Ok(Ok((asked.run.clone(), assumed)));
+    }
+    let axes = args.split.axes(args.work.stack);
+    let run = match best(planner, asked, &axes, numbers, Goal::Speed, args.work.tokens)? {
+        Ok(best) => best.run,
+        Err(large) => return Ok(Err(large)),
+    };
+    if numbers.len() > 1 {
+        assumed.push(format!(
+            "{} GPUs, the fastest of the numbers given; `plan train --search --for goodput` weighs \
+             cost and faults too",
+            run.layout.gpus()
+        ));
+    }
+    Ok(Ok((run, assumed)))
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -161,18 +229,13 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ));
     };
     let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
-    let run = if args.search {
-        let axes = args.split.axes(args.work.stack);
-        match best(planner, &asked, &axes, &args.cluster.gpus, Goal::Speed, Some(tokens))? {
-            Ok(best) => best.run,
-            Err(large) => return large.print(args.output, printer),
-        }
-    } else {
-        check_run(&asked.run, args.cluster.gpus[0])?;
-        asked.run.clone()
+    let (run, assumed) = match chosen(args, &asked, planner)? {
+        Ok(chosen) => chosen,
+        Err(large) => return large.print(args.output, printer),
     };
-    let planned = plan::plan(planner, &run, Some(tokens), asked.price.clone());
-    let tokens_per_s = args.tokens_per_s.unwrap_or(planned.tokens_per_s);
+    let faultless = plan::plan(planner, &run, Some(tokens), asked.price.clone());
+    let is_measured = args.tokens_per_s.is_some();
+    let tokens_per_s = args.tokens_per_s.unwrap_or(faultless.tokens_per_s);
     let conditions = args.faults.conditions(&run, run.tokens_per_step() / tokens_per_s)?;
     let training = Training {
         tokens,
@@ -181,12 +244,15 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     let report =
         Report::of(&conditions, &training, args.faults.interval.map(|minutes| 60.0 * minutes))?;
-    let headway = report.no_headway.is_none();
     let answer = Answer {
         v: 1,
         model: run.model.name.clone(),
         gpu: run.gpu.id.clone(),
         gpus: run.layout.gpus(),
+        layout: run.layout,
+        assumed,
+        fits: (!is_measured).then_some(faultless.fits),
+        memory: (!is_measured).then(|| Memory::of(&faultless)),
         tokens,
         tokens_per_s,
         conditions,
@@ -194,109 +260,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     };
     match args.output {
         Output::Json => printer.json(&answer)?,
-        Output::Table => print(&answer, printer)?,
+        Output::Table => print::answer(&answer, printer)?,
     }
-    Ok(Outcome::finding_if(!headway))
-}
-
-fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
-    let report = &answer.report;
-    let best = &report.best;
-    printer.line(&format!(
-        "{} on {} × {}: {} tokens at {} tokens/s",
-        answer.model,
-        answer.gpus,
-        answer.gpu,
-        count(answer.tokens),
-        count(answer.tokens_per_s)
-    ))?;
-    printer.line(&format!(
-        "faults      one in {}, {} a day; seen after {}, training again {} later",
-        duration(best.mtbf_s),
-        number(best.failures_per_day),
-        duration(answer.conditions.detection_s),
-        duration(best.down_s - answer.conditions.detection_s),
-    ))?;
-    printer.line(&format!(
-        "checkpoint  {}: {} GB, training waits {} for each",
-        answer.conditions.checkpoint.kind.name(),
-        number(answer.conditions.checkpoint.bytes / 1e9),
-        duration(best.stall_s),
-    ))?;
-    if let Some(stuck) = &report.no_headway {
-        printer.line("")?;
-        printer.paragraph("", 0, &stuck.to_string())?;
-        return Ok(());
-    }
-    printer.line("")?;
-    let line = |name: &str, goodput: &Goodput| {
-        vec![
-            name.to_owned(),
-            duration(goodput.interval_s),
-            number(goodput.interval_steps),
-            percent(goodput.share),
-        ]
-    };
-    let mut rows = vec![line("the best", best)];
-    if let Some(given) = &report.given {
-        rows.push(line("as asked for", given));
-    }
-    printer.table(&["Checkpoint interval", "Time", "Steps", "Effective time (ETTR)"], &rows)?;
-    printer.line(&format!(
-        "Young's formula gives {}, Daly's {}.",
-        duration(report.young_interval_s),
-        duration(report.daly_interval_s)
-    ))?;
-    printer.line("")?;
-    cost(report, printer)
-}
-
-fn cost(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
-    if let Some(run) = &report.run {
-        let dollars = run.usd.map_or_else(String::new, |dollars| format!(", {}", usd(dollars)));
-        printer.line(&format!(
-            "The run takes {} ({} of training), with {} faults{dollars}.",
-            duration(3600.0 * run.hours),
-            duration(3600.0 * run.productive_h),
-            number(run.failures)
-        ))?;
-        let lost = &run.lost;
-        let rows: Vec<Vec<String>> = [
-            ("checkpoints that training waits for", lost.checkpoint_stalls_h),
-            ("work done again", lost.lost_work_h),
-            ("faults not yet seen", lost.detection_h),
-            ("recovery", lost.recovery_h),
-            ("waiting for a node", lost.waiting_for_spares_h),
-            ("planned stops", lost.planned_h),
-        ]
-        .into_iter()
-        .filter(|(_, hours)| *hours > 0.0)
-        .map(|(name, hours)| {
-            vec![name.to_owned(), duration(3600.0 * hours), percent(hours / run.hours)]
-        })
-        .collect();
-        printer.table(&["Lost to", "Time", "Share"], &rows)?;
-    }
-    if let Some(worth) = &report.worth_of_a_minute {
-        let said = |worth: &farrier_planner::goodput::Worth| match worth.usd {
-            Some(dollars) => format!("{} and {}", duration(3600.0 * worth.hours), usd(dollars)),
-            None => duration(3600.0 * worth.hours),
-        };
-        printer.paragraph(
-            "",
-            0,
-            &format!(
-                "Over the run, a minute less until a fault is seen is worth {}; a minute less of recovery {}.",
-                said(&worth.detection),
-                said(&worth.recovery)
-            ),
-        )?;
-    }
-    let cheapest = &report.spares.cheapest;
-    printer.line(&format!(
-        "Spares that pay: {} nodes (on average {} are out).",
-        cheapest.nodes,
-        number(report.spares.mean_nodes_out)
-    ))?;
-    Ok(())
+    Ok(Outcome::finding_if(answer.report.no_headway.is_some() || answer.fits == Some(false)))
 }

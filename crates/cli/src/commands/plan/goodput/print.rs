@@ -1,0 +1,179 @@
+//! The answer of `farrier plan goodput`, for people.
+
+use farrier_planner::goodput::{Goodput, Report, Worth};
+use farrier_planner::search;
+
+use super::super::figures::{count, duration, number, percent, usd};
+use super::Answer;
+use crate::printer::{Printer, Tone};
+
+/// Prints the whole answer.
+pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+    let report = &answer.report;
+    printer.line(&format!(
+        "{} on {} × {}: {} tokens at {} tokens/s",
+        answer.model,
+        answer.gpus,
+        answer.gpu,
+        count(answer.tokens),
+        count(answer.tokens_per_s)
+    ))?;
+    printer.line(&search::describe(&answer.layout))?;
+    for assumed in &answer.assumed {
+        printer.line(&format!("assumed: {assumed}"))?;
+    }
+    memory(answer, printer)?;
+    conditions(answer, printer)?;
+    if let Some(stuck) = &report.no_headway {
+        printer.line("")?;
+        printer.paragraph("", 0, &stuck.to_string())?;
+        return Ok(());
+    }
+    printer.line("")?;
+    if intervals(answer, printer)? {
+        printer.line("")?;
+    }
+    cost(report, printer)?;
+    if answer.is_faultless() {
+        return Ok(());
+    }
+    worth(report, printer)
+}
+
+fn memory(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+    let (Some(fits), Some(memory)) = (answer.fits, &answer.memory) else { return Ok(()) };
+    let (tone, word) = if fits {
+        (Tone::Good, "fits")
+    } else if memory.tight {
+        (Tone::Caution, "may not fit")
+    } else {
+        (Tone::Bad, "does not fit")
+    };
+    let verdict = printer.toned(tone, word);
+    printer.line(&format!(
+        "memory      {verdict}: {} GiB in the middle, {} GiB at P95, of {} GiB",
+        number(memory.p50_gib),
+        number(memory.p95_gib),
+        number(memory.capacity_gib),
+    ))?;
+    if !fits && !memory.tight {
+        printer
+            .line("            what follows holds if it did; `--search` finds a split that does")?;
+    }
+    Ok(())
+}
+
+/// What stops the run, and how it is saved.
+fn conditions(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
+    let best = &answer.report.best;
+    if answer.is_faultless() {
+        printer.line("faults      no faults: checkpoints are not needed")?;
+        if answer.report.given.is_none() {
+            return Ok(());
+        }
+    } else {
+        printer.line(&format!(
+            "faults      one in {}, {} a day; seen after {}, training again {} later",
+            duration(best.mtbf_s),
+            number(best.failures_per_day),
+            duration(answer.conditions.detection_s),
+            duration(best.down_s - answer.conditions.detection_s),
+        ))?;
+    }
+    printer.line(&format!(
+        "checkpoint  {}: {} GB, training waits {} for each",
+        answer.conditions.checkpoint.kind.name(),
+        number(answer.conditions.checkpoint.bytes / 1e9),
+        duration(best.stall_s),
+    ))?;
+    Ok(())
+}
+
+/// The best interval and the one asked for; whether there was one to print.
+fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
+    let report = &answer.report;
+    let line = |name: &str, goodput: &Goodput| {
+        vec![
+            name.to_owned(),
+            duration(goodput.interval_s),
+            number(goodput.interval_steps),
+            percent(goodput.share),
+        ]
+    };
+    let mut rows = Vec::new();
+    if !answer.is_faultless() {
+        rows.push(line("the best", &report.best));
+    }
+    if let Some(given) = &report.given {
+        rows.push(line("as asked for", given));
+    }
+    if rows.is_empty() {
+        return Ok(false);
+    }
+    printer.table(&["Checkpoint interval", "Time", "Steps", "Effective time (ETTR)"], &rows)?;
+    if !answer.is_faultless() {
+        printer.line(&format!(
+            "Young's formula gives {}, Daly's {}.",
+            duration(report.young_interval_s),
+            duration(report.daly_interval_s)
+        ))?;
+    }
+    Ok(true)
+}
+
+fn cost(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
+    if let Some(run) = &report.run {
+        let dollars = run.usd.map_or_else(String::new, |dollars| format!(", {}", usd(dollars)));
+        printer.line(&format!(
+            "The run takes {} ({} of training), with {} faults{dollars}.",
+            duration(3600.0 * run.hours),
+            duration(3600.0 * run.productive_h),
+            if run.failures > 0.0 { number(run.failures) } else { "no".to_owned() }
+        ))?;
+        let lost = &run.lost;
+        let rows: Vec<Vec<String>> = [
+            ("checkpoints that training waits for", lost.checkpoint_stalls_h),
+            ("work done again", lost.lost_work_h),
+            ("faults not yet seen", lost.detection_h),
+            ("recovery", lost.recovery_h),
+            ("waiting for a node", lost.waiting_for_spares_h),
+            ("planned stops", lost.planned_h),
+        ]
+        .into_iter()
+        .filter(|(_, hours)| *hours > 0.0)
+        .map(|(name, hours)| {
+            vec![name.to_owned(), duration(3600.0 * hours), percent(hours / run.hours)]
+        })
+        .collect();
+        if !rows.is_empty() {
+            printer.table(&["Lost to", "Time", "Share"], &rows)?;
+        }
+    }
+    Ok(())
+}
+
+/// What would be better.
+fn worth(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
+    if let Some(worth) = &report.worth_of_a_minute {
+        let said = |worth: &Worth| match worth.usd {
+            Some(dollars) => format!("{} and {}", duration(3600.0 * worth.hours), usd(dollars)),
+            None => duration(3600.0 * worth.hours),
+        };
+        printer.paragraph(
+            "",
+            0,
+            &format!(
+                "Over the run, a minute less until a fault is seen is worth {}; a minute less of recovery {}.",
+                said(&worth.detection),
+                said(&worth.recovery)
+            ),
+        )?;
+    }
+    let cheapest = &report.spares.cheapest;
+    printer.line(&format!(
+        "Spares that pay: {} nodes (on average {} are out).",
+        cheapest.nodes,
+        number(report.spares.mean_nodes_out)
+    ))?;
+    Ok(())
+}
