@@ -163,8 +163,11 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
                 count(offer.tokens_per_s),
                 percent(offer.mfu_causal),
                 offer.bound.name().to_owned(),
-                dollars(offer.usd_per_gpu_hour),
-                dollars(offer.usd_per_hour),
+                if args.usd_per_hour.is_some() {
+                    dollars(offer.usd_per_hour)
+                } else {
+                    dollars(offer.usd_per_gpu_hour)
+                },
                 dollars(offer.cost_per_million_tokens_usd),
             ]
         })
@@ -177,8 +180,7 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
             "Tokens/s",
             "MFU",
             "Bound",
-            "GPU and hour",
-            "All, an hour",
+            if args.usd_per_hour.is_some() { "All, an hour" } else { "GPU and hour" },
             "Million tokens",
         ],
         &rows,
