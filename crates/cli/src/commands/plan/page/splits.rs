@@ -30,9 +30,6 @@ pub(super) fn section(plan: &Plan, found: &Report) -> String {
         );
     }
     html.push_str(&table.end());
-    html.push_str(
-        "<p><small>Steps are those of the model alone, before what published runs alike correct.</small></p>\n",
-    );
     if !found.others.is_empty() {
         html.push_str("<h3>What another choice would cost</h3>\n");
         html.push_str(&others(&found.others));
