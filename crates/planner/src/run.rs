@@ -34,7 +34,8 @@ pub struct Run {
 impl Run {
     /// Micro-batches that a GPU passes in a step.
     pub fn micro_batches(&self) -> u32 {
-        (self.global_batch / (self.layout.dp * self.layout.micro_batch).max(1)).max(1)
+        let at_once = self.layout.dp.saturating_mul(self.layout.micro_batch);
+        (self.global_batch / at_once.max(1)).max(1)
     }
 
     /// Tokens that a GPU passes in a micro-batch.
