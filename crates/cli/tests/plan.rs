@@ -364,6 +364,17 @@ fn a_table_is_scored_and_a_wrong_one_refused() {
     assert!(overall["mean_abs_error"].as_f64().unwrap() < 0.5);
     assert_eq!(score["incomplete"]["covered"], 1);
     assert_eq!(score["rows"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (score["v"].as_u64(), score["unknown_columns"].as_array().map(Vec::len)),
+        (Some(1), Some(0))
+    );
+    let ran = run(&["plan", "score", &path_text]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("Measured") && ran.stdout.contains("14.564 s"), "{}", ran.stdout);
+    fs::write(&path, format!("{}\n{rows}", head.replace("TP", "Tp"))).unwrap();
+    let ran = run(&["plan", "score", &path_text, "--worst", "0"]);
+    assert!(ran.stdout.contains("no column is called so: `Tp`"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("Measured"), "{}", ran.stdout);
     fs::write(&path, "a,b\n1,2\n").unwrap();
     let ran = run(&["plan", "score", &path_text]);
     assert_eq!(ran.code, 2);

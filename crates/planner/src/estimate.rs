@@ -24,6 +24,8 @@ pub struct Planner {
     pub fitted: Coefficients,
     /// The runs that they were fitted to.
     pub published: Vec<Published>,
+    /// The published runs that have a caution: not fitted to, and no neighbours.
+    pub cautioned: Vec<Published>,
     neighbours: Neighbours,
 }
 
@@ -32,8 +34,7 @@ static SHIPPED: LazyLock<Planner> = LazyLock::new(|| {
     let fitted = serde_json::from_str(text).expect("a test reads the embedded coefficients");
     let rows = published::read(FactSet::embedded(), published::embedded())
         .expect("a test reads the embedded rows");
-    let learned = |row: &Published| row.caution.is_none();
-    Planner::of(fitted, rows.into_iter().flatten().filter(learned).collect())
+    Planner::of(fitted, rows.into_iter().flatten().collect())
 });
 
 impl Planner {
@@ -42,17 +43,24 @@ impl Planner {
         &SHIPPED
     }
 
-    /// From coefficients and the runs that they were fitted to.
-    pub fn of(fitted: Coefficients, published: Vec<Published>) -> Self {
+    /// From coefficients and published runs: those without a caution are what they were fitted to.
+    pub fn of(fitted: Coefficients, rows: Vec<Published>) -> Self {
+        let (published, cautioned): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|row| row.caution.is_none());
         let rows: Vec<&Published> = published.iter().collect();
         let neighbours = Neighbours::of(&rows, &fitted, Likeness::default());
-        Self { fitted, published, neighbours }
+        Self { fitted, published, cautioned, neighbours }
     }
 
     /// This one with other coefficients, corrected by the same neighbours.
     #[must_use]
     pub fn with(&self, fitted: Coefficients) -> Self {
-        Self { fitted, published: self.published.clone(), neighbours: self.neighbours.clone() }
+        Self {
+            fitted,
+            published: self.published.clone(),
+            cautioned: self.cautioned.clone(),
+            neighbours: self.neighbours.clone(),
+        }
     }
 
     /// How long a step of a run takes, without what its neighbours say: for searches.

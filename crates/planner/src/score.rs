@@ -1,7 +1,7 @@
 //! How far estimates are from published runs.
 //!
-//! A run that the coefficients were fitted to is estimated by a fit that had no part of its group, so
-//! that no row is flattered by its own or a twin's presence.
+//! A run of the table that ships is estimated by a fit that had no part of its group, so that no row
+//! is flattered by its own or a twin's presence.
 
 mod goal;
 pub mod page;
@@ -20,6 +20,8 @@ use crate::published::{Published, Uncovered};
 /// The whole answer about a table of runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Score {
+    /// The form of this document.
+    pub v: u32,
     /// Over the rows that state their whole configuration.
     pub overall: Tally,
     /// Over those that leave something open, which was assumed.
@@ -28,7 +30,10 @@ pub struct Score {
     pub by: BTreeMap<&'static str, BTreeMap<String, Tally>>,
     /// Rows that are not estimated, by reason.
     pub uncovered: BTreeMap<String, usize>,
-    /// Rows that were fitted to, and so were estimated by a fit without their group.
+    /// Rows that the coefficients were fitted to.
+    pub learned: usize,
+    /// Rows that were estimated by a fit without their group: those that were fitted to, and those of
+    /// the table that ships which have a caution.
     pub held_out: usize,
     /// The rows, worst first.
     #[serde(skip)]
@@ -67,68 +72,114 @@ pub struct Scored {
     pub inside: bool,
 }
 
+/// The form of the document.
+const VERSION: u32 = 1;
+
+/// Rows of one run whose step times differ by less, as a share, are one row: times are rounded on
+/// their way into tables.
+const SAME_SPEED: f64 = 0.005;
+
 impl Scored {
-    fn of(row: Published, trial: Trial) -> Self {
+    /// Nothing where the estimate is no number.
+    fn of(row: Published, trial: Trial) -> Result<Self, Uncovered> {
+        let error = trial.corrected.exp() - 1.0;
+        if !(error.is_finite() && trial.deviation.is_finite()) {
+            return Err(Uncovered {
+                source: row.source,
+                model: row.run.model.name,
+                complete: row.assumed.is_empty(),
+                why: "its estimate is no number".to_owned(),
+            });
+        }
         let inside = trial.corrected.abs() <= TENTH * trial.deviation;
-        Self { row, error: trial.corrected.exp() - 1.0, inside }
+        Ok(Self { row, error, inside })
     }
 }
 
 /// Scores a table as [`crate::published::read`] gives it.
 pub fn score(planner: &Planner, table: Vec<Result<Published, Uncovered>>) -> Score {
-    let (mut rows, mut refused) = (Vec::new(), Vec::new());
-    for row in table {
-        match row {
-            Ok(row) => rows.push(row),
-            Err(why) => refused.push(why),
-        }
-    }
-    let total = rows.len() + refused.len();
-    // A row with a caution is of the table that ships: its group was fitted to, if it was not.
-    let known = |row: &Published| {
-        row.caution.is_some() || planner.published.iter().any(|other| is_same(row, other))
-    };
-    let held_out = rows.iter().filter(|row| known(row)).count();
+    let total = table.len();
+    let mut refused = Vec::new();
+    let rows = kept(table.into_iter(), &mut refused);
+    let known: Vec<Known> = rows.iter().map(|row| Known::of(planner, row)).collect();
+    let count = |of: &[Known]| known.iter().filter(|known| of.contains(known)).count();
+    let learned = count(&[Known::Learned]);
+    let held_out = count(&[Known::Learned, Known::Cautioned]);
     let cross = (held_out > 0).then(|| CrossValidation::of(&planner.published));
     let fits = cross.as_ref().map(|cross| cross.neighbours(&Likeness::default()));
-    let mut scored: Vec<Scored> = rows
-        .into_iter()
-        .map(|row| {
-            let trial = match (&cross, &fits) {
-                (Some(cross), Some(fits)) if known(&row) => cross.trial(&row, fits),
-                _ => planner.trial(&row),
-            };
-            Scored::of(row, trial)
-        })
-        .collect();
+    let of = |(row, known): (Published, &Known)| {
+        let trial = match (&cross, &fits) {
+            (Some(cross), Some(fits)) if *known != Known::Not => cross.trial(&row, fits),
+            _ => planner.trial(&row),
+        };
+        Scored::of(row, trial)
+    };
+    let mut scored = kept(rows.into_iter().zip(&known).map(of), &mut refused);
     scored.sort_by(|left, right| right.error.abs().total_cmp(&left.error.abs()));
 
-    let is_complete = |scored: &&Scored| scored.row.assumed.is_empty();
-    let complete: Vec<&Scored> = scored.iter().filter(is_complete).collect();
-    let open: Vec<&Scored> = scored.iter().filter(|scored| !is_complete(scored)).collect();
+    let (complete, open): (Vec<&Scored>, Vec<&Scored>) =
+        scored.iter().partition(|scored| scored.row.assumed.is_empty());
     let refused_complete = refused.iter().filter(|row| row.complete).count();
     let mut overall = Tally::of(&complete);
     overall.rows = total;
     overall.complete = complete.len() + refused_complete;
     let mut incomplete = Tally::of(&open);
     incomplete.rows = total - overall.complete;
-    incomplete.complete = 0;
     let mut uncovered = BTreeMap::new();
     for row in &refused {
         *uncovered.entry(format!("{}: {}", row.model, row.why)).or_insert(0) += 1;
     }
     let by = groups(&complete);
-    Score { overall, incomplete, by, uncovered, held_out, rows: scored }
+    let v = VERSION;
+    Score { v, overall, incomplete, by, uncovered, learned, held_out, rows: scored }
 }
 
-/// Whether two rows tell of one run: the same place, shape and speed.
+/// The rows that are no refusals; those are put with the others of their kind.
+fn kept<T>(
+    rows: impl Iterator<Item = Result<T, Uncovered>>,
+    refused: &mut Vec<Uncovered>,
+) -> Vec<T> {
+    rows.filter_map(|row| row.map_err(|why| refused.push(why)).ok()).collect()
+}
+
+/// What a row is to the table that ships.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Fitted to.
+    Learned,
+    /// In it, but with a caution: its group was fitted to, if it was not.
+    Cautioned,
+    /// Not of it.
+    Not,
+}
+
+impl Known {
+    fn of(planner: &Planner, row: &Published) -> Self {
+        let nearest = |rows: &[Published]| {
+            let same = rows.iter().filter(|other| is_same(row, other));
+            same.map(|other| apart(row, other)).min_by(f64::total_cmp)
+        };
+        match (nearest(&planner.published), nearest(&planner.cautioned)) {
+            (Some(learned), Some(cautioned)) if cautioned < learned => Self::Cautioned,
+            (Some(_), _) => Self::Learned,
+            (None, Some(_)) => Self::Cautioned,
+            (None, None) => Self::Not,
+        }
+    }
+}
+
+/// Whether two rows tell of one run: the same place, shape and speed, whatever the model is called.
 fn is_same(left: &Published, right: &Published) -> bool {
     left.run.layout == right.run.layout
         && left.run.seq_len == right.run.seq_len
         && left.run.global_batch == right.run.global_batch
-        && fit::fold(left) == fit::fold(right)
-        && left.run.model.name == right.run.model.name
-        && (left.step_s / right.step_s - 1.0).abs() < 1e-9
+        && apart(left, right) < SAME_SPEED
+        && fit::group(left) == fit::group(right)
+}
+
+/// What the step times of two rows differ by, as a share.
+fn apart(left: &Published, right: &Published) -> f64 {
+    (left.step_s / right.step_s - 1.0).abs()
 }
 
 /// What rows are grouped by: its name, and how a row is called by it.
@@ -209,15 +260,57 @@ mod tests {
         score(Planner::shipped(), table)
     }
 
+    /// A floor, below which a change has broken something; the goals are on the scoreboard.
     #[test]
-    fn the_shipped_rows_are_held_out_and_within_the_goals() {
+    fn the_shipped_rows_are_held_out_and_dense_ones_within_six_per_cent() {
         let score = shipped();
-        assert!(score.held_out > 330, "{}", score.held_out);
+        assert_eq!((score.learned, score.held_out, score.rows.len()), (352, 358, 358));
         let dense = |key: &str| score.by["kind"][key].mean_abs_error.unwrap();
         assert!(dense("dense, ampere") < 0.05, "{}", dense("dense, ampere"));
         assert!(dense("dense, hopper") < 0.06, "{}", dense("dense, hopper"));
         assert!(score.overall.covered * 100 >= score.overall.complete * 95);
         assert!(score.overall.inside_p10_p90.unwrap() > 0.75);
+    }
+
+    fn shipped_row(cautioned: bool) -> Published {
+        let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
+        let is = |row: &Published| row.caution.is_some() == cautioned;
+        table.into_iter().flatten().find(is).unwrap()
+    }
+
+    #[test]
+    fn a_row_is_of_the_table_that_ships_by_what_it_says_and_not_by_a_caution() {
+        let planner = Planner::shipped();
+        let known = |row: &Published| Known::of(planner, row);
+        let mut row = shipped_row(false);
+        assert_eq!(known(&row), Known::Learned);
+        assert_eq!(known(&shipped_row(true)), Known::Cautioned);
+        row.run.model.name = "by another name".to_owned();
+        row.step_s *= 1.004;
+        assert_eq!(known(&row), Known::Learned, "typed anew, and rounded");
+        row.step_s *= 1.5;
+        row.caution = Some("my own".to_owned());
+        assert_eq!(known(&row), Known::Not);
+        let score = score(planner, vec![Ok(row)]);
+        assert_eq!((score.learned, score.held_out), (0, 0));
+    }
+
+    #[test]
+    fn a_row_whose_estimate_is_no_number_voids_no_score() {
+        let mut odd = shipped_row(false);
+        odd.step_s = f64::NAN;
+        let mut row = shipped_row(false);
+        row.step_s *= 1.5;
+        let score = score(Planner::shipped(), vec![Ok(odd), Ok(row)]);
+        assert_eq!((score.overall.complete, score.overall.covered), (2, 1));
+        assert!(score.overall.mean_abs_error.unwrap().is_finite());
+        assert!(score.uncovered.keys().next().unwrap().ends_with("its estimate is no number"));
+    }
+
+    #[test]
+    fn the_document_says_its_form() {
+        let score = score(Planner::shipped(), Vec::new());
+        assert_eq!(serde_json::to_value(&score).unwrap()["v"], 1);
     }
 
     #[test]

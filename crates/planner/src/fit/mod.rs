@@ -61,18 +61,26 @@ fn row_spread(row: &Published) -> f64 {
     }
 }
 
-/// Which part a row is in: rows of one model, GPU, precision and size of cluster are in the same, so
-/// that none is estimated from its twin.
-pub fn fold(row: &Published) -> u64 {
-    let size = f64::from(row.run.layout.gpus()).log2().round();
-    let key = format!(
-        "{}|{}|{}|{size}",
-        farrier_facts::names::fold(&row.run.model.name),
+/// Rows that tell nearly the same: one shape of model (whatever it is called), GPU, precision and
+/// size of cluster.
+pub fn group(row: &Published) -> String {
+    let model = &row.run.model;
+    format!(
+        "{}|{}|{}|{}|{}|{}",
+        model.layers,
+        model.hidden,
+        model.experts.map_or(0, |experts| experts.count),
         row.run.gpu.id,
-        row.run.precision.name()
-    );
+        row.run.precision.name(),
+        f64::from(row.run.layout.gpus()).log2().round()
+    )
+}
+
+/// Which part a row is in: rows of one group are in the same, so that none is estimated from its
+/// twin.
+pub fn fold(row: &Published) -> u64 {
     // FNV-1a: the same everywhere and for ever.
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let hash = group(row).bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     (hash ^ (hash >> 32)) % FOLDS
@@ -135,5 +143,50 @@ impl<'a> CrossValidation<'a> {
     pub fn trials(&self, likeness: &Likeness) -> Vec<Trial> {
         let neighbours = self.neighbours(likeness);
         self.rows.iter().map(|row| self.trial(row, &neighbours)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use farrier_facts::FactSet;
+
+    use super::*;
+    use crate::published;
+
+    #[test]
+    fn a_model_by_another_name_is_in_the_same_part() {
+        let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
+        let rows: Vec<Published> = table.into_iter().flatten().collect();
+        let found = |name: &str, gpu: &str, precision: &str, gpus: u32| {
+            let is = |row: &&Published| {
+                row.run.model.name == name
+                    && row.gpu == gpu
+                    && row.run.precision.name() == precision
+                    && row.run.layout.gpus() == gpus
+            };
+            fold(rows.iter().find(is).unwrap())
+        };
+        assert_eq!(
+            found("Qwen3_30B_a3B (tokendrop)", "GB200", "mxfp8", 8),
+            found("Qwen3_30B_a3B", "GB200", "mxfp8", 8)
+        );
+        let mut other = rows[0].clone();
+        other.run.model.name = "another name".to_owned();
+        other.run.model.mtp_layers += 1;
+        assert_eq!(group(&other), group(&rows[0]));
+        other.run.model.layers += 1;
+        assert_ne!(group(&other), group(&rows[0]));
+    }
+
+    #[test]
+    fn no_part_is_empty_or_most_of_the_table() {
+        let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
+        let rows: Vec<Published> = table.into_iter().flatten().collect();
+        let parts: Vec<u64> = rows.iter().map(fold).collect();
+        assert_eq!(parts.iter().collect::<BTreeSet<_>>().len() as u64, FOLDS);
+        let most = (0..FOLDS).map(|part| parts.iter().filter(|of| **of == part).count()).max();
+        assert!(most.unwrap() * 4 < rows.len(), "{most:?} of {}", rows.len());
     }
 }

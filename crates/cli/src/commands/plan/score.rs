@@ -18,9 +18,9 @@ use crate::sets;
 pub(crate) struct Args {
     /// A table of runs, with the columns of `data/planner/published_training.csv`; the one that ships without it
     file: Option<PathBuf>,
-    /// List so many rows, worst first
-    #[arg(long, value_name = "N", default_value = "0")]
-    worst: usize,
+    /// List so many rows, worst first; without it, all rows of a table that has no more than 30
+    #[arg(long, value_name = "N")]
+    worst: Option<usize>,
     /// In JSON, every row with its estimate
     #[arg(long)]
     rows: bool,
@@ -28,6 +28,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
+
+/// The rows of a table of one's own are listed; of a long one, only the worst that are asked for.
+const LISTED_MOST: usize = 30;
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
@@ -40,15 +43,22 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         None => ("the published runs that ship".to_owned(), published::embedded().to_vec()),
     };
     let table = published::read(&facts, &bytes).with_context(|| format!("`{name}`"))?;
+    let unknown = published::unknown_columns(&bytes).with_context(|| format!("`{name}`"))?;
     let score = score(Planner::shipped(), table);
     match args.output {
-        Output::Json if args.rows => {
+        Output::Json => {
             let mut document = serde_json::to_value(&score)?;
-            document["rows"] = score.rows.iter().map(line).collect();
+            document["unknown_columns"] = unknown.into();
+            if args.rows {
+                document["rows"] = score.rows.iter().map(line).collect();
+            }
             printer.json(&document)?;
         }
-        Output::Json => printer.json(&score)?,
-        Output::Table => print(&name, &score, args.worst, printer)?,
+        Output::Table => {
+            print(&name, &score, &unknown, printer)?;
+            let few = if score.overall.rows <= LISTED_MOST { LISTED_MOST } else { 0 };
+            list(&score, args.worst.unwrap_or(few), printer)?;
+        }
     }
     Ok(Outcome::Fine)
 }
@@ -74,17 +84,25 @@ fn line(scored: &Scored) -> serde_json::Value {
     })
 }
 
-fn print(name: &str, score: &Score, worst: usize, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(
+    name: &str,
+    score: &Score,
+    unknown: &[String],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
     let overall = &score.overall;
     printer.line(&format!(
         "{name}: {} rows, {} state their whole configuration, {} of those are estimated.",
         overall.rows, overall.complete, overall.covered
     ))?;
-    if score.held_out > 0 {
+    if !unknown.is_empty() {
         printer.line(&format!(
-            "{} of the rows are ones that the model was fitted to: each is estimated by a fit without its group.",
-            score.held_out
+            "Not read, since no column is called so: `{}`. Columns are those of data/planner/published_training.csv.",
+            unknown.join("`, `")
         ))?;
+    }
+    if score.held_out > 0 {
+        printer.line(&held_out(score))?;
     }
     printer.line("")?;
     let mut rows =
@@ -106,26 +124,59 @@ fn print(name: &str, score: &Score, worst: usize, printer: &mut Printer) -> anyh
             printer.line(&format!("  {count:3} {why}"))?;
         }
     }
-    if worst > 0 {
-        printer.line("")?;
-        let rows: Vec<Vec<String>> = score
-            .rows
-            .iter()
-            .take(worst)
-            .map(|scored| {
-                let run = &scored.row.run;
-                vec![
-                    format!("{:+.1} %", 100.0 * scored.error),
-                    run.model.name.clone(),
-                    format!("{} × {}", run.layout.gpus(), scored.row.gpu),
-                    run.precision.name().to_owned(),
-                    farrier_planner::search::describe(&run.layout),
-                    scored.row.source.chars().take(40).collect(),
-                ]
-            })
-            .collect();
-        printer.table(&["Error", "Model", "GPUs", "Precision", "Split", "Source"], &rows)?;
+    Ok(())
+}
+
+/// How the rows of the table that ships were estimated.
+fn held_out(score: &Score) -> String {
+    let cautioned = score.held_out - score.learned;
+    let beside = if cautioned > 0 {
+        format!(", {cautioned} more have a caution and were not")
+    } else {
+        String::new()
+    };
+    format!(
+        "{} of the rows are ones that the model was fitted to{beside}: each is estimated by a fit without its group.",
+        score.learned
+    )
+}
+
+/// Rows, measured beside estimated, the worst first.
+fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()> {
+    if most == 0 || score.rows.is_empty() {
+        return Ok(());
     }
+    let seconds = |step_s: f64| format!("{step_s:.3} s");
+    let cells = |scored: &Scored| {
+        let run = &scored.row.run;
+        vec![
+            seconds(scored.row.step_s),
+            seconds(scored.row.step_s * (1.0 + scored.error)),
+            format!("{:+.1} %", 100.0 * scored.error),
+            if scored.inside { "yes" } else { "no" }.to_owned(),
+            run.model.name.clone(),
+            format!("{} × {}", run.layout.gpus(), scored.row.gpu),
+            run.precision.name().to_owned(),
+            farrier_planner::search::describe(&run.layout),
+            scored.row.source.chars().take(40).collect(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = score.rows.iter().take(most).map(cells).collect();
+    printer.line("")?;
+    printer.table(
+        &[
+            "Measured",
+            "Estimated",
+            "Error",
+            "In P10-P90",
+            "Model",
+            "GPUs",
+            "Precision",
+            "Split",
+            "Source",
+        ],
+        &rows,
+    )?;
     Ok(())
 }
 

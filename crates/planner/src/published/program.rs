@@ -1,0 +1,171 @@
+//! The program that trained, and what it was told.
+
+use super::cells::Cells;
+use crate::gpu::{Accelerator, Generation};
+use crate::layout::{Recompute, Sharding};
+use crate::model::{Attention, Model};
+use crate::run::Stack;
+
+/// The program that trained, as far as source, date and notes tell.
+pub(super) fn stack(cells: &Cells) -> Stack {
+    let source = cells.source.as_str();
+    let has = |part: &str| source.contains(part);
+    if has("llm-foundry") {
+        Stack::Fsdp
+    } else if has("torchtitan") {
+        let early = cells.date.as_str() < "2024-09" && !cells.notes.contains("compile");
+        if early || cells.notes.starts_with("eager") { Stack::Fsdp } else { Stack::FsdpCompiled }
+    } else if has("SC21") || has("Korthikanti") || has("MT-NLG") {
+        Stack::MegatronEarly
+    } else if has("Llama 3 Herd")
+        || has("DeepSeek-V3")
+        || (has("MegaScale") && !cells.notes.contains("framework=Megatron-LM"))
+    {
+        Stack::Tuned
+    } else if has("NVIDIA/NeMo") || has("Megatron-LM") || has("MegaScale") {
+        Stack::Megatron
+    } else if has("Megatron-Bridge") || !cells.sharding.contains("FSDP") {
+        Stack::Bridge
+    } else {
+        Stack::FsdpCompiled
+    }
+}
+
+/// What is kept once, and among how many.
+pub(super) fn sharding(cells: &Cells, stack: Stack) -> (Sharding, u32) {
+    let text = cells.sharding.to_ascii_uppercase();
+    if text.starts_with("SHARD_GRAD_OP") || text.contains("ZERO-2") {
+        (Sharding::Gradients, 0)
+    } else if text.contains("ZERO-3") || text.contains("FULL_SHARD") || text.contains("FSDP") {
+        let group: String = text.chars().filter(char::is_ascii_digit).collect();
+        let named = text.starts_with("FSDP") && stack == Stack::Bridge;
+        (Sharding::Weights, if named { group.parse().unwrap_or(0) } else { 0 })
+    } else if stack == Stack::MegatronEarly {
+        (Sharding::None, 0)
+    } else {
+        (Sharding::Optimizer, 0)
+    }
+}
+
+/// Modules that Megatron computes again by name and that cost next to no products.
+const CHEAP: [&str; 4] = ["core_attn", "layernorm", "mla_up_proj", "moe_act"];
+
+/// What a cell says of recomputation; nothing where it is empty.
+pub(super) fn recompute(cell: &str) -> Result<Option<Recompute>, String> {
+    let said = cell.trim().to_ascii_lowercase();
+    // What stands in brackets is for people.
+    let word = said.split('(').next().unwrap_or_default().trim_end();
+    let known = match word {
+        "" if said.is_empty() => return Ok(None),
+        "none" => Some(Recompute::None),
+        "full" => Some(Recompute::Full),
+        "selective+sp" | "attention" => Some(Recompute::Attention),
+        "selective-op" | "selective" | "operators" => Some(Recompute::Operators),
+        "selective-layer" | "every-second" => Some(Recompute::EverySecond),
+        "modules" => Some(Recompute::Modules),
+        other => match other.split_once(':') {
+            Some(("layers", count)) => count.parse().ok().map(Recompute::Layers),
+            Some(("selective", modules)) => of_modules(modules),
+            _ => None,
+        },
+    };
+    known.map(Some).ok_or_else(|| {
+        format!(
+            "recomputation `{cell}` is not known; possible: `none`, `full`, `layers:N`, `selective`, `selective-op`, \
+             `selective-layer`, `selective+SP`, `attention`, `modules`, `selective:` with any of `{}` joined by `+`",
+            CHEAP.join("`, `")
+        )
+    })
+}
+
+fn of_modules(modules: &str) -> Option<Recompute> {
+    if modules == "core_attn" {
+        return Some(Recompute::Attention);
+    }
+    modules.split('+').all(|module| CHEAP.contains(&module)).then_some(Recompute::Modules)
+}
+
+/// Whether experts are computed by kernels that fuse a whole group: what the column says. In a table
+/// that has no such column, the recipes of Megatron Bridge have them on Blackwell since June 2026.
+pub(super) fn fused_experts(
+    cells: &Cells,
+    model: &Model,
+    gpu: &Accelerator,
+    stack: Stack,
+) -> Result<bool, String> {
+    match cells.fused_experts.as_deref() {
+        Some("yes") => Ok(model.experts.is_some()),
+        Some("" | "no") => Ok(false),
+        Some(other) => Err(format!("fused experts `{other}`; possible: `yes`, `no`")),
+        None => Ok(model.experts.is_some()
+            && gpu.generation == Generation::Blackwell
+            && cells.date.as_str() >= "2026-06"
+            // The recipes of models with latent attention do not have them.
+            && matches!(model.attention, Attention::Grouped { .. })
+            && stack == Stack::Bridge),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cells, read_one};
+    use super::*;
+
+    #[test]
+    fn recomputation_is_known_or_refused() {
+        for (cell, wanted) in [
+            ("", None),
+            ("none", Some(Recompute::None)),
+            ("none (no act. ckpt at 8K per paper)", Some(Recompute::None)),
+            ("selective+SP", Some(Recompute::Attention)),
+            ("selective:core_attn", Some(Recompute::Attention)),
+            ("selective:layernorm+moe_act", Some(Recompute::Modules)),
+            ("selective", Some(Recompute::Operators)),
+            ("layers:4", Some(Recompute::Layers(4))),
+        ] {
+            assert_eq!(recompute(cell), Ok(wanted), "{cell}");
+        }
+        for cell in ["block:4", "layers:", "selective:moe", "selective:", "(full)", "nonesuch"] {
+            let said = recompute(cell).unwrap_err();
+            assert!(said.contains(&format!("`{cell}` is not known; possible: `none`")), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_the_command_line_are_known() {
+        for recompute_ in [
+            Recompute::None,
+            Recompute::Attention,
+            Recompute::Modules,
+            Recompute::Operators,
+            Recompute::EverySecond,
+            Recompute::Layers(3),
+            Recompute::Full,
+        ] {
+            assert_eq!(recompute(&recompute_.name()), Ok(Some(recompute_)));
+        }
+    }
+
+    #[test]
+    fn the_column_says_whether_experts_are_fused() {
+        let base = [
+            ("source", "Megatron-Bridge"),
+            ("model", "qwen3-30b-a3b"),
+            ("gpu", "GB200"),
+            ("precision", "mxfp8"),
+            ("EP", "8"),
+        ];
+        let fused = |date, cell: Option<&'static str>| {
+            let mut given = base.to_vec();
+            given.push(("date", date));
+            given.extend(cell.map(|cell| ("fused_experts", cell)));
+            read_one(&cells(&given)).map(|row| row.run.fused_experts).map_err(|row| row.why)
+        };
+        assert_eq!(fused("2025-11", Some("yes")), Ok(true));
+        assert_eq!(fused("2026-08", Some("no")), Ok(false));
+        assert_eq!(fused("2026-08", Some("")), Ok(false));
+        assert_eq!(fused("2026-08", None), Ok(true));
+        assert_eq!(fused("2025-11", None), Ok(false));
+        assert!(fused("2026-08", Some("perhaps")).unwrap_err().contains("possible: `yes`, `no`"));
+    }
+}

@@ -1,0 +1,212 @@
+//! A row made a run.
+
+use farrier_facts::FactSet;
+
+use super::cells::{Cells, count, number, stated_count};
+use super::{Published, Uncovered, part, program, shape};
+use crate::check;
+use crate::flops::FlopsPerToken;
+use crate::layout::{Layout, Recompute, Schedule};
+use crate::model::{Model, builtin};
+use crate::precision::Precision;
+use crate::run::{Run, Stack, Task};
+
+/// The run of a row, or why there is none.
+pub(super) fn published(facts: &FactSet, cells: &Cells) -> Result<Published, Uncovered> {
+    covered(facts, cells).map_err(|why| Uncovered {
+        source: cells.source.clone(),
+        model: cells.model.clone(),
+        complete: stated(cells).is_ok(),
+        why,
+    })
+}
+
+fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, String> {
+    let mut assumed = Vec::new();
+    let run = run(facts, cells, &mut assumed)?;
+    check::check(&run).map_err(|err| err.to_string())?;
+    let step_s = if let Some(step_s) = measured(cells, &run) {
+        step_s
+    } else {
+        assumed.push("convention of FLOPs");
+        by_flops(cells, &run).ok_or("no step time, tokens a second or FLOPs")?
+    };
+    if !(step_s.is_finite() && step_s > 0.0) {
+        return Err("its speed is beyond all numbers".to_owned());
+    }
+    Ok(Published {
+        source: cells.source.clone(),
+        date: cells.date.clone(),
+        gpu: cells.gpu.clone(),
+        run,
+        step_s,
+        peak_gib: number(&cells.peak_mem_gib),
+        caution: Some(cells.caution.clone()).filter(|caution| !caution.is_empty()),
+        assumed,
+    })
+}
+
+fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Run, String> {
+    let model = shape::model(cells)?;
+    let gpu = part::accelerator(facts, &cells.gpu)?;
+    let need = |cell: &str, what: &str| count(cell).ok_or_else(|| format!("no {what}"));
+    let gpus = need(&cells.n_gpus, "number of GPUs")?;
+    let seq_len = need(&cells.seq_len, "sequence length")?;
+    let global_batch = need(&cells.global_batch_seqs, "global batch")?;
+    let precision = Precision::named(&cells.precision)
+        .ok_or_else(|| format!("precision `{}` is not known", cells.precision))?;
+    let stack = program::stack(cells);
+    let fused_experts = program::fused_experts(cells, &model, &gpu, stack)?;
+    let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
+    let layout = layout(cells, &model, stack, (gpus, global_batch), assumed)?;
+    Ok(Run { model, gpu, seq_len, global_batch, precision, layout, task, stack, fused_experts })
+}
+
+/// How the row's GPUs share the work, of which there are so many for so large a batch.
+fn layout(
+    cells: &Cells,
+    model: &Model,
+    stack: Stack,
+    (gpus, global_batch): (u32, u32),
+    assumed: &mut Vec<&'static str>,
+) -> Result<Layout, String> {
+    let (tp, pp) = (stated_count(&cells.TP, "TP")?, stated_count(&cells.PP, "PP")?);
+    if tp.is_none() || pp.is_none() {
+        assumed.push("TP or PP");
+    }
+    let (tp, pp) = (tp.unwrap_or(1), pp.unwrap_or(1));
+    let cp = stated_count(&cells.CP, "CP")?.unwrap_or(1);
+    let dp = copies(gpus, [tp, pp, cp])?;
+    let micro_batch = stated_count(&cells.micro_batch, "micro-batch")?.unwrap_or_else(|| {
+        assumed.push("micro-batch");
+        usual_micro_batch(global_batch / dp, pp)
+    });
+    let recompute = program::recompute(&cells.recompute)?.unwrap_or_else(|| {
+        assumed.push("recomputation");
+        Recompute::None
+    });
+    let two_ways = cells.notes.contains("DualPipe");
+    // Large runs interleave their stages, and say so no more than that they have a pipeline.
+    let interleaves = matches!(stack, Stack::Megatron | Stack::Tuned) && pp > 1;
+    let pieces = if cells.VP.is_empty() && interleaves && !two_ways {
+        assumed.push("pieces of each stage");
+        model.layers.div_ceil(pp)
+    } else {
+        1
+    };
+    let ep = stated_count(&cells.EP, "EP")?.unwrap_or(1);
+    let (sharding, shard_group) = program::sharding(cells, stack);
+    let early = stack == Stack::MegatronEarly;
+    let said_async = || cells.notes.to_ascii_lowercase().replace(' ', "").contains("asynctp");
+    Ok(Layout {
+        dp,
+        tp,
+        pp,
+        vp: stated_count(&cells.VP, "VP")?.unwrap_or(pieces),
+        cp,
+        ep: if model.experts.is_some() { ep } else { 1 },
+        etp: 1,
+        sharding,
+        shard_group,
+        micro_batch,
+        recompute,
+        sequence_parallel: !early || cells.recompute.contains("SP"),
+        tensor_overlap: stack.is_megatron() && !early || said_async(),
+        schedule: if two_ways { Schedule::DualPipe } else { Schedule::OneForwardOneBackward },
+        reduce_bytes: if cells.sharding.ends_with("/DEFAULT") || early { 4 } else { 2 },
+    })
+}
+
+/// Copies of the model on so many GPUs.
+fn copies(gpus: u32, of_each: [u32; 3]) -> Result<u32, String> {
+    let each = of_each.iter().try_fold(1_u32, |each, part| each.checked_mul(*part));
+    let each = each.filter(|each| gpus.is_multiple_of(*each));
+    each.map(|each| gpus / each).ok_or_else(|| format!("{gpus} GPUs do not divide by TP × PP × CP"))
+}
+
+/// The micro-batch where a row has none, of a copy's share of the batch.
+fn usual_micro_batch(of_copy: u32, pp: u32) -> u32 {
+    let whole = |size: &u32| of_copy.is_multiple_of(*size) && of_copy > 0;
+    // Where there is no pipeline to fill, larger ones are the rule.
+    if pp > 1 { 1 } else { [4, 2].into_iter().find(whole).unwrap_or(1) }
+}
+
+/// What a step took, where the row says so.
+fn measured(cells: &Cells, run: &Run) -> Option<f64> {
+    number(&cells.step_time_s).or_else(|| {
+        let rate = number(&cells.tokens_per_s_per_gpu)?;
+        Some(run.tokens_per_step() / (rate * f64::from(run.layout.gpus())))
+    })
+}
+
+/// What a step took by the FLOP/s or the MFU that the row has in the place of a time. Megatron's own
+/// table and that of Llama 3 count attention in full, as their long sequences show.
+fn by_flops(cells: &Cells, run: &Run) -> Option<f64> {
+    let flops = FlopsPerToken::of(run);
+    let per_token = if cells.source.contains("MegaScale") { flops.causal } else { flops.full };
+    let by_mfu = || Some(number(&cells.mfu_pct)? / 100.0 * run.gpu.half_flops);
+    let reached = number(&cells.tflops_per_gpu).map(|tflops| tflops * 1e12).or_else(by_mfu)?;
+    Some(run.tokens_per_step() * per_token / (reached * f64::from(run.layout.gpus())))
+}
+
+/// Whether a row states its whole configuration and what it took; else what it lacks.
+fn stated(cells: &Cells) -> Result<(), &'static str> {
+    let given = |cell: &str, what| if cell.trim().is_empty() { Err(what) } else { Ok(()) };
+    if cells.layers.trim().is_empty() && builtin::named(&cells.model).is_none() {
+        return Err("shape of the model");
+    }
+    given(&cells.n_gpus, "number of GPUs")?;
+    given(&cells.precision, "precision")?;
+    given(&cells.seq_len, "sequence length")?;
+    given(&cells.global_batch_seqs, "global batch")?;
+    given(&cells.micro_batch, "micro-batch")?;
+    given(&cells.recompute, "recomputation")?;
+    given(&cells.TP, "TP")?;
+    given(&cells.PP, "PP")?;
+    given(&format!("{}{}", cells.tokens_per_s_per_gpu, cells.step_time_s), "speed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{cells, read_one};
+
+    fn refused(given: &[(&str, &str)]) -> String {
+        let row = read_one(&cells(given)).unwrap_err();
+        assert!(row.complete, "{row:?}");
+        row.why
+    }
+
+    #[test]
+    fn what_cannot_run_is_not_estimated() {
+        assert!(read_one(&cells(&[])).is_ok());
+        for (given, part) in [
+            ([("gpu", "A100-SXM-80GB"), ("precision", "nvfp4")], "`nvfp4` needs blackwell"),
+            ([("TP", "65536"), ("PP", "65536")], "do not divide by TP × PP × CP"),
+            ([("TP", "8x"), ("PP", "1")], "TP `8x` is no whole number"),
+            ([("n_gpus", "12"), ("TP", "3")], "TP 3 does not divide heads: 32"),
+            ([("micro_batch", "3999999999"), ("n_gpus", "8")], "micro-batch"),
+            ([("recompute", "block:4"), ("TP", "1")], "recomputation `block:4` is not known"),
+            ([("step_time_s", ""), ("tokens_per_s_per_gpu", "1e-310")], "beyond all numbers"),
+        ] {
+            let said = refused(&given);
+            assert!(said.contains(part), "{said}\nlacks {part}");
+        }
+    }
+
+    #[test]
+    fn what_is_assumed_makes_a_row_incomplete() {
+        let assumed = |given: &[(&str, &str)]| read_one(&cells(given)).unwrap().assumed;
+        assert!(assumed(&[]).is_empty());
+        assert_eq!(assumed(&[("TP", "")]), ["TP or PP"]);
+        assert_eq!(assumed(&[("micro_batch", "")]), ["micro-batch"]);
+        assert_eq!(assumed(&[("recompute", "")]), ["recomputation"]);
+        assert_eq!(assumed(&[("step_time_s", ""), ("mfu_pct", "40")]), ["convention of FLOPs"]);
+    }
+
+    #[test]
+    fn what_is_unknown_needs_no_source() {
+        let row = read_one(&cells(&[("source", "")])).unwrap();
+        assert_eq!(row.source, "");
+        assert!((row.step_s - 14.0).abs() < 1e-9);
+    }
+}
