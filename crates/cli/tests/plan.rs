@@ -370,7 +370,7 @@ fn a_table_is_scored_and_a_wrong_one_refused() {
     );
     let ran = run(&["plan", "score", &path_text]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("Measured") && ran.stdout.contains("14.564 s"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Measured") && ran.stdout.contains("14.564"), "{}", ran.stdout);
     fs::write(&path, format!("{}\n{rows}", head.replace("TP", "Tp"))).unwrap();
     let ran = run(&["plan", "score", &path_text, "--worst", "0"]);
     assert!(ran.stdout.contains("no column is called so: `Tp`"), "{}", ran.stdout);
