@@ -57,7 +57,7 @@ coefficients! {
     product_half_ampere = 0.93 ~ 0.06, "share of the 16-bit peak that a large product reaches in training, Ampere";
     product_half_hopper = 0.80 ~ 0.08, "share of the 16-bit peak that a large product reaches in training, Hopper";
     product_half_blackwell = 0.67 ~ 0.10, "share of the 16-bit peak that a large product reaches in training, Blackwell";
-    product_fp8_hopper = 0.90 ~ 0.10, "share of the 8-bit peak that a large product reaches, Hopper";
+    product_fp8_hopper = 0.90 ~ 0.10, "share of the 8-bit peak that an endless product would reach, Hopper: above 1, since products of real sizes lose more to their knee";
     product_block_hopper = 0.69 ~ 0.10, "share of the 8-bit peak with a scale for each block, Hopper";
     product_row_hopper = 0.55 ~ 0.25, "share of the 8-bit peak with a scale for each row, Hopper";
     product_fp8_blackwell = 0.90 ~ 0.12, "share of the 8-bit peak that a large product reaches, Blackwell";
