@@ -52,12 +52,12 @@ fn without_cuda_nothing_is_said_of_the_gpu() {
 }
 
 #[test]
-fn a_gpu_that_cannot_be_opened_is_not_tested_and_the_others_are() {
+fn a_gpu_that_fell_off_the_bus_fails_and_the_others_are_tested() {
     let world = World::of("H100-SXM5-80GB", 2, "580.95.05");
     world.inject(&["--gpu", "0", "lost"]);
     let ran = diag(&world, &["--output", "json"]);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(report["gpus"][0]["grade"], "not-run", "{report:#}");
+    assert_eq!(report["gpus"][0]["grade"], "fail", "{report:#}");
     assert_eq!(report["gpus"][1]["grade"], "pass");
-    assert_eq!(ran.code, 1, "a GPU that could not be tested is no pass");
+    assert_eq!(ran.code, 1, "a GPU that is gone is no pass");
 }
