@@ -181,17 +181,6 @@ impl Answer {
     }
 }
 
-/// The number of GPUs where nothing is searched for.
-pub(super) fn one_number(numbers: &[u32]) -> anyhow::Result<u32> {
-    match numbers {
-        [gpus] => Ok(*gpus),
-        _ => Err(Hinted::error(
-            "several numbers of GPUs are for a search",
-            "add `--search`, or give one number",
-        )),
-    }
-}
-
 /// The run that is meant, and what was assumed of it.
 fn chosen(
     args: &Args,
@@ -201,7 +190,7 @@ fn chosen(
     let mut assumed = asked.assumed.clone();
     let numbers = &args.cluster.gpus;
     if !args.search {
-        check_run(&asked.run, one_number(numbers)?)?;
+        check_run(&asked.run, args.cluster.one_number()?)?;
         return Ok(Ok((asked.run.clone(), assumed)));
     }
     let axes = args.split.axes(args.work.stack);

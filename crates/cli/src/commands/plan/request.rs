@@ -53,6 +53,19 @@ pub(super) struct Cluster {
     pub(super) links: Links,
 }
 
+impl Cluster {
+    /// The number of GPUs where nothing is searched for.
+    pub(super) fn one_number(&self) -> anyhow::Result<u32> {
+        match self.gpus[..] {
+            [gpus] => Ok(gpus),
+            _ => Err(Hinted::error(
+                "several numbers of GPUs are for a search",
+                "add `--search`, or give one number",
+            )),
+        }
+    }
+}
+
 /// How GPUs are joined and paid, where that is not the usual.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Links {

@@ -157,13 +157,7 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
     let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
     let tokens = args.work.tokens;
     if !args.search {
-        let [gpus] = args.cluster.gpus[..] else {
-            return Err(Hinted::error(
-                "several numbers of GPUs are for a search",
-                "add `--search`, or give one number",
-            ));
-        };
-        check_run(&asked.run, gpus)?;
+        check_run(&asked.run, args.cluster.one_number()?)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
         let (counts, assumed) = (Vec::new(), asked.assumed);
         return Ok(Ok(Answer { planner, run: asked.run, plan, found: None, counts, assumed }));
