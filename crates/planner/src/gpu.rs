@@ -154,6 +154,15 @@ impl Accelerator {
         })
     }
 
+    /// GPUs of a node: 4 on a compute tray of NVL72, 1 beside a Grace of its own, 8 on a baseboard.
+    pub fn gpus_of_node(&self) -> u32 {
+        match self.id.as_str() {
+            id if id.starts_with("GB200") || id.starts_with("GB300") => 4,
+            id if id.starts_with("GH200") || id.starts_with("GB10") => 1,
+            _ => 8,
+        }
+    }
+
     /// The peak that a product in a precision is held to.
     pub fn peak_flops(&self, precision: Precision) -> f64 {
         match precision {

@@ -14,20 +14,11 @@ pub(super) struct Nodes {
 impl Nodes {
     /// As few as can be, all alike.
     pub(super) fn of(gpu: &Accelerator, gpus: u32) -> Self {
-        let gpus_of_node = gpus_of_node(&gpu.id);
+        let gpus_of_node = gpu.gpus_of_node();
         let gpus = gpus.max(1);
         let gpus_each =
             (1..=gpus_of_node.min(gpus)).rev().find(|each| gpus.is_multiple_of(*each)).unwrap_or(1);
         Self { count: gpus / gpus_each, gpus_each, gpus_of_node }
-    }
-}
-
-/// 4 on a compute tray of NVL72, 1 beside a Grace of its own, 8 on a baseboard.
-fn gpus_of_node(id: &str) -> u32 {
-    match id {
-        id if id.starts_with("GB200") || id.starts_with("GB300") => 4,
-        id if id.starts_with("GH200") || id.starts_with("GB10") => 1,
-        _ => 8,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::checkpoint::{BYTES_PER_PARAMETER, Checkpoint, CheckpointKind};
 use super::conditions::Conditions;
-use crate::gpu::Accelerator;
 use crate::layout::Layout;
 use crate::memory;
 use crate::model::Parameters;
@@ -21,7 +20,7 @@ impl Conditions {
         let gpus = run.layout.gpus();
         let checkpoint = Checkpoint::new(kind, saved_bytes(run), storage_bytes_per_s);
         let mut conditions = Self::new(gpus, checkpoint, step_s);
-        conditions.gpus_per_node = gpus_per_node(&run.gpu);
+        conditions.gpus_per_node = run.gpu.gpus_of_node();
         if run.task == Task::Lora {
             // Frozen weights are not saved again, but every start reads them, whatever keeps the
             // adapters.
@@ -54,21 +53,12 @@ fn adapters(run: &Run) -> f64 {
     gradients_gib * GIB / ADAPTER_GRADIENT_BYTES
 }
 
-/// GPUs of a node: 4 on a compute tray of NVL72, 1 beside a Grace of its own, 8 on a baseboard.
-/// The same as the files that start a run take.
-fn gpus_per_node(gpu: &Accelerator) -> u32 {
-    match &gpu.id {
-        id if id.starts_with("GB200") || id.starts_with("GB300") => 4,
-        id if id.starts_with("GH200") || id.starts_with("GB10") => 1,
-        _ => 8,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use farrier_facts::FactSet;
 
     use super::*;
+    use crate::gpu::Accelerator;
     use crate::model::builtin;
     use crate::precision::Precision;
     use crate::run::Stack;

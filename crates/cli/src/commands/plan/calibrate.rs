@@ -62,34 +62,19 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         return Ok(Outcome::Fine);
     }
     printer.line(&format!("{}: {}", calibration.gpu, calibration.measured))?;
-    let measured_text = |value: Option<f64>, scale: f64, unit: &str| {
-        value.map_or_else(
-            || "not measured".to_owned(),
-            |value| format!("{} {unit}", number(value * scale)),
-        )
+    let row = |name: &str, value: Option<f64>, (scale, unit): (f64, &str), beside: f64| {
+        let (here, beside) = match value {
+            Some(value) => (format!("{} {unit}", number(value * scale)), percent(beside)),
+            None => ("not measured".to_owned(), format!("taken as {}", percent(beside))),
+        };
+        vec![name.to_owned(), here, beside]
     };
     let rows = [
-        (
-            "products, bf16",
-            measured_text(measured.half_flops, 1e-12, "TFLOP/s"),
-            calibration.half_products,
-        ),
-        (
-            "products, fp8",
-            measured_text(measured.fp8_flops, 1e-12, "TFLOP/s"),
-            calibration.fp8_products,
-        ),
-        (
-            "memory, copy",
-            measured_text(measured.copy_bytes_per_s, 1e-9, "GB/s"),
-            calibration.memory,
-        ),
-        ("launch on a stream", measured_text(measured.launch_s, 1e6, "µs"), calibration.launches),
+        row("products, bf16", measured.half_flops, (1e-12, "TFLOP/s"), calibration.half_products),
+        row("products, fp8", measured.fp8_flops, (1e-12, "TFLOP/s"), calibration.fp8_products),
+        row("memory, copy", measured.copy_bytes_per_s, (1e-9, "GB/s"), calibration.memory),
+        row("launch on a stream", measured.launch_s, (1e6, "µs"), calibration.launches),
     ];
-    let rows: Vec<Vec<String>> = rows
-        .into_iter()
-        .map(|(name, measured, beside)| vec![name.to_owned(), measured, percent(beside)])
-        .collect();
     printer.table(&["Measured", "Here", "Beside what is usual"], &rows)?;
     let kept = match &args.keep {
         Some(path) => format!(

@@ -1,5 +1,7 @@
 //! Numbers as people read them.
 
+pub(super) use crate::spread::thousands as grouped;
+
 /// Three digits that count, with a thousands separator: `12,300`, `0.0123`.
 pub(super) fn number(value: f64) -> String {
     if !value.is_finite() {
@@ -17,19 +19,6 @@ pub(super) fn number(value: f64) -> String {
         _ => 4,
     };
     format!("{value:.decimals$}")
-}
-
-/// A whole number in groups of three digits.
-pub(super) fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if value < 0.0 { format!("-{text}") } else { text }
 }
 
 /// A share in percent.
