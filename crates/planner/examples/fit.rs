@@ -18,7 +18,7 @@ use std::process::Command;
 use farrier_facts::FactSet;
 use farrier_planner::coefficients::Coefficients;
 use farrier_planner::fit::products::{Product, shape};
-use farrier_planner::fit::{CrossValidation, Trial, fit};
+use farrier_planner::fit::{Trial, fit, held_out};
 use farrier_planner::local::Likeness;
 use farrier_planner::published::{self, Published};
 
@@ -58,7 +58,7 @@ fn main() -> Result<(), Failure> {
             coefficients(&fitted),
         )?;
     }
-    trials(&rows, &mut out)
+    trials(&rows, &fitted, &mut out)
 }
 
 /// The file of coefficients.
@@ -74,8 +74,13 @@ fn coefficients(fitted: &Coefficients) -> String {
 }
 
 /// Errors of rows by fits that their groups had no part in.
-fn trials(rows: &[Published], out: &mut impl Write) -> Result<(), Failure> {
-    let trials = CrossValidation::of(rows).trials(&Likeness::default());
+fn trials(
+    rows: &[Published],
+    fitted: &Coefficients,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let tried: Vec<&Published> = rows.iter().collect();
+    let trials = held_out(rows, &tried, fitted, &Likeness::default());
     let mut kinds: BTreeMap<String, Vec<Trial>> = BTreeMap::new();
     for (row, trial) in rows.iter().zip(trials) {
         let stated = if row.assumed.is_empty() { "complete" } else { "open" };

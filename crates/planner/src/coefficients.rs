@@ -108,6 +108,7 @@ coefficients! {
     expert_exposed = 0.8 ~ 0.4, "share of expert-parallel traffic that is not hidden";
     expert_exposed_dual = 0.15 ~ 0.5, "likewise, in a pipeline of two streams";
     expert_traffic = 8.0 ~ 0.4, "times that a routed token passes memory on its way to an expert and back";
+    expert_bias_traffic = 8.0 ~ 1.0, "times that what an expert's first product puts out passes memory where experts have biases";
     copies_exposed = 0.3 ~ 0.5, "share of the traffic between copies that is not hidden, Megatron";
     weights_early_hops = 10.0 ~ 0.5, "collectives for each block of the `ZeRO` 3 of 2021: one for each of its tensors";
     weights_early_ports = 1.5 ~ 0.3, "ports of a node that it keeps busy";

@@ -39,10 +39,10 @@ impl Default for Likeness {
         Self {
             far: 0.08,
             far_experts: 0.20,
-            far_experts_before: 0.32,
-            noise: 0.022,
+            far_experts_before: 0.25,
+            noise: 0.03,
             open_noise: 0.01,
-            doubt: 1.5,
+            doubt: 1.4,
             reach: 1.4,
             kinds: [0.08, 1.5, 0.2, 1.5, 0.02, 0.15],
         }
@@ -125,7 +125,7 @@ impl Likeness {
 
     /// How alike two runs are off.
     fn between(&self, here: &Place, there: &Place) -> f64 {
-        self.far(here) * self.far(there) * (-0.5 * self.square(here, there)).exp()
+        self.far(here).min(self.far(there)).powi(2) * (-0.5 * self.square(here, there)).exp()
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::estimate::{Planner, TENTH};
-use crate::fit::{self, CrossValidation, Trial};
+use crate::fit::{self, Trial};
 use crate::local::Likeness;
 use crate::model::builtin;
 use crate::published::{Published, Uncovered};
@@ -105,16 +105,9 @@ pub fn score(planner: &Planner, table: Vec<Result<Published, Uncovered>>) -> Sco
     let count = |of: &[Known]| known.iter().filter(|known| of.contains(known)).count();
     let learned = count(&[Known::Learned]);
     let held_out = count(&[Known::Learned, Known::Cautioned]);
-    let cross = (held_out > 0).then(|| CrossValidation::of(&planner.published));
-    let fits = cross.as_ref().map(|cross| cross.neighbours(&Likeness::default()));
-    let of = |(row, known): (Published, &Known)| {
-        let trial = match (&cross, &fits) {
-            (Some(cross), Some(fits)) if *known != Known::Not => cross.trial(&row, fits),
-            _ => planner.trial(&row),
-        };
-        Scored::of(row, trial)
-    };
-    let mut scored = kept(rows.into_iter().zip(&known).map(of), &mut refused);
+    let trials = trials(planner, &rows, &known);
+    let of = |(row, trial)| Scored::of(row, trial);
+    let mut scored = kept(rows.into_iter().zip(trials).map(of), &mut refused);
     scored.sort_by(|left, right| right.error.abs().total_cmp(&left.error.abs()));
 
     let (complete, open): (Vec<&Scored>, Vec<&Scored>) =
@@ -132,6 +125,21 @@ pub fn score(planner: &Planner, table: Vec<Result<Published, Uncovered>>) -> Sco
     let by = groups(&complete);
     let v = VERSION;
     Score { v, overall, incomplete, by, uncovered, learned, held_out, rows: scored }
+}
+
+/// Rows of the table that ships by fits that their groups had no part in, others by the one that
+/// ships.
+fn trials(planner: &Planner, rows: &[Published], known: &[Known]) -> Vec<Trial> {
+    let ships = rows.iter().zip(known).filter(|(_, known)| **known != Known::Not);
+    let tried: Vec<&Published> = ships.map(|(row, _)| row).collect();
+    let likeness = Likeness::default();
+    let mut held_out =
+        fit::held_out(&planner.published, &tried, &planner.fitted, &likeness).into_iter();
+    let of = |(row, known): (&Published, &Known)| match known {
+        Known::Learned | Known::Cautioned => held_out.next().expect("one for each that ships"),
+        Known::Not => planner.trial(row),
+    };
+    rows.iter().zip(known).map(of).collect()
 }
 
 /// The rows that are no refusals; those are put with the others of their kind.

@@ -5,15 +5,13 @@ pub mod linear;
 pub mod products;
 pub mod squares;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::thread;
 
 use crate::coefficients::Coefficients;
 use crate::local::{Likeness, Neighbours};
 use crate::published::Published;
 use crate::time;
-
-/// Parts that rows are put into for trying: each is estimated by a fit to the others.
-pub const FOLDS: u64 = 10;
 
 /// How far a row that states all may be off (one standard deviation), and one that does not, or whose
 /// mixture of experts runs on software that changes from release to release.
@@ -31,8 +29,18 @@ pub fn error(row: &Published, fitted: &Coefficients) -> f64 {
 
 /// Fits the coefficients to rows.
 pub fn fit(rows: &[&Published]) -> Coefficients {
-    let start = vec![0.0; Coefficients::ENTRIES.len()];
-    coefficients(&squares::least(start, |at| residuals(rows, at)))
+    from(rows, &Coefficients::expected())
+}
+
+/// Likewise, sought from where others were found.
+fn from(rows: &[&Published], start: &Coefficients) -> Coefficients {
+    coefficients(&squares::least(place(start), |at| residuals(rows, at)))
+}
+
+/// How far each coefficient is from what was expected, in its spread.
+fn place(of: &Coefficients) -> Vec<f64> {
+    let entries = Coefficients::ENTRIES.iter().zip(of.values());
+    entries.map(|(entry, value)| (value / entry.prior).ln() / entry.spread).collect()
 }
 
 /// The coefficients at a place: each is what was expected, times e to the place in its spread.
@@ -76,18 +84,8 @@ pub fn group(row: &Published) -> String {
     )
 }
 
-/// Which part a row is in: rows of one group are in the same, so that none is estimated from its
-/// twin.
-pub fn fold(row: &Published) -> u64 {
-    // FNV-1a: the same everywhere and for ever.
-    let hash = group(row).bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    (hash ^ (hash >> 32)) % FOLDS
-}
-
 /// What a row that had no part in a fit shows of it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trial {
     /// The logarithm of estimated over measured step time, by the coefficients alone.
     pub plain: f64,
@@ -106,57 +104,48 @@ impl Trial {
     }
 }
 
-/// Rows with the fit of each part, made without it.
-#[derive(Debug)]
-pub struct CrossValidation<'a> {
-    rows: &'a [Published],
-    by_fold: BTreeMap<u64, (Vec<&'a Published>, Coefficients)>,
-}
-
-impl<'a> CrossValidation<'a> {
-    /// Fits as many times as there are parts.
-    pub fn of(rows: &'a [Published]) -> Self {
-        let part = |part: u64| {
-            let others: Vec<&Published> =
-                rows.iter().filter(|row| fold(row) != part && row.caution.is_none()).collect();
-            let fitted = fit(&others);
-            (part, (others, fitted))
-        };
-        Self { rows, by_fold: (0..FOLDS).map(part).collect() }
-    }
-
-    /// The neighbours of each part, without it.
-    pub fn neighbours(&self, likeness: &Likeness) -> BTreeMap<u64, Neighbours> {
-        let of = |(part, (others, fitted)): (&u64, &(Vec<&Published>, Coefficients))| {
-            (*part, Neighbours::of(others, fitted, likeness.clone()))
-        };
-        self.by_fold.iter().map(of).collect()
-    }
-
-    /// A row by the fit that its part had no share in.
-    pub fn trial(&self, row: &Published, neighbours: &BTreeMap<u64, Neighbours>) -> Trial {
-        let part = fold(row);
-        Trial::of(row, &self.by_fold[&part].1, &neighbours[&part])
-    }
-
-    /// Each row by the fit that its part had no share in.
-    pub fn trials(&self, likeness: &Likeness) -> Vec<Trial> {
-        let neighbours = self.neighbours(likeness);
-        self.rows.iter().map(|row| self.trial(row, &neighbours)).collect()
-    }
+/// Each of the rows tried, by a fit to what was learned from without the row's group. Fits are
+/// sought from `start`, the one to all.
+pub fn held_out(
+    learned: &[Published],
+    tried: &[&Published],
+    start: &Coefficients,
+    likeness: &Likeness,
+) -> Vec<Trial> {
+    let names: Vec<String> = tried.iter().map(|row| group(row)).collect();
+    let groups: Vec<&String> = names.iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let learned: Vec<(String, &Published)> = learned.iter().map(|row| (group(row), row)).collect();
+    let without = |name: &String| -> Vec<(usize, Trial)> {
+        let others: Vec<&Published> =
+            learned.iter().filter(|(of, _)| of != name).map(|(_, row)| *row).collect();
+        let fitted = from(&others, start);
+        let neighbours = Neighbours::of(&others, &fitted, likeness.clone());
+        let held_out = names.iter().enumerate().filter(|(_, of)| *of == name);
+        held_out.map(|(row, _)| (row, Trial::of(tried[row], &fitted, &neighbours))).collect()
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let share = groups.len().div_ceil(workers).max(1);
+    let mut trials: Vec<(usize, Trial)> = thread::scope(|scope| {
+        let parts = groups.chunks(share).map(|part| {
+            scope.spawn(move || part.iter().flat_map(|name| without(name)).collect::<Vec<_>>())
+        });
+        // All are begun before one is waited for.
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().flat_map(|part| part.join().expect("a fit does not panic")).collect()
+    });
+    trials.sort_by_key(|(row, _)| *row);
+    trials.into_iter().map(|(_, trial)| trial).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use farrier_facts::FactSet;
 
     use super::*;
     use crate::published;
 
     #[test]
-    fn a_model_by_another_name_is_in_the_same_part() {
+    fn a_model_by_another_name_is_in_the_same_group() {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
         let rows: Vec<Published> = table.into_iter().flatten().collect();
         let found = |name: &str, gpu: &str, precision: &str, gpus: u32| {
@@ -166,7 +155,7 @@ mod tests {
                     && row.run.precision.name() == precision
                     && row.run.layout.gpus() == gpus
             };
-            fold(rows.iter().find(is).unwrap())
+            group(rows.iter().find(is).unwrap())
         };
         assert_eq!(
             found("Qwen3_30B_a3B (tokendrop)", "GB200", "mxfp8", 8),
@@ -181,12 +170,29 @@ mod tests {
     }
 
     #[test]
-    fn no_part_is_empty_or_most_of_the_table() {
+    fn no_row_is_estimated_from_its_group() {
         let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
         let rows: Vec<Published> = table.into_iter().flatten().collect();
-        let parts: Vec<u64> = rows.iter().map(fold).collect();
-        assert_eq!(parts.iter().collect::<BTreeSet<_>>().len() as u64, FOLDS);
-        let most = (0..FOLDS).map(|part| parts.iter().filter(|of| **of == part).count()).max();
-        assert!(most.unwrap() * 4 < rows.len(), "{most:?} of {}", rows.len());
+        let row = rows.iter().find(|row| row.run.model.experts.is_some()).unwrap();
+        let trial = |learned: &[Published]| {
+            held_out(learned, &[row], &Coefficients::expected(), &Likeness::default())[0]
+        };
+        let mut twins_twice_as_slow = rows.clone();
+        for twin in twins_twice_as_slow.iter_mut().filter(|other| group(other) == group(row)) {
+            twin.step_s *= 2.0;
+        }
+        assert_eq!(trial(&rows), trial(&twins_twice_as_slow));
+    }
+
+    #[test]
+    fn a_fit_is_found_from_anywhere() {
+        let table = published::read(FactSet::embedded(), published::embedded()).unwrap();
+        let rows: Vec<Published> = table.into_iter().flatten().collect();
+        let some: Vec<&Published> = rows.iter().step_by(3).collect();
+        let (cold, warm) = (fit(&some), from(&some, &fit(&rows.iter().collect::<Vec<_>>())));
+        for row in some {
+            let apart = (error(row, &cold) - error(row, &warm)).abs();
+            assert!(apart < 0.01, "{} on {}: {apart}", row.run.model.name, row.gpu);
+        }
     }
 }

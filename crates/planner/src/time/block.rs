@@ -4,7 +4,7 @@ use super::exchange;
 use super::{Phase, Rates, StepTime};
 use crate::coefficients::Coefficients;
 use crate::layout::Sharding;
-use crate::model::{Attention, Experts, Parameters};
+use crate::model::{Attention, Bias, Experts, Parameters};
 use crate::run::{Run, Stack, Task};
 
 /// A block with a dense feed-forward part, forward and back.
@@ -120,7 +120,12 @@ fn routed(run: &Run, rates: &Rates, fitted: &Coefficients, experts: Experts, tim
         if run.fused_experts { fitted.products_expert_fused } else { fitted.products_expert };
     time.add(Phase::Products, both * local / rate);
     let passes = fitted.expert_traffic * routed * hidden * 2.0 * fused(run, fitted);
-    time.add(Phase::Pointwise, passes / rates.memory);
+    let biased = if run.model.bias == Bias::All {
+        fitted.expert_bias_traffic * routed * up * width * 2.0
+    } else {
+        0.0
+    };
+    time.add(Phase::Pointwise, (passes + biased) / rates.memory);
 }
 
 /// What fused kernels leave of the work around experts.

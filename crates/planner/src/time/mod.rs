@@ -124,15 +124,14 @@ pub fn step(run: &Run, fitted: &Coefficients) -> StepTime {
             mean.add(phase, block.of(phase) * count / stages);
         }
     }
-    let fullest = (layers / stages).ceil() / (layers / stages);
     let mut ends = block::ends(run, &rates, fitted);
     // A block that predicts a further token is like the last one, and stands behind it.
     let last_block = if expert_layers > 0.0 { &mixture } else { &dense };
     for phase in Phase::ALL {
         ends.add(phase, last_block.of(phase) * f64::from(run.model.mtp_layers));
     }
-    // Where layers do not divide evenly the last stage, which has the loss too, holds fewer.
-    let last = if fullest > 1.0 { (layers / stages).floor() / (layers / stages) } else { 1.0 };
+    let (fullest, last) = stages_of(run, mean.total_s() * stages / layers, ends.total_s());
+    let (fullest, last) = (fullest * stages / layers, last * stages / layers);
     let at_fullest = mean.total_s() * fullest;
     let at_last = mean.total_s() * last + ends.total_s();
 
@@ -166,6 +165,21 @@ pub fn step(run: &Run, fitted: &Coefficients) -> StepTime {
     time.add(Phase::Jitter, time.total_s() * fitted.jitter * doublings);
     time.scale(stack_factor(run, fitted));
     time
+}
+
+/// Blocks of the fullest stage and of the last, which has the model's end too. Where blocks do not
+/// divide evenly people choose how many the last holds, so that it is not the slowest.
+fn stages_of(run: &Run, block_s: f64, ends_s: f64) -> (f64, f64) {
+    let (layers, stages) = (run.model.layers, run.layout.pp);
+    if layers.is_multiple_of(stages) {
+        let each = f64::from(layers / stages);
+        return (each, each);
+    }
+    let pace = |(others, last): &(f64, f64)| (others * block_s).max(last * block_s + ends_s);
+    (0..=layers / stages)
+        .map(|last| (f64::from((layers - last).div_ceil(stages - 1)), f64::from(last)))
+        .min_by(|left, right| pace(left).total_cmp(&pace(right)))
+        .expect("at least an empty last stage")
 }
 
 fn stack_factor(run: &Run, fitted: &Coefficients) -> f64 {
