@@ -74,11 +74,7 @@ fn coefficients(fitted: &Coefficients) -> String {
 }
 
 /// Errors of rows by fits that their groups had no part in.
-fn trials(
-    rows: &[Published],
-    fitted: &Coefficients,
-    out: &mut impl Write,
-) -> Result<(), Failure> {
+fn trials(rows: &[Published], fitted: &Coefficients, out: &mut impl Write) -> Result<(), Failure> {
     let tried: Vec<&Published> = rows.iter().collect();
     let trials = held_out(rows, &tried, fitted, &Likeness::default());
     let mut kinds: BTreeMap<String, Vec<Trial>> = BTreeMap::new();

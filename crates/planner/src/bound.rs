@@ -51,7 +51,7 @@ impl Bound {
             Phase::Pointwise | Phase::Optimizer => Self::Hbm,
             Phase::Tensor => over(layout.tp),
             Phase::Context => over(layout.tp * layout.cp),
-            Phase::Expert => over(layout.ep * layout.etp),
+            Phase::Expert => over(layout.ep),
             Phase::Stage | Phase::Copies => over(layout.gpus()),
             Phase::Bubble => Self::Bubble,
             Phase::Host | Phase::Jitter => Self::Launch,

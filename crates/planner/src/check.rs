@@ -53,7 +53,6 @@ fn scale(run: &Run) -> Result<(), ImpossibleRun> {
         ("VP", layout.vp),
         ("CP", layout.cp),
         ("EP", layout.ep),
-        ("expert TP", layout.etp),
         ("micro-batch", layout.micro_batch),
         ("sequence length", run.seq_len),
         ("global batch", run.global_batch),
@@ -130,18 +129,14 @@ fn tensor_parallel(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> 
 
 fn experts(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> {
     let Some(experts) = model.experts else {
-        if layout.ep > 1 || layout.etp > 1 {
-            let (ep, model) = (layout.ep.max(layout.etp), model.name.clone());
-            return Err(ImpossibleRun::NoExperts { ep, model });
+        if layout.ep > 1 {
+            return Err(ImpossibleRun::NoExperts { ep: layout.ep, model: model.name.clone() });
         }
         return Ok(());
     };
     uneven("EP", layout.ep, "experts:", u64::from(experts.count))?;
-    uneven("expert TP", layout.etp, "an expert's width", u64::from(experts.ffn))?;
     let ranks = product([layout.dp, layout.tp, layout.cp]);
-    uneven("EP", layout.ep, "the DP × CP × TP ranks:", ranks)?;
-    let rest = ranks / u64::from(layout.ep);
-    uneven("expert TP", layout.etp, "the DP × CP × TP / EP ranks:", rest)
+    uneven("EP", layout.ep, "the DP × CP × TP ranks:", ranks)
 }
 
 fn sequence(run: &Run) -> Result<(), ImpossibleRun> {
@@ -305,10 +300,6 @@ mod tests {
             (
                 refused_of_experts(|run| run.layout.ep = 16),
                 "EP 16 does not divide the DP × CP × TP ranks: 8; possible: 1, 2, 4, 8",
-            ),
-            (
-                refused_of_experts(|run| (run.layout.ep, run.layout.etp) = (8, 2)),
-                "expert TP 2 does not divide the DP × CP × TP / EP ranks: 1",
             ),
         ] {
             assert!(said.contains(part), "{said}\nlacks {part}");

@@ -17,8 +17,6 @@ pub struct Layout {
     pub cp: u32,
     /// GPUs that share the experts of a block, out of those that hold copies or parts of a sequence.
     pub ep: u32,
-    /// GPUs that share each expert's products.
-    pub etp: u32,
     /// What is kept once among the copies.
     pub sharding: Sharding,
     /// GPUs that share what is kept once; the copies beyond hold it again. 0: all.
@@ -47,7 +45,6 @@ impl Layout {
             vp: 1,
             cp: 1,
             ep: 1,
-            etp: 1,
             sharding: Sharding::Optimizer,
             shard_group: 0,
             micro_batch,
@@ -71,7 +68,7 @@ impl Layout {
 
     /// Copies of each expert.
     pub fn expert_copies(&self) -> u32 {
-        (self.gpus() / (self.pp * self.ep * self.etp)).max(1)
+        (self.gpus() / (self.pp * self.ep)).max(1)
     }
 }
 

@@ -242,16 +242,14 @@ fn feed_forward(run: &Run, rates: &Rates, width: f64) -> Sum {
 
 /// Tokens that reach the experts of a GPU, with an even spread.
 fn routed_tokens(run: &Run, experts: Experts) -> f64 {
-    run.tokens_at_once() / f64::from(run.layout.tp)
-        * f64::from(run.layout.etp)
-        * f64::from(experts.per_token)
+    run.tokens_at_once() / f64::from(run.layout.tp) * f64::from(experts.per_token)
 }
 
 fn expert_products(run: &Run, rates: &Rates, fitted: &Coefficients, experts: Experts) -> Sum {
     let hidden = f64::from(run.model.hidden);
     let local = (f64::from(experts.count) / f64::from(run.layout.ep)).max(1.0);
     let each = (routed_tokens(run, experts) / local).max(1.0);
-    let width = f64::from(experts.ffn) / f64::from(run.layout.etp);
+    let width = f64::from(experts.ffn);
     let up = if run.model.gated { 2.0 } else { 1.0 };
     let rate =
         if run.fused_experts { fitted.products_expert_fused } else { fitted.products_expert };

@@ -123,7 +123,7 @@ impl Said {
         }
         if let Some(experts) = run.model.experts {
             assert_eq!(self.number("--expert-model-parallel-size"), layout.ep);
-            assert_eq!(self.number("--expert-tensor-parallel-size"), layout.etp);
+            assert_eq!(self.number("--expert-tensor-parallel-size"), 1);
             assert_eq!(self.number("--num-experts"), experts.count);
         }
         let torchrun = |flag: &str| self.torchrun[flag].parse::<u32>().unwrap();

@@ -243,15 +243,8 @@ fn parallelism(run: &Run, flavor: Option<Flavor>) -> Result<Group, EmitError> {
     group.put("--parallelism.context_parallel_degree", layout.cp);
     pipeline(&mut group, run, flavor)?;
     if run.model.experts.is_some() {
-        let whole = layout.etp == 1 || layout.etp == layout.tp;
-        if !whole {
-            return Err(lacks(
-                format!("expert TP {} beside TP {}", layout.etp, layout.tp),
-                format!("expert TP 1 or {}", layout.tp),
-            ));
-        }
         group.put("--parallelism.expert_parallel_degree", layout.ep);
-        group.put("--parallelism.expert_tensor_parallel_degree", layout.etp);
+        group.put("--parallelism.expert_tensor_parallel_degree", 1);
     }
     Ok(group)
 }

@@ -63,7 +63,7 @@ impl States {
         let parameters = Parameters::of(&run.model);
         let tp = f64::from(run.layout.tp);
         let attention = parameters.attention / tp + parameters.norms;
-        let spread = f64::from(run.layout.ep) * f64::from(run.layout.etp);
+        let spread = f64::from(run.layout.ep);
         let vocabulary = f64::from(run.model.vocab) * f64::from(run.model.hidden);
         // A tied embedding is held again by a last stage that is not the first.
         let output =

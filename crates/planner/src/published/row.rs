@@ -105,7 +105,6 @@ fn layout(
         vp: stated_count(&cells.VP, "VP")?.unwrap_or(pieces),
         cp,
         ep: if model.experts.is_some() { ep } else { 1 },
-        etp: 1,
         sharding,
         shard_group,
         micro_batch,

@@ -105,14 +105,11 @@ fn feed_forward(run: &Run, rates: &Rates, width: f64, split: f64, time: &mut Ste
 /// Experts, with as many tokens for each as an even spread gives.
 fn routed(run: &Run, rates: &Rates, fitted: &Coefficients, experts: Experts, time: &mut StepTime) {
     let hidden = f64::from(run.model.hidden);
-    let etp = f64::from(run.layout.etp);
-    // With sequence parallelism each tensor-parallel rank routes its own part of the tokens, unless
-    // the experts are split as the rest is.
-    let routed =
-        run.tokens_at_once() / f64::from(run.layout.tp) * etp * f64::from(experts.per_token);
+    // With sequence parallelism each tensor-parallel rank routes its own part of the tokens.
+    let routed = run.tokens_at_once() / f64::from(run.layout.tp) * f64::from(experts.per_token);
     let local = (f64::from(experts.count) / f64::from(run.layout.ep)).max(1.0);
     let each = (routed / local).max(1.0);
-    let width = f64::from(experts.ffn) / etp;
+    let width = f64::from(experts.ffn);
     let up = if run.model.gated { 2.0 } else { 1.0 };
     let both =
         linear_s(run, rates, each, up * width, hidden) + linear_s(run, rates, each, hidden, width);
@@ -225,6 +222,6 @@ pub(crate) fn weights_per_gpu(run: &Run) -> WeightsPerGpu {
         + dense * parameters.dense_ffn / tp
         + expert * (parameters.shared_ffn / tp + parameters.router);
     let ends = (parameters.embedding + parameters.output) / tp;
-    let shared = f64::from(run.layout.ep * run.layout.etp);
+    let shared = f64::from(run.layout.ep);
     WeightsPerGpu { common: (blocks + ends) / pp, routed: expert * parameters.routed / shared / pp }
 }

@@ -96,7 +96,7 @@ pub(super) fn expert_parallel(
     if layout.ep <= 1 {
         return;
     }
-    let group = Group::new(run, layout.ep, layout.etp);
+    let group = Group::new(run, layout.ep, 1);
     let tokens = run.tokens_at_once() / f64::from(layout.tp);
     // A token goes to a domain once, however many of its experts are there.
     let domains = group.size / group.near;
@@ -156,7 +156,7 @@ pub(super) fn between_copies(
         return;
     }
     let common = Group::new(run, copies, layout.tp);
-    let routed = Group::new(run, layout.expert_copies(), layout.etp * layout.ep);
+    let routed = Group::new(run, layout.expert_copies(), layout.ep);
     // A reduction of gradients and a gather of weights, or both halves of one reduction.
     let back = if layout.sharding == Sharding::None { reduce } else { weight_bytes };
     let seconds = common.gather_s(reduce * weights.common, rates, fitted)
@@ -189,7 +189,7 @@ fn whole_weights(
     // Experts have fewer copies than the rest, and so fewer that hold a part.
     let parts = [
         (weights.common, layout.holders(copies), layout.tp),
-        (weights.routed, layout.holders(layout.expert_copies()), layout.etp * layout.ep),
+        (weights.routed, layout.holders(layout.expert_copies()), layout.ep),
     ];
     let mut one = 0.0;
     for (held, holders, stride) in parts {
