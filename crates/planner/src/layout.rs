@@ -33,7 +33,14 @@ pub struct Layout {
     pub schedule: Schedule,
     /// Bytes of a gradient on its way between copies.
     pub reduce_bytes: u8,
+    /// Bytes of each of the optimizer's two moments.
+    pub moment_bytes: u8,
+    /// Width of adapters, where only those learn.
+    pub adapter_rank: u32,
 }
+
+/// The width of adapters in recipes of `NeMo` and Megatron Bridge.
+pub const ADAPTER_RANK: u32 = 32;
 
 impl Layout {
     /// One GPU, or copies of one.
@@ -53,6 +60,8 @@ impl Layout {
             tensor_overlap: true,
             schedule: Schedule::OneForwardOneBackward,
             reduce_bytes: 4,
+            moment_bytes: 4,
+            adapter_rank: ADAPTER_RANK,
         }
     }
 
@@ -175,4 +184,18 @@ pub enum Schedule {
     ZeroBubble,
     /// Two streams from both ends (`DualPipe`).
     DualPipe,
+}
+
+impl Schedule {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::OneForwardOneBackward, Self::ZeroBubble, Self::DualPipe];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneForwardOneBackward => "1f1b",
+            Self::ZeroBubble => "zero-bubble",
+            Self::DualPipe => "dual-pipe",
+        }
+    }
 }

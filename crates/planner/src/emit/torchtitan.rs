@@ -324,7 +324,10 @@ fn pipeline(group: &mut Group, run: &Run, flavor: Option<Flavor>) -> Result<(), 
 
 fn training(plan: &Plan, run: &Run, command: &mut Command) -> Result<Group, EmitError> {
     if run.layout.reduce_bytes != 4 {
-        return Err(lacks("reduction of gradients in 16 bits", "reduction in 32 bits"));
+        return Err(lacks("reduction of gradients in 16 bits", "`--grad-dtype fp32`"));
+    }
+    if run.layout.moment_bytes != 4 {
+        return Err(lacks("moments of fewer than 32 bits", "`--optimizer-dtype fp32`"));
     }
     let mut group = Group::new("TRAINING");
     // A pipeline takes all of a copy's sequences at once and cuts them itself.
