@@ -11,6 +11,7 @@ mod page;
 mod request;
 mod score;
 mod train;
+mod values;
 
 use clap::Subcommand;
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::ValueEnum;
 use farrier_facts::FactSet;
-use farrier_planner::emit::{Launcher, emit};
+use farrier_planner::Planner;
+use farrier_planner::emit::{EmitError, Launcher, emit};
 use farrier_planner::goodput::{self, Goodput, Training};
 use farrier_planner::plan::{Plan, plan};
 use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report, SearchError};
-use farrier_planner::{Planner, check};
 use serde::Serialize;
 
 use super::advice;
@@ -63,6 +63,15 @@ enum Launch {
     Slurm,
 }
 
+impl Launch {
+    fn launcher(self) -> Launcher {
+        match self {
+            Self::Torchrun => Launcher::Torchrun,
+            Self::Slurm => Launcher::Slurm,
+        }
+    }
+}
+
 /// What a search is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Goal {
@@ -111,7 +120,7 @@ fn nothing_fits(large: &TooLarge, args: &Args, printer: &mut Printer) -> anyhow:
         ));
     }
     if args.emit.is_some() {
-        failure::report(&Hinted::error(large.why.clone(), format!("possible: {}", large.enough)));
+        failure::report(&Hinted::error(large.why.clone(), large.enough.clone()));
         return Ok(Outcome::Finding);
     }
     large.print(args.output, printer)
@@ -128,14 +137,10 @@ fn launch_file(
     if !plan.fits && !plan.tight {
         let message = format!("`{}` does not fit in this split", plan.model.name);
         let hint = advice::of_search(run, &args.split.axes(&args.work), plan.gpus);
-        failure::report(&hinted(message, hint));
+        failure::report(&advice::hinted(message, hint));
         return Ok(Outcome::Finding);
     }
-    let launcher = match launch {
-        Launch::Torchrun => Launcher::Torchrun,
-        Launch::Slurm => Launcher::Slurm,
-    };
-    let text = emit(plan, run, launcher)?;
+    let text = emit(plan, run, launch.launcher())?;
     for line in text.lines() {
         printer.line(line)?;
     }
@@ -184,7 +189,7 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
     let tokens = args.work.tokens;
     let axes = args.split.axes(&args.work);
     if !args.search {
-        check_run(&asked.run, &axes, args.cluster.one_number()?)?;
+        advice::check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
         let (counts, assumed) = (Vec::new(), asked.assumed);
         return Ok(Ok(Answer { planner, run: asked.run, plan, found: None, counts, assumed }));
@@ -195,9 +200,35 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
             Ok(best) => best,
             Err(large) => return Ok(Err(large)),
         };
+    let run = match args.emit {
+        Some(launch) => startable(planner, run, &found, &axes, launch),
+        None => run,
+    };
     let plan = plan(planner, &run, tokens, asked.price);
     let assumed = asked.assumed;
     Ok(Ok(Answer { planner, run, plan, found: Some(found), counts, assumed }))
+}
+
+/// The fastest of the splits found that the program has flags for; the fastest of all where that is
+/// not a matter of the split.
+fn startable(planner: &Planner, fastest: Run, found: &Report, axes: &Axes, launch: Launch) -> Run {
+    let lacks = |run: &Run| match emit(&plan(planner, run, None, None), run, launch.launcher()) {
+        Err(err @ EmitError::Setting { .. }) => Some(err),
+        _ => None,
+    };
+    let Some(why) = lacks(&fastest) else { return fastest };
+    let mut run = fastest.clone();
+    for candidate in found.fitting() {
+        axes.lay_out(&mut run, candidate.layout);
+        if lacks(&run).is_none() {
+            let slower = 100.0 * (candidate.step_s / found.best[0].step_s - 1.0);
+            failure::warn(&anyhow::anyhow!(
+                "the fastest split cannot be written ({why}); this one takes {slower:.1} % longer"
+            ));
+            return run;
+        }
+    }
+    fastest
 }
 
 /// The page about an answer.
@@ -255,22 +286,6 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
         });
     }
     points
-}
-
-/// Whether a run can be run; else what could be.
-pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
-    check::check_on(run, gpus).map_err(|err| {
-        let hint = if err.is_of_split() { advice::of_search(run, axes, gpus) } else { None };
-        hinted(format!("this run is not possible: {err}"), hint)
-    })
-}
-
-/// An error, with advice where there is some.
-fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
-    match hint {
-        Some(hint) => Hinted::error(message, hint),
-        None => anyhow::anyhow!(message),
-    }
 }
 
 /// The best split over numbers of GPUs, and what each number does.
@@ -335,10 +350,7 @@ pub(super) fn best(
         }
         (None, Some(err @ SearchError::Impossible { .. })) => {
             let most = numbers.iter().copied().max().unwrap_or(1);
-            Err(Hinted::error(
-                err.to_string(),
-                format!("possible: {}", advice::instead(asked, axes, most)),
-            ))
+            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, most)))
         }
         (None, Some(err)) => Err(err.into()),
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
