@@ -97,9 +97,9 @@ coefficients! {
     scaling_traffic = 0.8 ~ 0.4, "traffic of scaling operands to 8 or 4 bits, beside reading and writing each once";
     logits_traffic = 14.0 ~ 0.3, "bytes for each token and word of the vocabulary in the loss";
     memory_rate = 0.85 ~ 0.05, "share of the memory's peak that such kernels reach";
-    link_rate = 0.78 ~ 0.08, "share of NVLink's rate that large collectives reach";
+    link_rate = 0.72 ~ 0.08, "share of NVLink's rate that large collectives reach";
     network_rate = 0.75 ~ 0.15, "share of the network's rate that large collectives reach";
-    link_hop_s = 2.0e-6 ~ 0.4, "time of a hop within NVLink, s";
+    link_hop_s = 3.0e-6 ~ 0.4, "time of a hop within NVLink, s";
     network_hop_s = 4.0e-6 ~ 0.6, "time of a hop of a ring over the network, s";
     tensor_exposed_early = 1.0 ~ 0.15, "share of tensor-parallel traffic that is not hidden where nothing hides it";
     tensor_exposed = 0.5 ~ 0.35, "likewise, Megatron with overlap";
@@ -112,7 +112,6 @@ coefficients! {
     copies_exposed = 0.3 ~ 0.5, "share of the traffic between copies that is not hidden, Megatron";
     weights_early_hops = 10.0 ~ 0.5, "collectives for each block of the `ZeRO` 3 of 2021: one for each of its tensors";
     weights_early_ports = 1.5 ~ 0.3, "ports of a node that it keeps busy";
-    memory_pressure = 0.9 ~ 0.3, "slowness of FSDP where weights and their state fill more than half of the memory";
     weights_overlap = 3.0 ~ 0.4, "how sharply FSDP hides its traffic behind work: exponent of the norm of both";
     stage_exposed = 0.5 ~ 0.5, "share of the traffic between stages that is not hidden";
     bubble = 1.0 ~ 0.1, "idle time of the pipeline beside the formula";

@@ -166,7 +166,7 @@ fn feed_forward(run: &Run, mode: Recompute, width: f64) -> Token {
 
 /// One copy of a token at one expert.
 fn routed(run: &Run, mode: Recompute, experts: Experts) -> f64 {
-    let arrived = operand_bytes(run) * f64::from(run.model.hidden) * f64::from(run.layout.etp);
+    let arrived = operand_bytes(run) * f64::from(run.model.hidden);
     // Products of experts are not among those that are kept as operators.
     match mode {
         Recompute::Operators => arrived,
