@@ -53,8 +53,8 @@ fn scale(run: &Run) -> Result<(), ImpossibleRun> {
         ("VP", layout.vp),
         ("CP", layout.cp),
         ("EP", layout.ep),
-        ("expert TP", layout.etp),
         ("micro-batch", layout.micro_batch),
+        ("rank of adapters", layout.adapter_rank),
         ("sequence length", run.seq_len),
         ("global batch", run.global_batch),
         ("number of blocks", run.model.layers),
@@ -130,18 +130,14 @@ fn tensor_parallel(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> 
 
 fn experts(model: &Model, layout: &Layout) -> Result<(), ImpossibleRun> {
     let Some(experts) = model.experts else {
-        if layout.ep > 1 || layout.etp > 1 {
-            let (ep, model) = (layout.ep.max(layout.etp), model.name.clone());
-            return Err(ImpossibleRun::NoExperts { ep, model });
+        if layout.ep > 1 {
+            return Err(ImpossibleRun::NoExperts { ep: layout.ep, model: model.name.clone() });
         }
         return Ok(());
     };
     uneven("EP", layout.ep, "experts:", u64::from(experts.count))?;
-    uneven("expert TP", layout.etp, "an expert's width", u64::from(experts.ffn))?;
     let ranks = product([layout.dp, layout.tp, layout.cp]);
-    uneven("EP", layout.ep, "the DP × CP × TP ranks:", ranks)?;
-    let rest = ranks / u64::from(layout.ep);
-    uneven("expert TP", layout.etp, "the DP × CP × TP / EP ranks:", rest)
+    uneven("EP", layout.ep, "the DP × CP × TP ranks:", ranks)
 }
 
 fn sequence(run: &Run) -> Result<(), ImpossibleRun> {
@@ -166,7 +162,7 @@ fn sequence(run: &Run) -> Result<(), ImpossibleRun> {
 }
 
 fn copies(run: &Run) -> Result<(), ImpossibleRun> {
-    let Layout { dp, cp, micro_batch, shard_group, reduce_bytes, .. } = run.layout;
+    let Layout { dp, cp, micro_batch, shard_group, reduce_bytes, moment_bytes, .. } = run.layout;
     if !u64::from(run.global_batch).is_multiple_of(product([dp, micro_batch])) {
         return Err(ImpossibleRun::Batch { batch: run.global_batch, dp, micro_batch });
     }
@@ -175,6 +171,9 @@ fn copies(run: &Run) -> Result<(), ImpossibleRun> {
     }
     if !matches!(reduce_bytes, 2 | 4) {
         return Err(ImpossibleRun::ReduceBytes { bytes: reduce_bytes });
+    }
+    if !matches!(moment_bytes, 1 | 2 | 4) {
+        return Err(ImpossibleRun::MomentBytes { bytes: moment_bytes });
     }
     Ok(())
 }
@@ -189,6 +188,10 @@ fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
     }
     if vp > 1 && pp == 1 {
         return Err(ImpossibleRun::PiecesWithoutStages { vp });
+    }
+    // Zero bubble (ZB-H1) and two streams are for one piece a stage, and do nothing without stages.
+    if schedule != Schedule::OneForwardOneBackward && (pp == 1 || vp > 1) {
+        return Err(ImpossibleRun::Schedule { schedule: schedule.name(), pp, vp });
     }
     // The two ends of the model may count as a block each, which leaves a piece without another
     // (as in the published runs of Llama 3.1 405B: 126 blocks in 16 × 8 pieces).
@@ -278,7 +281,6 @@ mod tests {
                 "TP 48 does not divide heads: 64; possible: 1, 2, 4, 8, 16, 32, 64",
             ),
             (refused(|run| run.layout.tp = 128), "possible: 1, 2, 4, 8, 16, 32, 64"),
-            (refused(|run| run.layout.pp = 81), "PP up to 80"),
             (refused(|run| (run.layout.pp, run.layout.vp) = (16, 6)), "VP up to 5 at PP 16"),
             (refused(|run| run.layout.vp = 2), "VP 1, or PP of at least 2"),
             (refused(|run| run.layout.ep = 2), "EP 2 needs experts and `llama3-70b` has none"),
@@ -301,14 +303,27 @@ mod tests {
                 refused(|run| (run.layout.schedule, run.layout.pp) = (Schedule::DualPipe, 5)),
                 "an even PP",
             ),
+            (
+                refused(|run| run.layout.schedule = Schedule::ZeroBubble),
+                "`zero-bubble` with PP 1 and VP 1; possible: PP of at least 2 and VP 1, or `1f1b`",
+            ),
+            (
+                refused(|run| {
+                    (run.layout.pp, run.layout.vp) = (8, 2);
+                    run.layout.schedule = Schedule::ZeroBubble;
+                }),
+                "`zero-bubble` with PP 8 and VP 2",
+            ),
+            (refused(|run| run.layout.moment_bytes = 3), "moments of 3 bytes; possible: 1, 2, 4"),
+            (refused(|run| run.layout.adapter_rank = 0), "rank of adapters is 0"),
+            (
+                refused(|run| (run.layout.pp, run.layout.vp) = (81, 1)),
+                "PP 81 makes more stages than the 80 blocks; possible: PP up to 80",
+            ),
             (refused_of_experts(|run| run.layout.ep = 3), "EP 3 does not divide experts: 128"),
             (
                 refused_of_experts(|run| run.layout.ep = 16),
                 "EP 16 does not divide the DP × CP × TP ranks: 8; possible: 1, 2, 4, 8",
-            ),
-            (
-                refused_of_experts(|run| (run.layout.ep, run.layout.etp) = (8, 2)),
-                "expert TP 2 does not divide the DP × CP × TP / EP ranks: 1",
             ),
         ] {
             assert!(said.contains(part), "{said}\nlacks {part}");

@@ -8,7 +8,7 @@ use crate::gpu::{Accelerator, Generation};
 use crate::layout::Layout;
 use crate::precision::Precision;
 use crate::published::Published;
-use crate::run::{Run, Stack, fuses_experts};
+use crate::run::{Run, Stack};
 use crate::search::{self, Axes};
 
 /// What is held equal.
@@ -196,9 +196,7 @@ fn nodes(gpus: f64) -> u32 {
 fn at(planner: &Planner, run: &Run, axes: &Axes, gpus: u32) -> Result<Offer, String> {
     let found = search::search(planner, run, gpus, axes).map_err(|err| err.to_string())?;
     let mut best = run.clone();
-    best.layout = found.best[0].layout;
-    best.stack = axes.stack_for(&best.layout, run.stack);
-    best.fused_experts = fuses_experts(&best.model, &best.gpu, best.stack);
+    axes.lay_out(&mut best, found.best[0].layout);
     let estimate = planner.estimate(&best);
     let price = run.gpu.usd_per_hour;
     Ok(Offer {

@@ -11,7 +11,7 @@ use crate::fit::Trial;
 use crate::flops::FlopsPerToken;
 use crate::local::{Likeness, Neighbours};
 use crate::published::{self, Published};
-use crate::run::Run;
+use crate::run::{Run, Task};
 use crate::time::{self, Phase, StepTime};
 
 /// From the middle to the tenth and to the ninetieth of a hundred, in standard deviations.
@@ -116,6 +116,7 @@ impl Planner {
             gpu: row.gpu.clone(),
             gpus: like.layout.gpus(),
             precision: like.precision.name(),
+            task: like.task,
             seq_len: like.seq_len,
             tokens_per_s_per_gpu: like.tokens_per_step()
                 / row.step_s
@@ -196,6 +197,8 @@ pub struct Nearest {
     pub gpus: u32,
     /// What products were computed in.
     pub precision: &'static str,
+    /// Which weights learned.
+    pub task: Task,
     /// Tokens of a sequence.
     pub seq_len: u32,
     /// What was measured.

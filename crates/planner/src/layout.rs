@@ -17,8 +17,6 @@ pub struct Layout {
     pub cp: u32,
     /// GPUs that share the experts of a block, out of those that hold copies or parts of a sequence.
     pub ep: u32,
-    /// GPUs that share each expert's products.
-    pub etp: u32,
     /// What is kept once among the copies.
     pub sharding: Sharding,
     /// GPUs that share what is kept once; the copies beyond hold it again. 0: all.
@@ -35,7 +33,14 @@ pub struct Layout {
     pub schedule: Schedule,
     /// Bytes of a gradient on its way between copies.
     pub reduce_bytes: u8,
+    /// Bytes of each of the optimizer's two moments.
+    pub moment_bytes: u8,
+    /// Width of adapters, where only those learn.
+    pub adapter_rank: u32,
 }
+
+/// The width of adapters in recipes of `NeMo` and Megatron Bridge.
+pub const ADAPTER_RANK: u32 = 32;
 
 impl Layout {
     /// One GPU, or copies of one.
@@ -47,7 +52,6 @@ impl Layout {
             vp: 1,
             cp: 1,
             ep: 1,
-            etp: 1,
             sharding: Sharding::Optimizer,
             shard_group: 0,
             micro_batch,
@@ -56,6 +60,8 @@ impl Layout {
             tensor_overlap: true,
             schedule: Schedule::OneForwardOneBackward,
             reduce_bytes: 4,
+            moment_bytes: 4,
+            adapter_rank: ADAPTER_RANK,
         }
     }
 
@@ -81,7 +87,7 @@ impl Layout {
 
     /// Copies of each expert.
     pub fn expert_copies(&self) -> u32 {
-        (self.gpus() / (self.pp * self.ep * self.etp)).max(1)
+        (self.gpus() / (self.pp * self.ep)).max(1)
     }
 }
 
@@ -188,4 +194,18 @@ pub enum Schedule {
     ZeroBubble,
     /// Two streams from both ends (`DualPipe`).
     DualPipe,
+}
+
+impl Schedule {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::OneForwardOneBackward, Self::ZeroBubble, Self::DualPipe];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneForwardOneBackward => "1f1b",
+            Self::ZeroBubble => "zero-bubble",
+            Self::DualPipe => "dual-pipe",
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{Accelerator, Generation};
-use crate::layout::Layout;
+use crate::layout::{Layout, Recompute, Sharding};
 use crate::model::{Attention, Model};
 use crate::precision::Precision;
 
@@ -112,6 +112,47 @@ impl Stack {
             Self::FsdpCompiled => "fsdp-compiled",
             Self::Tuned => "tuned",
         }
+    }
+
+    /// Bytes of a gradient on its way between copies, where nothing else is asked for: the recipes of
+    /// Megatron since 2023 have 16 bits, those before and FSDP (`MixedPrecisionPolicy` of torchtitan)
+    /// 32.
+    pub fn reduce_bytes(self) -> u8 {
+        match self {
+            Self::Megatron | Self::Bridge | Self::Tuned => 2,
+            Self::MegatronEarly | Self::Fsdp | Self::FsdpCompiled => 4,
+        }
+    }
+
+    /// Whether tensor-parallel traffic runs beside products, where nothing else is asked for.
+    pub fn overlaps_tensor(self) -> bool {
+        matches!(self, Self::Megatron | Self::Bridge | Self::Tuned)
+    }
+
+    /// What it can compute again, the least first, as far as one is not the better of another
+    /// everywhere: Megatron names modules, torchtitan products. Only the first Megatron kept the
+    /// scores of attention.
+    pub fn recomputes(self) -> &'static [Recompute] {
+        match self {
+            Self::MegatronEarly => &[
+                Recompute::None,
+                Recompute::Attention,
+                Recompute::Modules,
+                Recompute::EverySecond,
+                Recompute::Full,
+            ],
+            Self::Megatron | Self::Bridge | Self::Tuned => {
+                &[Recompute::None, Recompute::Modules, Recompute::EverySecond, Recompute::Full]
+            }
+            Self::Fsdp | Self::FsdpCompiled => {
+                &[Recompute::None, Recompute::Operators, Recompute::EverySecond, Recompute::Full]
+            }
+        }
+    }
+
+    /// What copies keep once, where nothing else is asked for: FSDP shares weights.
+    pub fn usual_sharding(self) -> Sharding {
+        if self.is_megatron() { Sharding::Optimizer } else { Sharding::Weights }
     }
 
     /// Whether it is Megatron or grown from it.

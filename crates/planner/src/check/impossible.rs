@@ -67,11 +67,7 @@ pub enum ImpossibleRun {
         possible: Vec<u32>,
     },
     /// More pieces than blocks.
-    #[error(
-        "PP {pp} × VP {vp} makes more pieces than the {layers} blocks; possible: PP up to {layers}, \
-         and VP up to {} at PP {pp}",
-        ((layers + 2) / (*pp).max(1)).max(1)
-    )]
+    #[error("{}", pieces(*pp, *vp, *layers))]
     Pieces {
         /// Stages.
         pp: u32,
@@ -159,7 +155,19 @@ pub enum ImpossibleRun {
         /// What it has.
         possible: Vec<&'static str>,
     },
-    /// Gradients travel in 16 or 32 bits.
+    /// A schedule of one piece a stage, with several or without stages.
+    #[error(
+        "`{schedule}` with PP {pp} and VP {vp}; possible: PP of at least 2 and VP 1, or `1f1b`"
+    )]
+    Schedule {
+        /// As asked for.
+        schedule: &'static str,
+        /// Stages.
+        pp: u32,
+        /// Pieces of a stage.
+        vp: u32,
+    },
+    /// More blocks are to be computed again than a stage holds.
     #[error(
         "{again} blocks cannot be computed again where a stage holds {held}; possible: layers:0 to layers:{held}, or full"
     )]
@@ -172,6 +180,12 @@ pub enum ImpossibleRun {
     /// Gradients of another width than the network carries.
     #[error("gradients of {bytes} bytes; possible: 2, 4")]
     ReduceBytes {
+        /// As asked for.
+        bytes: u8,
+    },
+    /// Moments of another width than optimizers keep.
+    #[error("moments of {bytes} bytes; possible: 1, 2, 4")]
+    MomentBytes {
         /// As asked for.
         bytes: u8,
     },
@@ -200,7 +214,9 @@ impl ImpossibleRun {
             Self::DualPipe { .. } => "two streams need an even pipeline that is filled",
             Self::Precision { .. } => "the GPU does not have the precision",
             Self::Again { .. } => "a stage does not hold the blocks to compute again",
+            Self::Schedule { .. } => "the schedule is for stages of one piece",
             Self::ReduceBytes { .. } => "gradients have 2 or 4 bytes",
+            Self::MomentBytes { .. } => "moments have 1, 2 or 4 bytes",
         }
     }
 }
@@ -217,6 +233,19 @@ fn names(names: &[&str]) -> String {
 fn multiples(value: u64, unit: u64) -> String {
     let below = value / unit.max(1) * unit;
     if below == 0 { format!("{unit}") } else { format!("{below} or {}", below + unit) }
+}
+
+fn pieces(pp: u32, vp: u32, layers: u32) -> String {
+    if pp > layers {
+        return format!(
+            "PP {pp} makes more stages than the {layers} blocks; possible: PP up to {layers}"
+        );
+    }
+    let most = ((layers + 2) / pp.max(1)).max(1);
+    format!(
+        "PP {pp} × VP {vp} makes more pieces than the {layers} blocks; possible: VP up to {most} at \
+         PP {pp}"
+    )
 }
 
 fn copies_for(gpus: u32, tp: u32, pp: u32, cp: u32) -> String {

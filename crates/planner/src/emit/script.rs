@@ -158,7 +158,7 @@ fn split(plan: &Plan, run: &Run) -> String {
     }
     let _ = write!(text, " x CP {}", layout.cp);
     if run.model.experts.is_some() {
-        let _ = write!(text, ", EP {}, expert TP {}", layout.ep, layout.etp);
+        let _ = write!(text, ", EP {}", layout.ep);
     }
     let _ = write!(
         text,

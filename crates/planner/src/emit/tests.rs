@@ -123,7 +123,7 @@ impl Said {
         }
         if let Some(experts) = run.model.experts {
             assert_eq!(self.number("--expert-model-parallel-size"), layout.ep);
-            assert_eq!(self.number("--expert-tensor-parallel-size"), layout.etp);
+            assert_eq!(self.number("--expert-tensor-parallel-size"), 1);
             assert_eq!(self.number("--num-experts"), experts.count);
         }
         let torchrun = |flag: &str| self.torchrun[flag].parse::<u32>().unwrap();
@@ -222,6 +222,17 @@ fn a_dense_run_of_megatron() {
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
+}
+
+#[test]
+fn moments_of_fewer_bits_are_said() {
+    let layout = Layout { moment_bytes: 1, ..Layout::copies(8, 1) };
+    let run = run("llama3-8b", "H100-SXM5-80GB", Stack::Bridge, layout);
+    let said = Said::of(&text(&run, Launcher::Torchrun).unwrap());
+    said.hold_to_table(run.stack);
+    assert!(said.program.contains_key("--use-precision-aware-optimizer"));
+    assert_eq!(said.program["--exp-avg-dtype"], "fp8");
+    assert_eq!(said.program["--exp-avg-sq-dtype"], "fp8");
 }
 
 #[test]
@@ -396,7 +407,20 @@ fn what_cannot_be_written_says_what_could() {
                 sharded(run);
                 run.layout.reduce_bytes = 2;
             }),
-            "32 bits",
+            "`--grad-dtype fp32`",
+        ),
+        (
+            refused(&|run| {
+                sharded(run);
+                run.layout.moment_bytes = 1;
+            }),
+            "no moments of fewer than 32 bits; possible: `--optimizer-dtype fp32`",
+        ),
+        (
+            refused(&|run| {
+                (run.layout.sharding, run.layout.moment_bytes) = (Sharding::None, 2);
+            }),
+            "ZeRO 1 or more",
         ),
     ] {
         assert!(said.contains(part), "{said}");
@@ -430,7 +454,7 @@ fn layouts() -> Vec<Layout> {
         Layout { tp: 4, pp: 4, cp: 2, recompute: Recompute::Modules, ..base },
         Layout { tp: 2, pp: 3, vp: 2, recompute: Recompute::EverySecond, ..base },
         Layout { pp: 4, vp: 3, reduce_bytes: 2, recompute: Recompute::Layers(3), ..base },
-        Layout { sharding: Sharding::Weights, ..base },
+        Layout { sharding: Sharding::Weights, moment_bytes: 2, ..base },
         Layout { sharding: Sharding::Gradients, shard_group: 4, cp: 2, ..base },
         Layout { sharding: Sharding::Weights, tp: 2, pp: 2, vp: 2, ..base },
     ]

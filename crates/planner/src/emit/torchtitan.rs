@@ -243,15 +243,8 @@ fn parallelism(run: &Run, flavor: Option<Flavor>) -> Result<Group, EmitError> {
     group.put("--parallelism.context_parallel_degree", layout.cp);
     pipeline(&mut group, run, flavor)?;
     if run.model.experts.is_some() {
-        let whole = layout.etp == 1 || layout.etp == layout.tp;
-        if !whole {
-            return Err(lacks(
-                format!("expert TP {} beside TP {}", layout.etp, layout.tp),
-                format!("expert TP 1 or {}", layout.tp),
-            ));
-        }
         group.put("--parallelism.expert_parallel_degree", layout.ep);
-        group.put("--parallelism.expert_tensor_parallel_degree", layout.etp);
+        group.put("--parallelism.expert_tensor_parallel_degree", 1);
     }
     Ok(group)
 }
@@ -331,7 +324,10 @@ fn pipeline(group: &mut Group, run: &Run, flavor: Option<Flavor>) -> Result<(), 
 
 fn training(plan: &Plan, run: &Run, command: &mut Command) -> Result<Group, EmitError> {
     if run.layout.reduce_bytes != 4 {
-        return Err(lacks("reduction of gradients in 16 bits", "reduction in 32 bits"));
+        return Err(lacks("reduction of gradients in 16 bits", "`--grad-dtype fp32`"));
+    }
+    if run.layout.moment_bytes != 4 {
+        return Err(lacks("moments of fewer than 32 bits", "`--optimizer-dtype fp32`"));
     }
     let mut group = Group::new("TRAINING");
     // A pipeline takes all of a copy's sequences at once and cuts them itself.

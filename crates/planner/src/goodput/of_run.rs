@@ -7,8 +7,6 @@ use crate::memory;
 use crate::model::Parameters;
 use crate::run::{Run, Task};
 
-/// Bytes of a gradient of an adapter; the frozen weights beside it have none.
-const ADAPTER_GRADIENT_BYTES: f64 = 4.0;
 /// Bytes of a frozen weight.
 const FROZEN_BYTES: f64 = 2.0;
 /// Bytes of a GiB.
@@ -47,10 +45,11 @@ fn weights(run: &Run) -> f64 {
 
 /// Weights of all adapters: on one GPU their gradients are all that there are.
 fn adapters(run: &Run) -> f64 {
-    let whole = Run { layout: Layout::copies(1, 1), ..run.clone() };
+    let layout = Layout { adapter_rank: run.layout.adapter_rank, ..Layout::copies(1, 1) };
+    let whole = Run { layout, ..run.clone() };
     let gradients_gib: f64 =
         memory::of(&whole).stages.iter().map(|stage| stage.p50.gradients_gib).sum();
-    gradients_gib * GIB / ADAPTER_GRADIENT_BYTES
+    gradients_gib * GIB / f64::from(layout.reduce_bytes)
 }
 
 #[cfg(test)]

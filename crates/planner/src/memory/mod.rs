@@ -202,12 +202,7 @@ pub fn usable_gib(gpu: &Accelerator) -> f64 {
 
 /// Bytes of weights, gradients and the optimizer for each weight that learns, wherever they are.
 pub fn state_bytes_per_weight(run: &Run) -> f64 {
-    if run.stack.is_megatron() {
-        // The weight, its gradient, and 12 bytes of the optimizer.
-        14.0 + f64::from(run.layout.reduce_bytes)
-    } else {
-        state::SHARDED_BYTES
-    }
+    state::learning_bytes(run)
 }
 
 /// The memory of a run, by stage and part.

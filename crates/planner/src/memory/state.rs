@@ -7,14 +7,6 @@ use crate::model::{Attention, Parameters, attention_of_rank};
 use crate::precision::Precision;
 use crate::run::{Run, Stack, Task};
 
-/// Width of adapters (the default of `NeMo` and of Megatron Bridge).
-const ADAPTER_RANK: f64 = 32.0;
-/// Bytes of a weight that learns, in 16 bits with Adam: itself, a gradient of 32 bits, and 12 of the
-/// optimizer (Megatron-LM `theoretical_memory_usage.py`).
-pub(super) const LEARNING_BYTES: f64 = 18.0;
-/// Likewise of FSDP: weight, gradient and two moments, of 32 bits each.
-pub(super) const SHARDED_BYTES: f64 = 16.0;
-
 /// Weights that `DeepSpeed` holds whole at once, by default.
 const MOST_LIVE: f64 = 1e9;
 
@@ -115,8 +107,8 @@ impl States {
         if run.task == Task::Lora {
             let adapters = dense * self.dense.adapters + mixture * self.mixture.adapters;
             held.weights += 2.0 * adapters;
-            held.gradients += 4.0 * adapters;
-            held.optimizer += (LEARNING_BYTES - 6.0) * adapters;
+            held.gradients += f64::from(run.layout.reduce_bytes) * adapters;
+            held.optimizer += (4.0 + moments_bytes(run)) * adapters;
         }
         held
     }
@@ -146,6 +138,19 @@ impl States {
     }
 }
 
+/// Bytes of a weight's two moments.
+fn moments_bytes(run: &Run) -> f64 {
+    2.0 * f64::from(run.layout.moment_bytes)
+}
+
+/// Bytes of a weight that learns, wherever they are: in Megatron itself in 16 bits, its gradient, a
+/// copy of 32 bits and the moments (`theoretical_memory_usage.py`); in FSDP weight and gradient of 32
+/// bits and the moments.
+pub(super) fn learning_bytes(run: &Run) -> f64 {
+    let rest = if run.stack.is_megatron() { 6.0 + f64::from(run.layout.reduce_bytes) } else { 8.0 };
+    rest + moments_bytes(run)
+}
+
 /// Weights of the adapters of a block, beside every product.
 fn adapters(run: &Run, ffn: f64) -> f64 {
     let hidden = f64::from(run.model.hidden);
@@ -157,7 +162,8 @@ fn adapters(run: &Run, ffn: f64) -> f64 {
     };
     let up = if run.model.gated { 2.0 * ffn } else { ffn };
     let feed_forward = if ffn > 0.0 { hidden + up + ffn + hidden } else { 0.0 };
-    ADAPTER_RANK * (hidden + query + key_value + value + hidden + feed_forward)
+    f64::from(run.layout.adapter_rank)
+        * (hidden + query + key_value + value + hidden + feed_forward)
 }
 
 /// Copies of a weight in the precision of products.
@@ -210,7 +216,7 @@ fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
             weights: (half + quantized.bytes) / over(Sharding::Weights),
             gradients: f64::from(layout.reduce_bytes) / gradient_holders,
             // A copy of 32 bits and the two moments.
-            optimizer: 12.0 / over(Sharding::Optimizer),
+            optimizer: (4.0 + moments_bytes(run)) / over(Sharding::Optimizer),
         };
     }
     // FSDP keeps weights in 32 bits; those in 16 stay whole where only gradients are shared.

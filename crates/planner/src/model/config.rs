@@ -121,10 +121,11 @@ pub fn from_value(config: &Value) -> Result<Read, ConfigError> {
         fields.assumed.push("only the text model: what sees is left out".to_owned());
     }
     if !family.is_known() {
-        fields.assumed.push(format!(
-            "blocks as in Llama: the family `{}` is not known",
-            fields::shown(kind.unwrap_or("none"))
-        ));
+        let why = match kind {
+            Some(kind) => format!("the family `{}` is not known", fields::shown(kind)),
+            None => "the config has no `model_type`".to_owned(),
+        };
+        fields.assumed.push(format!("blocks as in Llama: {why}"));
     }
     let model = model(&mut fields, family, name(outer))?;
     Ok(Read { model, assumed: fields.assumed })
@@ -350,7 +351,7 @@ fn window(
     if tokens == 0 || !used {
         return Ok(Window::NONE);
     }
-    if let Some((windowed, all)) = fields.layer_types()? {
+    if let Some((windowed, all)) = fields.layer_types(layers)? {
         return Ok(match (windowed, all) {
             (0, _) => Window::NONE,
             // A pattern that repeats, in its least form.

@@ -6,7 +6,7 @@ use super::cells::{Cells, count, number, stated_count};
 use super::{Published, Uncovered, part, program, shape};
 use crate::check;
 use crate::flops::FlopsPerToken;
-use crate::layout::{Layout, Recompute, Schedule};
+use crate::layout::{ADAPTER_RANK, Layout, Recompute, Schedule};
 use crate::model::{Model, builtin};
 use crate::precision::Precision;
 use crate::run::{Run, Stack, Task};
@@ -105,7 +105,6 @@ fn layout(
         vp: stated_count(&cells.VP, "VP")?.unwrap_or(pieces),
         cp,
         ep: if model.experts.is_some() { ep } else { 1 },
-        etp: 1,
         sharding,
         shard_group,
         micro_batch,
@@ -114,6 +113,8 @@ fn layout(
         tensor_overlap: stack.is_megatron() && !early || said_async(),
         schedule: if two_ways { Schedule::DualPipe } else { Schedule::OneForwardOneBackward },
         reduce_bytes: if cells.sharding.ends_with("/DEFAULT") || early { 4 } else { 2 },
+        moment_bytes: 4,
+        adapter_rank: ADAPTER_RANK,
     })
 }
 

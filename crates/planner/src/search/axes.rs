@@ -2,7 +2,8 @@
 
 use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::model::Model;
-use crate::run::{Run, Stack};
+use crate::plan::usual_stack;
+use crate::run::{Run, Stack, fuses_experts};
 
 /// What is fixed; all else is searched.
 #[derive(Debug, Clone, Default)]
@@ -27,35 +28,62 @@ pub struct Axes {
     pub dp: Option<u32>,
     /// The order of passes in the pipeline.
     pub schedule: Option<Schedule>,
-    /// By what program; without it FSDP for sharded weights and Megatron for all else.
+    /// By what program; without it what people use for the split.
     pub stack: Option<Stack>,
+    /// Bytes of a gradient on its way; without it what the program has.
+    pub reduce_bytes: Option<u8>,
+}
+
+/// How far a search goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// What the programs do: what is fixed takes out of this and adds nothing to it.
+    Usual,
+    /// All that can be computed, where nothing usual fits.
+    All,
 }
 
 /// Longer pipelines fill with bubble before they help.
 const MOST_STAGES: u32 = 64;
 
-/// Places that a pipeline may leave empty: embedding and loss take the place of a block each (Llama 3
-/// 405B: 126 and 2 in 16 stages), and so does a block that predicts a further token (`DeepSeek` V3: 61
-/// and 3).
-const MOST_EMPTY: u32 = 3;
+/// A part of a sequence shorter than this does not keep a GPU busy.
+const LEAST_TOKENS: u32 = 2048;
 
 /// Larger micro-batches bring nothing that these do not.
 const MICRO_BATCHES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
 impl Axes {
     /// The program that a split is for.
-    pub fn stack_for(&self, layout: &Layout, asked: Stack) -> Stack {
-        self.stack.unwrap_or(match layout.sharding {
-            Sharding::Weights if asked.is_megatron() => Stack::FsdpCompiled,
-            _ => asked,
-        })
+    fn stack_for(&self, layout: &Layout) -> Stack {
+        self.stack.unwrap_or_else(|| usual_stack(layout))
     }
 
-    /// Every split of `gpus` that is worth a look.
-    pub fn layouts(&self, run: &Run, gpus: u32) -> Vec<Layout> {
+    /// Lays a run out otherwise, with the program that the split is for.
+    pub fn lay_out(&self, run: &mut Run, layout: Layout) {
+        run.layout = layout;
+        run.stack = self.stack_for(&layout);
+        run.fused_experts = fuses_experts(&run.model, &run.gpu, run.stack);
+    }
+
+    /// What is fixed, by name.
+    pub(super) fn given(&self) -> Vec<(&'static str, u32)> {
+        let all = [
+            ("DP", self.dp),
+            ("TP", self.tp),
+            ("PP", self.pp),
+            ("VP", self.vp),
+            ("CP", self.cp),
+            ("EP", self.ep),
+            ("micro-batch", self.micro_batch),
+        ];
+        all.into_iter().filter_map(|(name, number)| Some((name, number?))).collect()
+    }
+
+    /// Every split of `gpus` that is worth a look. No number that is fixed is 0.
+    pub(super) fn layouts(&self, run: &Run, gpus: u32, reach: Reach) -> Vec<Layout> {
         let mut layouts = Vec::new();
         for tp in self.tensor(run) {
-            for pp in self.stages(&run.model) {
+            for pp in self.stages(&run.model, gpus) {
                 for cp in self.context(run) {
                     let shared = u64::from(tp) * u64::from(pp) * u64::from(cp);
                     if shared > u64::from(gpus) || !u64::from(gpus).is_multiple_of(shared) {
@@ -66,7 +94,7 @@ impl Axes {
                         continue;
                     }
                     let split = Layout { dp, tp, pp, cp, ..run.layout };
-                    self.within(run, split, &mut layouts);
+                    self.within(run, split, reach, &mut layouts);
                 }
             }
         }
@@ -74,13 +102,14 @@ impl Axes {
     }
 
     /// What is left to choose within a split of ranks.
-    fn within(&self, run: &Run, split: Layout, layouts: &mut Vec<Layout>) {
+    fn within(&self, run: &Run, split: Layout, reach: Reach, layouts: &mut Vec<Layout>) {
         let of_copy = run.global_batch / split.dp.max(1);
         for micro_batch in self.micro_batches(of_copy) {
-            for vp in self.pieces(&run.model, split.pp) {
+            for vp in self.pieces(&run.model, split.pp, reach) {
                 for ep in self.experts(&run.model, &split) {
-                    for sharding in self.shardings(&Layout { ep, ..split }) {
-                        for recompute in self.recomputes() {
+                    for sharding in self.shardings(&Layout { ep, ..split }, reach) {
+                        let stack = self.stack_for(&Layout { sharding, ..split });
+                        for recompute in self.recomputes(stack, reach) {
                             layouts.push(Layout {
                                 micro_batch,
                                 vp,
@@ -88,8 +117,8 @@ impl Axes {
                                 sharding,
                                 recompute,
                                 schedule: self.schedule.unwrap_or(Schedule::OneForwardOneBackward),
-                                tensor_overlap: sharding != Sharding::Weights,
-                                reduce_bytes: reduce_bytes(sharding),
+                                tensor_overlap: stack.overlaps_tensor(),
+                                reduce_bytes: self.reduce_bytes.unwrap_or(stack.reduce_bytes()),
                                 ..split
                             });
                         }
@@ -105,66 +134,64 @@ impl Axes {
     }
 
     fn context(&self, run: &Run) -> Vec<u32> {
-        // A part of a sequence shorter than this does not keep a GPU busy.
-        let most = (run.seq_len / 4096).clamp(1, 64);
+        let most = (run.seq_len / LEAST_TOKENS).clamp(1, 64);
         powers(self.cp, most, |cp| run.seq_len.is_multiple_of(2 * cp) || cp == 1)
     }
 
-    fn stages(&self, model: &Model) -> Vec<u32> {
-        if let Some(pp) = self.pp {
-            return vec![pp];
+    fn stages(&self, model: &Model, gpus: u32) -> Vec<u32> {
+        match self.pp {
+            Some(pp) => vec![pp],
+            None => {
+                (1..=MOST_STAGES.min(model.layers)).filter(|pp| gpus.is_multiple_of(*pp)).collect()
+            }
         }
-        let even = |pp: &u32| {
-            let slots = slots(model, *pp);
-            slots - model.layers <= MOST_EMPTY && slots / pp * (pp - 1) < model.layers
-        };
-        (1..=MOST_STAGES.min(model.layers)).filter(even).collect()
     }
 
-    fn pieces(&self, model: &Model, pp: u32) -> Vec<u32> {
-        if let Some(vp) = self.vp {
-            return vec![vp];
+    /// Pieces that the blocks of the fullest stage divide into.
+    fn pieces(&self, model: &Model, pp: u32, reach: Reach) -> Vec<u32> {
+        let each = if pp == 1 { 1 } else { model.layers.div_ceil(pp) };
+        match (self.vp, reach) {
+            (Some(vp), Reach::All) => vec![vp],
+            (Some(vp), Reach::Usual) if each.is_multiple_of(vp) => vec![vp],
+            (Some(_), Reach::Usual) => Vec::new(),
+            (None, _) => (1..=each).filter(|vp| each.is_multiple_of(*vp)).collect(),
         }
-        if pp == 1 {
-            return vec![1];
-        }
-        let each = slots(model, pp) / pp;
-        // All pieces of a block each, half as many, and one: what lies between does as well.
-        let mut pieces: Vec<u32> = [1, 2, 4, each / 2, each]
-            .into_iter()
-            .filter(|vp| *vp > 0 && each.is_multiple_of(*vp))
-            .collect();
-        pieces.sort_unstable();
-        pieces.dedup();
-        pieces
     }
 
     fn experts(&self, model: &Model, split: &Layout) -> Vec<u32> {
-        let Some(experts) = model.experts else { return vec![1] };
+        let Some(experts) = model.experts else { return vec![self.ep.unwrap_or(1)] };
         let ranks = split.dp * split.cp * split.tp;
         powers(self.ep, experts.count.min(ranks), |ep| {
             experts.count.is_multiple_of(ep) && ranks.is_multiple_of(ep)
         })
     }
 
-    fn shardings(&self, split: &Layout) -> Vec<Sharding> {
+    fn shardings(&self, split: &Layout, reach: Reach) -> Vec<Sharding> {
+        let is_megatron = self.stack.is_none_or(Stack::is_megatron);
+        let usual = |sharding: Sharding| match sharding {
+            // Nobody who has the choice keeps everything on every copy; FSDP has no third way.
+            Sharding::None => false,
+            Sharding::Optimizer => is_megatron,
+            // Megatron-FSDP and others take the place of a pipeline, and of shared experts.
+            Sharding::Gradients => !is_megatron || split.pp == 1 || reach == Reach::All,
+            Sharding::Weights => {
+                !is_megatron || (split.pp == 1 && split.ep == 1) || reach == Reach::All
+            }
+        };
         match self.sharding {
-            Some(sharding) => vec![sharding],
-            None if self.stack.is_some_and(|stack| !stack.is_megatron()) => {
-                vec![Sharding::Weights]
-            }
-            // FSDP takes the place of a pipeline.
-            None if split.pp == 1 && split.ep == 1 => {
-                vec![Sharding::Optimizer, Sharding::Weights]
-            }
-            None => vec![Sharding::Optimizer],
+            None => Sharding::ALL.into_iter().filter(|sharding| usual(*sharding)).collect(),
+            Some(asked @ (Sharding::None | Sharding::Optimizer)) => vec![asked],
+            Some(asked) => Some(asked).filter(|asked| usual(*asked)).into_iter().collect(),
         }
     }
 
-    fn recomputes(&self) -> Vec<Recompute> {
-        match self.recompute {
-            Some(recompute) => vec![recompute],
-            None => vec![Recompute::None, Recompute::Modules, Recompute::Full],
+    fn recomputes(&self, stack: Stack, reach: Reach) -> Vec<Recompute> {
+        match (self.recompute, reach) {
+            (None, _) => stack.recomputes().to_vec(),
+            (Some(asked @ Recompute::Layers(_)), _) | (Some(asked), Reach::All) => vec![asked],
+            (Some(asked), Reach::Usual) => {
+                Some(asked).filter(|asked| stack.recomputes().contains(asked)).into_iter().collect()
+            }
         }
     }
 
@@ -176,16 +203,6 @@ impl Axes {
         let found: Vec<u32> = MICRO_BATCHES.into_iter().filter(whole).collect();
         if found.is_empty() { vec![1] } else { found }
     }
-}
-
-/// Bytes of a gradient on its way, as programs have it: Megatron's recipes 2, FSDP 4.
-pub fn reduce_bytes(sharding: Sharding) -> u8 {
-    if sharding == Sharding::Weights { 4 } else { 2 }
-}
-
-/// Places for blocks in a pipeline of equal stages.
-fn slots(model: &Model, pp: u32) -> u32 {
-    model.layers.div_ceil(pp) * pp
 }
 
 /// What is fixed, or the powers of two that may be.
@@ -221,7 +238,7 @@ mod tests {
             stack: Stack::Bridge,
             fused_experts: false,
         };
-        axes.layouts(&run, gpus)
+        axes.layouts(&run, gpus, Reach::Usual)
     }
 
     #[test]
@@ -246,13 +263,42 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_not_split_over_fsdp_and_fsdp_is_not_zero_1() {
+    fn each_program_has_what_it_has() {
         let found = layouts("qwen3-235b-a22b", 256, &Axes::default());
         let both = |layout: &&Layout| layout.sharding == Sharding::Weights && layout.ep > 1;
-        assert!(!found.iter().any(|layout| both(&layout)));
+        assert!(!found.iter().any(|layout| both(&layout)), "experts are not split over FSDP");
         let axes = Axes { stack: Some(Stack::FsdpCompiled), ..Axes::default() };
         let fsdp = layouts("llama3-8b", 8, &axes);
-        assert!(fsdp.iter().all(|layout| layout.sharding == Sharding::Weights));
-        assert!(fsdp.iter().all(|layout| layout.reduce_bytes == 4));
+        assert!(fsdp.iter().all(|layout| layout.sharding >= Sharding::Gradients));
+        assert!(fsdp.iter().all(|layout| layout.reduce_bytes == 4 && !layout.tensor_overlap));
+        assert!(fsdp.iter().any(|layout| layout.recompute == Recompute::Operators));
+        assert!(!fsdp.iter().any(|layout| layout.recompute == Recompute::Modules));
+        let axes = Axes { stack: Some(Stack::Bridge), ..Axes::default() };
+        let megatron = layouts("llama3-8b", 8, &axes);
+        for sharding in [Sharding::Optimizer, Sharding::Gradients, Sharding::Weights] {
+            assert!(megatron.iter().any(|layout| layout.sharding == sharding), "{sharding:?}");
+        }
+        assert!(megatron.iter().all(|layout| layout.reduce_bytes == 2 && layout.tensor_overlap));
+        assert!(!megatron.iter().any(|layout| layout.recompute == Recompute::Operators));
+        let axes = Axes { reduce_bytes: Some(4), ..axes };
+        assert!(layouts("llama3-8b", 8, &axes).iter().all(|layout| layout.reduce_bytes == 4));
+    }
+
+    #[test]
+    fn what_is_fixed_takes_out_and_adds_nothing() {
+        let all = layouts("llama3-70b", 64, &Axes::default());
+        for axes in [
+            Axes { vp: Some(5), ..Axes::default() },
+            Axes { cp: Some(4), ..Axes::default() },
+            Axes { pp: Some(16), ..Axes::default() },
+            Axes { sharding: Some(Sharding::Weights), ..Axes::default() },
+            Axes { sharding: Some(Sharding::Gradients), ..Axes::default() },
+            Axes { recompute: Some(Recompute::Modules), ..Axes::default() },
+            Axes { recompute: Some(Recompute::EverySecond), ..Axes::default() },
+        ] {
+            let fixed = layouts("llama3-70b", 64, &axes);
+            assert!(!fixed.is_empty(), "{axes:?}");
+            assert!(fixed.iter().all(|layout| all.contains(layout)), "{axes:?}");
+        }
     }
 }

@@ -7,16 +7,17 @@
 mod axes;
 mod report;
 
-pub use axes::{Axes, reduce_bytes};
+pub use axes::Axes;
 pub use report::{Other, Report, RuledOut, Summary, describe};
 
 use serde::Serialize;
 
-use crate::check;
+use self::axes::Reach;
+use crate::check::{self, ImpossibleRun};
 use crate::estimate::Planner;
 use crate::layout::Layout;
 use crate::memory;
-use crate::run::{Run, fuses_experts};
+use crate::run::Run;
 
 /// A split that fits, and how long its step takes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -39,12 +40,12 @@ pub enum SearchError {
         why: String,
     },
     /// Nothing that was asked for can be run at all.
-    #[error("no split of {gpus} GPUs is possible: {most}")]
+    #[error("no split of {gpus} GPUs is possible: {why}")]
     Impossible {
         /// So many there are.
         gpus: u32,
-        /// What rules most of them out.
-        most: String,
+        /// What rules them out.
+        why: String,
     },
     /// Whatever is possible does not fit.
     #[error(
@@ -69,14 +70,58 @@ pub enum SearchError {
 /// Finds the fastest split of `run` over `gpus`. What `axes` fix is kept; the run's own layout gives
 /// the rest of what is not searched.
 pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Report, SearchError> {
+    let usual = tried(planner, run, gpus, axes, Reach::Usual)?;
+    let mut report =
+        if usual.fit > 0 { usual } else { tried(planner, run, gpus, axes, Reach::All)? };
+    report.finish(run, gpus, axes)?;
+    for other in report.others.iter_mut().filter(|other| other.slower.is_none()) {
+        // What none of the usual splits does, an unusual one may.
+        let fixed = other.value.fixed(axes);
+        let Ok(all) = tried(planner, run, gpus, &fixed, Reach::All) else { continue };
+        if let Some(found) = all.fastest() {
+            other.slower = Some(found.step_s / report.best[0].step_s - 1.0);
+            other.needs_gib = None;
+        } else {
+            other.needs_gib = all.leanest().map(|(_, p95_gib)| p95_gib).or(other.needs_gib);
+        }
+    }
+    Ok(report)
+}
+
+/// Whether any split of `run` over `gpus` fits: a search that ends with the first that does.
+pub fn fits(run: &Run, gpus: u32, axes: &Axes) -> bool {
     let capacity_gib = memory::usable_gib(&run.gpu);
     let mut tried = run.clone();
-    let mut report = Report::new();
-    check::precision(run).map_err(|why| SearchError::NotOnThisGpu { why: why.to_string() })?;
-    for layout in axes.layouts(run, gpus) {
-        tried.layout = layout;
-        tried.stack = axes.stack_for(&layout, run.stack);
-        tried.fused_experts = fuses_experts(&run.model, &run.gpu, tried.stack);
+    possible(run, gpus, axes).is_ok()
+        && axes.layouts(run, gpus, Reach::All).into_iter().any(|layout| {
+            axes.lay_out(&mut tried, layout);
+            check::check_on(&tried, gpus).is_ok() && memory::worst(&tried).1 <= capacity_gib
+        })
+}
+
+/// Whether there is anything to try.
+fn possible(run: &Run, gpus: u32, axes: &Axes) -> Result<(), SearchError> {
+    let zero = [("the number of GPUs", gpus)].into_iter().chain(axes.given());
+    if let Some((what, _)) = zero.into_iter().find(|(_, number)| *number == 0) {
+        let why = ImpossibleRun::Zero { what }.to_string();
+        return Err(SearchError::Impossible { gpus, why });
+    }
+    check::precision(run).map_err(|why| SearchError::NotOnThisGpu { why: why.to_string() })
+}
+
+fn tried(
+    planner: &Planner,
+    run: &Run,
+    gpus: u32,
+    axes: &Axes,
+    reach: Reach,
+) -> Result<Report, SearchError> {
+    possible(run, gpus, axes)?;
+    let capacity_gib = memory::usable_gib(&run.gpu);
+    let mut tried = run.clone();
+    let mut report = Report::new(capacity_gib);
+    for layout in axes.layouts(run, gpus, reach) {
+        axes.lay_out(&mut tried, layout);
         if let Err(why) = check::check_on(&tried, gpus) {
             report.impossible(&why);
             continue;
@@ -88,5 +133,8 @@ pub fn search(planner: &Planner, run: &Run, gpus: u32, axes: &Axes) -> Result<Re
         }
         report.fits(Candidate { layout, step_s: planner.corrected_step_s(&tried), p95_gib });
     }
-    report.finish(run, gpus, capacity_gib)
+    Ok(report)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,13 @@
 //! What a search found, why that, and what ruled the others out.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Candidate, SearchError};
+use super::{Axes, Candidate, SearchError};
 use crate::check::ImpossibleRun;
-use crate::layout::{Layout, Sharding};
+use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::run::Run;
 
 /// The splits that a search tried.
@@ -22,9 +23,11 @@ pub struct Report {
     pub ruled_out: Vec<RuledOut>,
     /// The best with one number changed, for each number: why the winner has the one that it has.
     pub others: Vec<Other>,
+    capacity_gib: f64,
     everything: Vec<Candidate>,
     large: Vec<(Layout, f64)>,
-    impossible: BTreeMap<String, (usize, String)>,
+    /// By rule: how many break it, and how, where all do alike.
+    impossible: BTreeMap<&'static str, (usize, Option<String>)>,
 }
 
 /// A reason that ruled splits out.
@@ -45,24 +48,71 @@ pub struct Other {
     pub slower: Option<f64>,
     /// What the leanest such split needs, GiB, where none fits.
     pub needs_gib: Option<f64>,
+    #[serde(skip)]
+    pub(super) value: Value,
 }
 
 /// So many of the best are kept.
 const BEST: usize = 10;
 
-/// A number of a split: its name, and its value.
-type Axis = (&'static str, fn(&Layout) -> String);
+/// A number of a split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Value {
+    Tensor(u32),
+    Stages(u32),
+    Pieces(u32),
+    Context(u32),
+    Experts(u32),
+    MicroBatch(u32),
+    Recompute(Recompute),
+    Sharding(Sharding),
+}
 
-const AXES: [Axis; 8] = [
-    ("TP", |layout| layout.tp.to_string()),
-    ("PP", |layout| layout.pp.to_string()),
-    ("VP", |layout| layout.vp.to_string()),
-    ("CP", |layout| layout.cp.to_string()),
-    ("EP", |layout| layout.ep.to_string()),
-    ("micro-batch", |layout| layout.micro_batch.to_string()),
-    ("recompute", |layout| layout.recompute.name()),
-    ("ZeRO", |layout| layout.sharding.stage().to_string()),
-];
+impl Value {
+    /// Those of a split.
+    fn of(layout: &Layout) -> [Self; 8] {
+        [
+            Self::Tensor(layout.tp),
+            Self::Stages(layout.pp),
+            Self::Pieces(layout.vp),
+            Self::Context(layout.cp),
+            Self::Experts(layout.ep),
+            Self::MicroBatch(layout.micro_batch),
+            Self::Recompute(layout.recompute),
+            Self::Sharding(layout.sharding),
+        ]
+    }
+
+    /// As people write it.
+    fn text(self) -> String {
+        match self {
+            Self::Tensor(tp) => format!("TP {tp}"),
+            Self::Stages(pp) => format!("PP {pp}"),
+            Self::Pieces(vp) => format!("VP {vp}"),
+            Self::Context(cp) => format!("CP {cp}"),
+            Self::Experts(ep) => format!("EP {ep}"),
+            Self::MicroBatch(size) => format!("micro-batch {size}"),
+            Self::Recompute(recompute) => format!("recompute {}", recompute.name()),
+            Self::Sharding(sharding) => format!("ZeRO {}", sharding.stage()),
+        }
+    }
+
+    /// What was fixed, and this too.
+    pub(super) fn fixed(self, axes: &Axes) -> Axes {
+        let mut axes = axes.clone();
+        match self {
+            Self::Tensor(tp) => axes.tp = Some(tp),
+            Self::Stages(pp) => axes.pp = Some(pp),
+            Self::Pieces(vp) => axes.vp = Some(vp),
+            Self::Context(cp) => axes.cp = Some(cp),
+            Self::Experts(ep) => axes.ep = Some(ep),
+            Self::MicroBatch(size) => axes.micro_batch = Some(size),
+            Self::Recompute(recompute) => axes.recompute = Some(recompute),
+            Self::Sharding(sharding) => axes.sharding = Some(sharding),
+        }
+        axes
+    }
+}
 
 /// What a search found, for programs.
 #[derive(Debug, Clone, Serialize)]
@@ -91,13 +141,14 @@ impl Report {
         }
     }
 
-    pub(super) fn new() -> Self {
+    pub(super) fn new(capacity_gib: f64) -> Self {
         Self {
             best: Vec::new(),
             tried: 0,
             fit: 0,
             ruled_out: Vec::new(),
             others: Vec::new(),
+            capacity_gib,
             everything: Vec::new(),
             large: Vec::new(),
             impossible: BTreeMap::new(),
@@ -106,8 +157,16 @@ impl Report {
 
     pub(super) fn impossible(&mut self, why: &ImpossibleRun) {
         self.tried += 1;
-        let rule = why.rule().to_owned();
-        self.impossible.entry(rule).or_insert_with(|| (0, why.to_string())).0 += 1;
+        let text = why.to_string();
+        let (count, same) =
+            self.impossible.entry(why.rule()).or_insert_with(|| (0, Some(text.clone())));
+        *count += 1;
+        // What differs from split to split is nothing that a person asked for, and DP is what the
+        // others leave.
+        let is_of_copies = matches!(why, ImpossibleRun::Batch { .. });
+        if is_of_copies || same.as_ref().is_some_and(|same| *same != text) {
+            *same = None;
+        }
     }
 
     pub(super) fn too_large(&mut self, layout: Layout, p95_gib: f64) {
@@ -121,80 +180,94 @@ impl Report {
         self.everything.push(candidate);
     }
 
-    pub(super) fn finish(
-        mut self,
-        run: &Run,
-        gpus: u32,
-        capacity_gib: f64,
-    ) -> Result<Self, SearchError> {
-        self.everything.sort_by(|left, right| {
-            // Of equals the one that leaves more memory.
-            left.step_s.total_cmp(&right.step_s).then(left.p95_gib.total_cmp(&right.p95_gib))
-        });
+    /// The fastest; of equals the one that leaves more memory.
+    pub(super) fn fastest(&self) -> Option<Candidate> {
+        self.everything.iter().copied().min_by(order)
+    }
+
+    /// The split that needs least of those that do not fit.
+    pub(super) fn leanest(&self) -> Option<(Layout, f64)> {
+        self.large.iter().copied().min_by(|left, right| left.1.total_cmp(&right.1))
+    }
+
+    pub(super) fn finish(&mut self, run: &Run, gpus: u32, axes: &Axes) -> Result<(), SearchError> {
+        self.everything.sort_by(order);
         let Some(winner) = self.everything.first().copied() else {
-            let leanest = self.large.iter().min_by(|left, right| left.1.total_cmp(&right.1));
-            return Err(match leanest {
+            return Err(match self.leanest() {
                 Some((layout, p95_gib)) => SearchError::TooLarge {
                     model: run.model.name.clone(),
                     gpus,
                     gpu: run.gpu.id.clone(),
-                    layout: describe(layout),
-                    p95_gib: *p95_gib,
-                    capacity_gib,
+                    layout: describe(&layout),
+                    p95_gib,
+                    capacity_gib: self.capacity_gib,
                 },
-                None => SearchError::Impossible {
-                    gpus,
-                    most: self
-                        .impossible
-                        .iter()
-                        .max_by_key(|(_, (count, _))| *count)
-                        .map_or("the GPUs do not divide by what was asked for", |(_, (_, why))| why)
-                        .to_owned(),
-                },
+                None => SearchError::Impossible { gpus, why: self.why_none(axes) },
             });
         };
         self.best = self.everything.iter().take(BEST).copied().collect();
         self.others = self.around(&winner);
         if !self.large.is_empty() {
-            let why = format!("need more than the {capacity_gib:.0} GiB of a GPU");
+            let why = format!("need more than the {:.0} GiB of a GPU", self.capacity_gib);
             self.ruled_out.push(RuledOut { count: self.large.len(), why });
         }
-        for (why, (count, _)) in std::mem::take(&mut self.impossible) {
-            self.ruled_out.push(RuledOut { count, why });
+        for (why, (count, _)) in &self.impossible {
+            self.ruled_out.push(RuledOut { count: *count, why: (*why).to_owned() });
         }
         self.ruled_out.sort_by_key(|out| std::cmp::Reverse(out.count));
-        Ok(self)
+        Ok(())
+    }
+
+    /// Why nothing that was tried is possible: the rule that each broke.
+    fn why_none(&self, axes: &Axes) -> String {
+        if let [(_, Some(text))] = self.impossible.values().collect::<Vec<_>>()[..] {
+            return text.clone();
+        }
+        let mut rules: Vec<(usize, &str)> =
+            self.impossible.iter().map(|(rule, (count, _))| (*count, *rule)).collect();
+        rules.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        if rules.is_empty() {
+            let given: Vec<String> =
+                axes.given().iter().map(|(name, number)| format!("{name} {number}")).collect();
+            return format!("they do not divide by {}", given.join(" × "));
+        }
+        let each: Vec<String> =
+            rules.iter().map(|(count, rule)| format!("{rule} (in {count})")).collect();
+        each.join(", ")
     }
 
     /// The best split for each other value of each number.
     fn around(&self, winner: &Candidate) -> Vec<Other> {
-        let mut others = Vec::new();
-        for (name, value) in AXES {
-            // Numbers by their size, not by their digits.
-            let mut values: BTreeMap<(usize, String), (Option<f64>, Option<f64>)> = BTreeMap::new();
-            let value = |layout: &Layout| {
-                let text = value(layout);
-                (text.len(), text)
-            };
-            let own = value(&winner.layout);
-            for candidate in &self.everything {
-                let slower = candidate.step_s / winner.step_s - 1.0;
-                let entry = values.entry(value(&candidate.layout)).or_default();
+        let mut values: BTreeMap<Value, (Option<f64>, Option<f64>)> = BTreeMap::new();
+        for candidate in &self.everything {
+            let slower = candidate.step_s / winner.step_s - 1.0;
+            for value in Value::of(&candidate.layout) {
+                let entry = values.entry(value).or_default();
                 entry.0 = Some(entry.0.map_or(slower, |least: f64| least.min(slower)));
             }
-            for (layout, gib) in &self.large {
-                let entry = values.entry(value(layout)).or_default();
+        }
+        for (layout, gib) in &self.large {
+            for value in Value::of(layout) {
+                let entry = values.entry(value).or_default();
                 entry.1 = Some(entry.1.map_or(*gib, |least: f64| least.min(*gib)));
             }
-            values.remove(&own);
-            others.extend(values.into_iter().map(|((_, value), (slower, large))| Other {
-                change: format!("{name} {value}"),
+        }
+        let own = Value::of(&winner.layout);
+        values
+            .into_iter()
+            .filter(|(value, _)| !own.contains(value))
+            .map(|(value, (slower, large))| Other {
+                change: value.text(),
                 slower,
                 needs_gib: if slower.is_some() { None } else { large },
-            }));
-        }
-        others
+                value,
+            })
+            .collect()
     }
+}
+
+fn order(left: &Candidate, right: &Candidate) -> Ordering {
+    left.step_s.total_cmp(&right.step_s).then(left.p95_gib.total_cmp(&right.p95_gib))
 }
 
 /// A split in a line: `DP 128 · TP 8 · PP 16`.
@@ -205,6 +278,9 @@ pub fn describe(layout: &Layout) -> String {
         if count > 1 {
             parts.push(format!("{name} {count}"));
         }
+    }
+    if layout.schedule != Schedule::OneForwardOneBackward {
+        parts.push(layout.schedule.name().to_owned());
     }
     parts.push(match layout.sharding {
         Sharding::None => "no sharding".to_owned(),

@@ -139,10 +139,30 @@ fn precision(run: &Run, command: &mut Command) -> Result<Group, EmitError> {
         run.layout.reduce_bytes == 4 && run.precision == Precision::Fp16,
         "--accumulate-allreduce-grads-in-fp32",
     );
+    moments(&mut group, run)?;
     if run.precision.is_scaled() {
         command.notes.push("8 and 4 bits need Transformer Engine with that recipe.".to_owned());
     }
     Ok(group)
+}
+
+/// Moments of fewer bits: Transformer Engine's Adam, over the distributed optimizer.
+fn moments(group: &mut Group, run: &Run) -> Result<(), EmitError> {
+    let kind = match run.layout.moment_bytes {
+        4 => return Ok(()),
+        2 => "bf16",
+        _ => "fp8",
+    };
+    if run.layout.sharding == Sharding::None {
+        return Err(split::lacks(
+            "moments of fewer than 32 bits without the distributed optimizer",
+            "ZeRO 1 or more, or moments of 32 bits",
+        ));
+    }
+    group.set("--use-precision-aware-optimizer");
+    group.put("--exp-avg-dtype", kind);
+    group.put("--exp-avg-sq-dtype", kind);
+    Ok(())
 }
 
 fn training(plan: &Plan, run: &Run, command: &mut Command) -> Group {

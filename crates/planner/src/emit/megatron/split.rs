@@ -19,7 +19,7 @@ pub(super) fn split(run: &Run, nodes: Nodes, command: &mut Command) -> Result<Gr
     tensor(&mut group, run, nodes, command)?;
     if run.model.experts.is_some() {
         group.put("--expert-model-parallel-size", layout.ep);
-        group.put("--expert-tensor-parallel-size", layout.etp);
+        group.put("--expert-tensor-parallel-size", 1);
     }
     pipeline(&mut group, run)?;
     copies(&mut group, run)?;

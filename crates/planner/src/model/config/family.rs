@@ -100,6 +100,8 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "deepseek", model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"], ..LLAMA },
     GPT,
+    // Four times as wide by definition (`modeling_bloom.py`); positions are computed (ALiBi).
+    Family { name: "bloom", model_types: &["bloom"], ..GPT },
     Family { name: "gpt_neox", model_types: &["gpt_neox"], tied: false, four_wide: false, ..GPT },
     Family { name: "mpt", model_types: &["mpt"], bias: BiasField::Without("no_bias"), ..GPT },
     Family {

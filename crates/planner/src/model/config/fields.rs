@@ -93,10 +93,15 @@ impl<'a> Fields<'a> {
     }
 
     /// Blocks that have a window, and blocks that see all, where the file lists them.
-    pub(super) fn layer_types(&self) -> Result<Option<(u32, u32)>, ConfigError> {
+    pub(super) fn layer_types(&self, layers: u32) -> Result<Option<(u32, u32)>, ConfigError> {
         let Some(value) = present(self.object, "layer_types") else { return Ok(None) };
         let possible = || "a list of `full_attention` and `sliding_attention`".to_owned();
         let list = value.as_array().ok_or_else(|| unfit("layer_types", value, possible()))?;
+        if list.len() != layers as usize {
+            let possible = format!("one of each of the {layers} blocks");
+            let value = Value::from(format!("a list of {}", list.len()));
+            return Err(unfit("layer_types", &value, possible));
+        }
         let (mut windowed, mut all) = (0, 0);
         for kind in list {
             match kind.as_str() {

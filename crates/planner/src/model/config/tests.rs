@@ -86,8 +86,7 @@ const FILES: &[(&str, &str)] = &[
         "hidden_size":2880,"intermediate_size":2880,"num_attention_heads":64,
         "num_experts_per_tok":4,"num_hidden_layers":36,"num_key_value_heads":8,
         "num_local_experts":128,"sliding_window":128,"tie_word_embeddings":false,
-        "vocab_size":201088,"layer_types":["sliding_attention","full_attention",
-        "sliding_attention","full_attention","sliding_attention","full_attention"]}"#,
+        "vocab_size":201088}"#,
     ),
     (
         "llama4-maverick",
@@ -238,6 +237,39 @@ fn what_decodes_no_text_is_refused_by_name() {
         assert!(message.contains(part), "{file}: {message}");
         assert!(message.contains("possible: transformers that decode text"), "{message}");
     }
+}
+
+#[test]
+fn a_list_of_blocks_has_all_of_them() {
+    let of = |types: &[&str]| {
+        let (_, text) = FILES.iter().find(|(name, _)| *name == "gpt-oss-120b").unwrap();
+        let mut config: Value = serde_json::from_str(text).unwrap();
+        config["layer_types"] = types.into();
+        from_value(&config).map(|read| read.model.window).map_err(|err| err.to_string())
+    };
+    let third = ["sliding_attention", "sliding_attention", "full_attention"];
+    assert_eq!(of(&third.repeat(12)), Ok(Window::with_global_every(128, 3)));
+    let said = of(&third).unwrap_err();
+    assert!(said.contains("a list of 3") && said.contains("each of the 36 blocks"), "{said}");
+}
+
+#[test]
+fn bloom_is_four_times_as_wide_by_definition() {
+    let bloom = read(
+        r#"{"model_type":"bloom","hidden_size":4096,"n_layer":30,"n_head":32,
+        "vocab_size":250880}"#,
+    );
+    let bloom = bloom.unwrap();
+    assert_eq!((bloom.model.ffn, bloom.model.learned_positions), (16_384, 0));
+    assert!(bloom.assumed.is_empty(), "{:?}", bloom.assumed);
+    // As its model card has it.
+    assert!((crate::model::Parameters::of(&bloom.model).total / 7.069e9 - 1.0).abs() < 0.01);
+    let nameless = read(
+        r#"{"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"vocab_size":100,
+        "intermediate_size":128}"#,
+    );
+    let said = nameless.unwrap().assumed.join("; ");
+    assert!(said.contains("the config has no `model_type`"), "{said}");
 }
 
 #[test]
