@@ -4,6 +4,7 @@
 //! is flattered by its own or a twin's presence.
 
 mod goal;
+mod memory_score;
 pub mod page;
 mod residual;
 

@@ -37,9 +37,7 @@ fn published_peaks_are_met() {
         // One was run with a loss that a later compiler fuses: 48 GiB on 32 GPUs, where the same
         // on 8 and 128 took 77 and 62.
         let fused = row.run.gpu.id.starts_with("H200");
-        // Of eager programs the middle between two kinds of loss is taken.
-        let bound = if row.run.stack == Stack::Fsdp { 0.16 } else { 0.1 };
-        assert!(off.abs() < bound || fused, "{off:+.3} {}", row.run.model.name);
+        assert!(off.abs() < 0.1 || fused, "{off:+.3} {}", row.run.model.name);
         assert!(stage.p95.allocator_gib() > peak * 0.93, "{}", row.run.model.name);
         errors.push(off.abs());
     }
@@ -222,11 +220,16 @@ fn published_runs_fit_their_gpus() {
         }
         rows_seen += 1;
         let (p50, _) = worst(&row.run);
-        // Memory is sold in GB and holds as many GiB, less what the driver takes. Many of these runs
-        // took the largest micro-batch that fits.
-        let has = row.run.gpu.hbm_bytes * 1.06 / GIB;
+        // Many of these runs took the largest micro-batch that fits.
+        let has = usable_gib(&row.run.gpu);
+        // Nemotron 4 340B, which NeMo trained with two copies, and the ZeRO 3 of 2021.
+        let most = if ["Nemotron-340B", "GPT-529.6B"].contains(&row.run.model.name.as_str()) {
+            1.13
+        } else {
+            1.0
+        };
         assert!(
-            p50 < 1.16 * has,
+            p50 < most * has,
             "{p50:.0} of {has:.0} {} {:?}",
             row.run.model.name,
             row.run.layout

@@ -11,7 +11,7 @@ pub(super) fn stack(cells: &Cells) -> Stack {
     let source = cells.source.as_str();
     let has = |part: &str| source.contains(part);
     if has("llm-foundry") {
-        Stack::Fsdp
+        Stack::Foundry
     } else if has("torchtitan") {
         let early = cells.date.as_str() < "2024-09" && !cells.notes.contains("compile");
         if early || cells.notes.starts_with("eager") { Stack::Fsdp } else { Stack::FsdpCompiled }

@@ -214,7 +214,7 @@ fn pointwise(
 /// The GPU waits where the host cannot issue a block's work in the time that the work takes.
 fn host(run: &Run, fitted: &Coefficients, beside_s: f64, time: &mut StepTime) {
     let mut issue = match run.stack {
-        Stack::Fsdp => fitted.host_block_eager_s,
+        Stack::Fsdp | Stack::Foundry => fitted.host_block_eager_s,
         _ => fitted.host_block_fused_s,
     };
     issue *= 1.0 + run.layout.recompute.products_again(run.layers_of_stage()) / 3.0;

@@ -111,7 +111,9 @@ pub(super) fn tensor_parallel(
         let exchanges = 2.0 * passes * 2.0 * (1.0 + again);
         let exposed = match (layout.tensor_overlap, run.stack) {
             (false, _) | (true, Stack::MegatronEarly) => fitted.tensor_exposed_early,
-            (true, Stack::Fsdp | Stack::FsdpCompiled) => fitted.tensor_exposed_async,
+            (true, Stack::Fsdp | Stack::Foundry | Stack::FsdpCompiled) => {
+                fitted.tensor_exposed_async
+            }
             (true, Stack::Megatron | Stack::Bridge | Stack::Tuned) => fitted.tensor_exposed,
         };
         let once = group.gather(bytes, rates, fitted);

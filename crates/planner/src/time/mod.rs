@@ -200,7 +200,7 @@ fn stack_factor(run: &Run, fitted: &Coefficients) -> f64 {
         Stack::Megatron => fitted.stack_megatron,
         Stack::Bridge if run.model.experts.is_some() => fitted.stack_bridge_expert,
         Stack::Bridge => fitted.stack_bridge,
-        Stack::Fsdp => fitted.stack_fsdp,
+        Stack::Fsdp | Stack::Foundry => fitted.stack_fsdp,
         Stack::FsdpCompiled => fitted.stack_fsdp_compiled,
         Stack::Tuned => fitted.stack_tuned,
     }

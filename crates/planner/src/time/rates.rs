@@ -61,7 +61,7 @@ impl Rates {
                 fitted.attention_ampere * fitted.attention_early
             }
             (Generation::Ampere, _) => fitted.attention_ampere,
-            (Generation::Hopper, Stack::Fsdp | Stack::MegatronEarly) => {
+            (Generation::Hopper, Stack::Fsdp | Stack::Foundry | Stack::MegatronEarly) => {
                 fitted.attention_hopper * fitted.attention_eager
             }
             (Generation::Hopper, Stack::FsdpCompiled) => {
@@ -80,8 +80,8 @@ impl Rates {
             link: gpu.link_bytes_per_s * fitted.link_rate,
             network: gpu.network_bytes_per_s * fitted.network_rate,
             pointwise: match run.stack {
-                Stack::Fsdp if run.model.gated => fitted.pointwise_eager * fitted.pointwise_gated,
-                Stack::Fsdp => fitted.pointwise_eager,
+                Stack::Fsdp => fitted.pointwise_eager * fitted.pointwise_plain,
+                Stack::Foundry => fitted.pointwise_eager,
                 Stack::MegatronEarly => fitted.pointwise_early,
                 _ => fitted.pointwise_fused,
             },
