@@ -47,6 +47,8 @@ pub struct Plan {
     pub task: Task,
     /// Split how.
     pub layout: Layout,
+    /// What is not as the program has it unless it is told: gradients or moments of other bits.
+    pub unusual: Vec<String>,
     /// Speed, its doubt and its bounds.
     #[serde(flatten)]
     pub estimate: Estimate,
@@ -129,6 +131,7 @@ pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Pri
         stack: run.stack.name(),
         task: run.task,
         layout: run.layout,
+        unusual: unusual(run),
         fits: memory.p95_gib <= capacity_gib,
         tight: memory.p50_gib <= capacity_gib && memory.p95_gib > capacity_gib,
         capacity_gib,
@@ -142,6 +145,16 @@ pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Pri
         memory,
         roofline: Roofline::of(run, &planner.fitted),
     }
+}
+
+fn unusual(run: &Run) -> Vec<String> {
+    let Layout { reduce_bytes, moment_bytes, .. } = run.layout;
+    let told =
+        [("gradients", reduce_bytes, run.stack.reduce_bytes()), ("moments", moment_bytes, 4)];
+    told.into_iter()
+        .filter(|(_, bytes, usual)| bytes != usual)
+        .map(|(what, bytes, _)| format!("{what} of {} bits", 8 * u32::from(bytes)))
+        .collect()
 }
 
 /// The program that people use for a split, where none was asked for.

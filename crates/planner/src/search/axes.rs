@@ -58,6 +58,16 @@ impl Axes {
         self.stack.unwrap_or_else(|| usual_stack(layout))
     }
 
+    /// The same program with nothing of the split fixed; nothing where nothing is.
+    pub fn loosened(&self) -> Option<Self> {
+        let is_fixed = !self.given().is_empty()
+            || self.sharding.is_some()
+            || self.recompute.is_some()
+            || self.schedule.is_some();
+        let (stack, reduce_bytes) = (self.stack, self.reduce_bytes);
+        is_fixed.then(|| Self { stack, reduce_bytes, ..Self::default() })
+    }
+
     /// Lays a run out otherwise, with the program that the split is for.
     pub fn lay_out(&self, run: &mut Run, layout: Layout) {
         run.layout = layout;

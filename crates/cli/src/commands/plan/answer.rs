@@ -2,6 +2,7 @@
 
 use farrier_planner::bound::Bound;
 use farrier_planner::plan::Plan;
+use farrier_planner::run::Task;
 use farrier_planner::search::{self, Report};
 
 use super::figures::{count, duration, grouped, number, percent, usd};
@@ -12,7 +13,7 @@ use crate::printer::{Printer, Tone};
 pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
     let plan = &answer.plan;
     printer.line(&format!(
-        "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}",
+        "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}{}",
         plan.model.name,
         count(plan.model.parameters),
         if plan.model.active_parameters < 0.9 * plan.model.parameters {
@@ -26,6 +27,7 @@ pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()
         grouped(f64::from(plan.global_batch)),
         plan.precision,
         plan.stack,
+        told(plan),
     ))?;
     let passes = match plan.micro_batches {
         1 => "1 micro-batch a step".to_owned(),
@@ -53,6 +55,15 @@ pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()
     }
     nearest(plan, printer)?;
     Ok(())
+}
+
+/// What is not full training as the program does it unless it is told.
+fn told(plan: &Plan) -> String {
+    let adapters = match plan.task {
+        Task::Full => String::new(),
+        Task::Lora => format!(", LoRA of rank {}", plan.layout.adapter_rank),
+    };
+    plan.unusual.iter().fold(adapters, |text, unusual| format!("{text}, {unusual}"))
 }
 
 fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
@@ -275,10 +286,11 @@ fn grouped_count(count: usize) -> String {
 fn nearest(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
     let Some(nearest) = &plan.estimate.nearest_measured else { return Ok(()) };
     printer.line("")?;
-    let how = if nearest.distance < 1.0 {
-        "close to this one"
-    } else {
-        "the nearest, but another kind of run"
+    let how = match (nearest.task, plan.task) {
+        (Task::Full, Task::Lora) => "the nearest, but full training",
+        (Task::Lora, Task::Full) => "the nearest, but LoRA",
+        _ if nearest.distance < 1.0 => "close to this one",
+        _ => "the nearest, but another kind of run",
     };
     printer.paragraph(
         "",

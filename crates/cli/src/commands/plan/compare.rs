@@ -5,11 +5,11 @@ use farrier_planner::compare::{Comparison, Equal, compare, usual_precision};
 use farrier_planner::gpu::Accelerator;
 use farrier_planner::layout::Layout;
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack, Task};
+use farrier_planner::run::{Run, Stack};
 use farrier_planner::search::describe;
 
 use super::figures::{count, number, percent};
-use super::request::{self, Links, Work, positive};
+use super::request::{self, Links, Work, count as whole, positive};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SKU", value_delimiter = ',')]
     gpu: Vec<String>,
     /// Equal numbers: so many of each
-    #[arg(long, value_name = "N", group = "equal")]
+    #[arg(long, value_name = "N", value_parser = whole, group = "equal", allow_negative_numbers = true)]
     gpus: Option<u32>,
     /// Equal money: dollars an hour
     #[arg(long, value_name = "USD", value_parser = positive, group = "equal")]
@@ -73,6 +73,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     } else {
         args.gpu.iter().map(String::as_str).collect()
     };
+    let taken: Vec<String> =
+        names.iter().filter_map(|name| request::taken_for(&facts, name)).collect();
     let links = Links { price: None, ..args.links.clone() };
     let mut parts = names
         .into_iter()
@@ -94,8 +96,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         seq_len: args.work.seq_len,
         global_batch: args.work.global_batch,
         precision: args.work.precision.unwrap_or(Precision::Bf16),
-        layout: Layout { reduce_bytes: 2, ..Layout::copies(1, 1) },
-        task: if args.work.lora { Task::Lora } else { Task::Full },
+        layout: Layout { adapter_rank: args.work.adapter_rank(), ..Layout::copies(1, 1) },
+        task: args.work.task(),
         stack: args.work.stack.unwrap_or(Stack::Bridge),
         fused_experts: false,
     };
@@ -103,7 +105,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     match args.output {
         Output::Json => printer.json(&found)?,
         Output::Table => {
-            for assumed in assumed {
+            for assumed in assumed.into_iter().chain(taken) {
                 printer.line(&format!("assumed: {assumed}"))?;
             }
             print(args, &run, &found, printer)?;

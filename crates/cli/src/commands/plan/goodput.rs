@@ -189,11 +189,11 @@ fn chosen(
 ) -> anyhow::Result<Result<(Run, Vec<String>), TooLarge>> {
     let mut assumed = asked.assumed.clone();
     let numbers = &args.cluster.gpus;
+    let axes = args.split.axes(&args.work);
     if !args.search {
-        check_run(&asked.run, args.cluster.one_number()?)?;
+        check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         return Ok(Ok((asked.run.clone(), assumed)));
     }
-    let axes = args.split.axes(args.work.stack);
     let run = match best(planner, asked, &axes, numbers, Goal::Speed, args.work.tokens)? {
         Ok(best) => best.run,
         Err(large) => return Ok(Err(large)),

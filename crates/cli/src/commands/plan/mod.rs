@@ -1,6 +1,7 @@
 //! `farrier plan`: does it fit, how fast, what bounds it, how long, what does it cost, and what if
 //! nodes die?
 
+mod advice;
 mod answer;
 mod calibrate;
 mod compare;

@@ -159,13 +159,14 @@ fn facts(plan: &Plan) -> String {
         (
             "Program",
             format!(
-                "{}, {}, {}",
+                "{}, {}, {}{}",
                 plan.stack,
                 plan.precision,
                 match plan.task {
-                    Task::Full => "all weights learn",
-                    Task::Lora => "low-rank adapters learn",
-                }
+                    Task::Full => "all weights learn".to_owned(),
+                    Task::Lora => format!("LoRA of rank {} learns", plan.layout.adapter_rank),
+                },
+                plan.unusual.iter().map(|unusual| format!(", {unusual}")).collect::<String>()
             ),
         ),
         (

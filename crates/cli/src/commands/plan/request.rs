@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::Context;
 use farrier_facts::FactSet;
 use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::{Layout, Recompute, Schedule, Sharding};
+use farrier_planner::layout::{ADAPTER_RANK, Layout, Recompute, Schedule, Sharding};
 use farrier_planner::model::{Model, builtin, config};
 use farrier_planner::plan::{Price, usual_stack};
 use farrier_planner::precision::Precision;
 use farrier_planner::run::{Run, Stack, Task, fuses_experts};
-use farrier_planner::search::{Axes, reduce_bytes};
+use farrier_planner::search::Axes;
 
 use crate::failure::Hinted;
 
@@ -20,24 +20,41 @@ pub(super) struct Work {
     /// A model by name (`llama3-70b`), or a `config.json` of Hugging Face
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
-    /// Tokens of a sequence
-    #[arg(long, value_name = "TOKENS")]
+    /// Tokens of a sequence, such as 8192 or 8k
+    #[arg(long, value_name = "TOKENS", value_parser = seq_len, allow_negative_numbers = true)]
     pub(super) seq_len: u32,
     /// Sequences of a step, over all GPUs
-    #[arg(long, value_name = "SEQUENCES")]
+    #[arg(long, value_name = "SEQUENCES", value_parser = count, allow_negative_numbers = true)]
     pub(super) global_batch: u32,
-    /// What products are computed in: fp16, bf16, fp8, fp8-block, mxfp8, nvfp4
+    /// What products are computed in: fp16, bf16, fp8, fp8-row, fp8-block, mxfp8, nvfp4 [default: bf16; `compare`: what
+    /// each generation is usually trained in]
     #[arg(long, value_parser = precision)]
     pub(super) precision: Option<Precision>,
     /// Train low-rank adapters beside frozen weights
     #[arg(long)]
     pub(super) lora: bool,
+    /// Width of the adapters [default: 32]
+    #[arg(long, value_name = "N", requires = "lora", value_parser = count, allow_negative_numbers = true)]
+    lora_rank: Option<u32>,
     /// Tokens to train on, such as 15.6T or 300e9
-    #[arg(long, value_parser = amount)]
+    #[arg(long, value_parser = amount, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
-    /// By what program: megatron-bridge, megatron, fsdp-compiled, fsdp, tuned
+    /// By what program: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, tuned [default: megatron-bridge,
+    /// or fsdp-compiled where weights are shared (ZeRO 3)]
     #[arg(long, value_parser = stack)]
     pub(super) stack: Option<Stack>,
+}
+
+impl Work {
+    /// Which weights learn.
+    pub(super) fn task(&self) -> Task {
+        if self.lora { Task::Lora } else { Task::Full }
+    }
+
+    /// Width of adapters.
+    pub(super) fn adapter_rank(&self) -> u32 {
+        self.lora_rank.unwrap_or(ADAPTER_RANK)
+    }
 }
 
 /// The GPUs.
@@ -47,7 +64,14 @@ pub(super) struct Cluster {
     #[arg(long, value_name = "SKU")]
     pub(super) gpu: String,
     /// How many; several numbers, separated by commas, are for `--search`
-    #[arg(long, value_name = "N", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        required = true,
+        value_parser = count,
+        allow_negative_numbers = true
+    )]
     pub(super) gpus: Vec<u32>,
     #[command(flatten)]
     pub(super) links: Links,
@@ -70,13 +94,14 @@ impl Cluster {
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Links {
     /// Network of each GPU in Gbit/s [default: 200 for Ampere, 400 for Hopper and Blackwell, 800 for B300]
-    #[arg(long, value_name = "GBIT/S", value_parser = gbit)]
+    #[arg(long, value_name = "GBIT/S", value_parser = gbit, allow_negative_numbers = true)]
     pub(super) network: Option<f64>,
-    /// GPUs that NVLink joins [default: 8, or 72 where the switch is in the rack]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// GPUs that NVLink joins [default: 8 on a board, 72 where the switch is in the rack, 2 of PCIe cards with a bridge,
+    /// 1 of the others, such as GH200]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) nvlink_domain: Option<u32>,
     /// Dollars for one GPU and hour [default: a dated list price]
-    #[arg(long, value_name = "USD", value_parser = positive)]
+    #[arg(long, value_name = "USD", value_parser = positive, allow_negative_numbers = true)]
     pub(super) price: Option<f64>,
 }
 
@@ -84,28 +109,29 @@ pub(super) struct Links {
 #[derive(Debug, clap::Args)]
 pub(super) struct Split {
     /// Tensor parallelism: GPUs that share each product
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) tp: Option<u32>,
     /// Pipeline parallelism: stages
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) pp: Option<u32>,
     /// Virtual pipeline: pieces that each stage holds
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) vp: Option<u32>,
     /// Context parallelism: GPUs that share a sequence
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) cp: Option<u32>,
     /// Expert parallelism: GPUs that share the experts of a block
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) ep: Option<u32>,
     /// Data parallelism: copies [default: what the rest leaves]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) dp: Option<u32>,
-    /// What copies keep once: 0 nothing, 1 the optimizer, 2 and gradients, 3 and weights (FSDP) [default: 1]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=3))]
+    /// What copies keep once: 0 nothing, 1 the optimizer, 2 and gradients, 3 and weights (FSDP) [default: 1; 3 with
+    /// `--stack fsdp` or `fsdp-compiled`]
+    #[arg(long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), allow_negative_numbers = true)]
     pub(super) zero: Option<u8>,
     /// Sequences that a GPU takes at once [default: 1]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) micro_batch: Option<u32>,
     /// What is computed again: none, attention, modules, operators, every-second, layers:N, full [default: none]
     #[arg(long, value_parser = recompute)]
@@ -113,11 +139,17 @@ pub(super) struct Split {
     /// The order of passes in the pipeline: 1f1b, zero-bubble, dual-pipe
     #[arg(long, value_parser = schedule)]
     pub(super) schedule: Option<Schedule>,
+    /// What gradients are reduced in: bf16, fp32 [default: bf16, or fp32 with FSDP and megatron-early]
+    #[arg(long, value_name = "DTYPE", value_parser = gradients)]
+    grad_dtype: Option<u8>,
+    /// What the optimizer's two moments are kept in, beside weights of 32 bits: fp32, bf16, 8bit [default: fp32]
+    #[arg(long, value_name = "DTYPE", value_parser = moments)]
+    optimizer_dtype: Option<u8>,
 }
 
 impl Split {
     /// What was asked for; `--dp` is what the others leave.
-    pub(super) fn axes(&self, stack: Option<Stack>) -> Axes {
+    pub(super) fn axes(&self, work: &Work) -> Axes {
         Axes {
             tp: self.tp,
             pp: self.pp,
@@ -129,34 +161,39 @@ impl Split {
             micro_batch: self.micro_batch,
             dp: self.dp,
             schedule: self.schedule,
-            stack,
+            stack: work.stack,
+            reduce_bytes: self.grad_dtype,
         }
     }
 
-    /// The layout on so many GPUs.
-    fn layout(&self, gpus: u32) -> Layout {
+    /// The layout on so many GPUs, and the program.
+    fn layout(&self, gpus: u32, work: &Work) -> (Layout, Stack) {
         let one = |number: Option<u32>| number.unwrap_or(1);
         let (tp, pp, cp) = (one(self.tp), one(self.pp), one(self.cp));
         let shared = u64::from(tp) * u64::from(pp) * u64::from(cp);
         // Where they do not divide, the check says what would.
         let whole = u64::from(gpus).checked_div(shared).unwrap_or(1).max(1);
         let dp = self.dp.unwrap_or_else(|| u32::try_from(whole).unwrap_or(u32::MAX));
-        let sharding = Sharding::ALL[usize::from(self.zero.unwrap_or(1))];
-        Layout {
+        let usual = work.stack.map_or(Sharding::Optimizer, Stack::usual_sharding);
+        let sharding = self.zero.map_or(usual, |stage| Sharding::ALL[usize::from(stage)]);
+        let copies = Layout { sharding, ..Layout::copies(dp, one(self.micro_batch)) };
+        let stack = work.stack.unwrap_or_else(|| usual_stack(&copies));
+        let layout = Layout {
             dp,
             tp,
             pp,
             vp: one(self.vp),
             cp,
             ep: one(self.ep),
-            sharding,
-            micro_batch: one(self.micro_batch),
             recompute: self.recompute.unwrap_or(Recompute::None),
             schedule: self.schedule.unwrap_or(Schedule::OneForwardOneBackward),
-            tensor_overlap: sharding != Sharding::Weights,
-            reduce_bytes: reduce_bytes(sharding),
-            ..Layout::copies(dp, 1)
-        }
+            tensor_overlap: stack.overlaps_tensor(),
+            reduce_bytes: self.grad_dtype.unwrap_or(stack.reduce_bytes()),
+            moment_bytes: self.optimizer_dtype.unwrap_or(copies.moment_bytes),
+            adapter_rank: work.adapter_rank(),
+            ..copies
+        };
+        (layout, stack)
     }
 }
 
@@ -177,12 +214,9 @@ pub(super) fn asked(
 ) -> anyhow::Result<Asked> {
     let (model, mut assumed) = model(&work.model)?;
     let gpu = accelerator(facts, &cluster.gpu, &cluster.links)?;
-    if let Some(named) = facts.gpus.by_name(&cluster.gpu).filter(|named| named.assumed) {
-        assumed.push(format!("`{}` is a family; {} is taken", cluster.gpu, named.gpu.id));
-    }
+    assumed.extend(taken_for(facts, &cluster.gpu));
     let price = price(facts, &gpu, cluster.links.price);
-    let layout = split.layout(cluster.gpus[0]);
-    let stack = work.stack.unwrap_or_else(|| usual_stack(&layout));
+    let (layout, stack) = split.layout(cluster.gpus[0], work);
     let run = Run {
         fused_experts: fuses_experts(&model, &gpu, stack),
         model,
@@ -191,7 +225,7 @@ pub(super) fn asked(
         global_batch: work.global_batch,
         precision: work.precision.unwrap_or(Precision::Bf16),
         layout,
-        task: if work.lora { Task::Lora } else { Task::Full },
+        task: work.task(),
         stack,
     };
     Ok(Asked { run, assumed, price })
@@ -224,6 +258,12 @@ pub(super) fn model(name: &str) -> anyhow::Result<(Model, Vec<String>)> {
         format!("did you mean `{}`? A `config.json` of Hugging Face does too", near.join("`, `"))
     };
     Err(Hinted::error(format!("no model is called `{name}`"), hint))
+}
+
+/// The part that is taken for the name of a family.
+pub(super) fn taken_for(facts: &FactSet, name: &str) -> Option<String> {
+    let named = facts.gpus.by_name(name).filter(|named| named.assumed)?;
+    Some(format!("`{name}` is a family; {} is taken", named.gpu.id))
 }
 
 /// A GPU by name, joined and paid as asked for.
@@ -281,7 +321,7 @@ fn recompute(text: &str) -> Result<Recompute, String> {
     let layers = text.strip_prefix("layers:").map(str::parse);
     match (text, layers) {
         ("none", _) => Ok(Recompute::None),
-        ("attention" | "selective", _) => Ok(Recompute::Attention),
+        ("attention", _) => Ok(Recompute::Attention),
         ("modules", _) => Ok(Recompute::Modules),
         ("operators", _) => Ok(Recompute::Operators),
         ("every-second", _) => Ok(Recompute::EverySecond),
@@ -293,12 +333,47 @@ fn recompute(text: &str) -> Result<Recompute, String> {
 }
 
 fn schedule(text: &str) -> Result<Schedule, String> {
+    Schedule::ALL.into_iter().find(|schedule| schedule.name() == text).ok_or_else(|| {
+        let known: Vec<&str> = Schedule::ALL.iter().map(|schedule| schedule.name()).collect();
+        format!("possible: {}", known.join(", "))
+    })
+}
+
+fn gradients(text: &str) -> Result<u8, String> {
     match text {
-        "1f1b" => Ok(Schedule::OneForwardOneBackward),
-        "zero-bubble" => Ok(Schedule::ZeroBubble),
-        "dual-pipe" => Ok(Schedule::DualPipe),
-        _ => Err("possible: 1f1b, zero-bubble, dual-pipe".to_owned()),
+        "bf16" => Ok(2),
+        "fp32" => Ok(4),
+        _ => Err("possible: bf16, fp32".to_owned()),
     }
+}
+
+fn moments(text: &str) -> Result<u8, String> {
+    match text {
+        "fp32" => Ok(4),
+        "bf16" => Ok(2),
+        "8bit" => Ok(1),
+        _ => Err("possible: fp32, bf16, 8bit".to_owned()),
+    }
+}
+
+/// A number of things.
+pub(super) fn count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("expected a whole number from 1 to {}", u32::MAX)),
+    }
+}
+
+/// A number of tokens, with k for 1,024 of them.
+fn seq_len(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    count(digits)
+        .ok()
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(|| "expected a whole number above 0, such as 8192 or 8k".to_owned())
 }
 
 /// A number above zero.

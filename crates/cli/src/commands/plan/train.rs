@@ -8,11 +8,12 @@ use farrier_facts::FactSet;
 use farrier_planner::emit::{Launcher, emit};
 use farrier_planner::goodput::{self, Goodput, Training};
 use farrier_planner::plan::{Plan, plan};
-use farrier_planner::run::{Run, fuses_experts};
+use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report, SearchError};
 use farrier_planner::{Planner, check};
 use serde::Serialize;
 
+use super::advice;
 use super::answer;
 use super::calibrate;
 use super::goodput::Faults;
@@ -20,7 +21,7 @@ use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::Hinted;
+use crate::failure::{self, Hinted};
 use crate::printer::Printer;
 use crate::sets;
 
@@ -77,13 +78,13 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     let facts = sets::active();
     let answer = match answer(&facts, args)? {
         Ok(answer) => answer,
-        Err(large) => return large.print(args.output, printer),
+        Err(large) => return nothing_fits(&large, args, printer),
     };
     if let Some(path) = &args.report {
         write(path, &report(&answer, args)?)?;
     }
     if let Some(launch) = args.emit {
-        return launch_file(&answer, launch, printer);
+        return launch_file(&answer, args, launch, printer);
     }
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
@@ -101,19 +102,40 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!answer.plan.fits))
 }
 
-/// Prints the file that starts a planned run.
-fn launch_file(answer: &Answer, launch: Launch, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    if !answer.plan.fits && !answer.plan.tight {
-        return Err(Hinted::error(
-            format!("`{}` does not fit in this split", answer.plan.model.name),
-            "`--search` finds one that does",
+/// Says that nothing fits, in the place of what was asked for.
+fn nothing_fits(large: &TooLarge, args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if let Some(path) = &args.report {
+        failure::warn(&anyhow::anyhow!(
+            "no page was written to `{}`: nothing fits",
+            path.display()
         ));
+    }
+    if args.emit.is_some() {
+        failure::report(&Hinted::error(large.why.clone(), format!("possible: {}", large.enough)));
+        return Ok(Outcome::Finding);
+    }
+    large.print(args.output, printer)
+}
+
+/// Prints the file that starts a planned run.
+fn launch_file(
+    answer: &Answer,
+    args: &Args,
+    launch: Launch,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let (plan, run) = (&answer.plan, &answer.run);
+    if !plan.fits && !plan.tight {
+        let message = format!("`{}` does not fit in this split", plan.model.name);
+        let hint = advice::of_search(run, &args.split.axes(&args.work), plan.gpus);
+        failure::report(&hinted(message, hint));
+        return Ok(Outcome::Finding);
     }
     let launcher = match launch {
         Launch::Torchrun => Launcher::Torchrun,
         Launch::Slurm => Launcher::Slurm,
     };
-    let text = emit(&answer.plan, &answer.run, launcher)?;
+    let text = emit(plan, run, launcher)?;
     for line in text.lines() {
         printer.line(line)?;
     }
@@ -135,17 +157,21 @@ pub(super) struct Answer {
 pub(super) struct TooLarge {
     why: String,
     enough: String,
+    assumed: Vec<String>,
 }
 
 impl TooLarge {
     pub(super) fn print(&self, output: Output, printer: &mut Printer) -> anyhow::Result<Outcome> {
         match output {
             Output::Json => printer.json(&serde_json::json!({
-                "v": 1, "fits": false, "why": self.why, "possible": self.enough,
+                "v": 1, "fits": false, "why": self.why, "possible": self.enough, "assumed": self.assumed,
             }))?,
             Output::Table => {
                 printer.paragraph("", 0, &self.why)?;
                 printer.paragraph("", 0, &format!("possible: {}", self.enough))?;
+                for assumed in &self.assumed {
+                    printer.line(&format!("assumed: {assumed}"))?;
+                }
             }
         }
         Ok(Outcome::Finding)
@@ -156,13 +182,13 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
     let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
     let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
     let tokens = args.work.tokens;
+    let axes = args.split.axes(&args.work);
     if !args.search {
-        check_run(&asked.run, args.cluster.one_number()?)?;
+        check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
         let (counts, assumed) = (Vec::new(), asked.assumed);
         return Ok(Ok(Answer { planner, run: asked.run, plan, found: None, counts, assumed }));
     }
-    let axes = args.split.axes(args.work.stack);
     let numbers = &args.cluster.gpus;
     let Best { run, found, counts } =
         match best(planner, &asked, &axes, numbers, args.goal, tokens)? {
@@ -201,7 +227,8 @@ fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
 fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
     let planner = answer.planner;
     let chosen = answer.plan.gpus;
-    let axes = Axes { stack: args.work.stack, ..Axes::default() };
+    let asked = args.split.axes(&args.work);
+    let axes = asked.loosened().unwrap_or(asked);
     let mut points = Vec::new();
     for power in -3_i32..=3 {
         let gpus = f64::from(chosen) * 2_f64.powi(power);
@@ -213,9 +240,7 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
         let mut run = answer.run.clone();
         if gpus != chosen {
             let Ok(found) = search::search(planner, &run, gpus, &axes) else { continue };
-            run.layout = found.best[0].layout;
-            run.stack = axes.stack_for(&run.layout, run.stack);
-            run.fused_experts = fuses_experts(&run.model, &run.gpu, run.stack);
+            axes.lay_out(&mut run, found.best[0].layout);
         }
         let estimate = planner.estimate(&run);
         let days = |rate: f64| tokens / (rate * f64::from(gpus)) / 86_400.0;
@@ -233,15 +258,19 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
 }
 
 /// Whether a run can be run; else what could be.
-pub(super) fn check_run(run: &Run, gpus: u32) -> anyhow::Result<()> {
+pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
     check::check_on(run, gpus).map_err(|err| {
-        let message = format!("this run is not possible: {err}");
-        if err.is_of_split() {
-            Hinted::error(message, "`--search` finds the best split that is")
-        } else {
-            anyhow::anyhow!(message)
-        }
+        let hint = if err.is_of_split() { advice::of_search(run, axes, gpus) } else { None };
+        hinted(format!("this run is not possible: {err}"), hint)
     })
+}
+
+/// An error, with advice where there is some.
+fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
+    match hint {
+        Some(hint) => Hinted::error(message, hint),
+        None => anyhow::anyhow!(message),
+    }
 }
 
 /// The best split over numbers of GPUs, and what each number does.
@@ -290,9 +319,7 @@ pub(super) fn best(
             }
         };
         let mut run = asked.run.clone();
-        run.layout = found.best[0].layout;
-        run.stack = axes.stack_for(&run.layout, asked.run.stack);
-        run.fused_experts = fuses_experts(&run.model, &run.gpu, run.stack);
+        axes.lay_out(&mut run, found.best[0].layout);
         let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal)?;
         counts.push(count);
         if best.as_ref().is_none_or(|(most, ..)| worth > *most) {
@@ -303,13 +330,17 @@ pub(super) fn best(
         (Some((_, run, found)), _) => Ok(Ok(Best { run, found, counts })),
         (None, Some(err @ SearchError::TooLarge { .. })) => {
             let most = numbers.iter().copied().max().unwrap_or(1);
-            let enough = enough(planner, asked, axes, most);
-            Ok(Err(TooLarge { why: err.to_string(), enough }))
+            let enough = advice::instead(asked, axes, most);
+            Ok(Err(TooLarge { why: err.to_string(), enough, assumed: asked.assumed.clone() }))
         }
-        (None, Some(err)) => Err(Hinted::error(
-            err.to_string(),
-            "another number of GPUs, a global batch that divides by more of them, or fewer numbers given",
-        )),
+        (None, Some(err @ SearchError::Impossible { .. })) => {
+            let most = numbers.iter().copied().max().unwrap_or(1);
+            Err(Hinted::error(
+                err.to_string(),
+                format!("possible: {}", advice::instead(asked, axes, most)),
+            ))
+        }
+        (None, Some(err)) => Err(err.into()),
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
     }
 }
@@ -361,21 +392,6 @@ impl Count {
                 .map(|price| price * paid / (tokens_per_s * share)),
         };
         Ok((count, worth))
-    }
-}
-
-/// What would do where nothing fits: more GPUs, if that is all it takes.
-fn enough(planner: &Planner, asked: &Asked, axes: &Axes, few: u32) -> String {
-    let more = (1..12).filter_map(|power| few.checked_mul(1 << power));
-    let fits = |gpus: &u32| search::search(planner, &asked.run, *gpus, axes).is_ok();
-    match more.take_while(|gpus| *gpus <= 1 << 20).find(fits) {
-        Some(gpus) => format!(
-            "{gpus} of them do; or a GPU with more memory, `--lora`, or fewer numbers given"
-        ),
-        None => {
-            "a GPU with more memory, a batch that divides by more copies, or fewer numbers given"
-                .to_owned()
-        }
     }
 }
 

@@ -42,12 +42,12 @@ pub(super) fn memory(plan: &Plan) -> String {
     let memory = &plan.memory;
     let staged = memory.stages.len() > 1;
     let columns = memory.stages.iter().map(|stage| Column {
-        label: if staged { stage.stage.to_string() } else { String::new() },
+        label: if staged { (stage.stage + 1).to_string() } else { String::new() },
         parts: PARTS.iter().map(|(_, _, part)| part(&stage.p50)).collect(),
         mark: stage.p95.total_gib(),
         text: format!(
             "stage {}, {} blocks: {} GiB, at most {}",
-            stage.stage,
+            stage.stage + 1,
             stage.blocks,
             number(stage.p50.total_gib()),
             number(stage.p95.total_gib())
@@ -70,7 +70,7 @@ pub(super) fn memory(plan: &Plan) -> String {
                     need at most (P95)."
         .to_owned();
     if let Some(worst) = memory.stages.get(memory.worst_stage).filter(|_| staged) {
-        note.push_str(&format!(" Stage {} is the fullest.", worst.stage));
+        note.push_str(&format!(" Stage {} is the fullest.", worst.stage + 1));
     }
     figure(title, &plot, &legend(shown.map(|(colour, name, _)| (*colour, *name))), &note)
 }

@@ -2,6 +2,7 @@
 
 use farrier_planner::bound::Bound;
 use farrier_planner::plan::Plan;
+use farrier_planner::run::Task;
 
 use super::super::figures::{grouped, number, percent, usd};
 use super::plots::{PARTS, kind_colour};
@@ -85,6 +86,11 @@ pub(super) fn nearest(plan: &Plan) -> String {
     row("GPU", escape(&nearest.gpu), escape(&plan.gpu));
     let grouped = |number: u32| grouped(f64::from(number));
     row("GPUs", grouped(nearest.gpus), grouped(plan.gpus));
+    let learns = |task: Task| match task {
+        Task::Full => "all weights".to_owned(),
+        Task::Lora => "adapters (LoRA)".to_owned(),
+    };
+    row("Learns", learns(nearest.task), learns(plan.task));
     row("Precision", nearest.precision.to_owned(), plan.precision.to_owned());
     row("Tokens of a sequence", grouped(nearest.seq_len), grouped(plan.seq_len));
     row(
@@ -93,6 +99,8 @@ pub(super) fn nearest(plan: &Plan) -> String {
         format!("{} expected", number(plan.estimate.tokens_per_s_per_gpu)),
     );
     let how_far = match nearest.distance {
+        _ if nearest.task == Task::Full && plan.task == Task::Lora => "is of full training",
+        _ if nearest.task == Task::Lora && plan.task == Task::Full => "is of LoRA",
         distance if distance < 1.0 => "is close",
         distance if distance < 3.0 => "is like it in part",
         _ => "is another kind of run",
@@ -129,7 +137,7 @@ pub(super) fn memory(plan: &Plan) -> String {
     table.row(false, &["a GPU has".to_owned(), capacity.clone(), capacity]);
     format!(
         "<h2>Memory of the fullest GPU</h2>\n<p>Stage {}: {} block{}, activations of {} micro-batches at once.</p>\n{}",
-        stage.stage,
+        stage.stage + 1,
         stage.blocks,
         if stage.blocks == 1 { "" } else { "s" },
         number(stage.micro_batches_kept),
