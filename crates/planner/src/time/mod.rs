@@ -11,6 +11,7 @@ use crate::layout::Schedule;
 use crate::run::{Run, Stack};
 
 pub(crate) use block::weights_per_gpu;
+pub(crate) use rates::product_flops;
 pub use rates::{Knee, Rates};
 
 /// What a part of a step is spent on.

@@ -1,7 +1,7 @@
 //! What a GPU reaches of its peaks in a run.
 
 use crate::coefficients::Coefficients;
-use crate::gpu::Generation;
+use crate::gpu::{Accelerator, Generation};
 use crate::precision::Precision;
 use crate::run::{Run, Stack};
 
@@ -50,6 +50,27 @@ impl Knee {
     }
 }
 
+/// What large products reach on a GPU in a precision, FLOP/s.
+pub(crate) fn product_flops(gpu: &Accelerator, precision: Precision, fitted: &Coefficients) -> f64 {
+    let share = match (gpu.generation, precision) {
+        (Generation::Ampere, Precision::Fp16 | Precision::Bf16) => fitted.product_half_ampere,
+        (Generation::Hopper, Precision::Fp16 | Precision::Bf16) => fitted.product_half_hopper,
+        (Generation::Blackwell, Precision::Fp16 | Precision::Bf16) => fitted.product_half_blackwell,
+        (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => fitted.product_fp8_blackwell,
+        (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => {
+            fitted.product_mx_blackwell
+        }
+        (Generation::Blackwell, Precision::Nvfp4) => fitted.product_fp4_blackwell,
+        (_, Precision::Fp8Block) => fitted.product_block_hopper,
+        (_, Precision::Fp8Row) => fitted.product_row_hopper,
+        // Formats that the generation has not are computed in one that it has.
+        _ => fitted.product_fp8_hopper,
+    };
+    let power = gpu.power_share.powf(fitted.power_exponent)
+        * if gpu.id.contains("B300") { fitted.product_ultra } else { 1.0 };
+    gpu.peak_flops(precision) * share * power
+}
+
 /// Rates of one GPU, for one precision and program.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
@@ -77,28 +98,6 @@ impl Rates {
     /// Of a run.
     pub fn of(run: &Run, fitted: &Coefficients) -> Self {
         let gpu = &run.gpu;
-        let half = match gpu.generation {
-            Generation::Ampere => fitted.product_half_ampere,
-            Generation::Hopper => fitted.product_half_hopper,
-            Generation::Blackwell => fitted.product_half_blackwell,
-        };
-        let linear = match (gpu.generation, run.precision) {
-            (_, Precision::Fp16 | Precision::Bf16) => half,
-            (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => {
-                fitted.product_fp8_blackwell
-            }
-            (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => {
-                fitted.product_mx_blackwell
-            }
-            (Generation::Blackwell, Precision::Nvfp4) => fitted.product_fp4_blackwell,
-            (_, Precision::Fp8Block) => fitted.product_block_hopper,
-            (_, Precision::Fp8Row) => fitted.product_row_hopper,
-            // Formats that the generation has not are computed in one that it has.
-            _ => fitted.product_fp8_hopper,
-        };
-        let power = gpu.power_share.powf(fitted.power_exponent)
-            * if gpu.id.contains("B300") { fitted.product_ultra } else { 1.0 };
-        let peak = gpu.peak_flops(run.precision);
         let attention = match (gpu.generation, run.stack) {
             (Generation::Ampere, Stack::MegatronEarly) => {
                 fitted.attention_ampere * fitted.attention_early
@@ -114,8 +113,8 @@ impl Rates {
             (Generation::Blackwell, _) => fitted.attention_blackwell,
         };
         Self {
-            products: peak * linear * power,
-            products_half: gpu.half_flops * half * power,
+            products: product_flops(gpu, run.precision, fitted),
+            products_half: product_flops(gpu, Precision::Bf16, fitted),
             knee: Knee::of(gpu.generation, run.precision, fitted),
             knee_half: Knee::half(gpu.generation, fitted),
             attention: gpu.half_flops * attention * gpu.power_share.powf(fitted.power_exponent),
