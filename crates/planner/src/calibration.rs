@@ -205,6 +205,17 @@ mod tests {
         }
     }
 
+    /// What plans expect of a B300 above its elder kin is usual of it, and not counted twice.
+    #[test]
+    fn a_sound_b300_is_usual() {
+        let gpu = Accelerator::named(FactSet::embedded(), "B300").unwrap();
+        let elder = Accelerator { id: "B200".to_owned(), ..gpu.clone() };
+        for precision in [Precision::Bf16, Precision::Fp8] {
+            let beside = usual_flops(&gpu, precision) / usual_flops(&elder, precision);
+            assert!((beside - Coefficients::expected().product_ultra).abs() < 1e-9, "{beside}");
+        }
+    }
+
     #[test]
     fn a_slow_gpu_slows_its_plans_and_no_others() {
         let measured = Measured { half_flops: Some(380e12), ..Measured::default() };

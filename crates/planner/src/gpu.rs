@@ -52,6 +52,8 @@ pub struct Accelerator {
     pub link_bytes_per_s: f64,
     /// GPUs that `NVLink` joins; those of a node where there is none.
     pub domain: u32,
+    /// `PCIe` to the host in one direction, bytes/s.
+    pub host_bytes_per_s: f64,
     /// Network in one direction for each GPU, bytes/s.
     pub network_bytes_per_s: f64,
     /// Power limit as a share of what the part is made for: sold parts exist with less.
@@ -148,6 +150,12 @@ impl Accelerator {
             hbm_bytes_per_s: memory.bandwidth_gb_per_s * 1e9,
             link_bytes_per_s: links.nvlink_gb_per_s.map_or(pcie, |both| both / 2.0 * 1e9),
             domain,
+            // Where the facts do not say: Ampere has PCIe 4, what came after it 5 or better.
+            host_bytes_per_s: match (links.pcie_generation, generation) {
+                (Some(_), _) => pcie,
+                (None, Generation::Ampere) => 26e9,
+                (None, _) => 55e9,
+            },
             network_bytes_per_s,
             power_share: 1.0,
             usd_per_hour: gpu.price.as_ref().map(|price| price.usd_per_gpu_hour),

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use farrier_facts::FactSet;
 use farrier_planner::emit::{Launcher, emit};
-use farrier_planner::goodput::{self, Goodput, Training};
+use farrier_planner::goodput::Training;
 use farrier_planner::plan::{Plan, plan};
 use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report, SearchError};
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::advice;
 use super::answer;
-use super::calibrate;
+use super::calibrate::Calibrated;
 use super::goodput::Faults;
 use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
@@ -34,24 +34,33 @@ pub(crate) struct Args {
     cluster: Cluster,
     #[command(flatten)]
     split: Split,
-    /// Try every split and take the best; what is given stays as it is
-    #[arg(long)]
-    search: bool,
-    /// What is best: most tokens a second, least cost, or most tokens for the money with faults counted
-    #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
-    goal: Goal,
-    /// What `farrier plan calibrate --keep FILE` measured on such a GPU
-    #[arg(long, value_name = "FILE")]
-    calibration: Option<PathBuf>,
+    #[command(flatten)]
+    search: Search,
+    #[command(flatten)]
+    calibrated: Calibrated,
     /// Print a file that starts the run, in place of the answer
     #[arg(long, value_name = "LAUNCHER", conflicts_with = "output")]
     emit: Option<Launch>,
     /// Write a page with plots of memory, time, rates and cost
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    #[command(flatten)]
+    faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+}
+
+/// Whether to search, and for what.
+#[derive(Debug, clap::Args)]
+pub(super) struct Search {
+    /// Try every split and take the best; what is given stays as it is
+    #[arg(long)]
+    pub(super) search: bool,
+    /// What is best of several numbers of GPUs: most tokens a second, least cost, or most tokens for the money with
+    /// faults counted; the split of each number is the fastest
+    #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
+    pub(super) goal: Goal,
 }
 
 /// What starts a run.
@@ -100,6 +109,19 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         answer::print(&answer, printer)?;
     }
     Ok(Outcome::finding_if(!answer.plan.fits))
+}
+
+/// Whether faults are asked for only where they count.
+fn check_faults(args: &Args) -> anyhow::Result<()> {
+    let on_a_page = args.report.is_some() && args.work.tokens.is_some();
+    match args.faults.first_given() {
+        Some(flag) if args.search.goal != Goal::Goodput && !on_a_page => Err(Hinted::error(
+            format!("`{flag}` is about faults, which this plan does not count"),
+            "`--search --for goodput` counts them, `--report FILE` with `--tokens` too, and \
+             `farrier plan goodput`",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Says that nothing fits, in the place of what was asked for.
@@ -180,10 +202,11 @@ impl TooLarge {
 
 fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarge>> {
     let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
-    let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
+    check_faults(args)?;
+    let planner = args.calibrated.planner(&asked.run.gpu)?;
     let tokens = args.work.tokens;
     let axes = args.split.axes(&args.work);
-    if !args.search {
+    if !args.search.search {
         check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
         let (counts, assumed) = (Vec::new(), asked.assumed);
@@ -191,7 +214,7 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
     }
     let numbers = &args.cluster.gpus;
     let Best { run, found, counts } =
-        match best(planner, &asked, &axes, numbers, args.goal, tokens)? {
+        match best(planner, &asked, &axes, numbers, args.search.goal, tokens, &args.faults)? {
             Ok(best) => best,
             Err(large) => return Ok(Err(large)),
         };
@@ -209,14 +232,14 @@ fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
     };
     let goodput = match plan.tokens {
         Some(tokens) => {
-            let conditions =
-                Faults::default().conditions(&answer.run, plan.estimate.step_time_s)?;
+            let conditions = args.faults.conditions(&answer.run, plan.estimate.step_time_s)?;
             let training = Training {
-                tokens,
+                tokens: Some(tokens),
                 tokens_per_s: plan.tokens_per_s,
+                tokens_per_s_p10_p90: Some(plan.tokens_per_s_p10_p90()),
                 usd_per_gpu_hour: plan.price.as_ref().map(|price| price.usd_per_gpu_hour),
             };
-            Some(goodput::Report::of(&conditions, &training, None)?)
+            Some(args.faults.report(&conditions, &training)?)
         }
         None => None,
     };
@@ -300,6 +323,7 @@ pub(super) fn best(
     numbers: &[u32],
     goal: Goal,
     tokens: Option<f64>,
+    faults: &Faults,
 ) -> anyhow::Result<Result<Best, TooLarge>> {
     if goal != Goal::Speed && asked.price.is_none() {
         return Err(Hinted::error(
@@ -320,7 +344,7 @@ pub(super) fn best(
         };
         let mut run = asked.run.clone();
         axes.lay_out(&mut run, found.best[0].layout);
-        let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal)?;
+        let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal, faults)?;
         counts.push(count);
         if best.as_ref().is_none_or(|(most, ..)| worth > *most) {
             best = Some((worth, run, found));
@@ -369,11 +393,12 @@ impl Count {
         asked: &Asked,
         tokens: Option<f64>,
         goal: Goal,
+        faults: &Faults,
     ) -> anyhow::Result<(Self, f64)> {
         let gpus = f64::from(run.layout.gpus());
         let tokens_per_s = run.tokens_per_step() / step_s;
-        let conditions = Faults::default().conditions(run, step_s)?;
-        let share = Goodput::best(&conditions)?.share;
+        let conditions = faults.conditions(run, step_s)?;
+        let share = faults.goodput(&conditions)?.share;
         let paid = conditions.paid_gpus();
         let price = asked.price.as_ref().map(|price| price.usd_per_gpu_hour / 3600.0 * 1e6);
         let worth = match goal {
