@@ -307,11 +307,14 @@ fn faults_that_leave_no_headway_are_a_finding() {
     let three_hours = run(&[&words[..], &["--mtbf", "3"]].concat());
     assert_eq!(three_hours.code, 0, "{}", three_hours.stderr);
     assert!(three_hours.stdout.contains("Effective time (ETTR)"), "{}", three_hours.stdout);
-    let minutes = run(&[&words[..], &["--mtbf", "0.05"]].concat());
+    // A little is kept: slow, but it has days and a price.
+    let slow = run(&[&words[..], &["--mtbf", "0.1"]].concat());
+    assert_eq!(slow.code, 0, "{}{}", slow.stdout, slow.stderr);
+    assert!(slow.stdout.contains("The run takes") && slow.stdout.contains('$'), "{}", slow.stdout);
+    let minutes = run(&[&words[..], &["--mtbf", "0.02"]].concat());
     assert_eq!(minutes.code, 1, "{}", minutes.stdout);
-    let unknown = run(&words[..words.len() - 2]);
-    assert_eq!(unknown.code, 2);
-    assert!(unknown.stderr.contains("how many tokens"), "{}", unknown.stderr);
+    let said = minutes.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("makes no headway") && said.contains("less than 10 %"), "{said}");
 }
 
 #[test]
@@ -332,10 +335,12 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
     // In bf16 H100 has 3.17 times the peak of A100; published runs are 2.5 to 3 times as fast.
     let ratio = rate(&same, "H100") / rate(&same, "A100-SXM4-80GB");
     assert!((2.0..3.2).contains(&ratio), "{ratio}");
-    let money = of(&["--usd-per-hour", "1000"]);
+    let money = of(&["--usd-per-hour", "1000", "--tokens", "1T"]);
     for offer in money["offers"].as_array().unwrap() {
         let spent = offer["gpus"].as_f64().unwrap() * offer["usd_per_gpu_hour"].as_f64().unwrap();
         assert!(spent <= 1000.0, "{offer}");
+        let days = 1e12 / offer["tokens_per_s"].as_f64().unwrap() / 86_400.0;
+        assert!((offer["days"].as_f64().unwrap() / days - 1.0).abs() < 1e-9, "{offer}");
     }
     let time = of(&["--days", "30", "--tokens", "1T", "--prices", "GB200=12"]);
     for offer in time["offers"].as_array().unwrap() {
@@ -344,6 +349,10 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
     let neither = run(&work);
     assert_eq!(neither.code, 2);
     assert!(neither.stderr.contains("what is to be equal?"), "{}", neither.stderr);
+    let table = run(&[&work[..], &["--gpus", "64", "--gpu", "H100", "--tokens", "1T"]].concat());
+    assert!(table.stdout.contains("Days"), "{}", table.stdout);
+    assert!(table.stdout.contains("published"), "{}", table.stdout);
+    assert!(table.stdout.contains(" × H100"), "{}", table.stdout);
 }
 
 #[test]
@@ -420,6 +429,25 @@ fn a_report_of_diag_rescales_plans() {
     let other = rate("H100", &["--calibration", &kept]);
     assert_eq!(other.code, 2);
     assert!(other.stderr.contains("the calibration is of `H200"), "{}", other.stderr);
+    assert!(ran.stdout.contains("Above 100 % is faster than usual"), "{}", ran.stdout);
+    // What was measured reaches faults and comparisons too.
+    let work = ["--model", "llama3-8b", "--seq-len", "8192", "--global-batch", "64"];
+    let on = |command: &str, more: &[&str]| {
+        run(&[&["plan", command], &work[..], &["--gpus", "8", "--output", "json"], more].concat())
+    };
+    let of = |ran: &Ran, pointer: &str| {
+        let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+        answer.pointer(pointer).unwrap().as_f64().unwrap()
+    };
+    for (command, pointer) in [("goodput", "/tokens_per_s"), ("compare", "/offers/0/tokens_per_s")]
+    {
+        let plain = of(&on(command, &["--gpu", "H200"]), pointer);
+        let scaled = of(&on(command, &["--gpu", "H200", "--calibration", &kept]), pointer);
+        assert!((scaled / plain - 1.0).abs() > 1e-6, "{command}: {plain} {scaled}");
+    }
+    let several = on("compare", &["--gpu", "H200,H100", "--calibration", &kept]);
+    assert_eq!(several.code, 2, "{}", several.stdout);
+    assert!(several.stderr.contains("a calibration is of one kind of GPU"), "{}", several.stderr);
     let wrong = run(&["plan", "calibrate", "--from", &kept]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.stderr.contains("not a report of `farrier diag`"), "{}", wrong.stderr);
@@ -559,6 +587,90 @@ fn goodput_takes_several_numbers_of_gpus_only_to_search() {
     let ran = run(&[&several[..], &["--search"]].concat());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("assumed: 32 GPUs, the fastest of"), "{}", ran.stdout);
+}
+
+#[test]
+fn goodput_searches_for_what_is_asked() {
+    let several = [&GOODPUT[..13], &["8,64"], &["--search", "--output", "json"][..]].concat();
+    let of = |more: &[&str]| {
+        let ran = run(&[&several[..], more].concat());
+        serde_json::from_str::<Value>(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr))
+    };
+    assert_eq!(of(&[])["gpus"], 64);
+    let cheap = of(&["--for", "goodput"]);
+    assert_eq!(cheap["gpus"], 8);
+    assert!(cheap["assumed"].to_string().contains("faults counted"), "{cheap}");
+}
+
+#[test]
+fn faults_are_flags_of_a_search_for_goodput() {
+    let share = |more: &[&str]| {
+        let found = json(&[&["--search", "--for", "goodput"], more].concat());
+        found["counts"][0]["effective_share"].as_f64().unwrap()
+    };
+    let usual = share(&[]);
+    assert!(share(&["--mtbf", "1"]) < usual - 0.1);
+    assert!(share(&["--mtbf", "1", "--detection", "1"]) > share(&["--mtbf", "1"]));
+    assert!(share(&["--interval", "600"]) < usual);
+    assert!(share(&["--planned-stops", "10"]) < usual);
+    for flag in [&["--mtbf", "3"][..], &["--spares", "2"], &["--checkpoint", "in-memory"]] {
+        for more in [&["--search"][..], &["--search", "--for", "cost"], &["--tp", "8", "--pp", "4"]]
+        {
+            let ran = with(&[more, flag].concat());
+            assert_eq!(ran.code, 2, "{flag:?}: {}", ran.stdout);
+            let said = format!("`{}` is about faults, which this plan does not count", flag[0]);
+            assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+            assert!(ran.stderr.contains("--for goodput"), "{}", ran.stderr);
+        }
+    }
+    let storage = goodput(&["--search", "--storage-interval", "60"]);
+    assert_eq!(storage.code, 2, "{}", storage.stdout);
+    assert!(storage.stderr.contains("`--checkpoint in-memory`"), "{}", storage.stderr);
+    let rare = ["--search", "--checkpoint", "in-memory", "--storage-interval", "6000"];
+    let often = goodput_json(&rare[..3]);
+    let rare = goodput_json(&rare);
+    assert!(rare["best"]["share"].as_f64() < often["best"]["share"].as_f64());
+}
+
+#[test]
+fn goodput_blames_the_interval_and_not_the_gpus() {
+    let words = ["--search", "--mtbf", "3", "--interval", "1e9"];
+    let ran = goodput(&words);
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("is too rare for a fault every 180.0 min; the best is every "), "{said}");
+    assert!(!said.contains("GPUs or fewer"), "{said}");
+}
+
+#[test]
+fn goodput_needs_no_tokens_and_has_its_doubt_with_them() {
+    let bare = [&GOODPUT[..10], &["--gpus", "64", "--search"]].concat();
+    let ran = run(&bare);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("Effective time (ETTR)"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("`--tokens` gives days and dollars"), "{}", ran.stdout);
+    let run_of = |more: &[&str]| goodput_json(&[&["--search"], more].concat())["run"].clone();
+    let estimated = run_of(&[]);
+    for (low, middle, high) in [("days_p10", "days", "days_p90"), ("usd_p10", "usd", "usd_p90")] {
+        let of = |key: &str| estimated[key].as_f64().unwrap_or_else(|| panic!("{key}"));
+        assert!(of(low) < of(middle) && of(middle) < of(high), "{estimated}");
+    }
+    assert!(goodput(&["--search"]).stdout.contains("(P10-P90 "));
+    assert!(run_of(&["--tokens-per-s", "500000"])["days_p10"].is_null());
+    // An hour on 64 GPUs, where a fault comes in a month.
+    let short = [&bare[..], &["--tokens", "1.5B"]].concat();
+    let ran = run(&short);
+    assert!(ran.stdout.contains("The run ends before a checkpoint pays"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_network_carries_checkpoints_in_memory() {
+    let rate = |gbit: &str| {
+        let words = ["--search", "--checkpoint", "in-memory", "--network", gbit];
+        let answer = goodput_json(&words);
+        answer["conditions"]["checkpoint"]["network_bytes_per_s"].as_f64().unwrap()
+    };
+    assert!((rate("400") - 50e9).abs() < 1.0 && (rate("8") - 1e9).abs() < 1.0);
 }
 
 #[test]

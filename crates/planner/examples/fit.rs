@@ -8,8 +8,10 @@
 //!
 //! `--write` puts them into `data/planner/coefficients.toml`. `--tables` names a folder with tables of
 //! measured products, `gemm_measured_<gpu>.csv.gz` (columns `gemm_dtype, m, n, k, latency_ms` among
-//! others, such as the collectors of aiconfigurator write): what they say of each GPU is printed; the
-//! priors of the rates and knees in `src/coefficients.rs` are from there.
+//! others, such as the collectors of aiconfigurator write), and of collectives within a node,
+//! `nccl_measured.csv.gz` (`device, op_name, nccl_dtype, num_gpus, message_size, latency_ms`): what
+//! they say of each GPU is printed; the priors of rates, knees, link and hop in
+//! `src/coefficients.rs` are from there.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,6 +19,7 @@ use std::process::Command;
 
 use farrier_facts::FactSet;
 use farrier_planner::coefficients::Coefficients;
+use farrier_planner::fit::collectives::{Collective, link};
 use farrier_planner::fit::products::{Product, shape};
 use farrier_planner::fit::{Trial, fit, held_out};
 use farrier_planner::local::Likeness;
@@ -29,6 +32,8 @@ const MEASURED: [(&str, f64, f64); 4] = [
     ("h200", 989e12, 4.8e12),
     ("b200", 2250e12, 8.0e12),
 ];
+/// What a device of the collectives' table is called, and bytes/s of its `NVLink` in one direction.
+const LINKED: [(&str, f64); 3] = [("A100", 300e9), ("H100", 450e9), ("B200", 900e9)];
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -39,7 +44,11 @@ fn main() -> Result<(), Failure> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--write" => write = true,
-            "--tables" => tables(&arguments.next().ok_or("which folder?")?, &mut out)?,
+            "--tables" => {
+                let folder = arguments.next().ok_or("which folder?")?;
+                products(&folder, &mut out)?;
+                collectives(&folder, &mut out)?;
+            }
             other => return Err(format!("unknown argument `{other}`").into()),
         }
     }
@@ -103,18 +112,47 @@ fn trials(rows: &[Published], fitted: &Coefficients, out: &mut impl Write) -> Re
     Ok(())
 }
 
-/// What tables of measured products say.
-fn tables(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
-    for (gpu, half_peak, memory) in MEASURED {
-        let path = format!("{folder}/gemm_measured_{gpu}.csv.gz");
-        let unpacked = Command::new("gzip").args(["-dc", &path]).output()?;
-        if !unpacked.status.success() {
-            return Err(format!("failed to unpack `{path}`").into());
+/// The rows of a packed table.
+fn unpacked(path: &str) -> Result<Vec<BTreeMap<String, String>>, Failure> {
+    let unpacked = Command::new("gzip").args(["-dc", path]).output()?;
+    if !unpacked.status.success() {
+        return Err(format!("failed to unpack `{path}`").into());
+    }
+    let mut reader = csv::Reader::from_reader(unpacked.stdout.as_slice());
+    Ok(reader.deserialize().collect::<Result<_, _>>()?)
+}
+
+/// What tables of measured collectives say of a node of eight GPUs.
+fn collectives(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
+    let rows = unpacked(&format!("{folder}/nccl_measured.csv.gz"))?;
+    for (gpu, bytes_per_s) in LINKED {
+        for operation in ["all_gather", "reduce_scatter", "alltoall"] {
+            let mut measured = Vec::new();
+            for row in &rows {
+                let wanted = row["device"].contains(gpu)
+                    && row["num_gpus"] == "8"
+                    && row["op_name"] == operation
+                    && row["nccl_dtype"] == "half";
+                if wanted {
+                    let number = |name: &str| row[name].parse::<f64>();
+                    measured.push(Collective {
+                        gpus: number("num_gpus")?,
+                        bytes: 2.0 * number("message_size")?,
+                        seconds: number("latency_ms")? * 1e-3,
+                    });
+                }
+            }
+            writeln!(out, "{gpu} {operation:14} {:?}", link(&measured, bytes_per_s))?;
         }
+    }
+    Ok(())
+}
+
+/// What tables of measured products say.
+fn products(folder: &str, out: &mut impl Write) -> Result<(), Failure> {
+    for (gpu, half_peak, memory) in MEASURED {
         let mut kinds: BTreeMap<String, Vec<Product>> = BTreeMap::new();
-        let mut reader = csv::Reader::from_reader(unpacked.stdout.as_slice());
-        for row in reader.deserialize::<BTreeMap<String, String>>() {
-            let row = row?;
+        for row in unpacked(&format!("{folder}/gemm_measured_{gpu}.csv.gz"))? {
             let number = |name: &str| row[name].parse::<f64>();
             kinds.entry(row["gemm_dtype"].clone()).or_default().push(Product {
                 rows: number("m")?,

@@ -14,7 +14,7 @@ pub enum Bound {
     Tensor,
     /// The rate of the GPU's memory.
     Hbm,
-    /// `NVLink`.
+    /// `NVLink`, or `PCIe` in a node without it.
     Nvlink,
     /// The network between `NVLink` domains.
     Network,
@@ -41,18 +41,23 @@ impl Bound {
         }
     }
 
-    /// What a phase of a run is bound by.
-    pub fn of(phase: Phase, run: &Run) -> Self {
-        let layout = &run.layout;
-        let domain = run.gpu.domain;
-        let over = |ranks: u32| if ranks <= domain { Self::Nvlink } else { Self::Network };
+    /// What a phase of a step is bound by: most of it, where it waits for two.
+    pub fn of(phase: Phase, step: &StepTime) -> Self {
+        if step.network_s(phase) > 0.5 * step.of(phase) {
+            Self::Network
+        } else {
+            Self::beside_network(phase)
+        }
+    }
+
+    /// What of a phase that is not the network's is bound by.
+    fn beside_network(phase: Phase) -> Self {
         match phase {
             Phase::Products | Phase::Attention => Self::Tensor,
             Phase::Pointwise | Phase::Optimizer => Self::Hbm,
-            Phase::Tensor => over(layout.tp),
-            Phase::Context => over(layout.tp * layout.cp),
-            Phase::Expert => over(layout.ep),
-            Phase::Stage | Phase::Copies => over(layout.gpus()),
+            Phase::Tensor | Phase::Context | Phase::Expert | Phase::Stage | Phase::Copies => {
+                Self::Nvlink
+            }
             Phase::Bubble => Self::Bubble,
             Phase::Host | Phase::Jitter => Self::Launch,
         }
@@ -73,10 +78,12 @@ pub struct Share {
 /// The bounds of a run, in the order of [`Bound::ALL`].
 pub fn shares(run: &Run, step: &StepTime, fitted: &Coefficients) -> Vec<Share> {
     let total = step.total_s();
-    let share = |bound: Bound| {
-        let of_bound = Phase::ALL.iter().filter(|phase| Bound::of(**phase, run) == bound);
-        of_bound.map(|phase| step.of(*phase)).sum::<f64>() / total
+    let part = |bound: Bound, phase: Phase| match bound {
+        Bound::Network => step.network_s(phase),
+        _ if Bound::beside_network(phase) == bound => step.of(phase) - step.network_s(phase),
+        _ => 0.0,
     };
+    let share = |bound| Phase::ALL.iter().map(|phase| part(bound, *phase)).sum::<f64>() / total;
     let gain = |bound: Bound| {
         let (run, fitted) = with_more(run, fitted, bound);
         time::step(run.as_ref(), &fitted).total_s()

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::coefficients::Coefficients;
 use crate::gpu::{Accelerator, Generation};
 use crate::precision::Precision;
-use crate::time::Knee;
+use crate::time::rates;
 
 /// What `farrier diag` measured on a GPU. What it could not measure stays as it is usual.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -176,14 +176,8 @@ impl Calibration {
 /// What the measured product usually reaches, by the tables that the priors are from.
 fn usual_flops(gpu: &Accelerator, precision: Precision) -> f64 {
     let tables = Coefficients::expected();
-    let share = match (gpu.generation, precision) {
-        (Generation::Ampere, _) => tables.product_half_ampere,
-        (Generation::Hopper, Precision::Bf16) => tables.product_half_hopper,
-        (Generation::Hopper, _) => tables.product_fp8_hopper,
-        (Generation::Blackwell, Precision::Bf16) => tables.product_half_blackwell,
-        (Generation::Blackwell, _) => tables.product_fp8_blackwell,
-    };
-    let knee = Knee::of(gpu.generation, precision, &tables);
+    let (share, knee) = rates::linear(gpu.generation, precision, &tables);
+    let share = share * rates::ultra(gpu, precision, &tables);
     gpu.peak_flops(precision) * share / knee.slowness(SIZE, SIZE, SIZE)
 }
 
@@ -208,6 +202,17 @@ mod tests {
         let found = Calibration::of(&h200(), &measured, "test".to_owned()).unwrap();
         for value in [found.half_products, found.fp8_products, found.memory, found.launches] {
             assert!((value - 1.0).abs() < 0.1, "{found:?}");
+        }
+    }
+
+    /// What plans expect of a B300 above its elder kin is usual of it, and not counted twice.
+    #[test]
+    fn a_sound_b300_is_usual() {
+        let gpu = Accelerator::named(FactSet::embedded(), "B300").unwrap();
+        let elder = Accelerator { id: "B200".to_owned(), ..gpu.clone() };
+        for precision in [Precision::Bf16, Precision::Fp8] {
+            let beside = usual_flops(&gpu, precision) / usual_flops(&elder, precision);
+            assert!((beside - Coefficients::expected().product_ultra).abs() < 1e-9, "{beside}");
         }
     }
 

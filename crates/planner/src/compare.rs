@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::bound::Bound;
 use crate::estimate::Planner;
+use crate::flops::FlopsPerToken;
 use crate::gpu::{Accelerator, Generation};
 use crate::layout::Layout;
 use crate::precision::Precision;
@@ -16,15 +17,28 @@ use crate::search::{self, Axes};
 pub enum Equal {
     /// The number of GPUs.
     Gpus(u32),
-    /// Dollars an hour: as many GPUs as they pay for.
+    /// Dollars an hour: the number of whole nodes within them that does most.
     UsdPerHour(f64),
-    /// Days for the tokens: as many GPUs as it takes.
+    /// Days for the tokens: the fewest whole nodes that it takes.
     Days {
         /// So many days.
         days: f64,
         /// For so many tokens.
         tokens: f64,
     },
+}
+
+/// What each part is held to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Terms {
+    /// What products are computed in; without it what is usual of each generation.
+    pub precision: Option<Precision>,
+    /// By what program; without it what people use for the split.
+    pub stack: Option<Stack>,
+    /// Tokens to train on, if that was said.
+    pub tokens: Option<f64>,
+    /// What is equal.
+    pub equal: Equal,
 }
 
 /// A GPU and what it does with the model.
@@ -46,6 +60,8 @@ pub struct Offer {
     pub tokens_per_s_per_gpu_p90: f64,
     /// Tokens a second of all.
     pub tokens_per_s: f64,
+    /// Days for the tokens, if those were said.
+    pub days: Option<f64>,
     /// Model FLOPs over the precision's peak, causal.
     pub mfu_causal: f64,
     /// What takes most of the step.
@@ -56,7 +72,7 @@ pub struct Offer {
     pub usd_per_hour: Option<f64>,
     /// Dollars for a million tokens.
     pub cost_per_million_tokens_usd: Option<f64>,
-    /// Published runs of the model on the part: precision, GPUs, tokens a second for each, source.
+    /// Published runs of the model on the part or its kin.
     pub published: Vec<Sighting>,
 }
 
@@ -65,6 +81,11 @@ pub struct Offer {
 pub struct Sighting {
     /// What was trained, as its source calls it.
     pub model: String,
+    /// On what, as its source calls it.
+    pub gpu: String,
+    /// Whether that is the part which is offered, and not one of its kin with other power, memory or
+    /// links.
+    pub is_same_part: bool,
     /// What products were computed in.
     pub precision: &'static str,
     /// On how many GPUs.
@@ -110,21 +131,15 @@ pub fn usual_precision(generation: Generation) -> Precision {
 
 /// Compares parts for a run whose model, sequence and batch are given; split, precision and GPU are
 /// each part's best.
-pub fn compare(
-    planner: &Planner,
-    run: &Run,
-    parts: &[Accelerator],
-    precision: Option<Precision>,
-    stack: Option<Stack>,
-    equal: Equal,
-) -> Comparison {
-    let axes = Axes { stack, ..Axes::default() };
+pub fn compare(planner: &Planner, run: &Run, parts: &[Accelerator], terms: &Terms) -> Comparison {
+    let axes = Axes { stack: terms.stack, ..Axes::default() };
     let (mut offers, mut not_offered) = (Vec::new(), Vec::new());
     for part in parts {
         let mut wanted = run.clone();
         wanted.gpu = part.clone();
-        wanted.precision = precision.unwrap_or_else(|| usual_precision(part.generation));
-        match offer(planner, &wanted, &axes, equal) {
+        wanted.precision = terms.precision.unwrap_or_else(|| usual_precision(part.generation));
+        let question = Question { planner, run: &wanted, axes: &axes, tokens: terms.tokens };
+        match question.offer(terms.equal) {
             Ok(offer) => offers.push(offer),
             Err(why) => not_offered.push(NotOffered { gpu: part.id.clone(), why }),
         }
@@ -136,91 +151,167 @@ pub fn compare(
     Comparison { v: 1, offers, not_offered }
 }
 
-fn offer(planner: &Planner, run: &Run, axes: &Axes, equal: Equal) -> Result<Offer, String> {
-    match equal {
-        Equal::Gpus(gpus) => at(planner, run, axes, gpus),
-        Equal::UsdPerHour(usd) => for_money(planner, run, axes, usd),
-        Equal::Days { days, tokens } => in_time(planner, run, axes, days, tokens),
-    }
+/// GPUs of fewer nodes do at most so many times what those of more do: less passes between them.
+const ROOM: f64 = 1.1;
+/// GPUs of more nodes do at most so many times what those of fewer do: more memory is free.
+const MORE_OF_MORE: f64 = 1.25;
+/// A whole search finds at most so many times what a quick one does.
+const QUICK_SHORT: f64 = 1.03;
+/// More GPUs than a run has had.
+const MOST_GPUS: u32 = 1 << 18;
+const DAY_S: f64 = 86_400.0;
+
+/// What is asked of each part.
+struct Question<'a> {
+    planner: &'a Planner,
+    run: &'a Run,
+    axes: &'a Axes,
+    tokens: Option<f64>,
 }
 
-/// As many whole nodes as the money pays for, in the largest number that the batch divides over.
-fn for_money(planner: &Planner, run: &Run, axes: &Axes, usd: f64) -> Result<Offer, String> {
-    let price = run.gpu.usd_per_hour.ok_or("no price is known: give one with `--prices`")?;
-    let most = nodes(usd / price);
-    let mut refused =
-        format!("{usd} dollars an hour do not pay for a node of eight at {price} each");
-    // A batch divides by powers of two and three times them, not by 13 nodes.
-    let even = |nodes: &u32| nodes >> nodes.trailing_zeros() <= 3;
-    for nodes in (1..=most).rev().filter(even) {
-        match at(planner, run, axes, nodes * 8) {
-            Ok(offer) => return Ok(offer),
-            Err(why) => refused = why,
+impl Question<'_> {
+    fn offer(&self, equal: Equal) -> Result<Offer, String> {
+        match equal {
+            Equal::Gpus(gpus) => self.at(gpus),
+            Equal::UsdPerHour(usd) => self.for_money(usd),
+            Equal::Days { days, tokens } => self.in_time(tokens / (days * DAY_S)),
         }
     }
-    Err(refused)
-}
 
-/// The fewest nodes, by doubling and then in steps of an eighth, that finish in time.
-fn in_time(
-    planner: &Planner,
-    run: &Run,
-    axes: &Axes,
-    days: f64,
-    tokens: f64,
-) -> Result<Offer, String> {
-    let wanted = tokens / (days * 86_400.0);
-    let mut last = String::new();
-    for power in 0..15 {
-        let gpus = 8_u32 << power;
-        match at(planner, run, axes, gpus) {
-            Ok(offer) if offer.tokens_per_s >= wanted => {
-                let between = (5..8).map(|eighths| gpus / 8 * eighths);
-                let fewer = between.filter_map(|gpus| at(planner, run, axes, gpus).ok());
-                let enough = |offer: &Offer| offer.tokens_per_s >= wanted;
-                return Ok(fewer.into_iter().find(enough).unwrap_or(offer));
+    /// The number of whole nodes within the money that does most.
+    fn for_money(&self, usd: f64) -> Result<Offer, String> {
+        let gpu = &self.run.gpu;
+        let price = gpu.usd_per_hour.ok_or("no price is known: give one with `--prices`")?;
+        let node = gpu.gpus_of_node();
+        let most = whole_nodes(usd / price, node);
+        if most == 0 {
+            return Err(format!(
+                "{usd} dollars an hour do not pay for a node of {node} at {price} each"
+            ));
+        }
+        let numbers = numbers(self.run, node, most);
+        let mut best: Option<(u32, f64)> = None;
+        let mut fastest = 0.0_f64;
+        for gpus in numbers.iter().rev().copied() {
+            let hoped = ROOM * fastest * f64::from(gpus);
+            if best.is_some_and(|(_, rate)| hoped < rate) {
+                break;
             }
-            Ok(offer) => last = format!("{gpus} of them do {:.0} tokens/s", offer.tokens_per_s),
-            Err(why) => last = why,
+            let Some(rate) = self.tokens_per_s(gpus) else { continue };
+            fastest = fastest.max(rate / f64::from(gpus));
+            if best.is_none_or(|(_, most)| rate > most) {
+                best = Some((gpus, rate));
+            }
+        }
+        // Where no number will do, the largest says why.
+        self.at(best.map_or(numbers.last().copied().unwrap_or(most), |(gpus, _)| gpus))
+    }
+
+    /// The fewest whole nodes that do so many tokens a second.
+    fn in_time(&self, wanted: f64) -> Result<Offer, String> {
+        let run = self.run;
+        // At its peak, which no GPU keeps to.
+        let peak = run.gpu.peak_flops(run.precision) / FlopsPerToken::of(run).causal;
+        let mut least = wanted / peak;
+        let mut most: Option<(u32, f64)> = None;
+        let numbers = numbers(run, run.gpu.gpus_of_node(), MOST_GPUS);
+        for gpus in numbers.iter().copied() {
+            if f64::from(gpus) < least {
+                continue;
+            }
+            let Some(rate) = self.tokens_per_s(gpus) else { continue };
+            // The whole search may find a little more.
+            if rate * QUICK_SHORT >= wanted {
+                let offer = self.at(gpus)?;
+                if offer.tokens_per_s >= wanted {
+                    return Ok(offer);
+                }
+            }
+            least = f64::from(gpus) * wanted / (rate * MORE_OF_MORE);
+            if most.is_none_or(|(_, most)| rate > most) {
+                most = Some((gpus, rate));
+            }
+        }
+        match most {
+            Some((gpus, rate)) => Err(format!(
+                "no number of them does {wanted:.0} tokens/s: the most is {rate:.0}, on {gpus}"
+            )),
+            None => match numbers.last() {
+                // Not one of them can be run: the largest says why.
+                Some(last) if f64::from(*last) >= least => self.at(*last),
+                _ => Err(format!(
+                    "no number of them does {wanted:.0} tokens/s with a batch of {} sequences",
+                    run.global_batch
+                )),
+            },
         }
     }
-    Err(format!("no number of them does {wanted:.0} tokens/s: {last}"))
+
+    /// What a number of GPUs does, if a split of it fits.
+    fn tokens_per_s(&self, gpus: u32) -> Option<f64> {
+        let best = search::quick(self.planner, self.run, gpus, self.axes)?;
+        Some(self.run.tokens_per_step() / best.step_s)
+    }
+
+    fn at(&self, gpus: u32) -> Result<Offer, String> {
+        let Self { planner, run, axes, .. } = self;
+        let found = search::search(planner, run, gpus, axes).map_err(|err| err.to_string())?;
+        let mut best = (*run).clone();
+        axes.lay_out(&mut best, found.best[0].layout);
+        let estimate = planner.estimate(&best);
+        let price = run.gpu.usd_per_hour;
+        let tokens_per_s = estimate.tokens_per_s_per_gpu * f64::from(gpus);
+        Ok(Offer {
+            gpu: run.gpu.id.clone(),
+            gpus,
+            precision: run.precision.name(),
+            layout: best.layout,
+            tokens_per_s_per_gpu: estimate.tokens_per_s_per_gpu,
+            tokens_per_s_per_gpu_p10: estimate.tokens_per_s_per_gpu_p10,
+            tokens_per_s_per_gpu_p90: estimate.tokens_per_s_per_gpu_p90,
+            tokens_per_s,
+            days: self.tokens.map(|tokens| tokens / tokens_per_s / DAY_S),
+            mfu_causal: estimate.mfu_causal,
+            bound: estimate.bound,
+            usd_per_gpu_hour: price,
+            usd_per_hour: price.map(|usd| usd * f64::from(gpus)),
+            cost_per_million_tokens_usd: price
+                .map(|usd| usd / 3600.0 / estimate.tokens_per_s_per_gpu * 1e6),
+            published: sightings(planner, run),
+        })
+    }
 }
 
-/// Whole nodes of eight.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded below 2^22")]
-fn nodes(gpus: f64) -> u32 {
-    (gpus / 8.0).floor().clamp(0.0, 524_288.0) as u32
+/// The most GPUs in whole nodes that so many, or a part of one, make.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded by MOST_GPUS")]
+fn whole_nodes(gpus: f64, node: u32) -> u32 {
+    gpus.clamp(0.0, f64::from(MOST_GPUS)) as u32 / node * node
 }
 
-fn at(planner: &Planner, run: &Run, axes: &Axes, gpus: u32) -> Result<Offer, String> {
-    let found = search::search(planner, run, gpus, axes).map_err(|err| err.to_string())?;
-    let mut best = run.clone();
-    axes.lay_out(&mut best, found.best[0].layout);
-    let estimate = planner.estimate(&best);
-    let price = run.gpu.usd_per_hour;
-    Ok(Offer {
-        gpu: run.gpu.id.clone(),
-        gpus,
-        precision: run.precision.name(),
-        layout: best.layout,
-        tokens_per_s_per_gpu: estimate.tokens_per_s_per_gpu,
-        tokens_per_s_per_gpu_p10: estimate.tokens_per_s_per_gpu_p10,
-        tokens_per_s_per_gpu_p90: estimate.tokens_per_s_per_gpu_p90,
-        tokens_per_s: estimate.tokens_per_s_per_gpu * f64::from(gpus),
-        mfu_causal: estimate.mfu_causal,
-        bound: estimate.bound,
-        usd_per_gpu_hour: price,
-        usd_per_hour: price.map(|usd| usd * f64::from(gpus)),
-        cost_per_million_tokens_usd: price
-            .map(|usd| usd / 3600.0 / estimate.tokens_per_s_per_gpu * 1e6),
-        published: sightings(planner, run),
-    })
+/// Numbers of GPUs in whole nodes, up to the most, that a split may have: copies that the batch
+/// divides over, stages, and powers of two for what shares products and sequences.
+fn numbers(run: &Run, node: u32, most: u32) -> Vec<u32> {
+    const MOST_STAGES: u32 = 64;
+    const SHARE_MOST_LOG2: u32 = 10;
+    let batch = run.global_batch;
+    let copies: Vec<u32> = (1..=batch.isqrt())
+        .filter(|copies| batch.is_multiple_of(*copies))
+        .flat_map(|copies| [copies, batch / copies])
+        .collect();
+    let mut numbers: Vec<u32> = (1..=MOST_STAGES.min(run.model.layers))
+        .flat_map(|stages| (0..=SHARE_MOST_LOG2).map(move |power| stages << power))
+        .flat_map(|each| copies.iter().filter_map(move |copies| copies.checked_mul(each)))
+        .filter(|gpus| gpus.is_multiple_of(node) && *gpus <= most)
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }
 
-/// Published runs of the model on the part: those with the same weights on the same part.
+/// Published runs of the model: those on the same part first, then those on its kin, whose own name
+/// says what they are.
 fn sightings(planner: &Planner, run: &Run) -> Vec<Sighting> {
-    let same = |row: &&Published| {
+    let same_model = |row: &&Published| {
         let model = &row.run.model;
         row.run.gpu.id == run.gpu.id
             && model.layers == run.model.layers
@@ -228,12 +319,17 @@ fn sightings(planner: &Planner, run: &Run) -> Vec<Sighting> {
             && model.experts.is_some() == run.model.experts.is_some()
             && row.run.task == run.task
     };
-    let mut rows: Vec<&Published> = planner.published.iter().filter(same).collect();
-    rows.sort_by(|left, right| right.date.cmp(&left.date));
+    let mut rows: Vec<&Published> = planner.published.iter().filter(same_model).collect();
+    rows.sort_by(|left, right| {
+        let same = |row: &Published| is_same_part(&row.run.gpu, &run.gpu);
+        same(right).cmp(&same(left)).then(right.date.cmp(&left.date))
+    });
     rows.into_iter()
         .take(4)
         .map(|row| Sighting {
             model: row.run.model.name.clone(),
+            gpu: row.gpu.clone(),
+            is_same_part: is_same_part(&row.run.gpu, &run.gpu),
             precision: row.run.precision.name(),
             gpus: row.run.layout.gpus(),
             seq_len: row.run.seq_len,
@@ -245,3 +341,16 @@ fn sightings(planner: &Planner, run: &Run) -> Vec<Sighting> {
         })
         .collect()
 }
+
+/// Whether a part is sold as another is: with its power, its memory and its links.
+fn is_same_part(left: &Accelerator, right: &Accelerator) -> bool {
+    let same = |of: fn(&Accelerator) -> f64| (of(left) / of(right) - 1.0).abs() < 0.01;
+    left.id == right.id
+        && same(|gpu| gpu.power_share)
+        && same(|gpu| gpu.link_bytes_per_s)
+        && same(|gpu| gpu.hbm_bytes)
+        && same(|gpu| gpu.hbm_bytes_per_s)
+}
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use crate::published::{self, Published};
 use crate::run::{Run, Task};
 use crate::time::{self, Phase, StepTime};
 
-/// Half of the way from the middle to the tenth and ninetieth of a hundred, in standard deviations.
+/// From the middle to the tenth and to the ninetieth of a hundred, in standard deviations.
 pub const TENTH: f64 = 1.2816;
 
 /// The model as it ships: coefficients, and the published runs that correct it.
@@ -96,7 +96,7 @@ impl Planner {
             model_tflops_per_gpu: rate * flops.causal / 1e12,
             bound: most.map_or(Bound::Tensor, |share| share.bound),
             bounds,
-            phases: phases(run, &step, step_s),
+            phases: phases(&step, step_s),
             correction: correction.shift.exp() - 1.0,
             nearest_measured: self.nearest(run),
         }
@@ -128,7 +128,7 @@ impl Planner {
     }
 }
 
-fn phases(run: &Run, step: &StepTime, step_s: f64) -> Vec<PhaseTime> {
+fn phases(step: &StepTime, step_s: f64) -> Vec<PhaseTime> {
     let scale = step_s / step.total_s();
     Phase::ALL
         .into_iter()
@@ -137,7 +137,7 @@ fn phases(run: &Run, step: &StepTime, step_s: f64) -> Vec<PhaseTime> {
             phase,
             seconds: step.of(phase) * scale,
             share: step.of(phase) / step.total_s(),
-            bound: Bound::of(phase, run),
+            bound: Bound::of(phase, step),
         })
         .collect()
 }

@@ -27,7 +27,7 @@ impl FlopsPerToken {
         let model = &run.model;
         let linear = 2.0 * multiplied(run);
         let width = model.attention.query_width() + model.attention.value_width();
-        let layers = f64::from(model.layers);
+        let layers = f64::from(model.layers + model.mtp_layers);
         let core = |span: f64| 2.0 * layers * width * span;
         let span = model.window.mean_causal_span(run.seq_len);
         let full_span = if model.window.tokens == 0 { f64::from(run.seq_len) } else { 2.0 * span };
@@ -39,7 +39,8 @@ impl FlopsPerToken {
         let causal = linear_passes * linear + core_passes * core(span);
         let recompute = run.layout.recompute;
         let stage = run.layers_of_stage();
-        let head = 2.0 * f64::from(model.hidden) * f64::from(model.vocab);
+        let heads = 1.0 + f64::from(model.mtp_layers);
+        let head = 2.0 * heads * f64::from(model.hidden) * f64::from(model.vocab);
         let again = recompute.products_again(stage) * (linear - head)
             + recompute.attention_again(stage) * core(span);
         Self {

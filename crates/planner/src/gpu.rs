@@ -44,14 +44,16 @@ pub struct Accelerator {
     pub fp8_flops: f64,
     /// Dense 4-bit peak; that of 8 bits where there is none.
     pub fp4_flops: f64,
-    /// Memory as sold, bytes.
+    /// Memory as sold, less what error correction takes of it, bytes.
     pub hbm_bytes: f64,
     /// Peak of memory, bytes/s.
     pub hbm_bytes_per_s: f64,
     /// `NVLink` in one direction, bytes/s; `PCIe` where there is none.
     pub link_bytes_per_s: f64,
-    /// GPUs that `NVLink` joins.
+    /// GPUs that `NVLink` joins; those of a node where there is none.
     pub domain: u32,
+    /// `PCIe` to the host in one direction, bytes/s.
+    pub host_bytes_per_s: f64,
     /// Network in one direction for each GPU, bytes/s.
     pub network_bytes_per_s: f64,
     /// Power limit as a share of what the part is made for: sold parts exist with less.
@@ -124,7 +126,7 @@ impl Accelerator {
             Fabric::Rack => 72,
             Fabric::Board => 8,
             Fabric::None if bridged && links.nvlink_gb_per_s.is_some() => 2,
-            Fabric::None => 1,
+            Fabric::None => gpus_of_node(&gpu.id),
         };
         let pcie = match links.pcie_generation {
             Some(generation) if generation >= 5 => 55e9,
@@ -144,23 +146,25 @@ impl Accelerator {
             half_flops: half,
             fp8_flops: fp8,
             fp4_flops: compute.fp4_tflops.map_or(fp8, |tflops| tflops * 1e12),
-            hbm_bytes: memory.capacity_gb * 1e9,
+            hbm_bytes: memory.capacity_gb * 1e9 * left_by_error_correction(&memory.technology),
             hbm_bytes_per_s: memory.bandwidth_gb_per_s * 1e9,
             link_bytes_per_s: links.nvlink_gb_per_s.map_or(pcie, |both| both / 2.0 * 1e9),
             domain,
+            // Where the facts do not say: Ampere has PCIe 4, what came after it 5 or better.
+            host_bytes_per_s: match (links.pcie_generation, generation) {
+                (Some(_), _) => pcie,
+                (None, Generation::Ampere) => 26e9,
+                (None, _) => 55e9,
+            },
             network_bytes_per_s,
             power_share: 1.0,
             usd_per_hour: gpu.price.as_ref().map(|price| price.usd_per_gpu_hour),
         })
     }
 
-    /// GPUs of a node: 4 on a compute tray of NVL72, 1 beside a Grace of its own, 8 on a baseboard.
+    /// GPUs of a node.
     pub fn gpus_of_node(&self) -> u32 {
-        match self.id.as_str() {
-            id if id.starts_with("GB200") || id.starts_with("GB300") => 4,
-            id if id.starts_with("GH200") || id.starts_with("GB10") => 1,
-            _ => 8,
-        }
+        gpus_of_node(&self.id)
     }
 
     /// The peak that a product in a precision is held to.
@@ -173,6 +177,23 @@ impl Accelerator {
             Precision::Nvfp4 => self.fp4_flops,
         }
     }
+}
+
+/// 4 on a compute tray of NVL72, 1 beside a Grace of its own, 8 on a baseboard or in a server.
+fn gpus_of_node(id: &str) -> u32 {
+    if id.starts_with("GB200") || id.starts_with("GB300") {
+        4
+    } else if id.starts_with("GH200") || id.starts_with("GB10") {
+        1
+    } else {
+        8
+    }
+}
+
+/// Memory of HBM and GDDR7 has room of its own for error correction; in GDDR6 it takes a sixteenth
+/// (an A10 of 24 GB has 23,028 MiB, an A40 of 48 GB 46,068 MiB, by NVML).
+fn left_by_error_correction(technology: &str) -> f64 {
+    if technology.starts_with("GDDR6") { 15.0 / 16.0 } else { 1.0 }
 }
 
 /// The parts that can be planned with.

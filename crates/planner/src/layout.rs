@@ -75,6 +75,16 @@ impl Layout {
         if self.shard_group == 0 { copies } else { self.shard_group.min(copies) }.max(1)
     }
 
+    /// Whether each holds only its share of the gradients, for which they are reduced in each
+    /// micro-batch. In a pipeline with whole weights they are added up whole and reduced once.
+    pub fn shares_gradients(&self) -> bool {
+        match self.sharding {
+            Sharding::None | Sharding::Optimizer => false,
+            Sharding::Gradients => self.pp == 1,
+            Sharding::Weights => true,
+        }
+    }
+
     /// Copies of each expert.
     pub fn expert_copies(&self) -> u32 {
         (self.gpus() / (self.pp * self.ep)).max(1)

@@ -27,6 +27,7 @@ pub mod layout;
 pub mod local;
 pub mod memory;
 pub mod model;
+mod pieces;
 pub mod plan;
 pub mod precision;
 pub mod published;

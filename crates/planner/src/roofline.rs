@@ -6,68 +6,10 @@
 use serde::Serialize;
 
 use crate::coefficients::Coefficients;
-use crate::layout::Sharding;
-use crate::model::{Attention, Experts};
-use crate::run::{Run, Stack, Task};
-use crate::time::{self, Rates};
-
-/// Operations for each number that pointwise work must move: a norm does about five for two
-/// numbers, a gate five for three, a sum one for three. Our count.
-const POINTWISE_FLOPS: f64 = 2.0;
-/// Operations of Adam for each weight: its two moments 3 and 4, the step with its root, quotient and
-/// decay 6. Our count.
-const ADAM_FLOPS: f64 = 13.0;
-
-/// A kind of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Projections of attention.
-    AttentionProducts,
-    /// Products of feed-forward parts that every token passes.
-    FeedForwardProducts,
-    /// Products of experts that tokens are routed to.
-    ExpertProducts,
-    /// The core of attention.
-    AttentionCore,
-    /// Norms, activations, sums, scaling, and moving tokens to experts.
-    Pointwise,
-    /// The output projection and the loss.
-    Logits,
-    /// The optimizer.
-    Optimizer,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::AttentionProducts,
-        Self::FeedForwardProducts,
-        Self::ExpertProducts,
-        Self::AttentionCore,
-        Self::Pointwise,
-        Self::Logits,
-        Self::Optimizer,
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AttentionProducts => "products of attention",
-            Self::FeedForwardProducts => "products of feed-forward",
-            Self::ExpertProducts => "products of experts",
-            Self::AttentionCore => "core of attention",
-            Self::Pointwise => "pointwise",
-            Self::Logits => "output projection and loss",
-            Self::Optimizer => "optimizer",
-        }
-    }
-
-    /// Whether it is computed in 16 bits whatever the run's precision.
-    pub fn is_half(self) -> bool {
-        matches!(self, Self::AttentionCore | Self::Logits)
-    }
-}
+use crate::run::Run;
+pub use crate::time::Kind;
+use crate::time::work::ByKind;
+use crate::time::{Rates, block};
 
 /// The roofs of a GPU, and where a run's work lies under them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -98,18 +40,17 @@ pub struct Work {
 impl Roofline {
     /// Of a run.
     pub fn of(run: &Run, fitted: &Coefficients) -> Self {
-        let rates = Rates::of(run, fitted);
-        let sums: Vec<(Kind, Sum)> = Kind::ALL
+        let all = step(run, fitted);
+        let all_s: f64 = Kind::ALL.into_iter().map(|kind| all.of(kind).seconds).sum();
+        let sums = Kind::ALL
             .into_iter()
-            .map(|kind| (kind, step(kind, run, &rates, fitted)))
-            .filter(|(_, sum)| sum.time_s > 0.0)
-            .collect();
-        let all_s: f64 = sums.iter().map(|(_, sum)| sum.time_s).sum();
-        let work = sums.into_iter().map(|(kind, sum)| Work {
+            .map(|kind| (kind, all.of(kind)))
+            .filter(|(_, sum)| sum.seconds > 0.0);
+        let work = sums.map(|(kind, sum)| Work {
             kind,
             flops_per_byte: sum.flops / sum.bytes,
-            flops_per_s: sum.flops / sum.time_s,
-            time_share: sum.time_s / all_s,
+            flops_per_s: sum.flops / sum.seconds,
+            time_share: sum.seconds / all_s,
         });
         Self {
             peak_flops_per_s: run.gpu.peak_flops(run.precision),
@@ -127,215 +68,27 @@ impl Roofline {
     }
 }
 
-/// Work added up.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    flops: f64,
-    bytes: f64,
-    time_s: f64,
-}
-
-impl Sum {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            flops: self.flops + other.flops,
-            bytes: self.bytes + other.bytes,
-            time_s: self.time_s + other.time_s,
-        }
-    }
-
-    fn times(self, factor: f64) -> Self {
-        Self {
-            flops: self.flops * factor,
-            bytes: self.bytes * factor,
-            time_s: self.time_s * factor,
-        }
-    }
-}
-
-/// A kind of work in a step, on a GPU of the mean stage.
-fn step(kind: Kind, run: &Run, rates: &Rates, fitted: &Coefficients) -> Sum {
-    let micro_batches = f64::from(run.micro_batches());
-    let of_stage = |layers: u32| f64::from(layers) / f64::from(run.layout.pp) * micro_batches;
-    let blocks = of_stage(run.model.layers);
-    let dense = of_stage(run.model.dense_layers());
-    let mixture = of_stage(run.model.expert_layers());
-    let ffn = |width: u32| feed_forward(run, rates, f64::from(width));
-    match (kind, run.model.experts) {
-        (Kind::AttentionProducts, _) => attention_products(run, rates).times(blocks),
-        (Kind::FeedForwardProducts, None) => ffn(run.model.ffn).times(dense),
-        (Kind::FeedForwardProducts, Some(experts)) => {
-            let every = if dense > 0.0 { ffn(run.model.ffn).times(dense) } else { Sum::default() };
-            let shared =
-                if experts.shared_ffn > 0 { ffn(experts.shared_ffn) } else { Sum::default() };
-            every.plus(shared.times(mixture))
-        }
-        (Kind::ExpertProducts, None) => Sum::default(),
-        (Kind::ExpertProducts, Some(experts)) => {
-            expert_products(run, rates, fitted, experts).times(mixture)
-        }
-        (Kind::AttentionCore, _) => attention_core(run, rates, fitted).times(blocks),
-        (Kind::Pointwise, None) => {
-            pointwise(run, rates, fitted, f64::from(run.model.ffn)).times(dense)
-        }
-        (Kind::Pointwise, Some(experts)) => {
-            let width = f64::from(experts.per_token) * f64::from(experts.ffn)
-                + f64::from(experts.shared_ffn);
-            pointwise(run, rates, fitted, f64::from(run.model.ffn)).times(dense).plus(
-                pointwise(run, rates, fitted, width)
-                    .plus(expert_moves(run, rates, fitted, experts))
-                    .times(mixture),
-            )
-        }
-        (Kind::Logits, _) => {
-            logits(run, rates, fitted).times(micro_batches / f64::from(run.layout.pp))
-        }
-        (Kind::Optimizer, _) => optimizer(run, rates, fitted),
-    }
-}
-
-/// A linear layer: there, back to its input, back to its weights where they learn, and again.
-fn linear(run: &Run, rates: &Rates, rows: f64, columns: f64, depth: f64) -> Sum {
-    let there = 1.0 + run.layout.recompute.products_again(run.layers_of_stage());
-    let weights = if run.task == Task::Full { 1.0 } else { 0.0 };
-    // Operands are read in the precision of products, results written in 16 bits.
-    let product = |rows: f64, columns: f64, depth: f64| Sum {
-        flops: 2.0 * rows * columns * depth,
-        bytes: run.precision.operand_bytes() * depth * (rows + columns) + 2.0 * rows * columns,
-        time_s: rates.product_s(rows, columns, depth),
-    };
-    product(rows, columns, depth)
-        .times(there)
-        .plus(product(rows, depth, columns))
-        .plus(product(columns, depth, rows).times(weights))
-}
-
-fn attention_products(run: &Run, rates: &Rates) -> Sum {
-    let tokens = run.tokens_at_once();
-    let hidden = f64::from(run.model.hidden);
-    let split = f64::from(run.layout.tp);
-    let shape = run.model.attention;
-    let linear = |columns: f64, depth: f64| linear(run, rates, tokens, columns, depth);
-    let into = match shape {
-        Attention::Grouped { .. } => {
-            linear((shape.query_width() + shape.key_value_width()) / split, hidden)
-        }
-        Attention::Latent { heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim } => {
-            let (q_rank, kv_rank) = (f64::from(q_rank), f64::from(kv_rank));
-            let key_value = f64::from(heads) / split * f64::from(nope_dim + v_dim);
-            let query_depth = if q_rank > 0.0 { q_rank } else { hidden };
-            linear(q_rank + kv_rank + f64::from(rope_dim), hidden)
-                .plus(linear(shape.query_width() / split, query_depth))
-                .plus(linear(key_value, kv_rank))
-        }
-    };
-    into.plus(linear(hidden, shape.value_width() / split))
-}
-
-fn feed_forward(run: &Run, rates: &Rates, width: f64) -> Sum {
-    let tokens = run.tokens_at_once();
-    let hidden = f64::from(run.model.hidden);
-    let up = if run.model.gated { 2.0 } else { 1.0 };
-    let width = width / f64::from(run.layout.tp);
-    linear(run, rates, tokens, up * width, hidden).plus(linear(run, rates, tokens, hidden, width))
-}
-
-/// Tokens that reach the experts of a GPU, with an even spread.
-fn routed_tokens(run: &Run, experts: Experts) -> f64 {
-    run.tokens_at_once() / f64::from(run.layout.tp) * f64::from(experts.per_token)
-}
-
-fn expert_products(run: &Run, rates: &Rates, fitted: &Coefficients, experts: Experts) -> Sum {
-    let hidden = f64::from(run.model.hidden);
-    let local = (f64::from(experts.count) / f64::from(run.layout.ep)).max(1.0);
-    let each = (routed_tokens(run, experts) / local).max(1.0);
-    let width = f64::from(experts.ffn);
-    let up = if run.model.gated { 2.0 } else { 1.0 };
-    let rate =
-        if run.fused_experts { fitted.products_expert_fused } else { fitted.products_expert };
-    let one =
-        linear(run, rates, each, up * width, hidden).plus(linear(run, rates, each, hidden, width));
-    let all = one.times(local);
-    Sum { time_s: all.time_s / rate, ..all }
-}
-
-/// Tokens on their way to experts and back: moved, not computed with.
-fn expert_moves(run: &Run, rates: &Rates, fitted: &Coefficients, experts: Experts) -> Sum {
-    let fused = if run.fused_experts { fitted.experts_fused } else { 1.0 };
-    let hidden = f64::from(run.model.hidden);
-    let bytes = fitted.expert_traffic * routed_tokens(run, experts) * hidden * 2.0 * fused;
-    Sum { flops: 0.0, bytes, time_s: bytes / rates.memory }
-}
-
-fn attention_core(run: &Run, rates: &Rates, fitted: &Coefficients) -> Sum {
-    let tokens = run.tokens_at_once();
-    let split = f64::from(run.layout.tp);
-    let shape = run.model.attention;
-    let span = run.model.window.mean_causal_span(run.seq_len);
-    let computed = if run.stack == Stack::MegatronEarly { f64::from(run.seq_len) } else { span };
-    let head = shape.query_width() / f64::from(shape.heads());
-    let forward = 2.0 * tokens * computed * (shape.query_width() + shape.value_width()) / split;
-    let slowness = (1.0 + fitted.attention_knee / f64::from(run.seq_len))
-        * (1.0 + fitted.attention_head_knee / head)
-        / (1.0 + fitted.attention_head_knee / 128.0);
-    let again = run.layout.recompute.attention_again(run.layers_of_stage());
-    let flops = forward * (3.5 + again);
-    // There it reads queries, keys and values and writes its result; back it reads these and the
-    // result's gradient, and writes the gradients of all three. Scores stay on the chip, and keys of
-    // the whole sequence pass, however it is split.
-    let keys = shape.key_value_width() * f64::from(run.layout.cp);
-    let once = 2.0 * tokens / split * (shape.query_width() + shape.value_width() + keys);
-    let bytes = once * (3.0 + again);
-    Sum { flops, bytes, time_s: flops / rates.attention * slowness }
-}
-
-fn pointwise(run: &Run, rates: &Rates, fitted: &Coefficients, ffn_width: f64) -> Sum {
-    let tokens = run.tokens_at_once();
-    let layout = &run.layout;
-    let split = f64::from(layout.tp);
-    let stream = f64::from(run.model.hidden) / if layout.sequence_parallel { split } else { 1.0 };
-    let shape = run.model.attention;
-    let heads = (shape.query_width() + shape.key_value_width()) / split;
-    let gates = if run.model.gated { 3.0 } else { 2.0 };
-    let passes = 3.0 + layout.recompute.pointwise_again(run.layers_of_stage());
-    let numbers = tokens * (10.0 * stream + 2.0 * heads + gates * ffn_width / split) * passes;
-    let mut bytes = 2.0 * numbers * rates.pointwise;
-    if run.precision.is_scaled() {
-        let operands = stream * 2.0 + heads + gates * ffn_width / split;
-        bytes += 3.0 * tokens * operands * (2.0 + 1.0) * fitted.scaling_traffic;
-    }
-    Sum { flops: POINTWISE_FLOPS * numbers, bytes, time_s: bytes / rates.memory }
-}
-
-fn logits(run: &Run, rates: &Rates, fitted: &Coefficients) -> Sum {
-    let tokens = run.tokens_at_once();
-    let hidden = f64::from(run.model.hidden);
-    let vocab = f64::from(run.model.vocab) / f64::from(run.layout.tp);
-    let heads = 1.0 + f64::from(run.model.mtp_layers);
-    let passes = if run.task == Task::Full { 3.0 } else { 2.0 };
-    let moved = heads * tokens * vocab * fitted.logits_traffic + tokens * hidden * 12.0;
-    let products = heads * passes;
-    Sum {
-        flops: products * 2.0 * tokens * vocab * hidden,
-        bytes: moved + products * 2.0 * (tokens * hidden + hidden * vocab),
-        time_s: products * rates.product_half_s(tokens, vocab, hidden) + moved / rates.memory,
-    }
-}
-
-fn optimizer(run: &Run, rates: &Rates, fitted: &Coefficients) -> Sum {
-    if run.task == Task::Lora {
-        return Sum::default();
-    }
-    let weights = time::weights_per_gpu(run);
-    let kept = if run.layout.sharding == Sharding::None {
-        weights.total()
+/// The work of a step, on a GPU of the mean stage.
+fn step(run: &Run, fitted: &Coefficients) -> ByKind {
+    let rates = Rates::of(run, fitted);
+    let model = &run.model;
+    let of_stage = f64::from(run.micro_batches()) / f64::from(run.layout.pp);
+    let (mut dense, mut mixture, mut ends) =
+        (ByKind::default(), ByKind::default(), ByKind::default());
+    block::dense_work(run, &rates, fitted, &mut dense);
+    block::ends(run, &rates, fitted, &mut ends);
+    let further = f64::from(model.mtp_layers);
+    let mut all = ByKind::default();
+    if let Some(experts) = model.experts {
+        block::mixture_work(run, &rates, fitted, experts, &mut mixture);
+        all.add_all(&mixture, (f64::from(model.expert_layers()) + further) * of_stage);
+        all.add_all(&dense, f64::from(model.dense_layers()) * of_stage);
     } else {
-        let holders = |copies: u32| f64::from(run.layout.holders(copies));
-        weights.common / holders(run.layout.dp * run.layout.cp)
-            + weights.routed / holders(run.layout.expert_copies())
-    };
-    let bytes = kept * fitted.optimizer_traffic;
-    Sum { flops: kept * ADAM_FLOPS, bytes, time_s: bytes / rates.memory }
+        all.add_all(&dense, (f64::from(model.dense_layers()) + further) * of_stage);
+    }
+    all.add_all(&ends, of_stage);
+    block::optimizer(run, &rates, fitted, &mut all);
+    all
 }
 
 #[cfg(test)]
@@ -343,7 +96,8 @@ mod tests {
     use super::*;
     use crate::estimate::Planner;
     use crate::published::{self, Published};
-    use crate::time::Phase;
+    use crate::run::Task;
+    use crate::time::{self, Phase};
     use farrier_facts::FactSet;
 
     fn rows() -> Vec<Published> {
@@ -362,8 +116,8 @@ mod tests {
         for row in rows().into_iter().filter(|row| row.run.layout.pp == 1) {
             rows_seen += 1;
             let run = &row.run;
-            let rates = Rates::of(run, fitted);
-            let of = |kind| step(kind, run, &rates, fitted).time_s;
+            let all = step(run, fitted);
+            let of = |kind| all.of(kind).seconds;
             let here = [
                 of(Kind::AttentionProducts)
                     + of(Kind::FeedForwardProducts)

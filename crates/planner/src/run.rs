@@ -83,8 +83,11 @@ pub enum Stack {
     Megatron,
     /// Megatron Bridge, since 2025.
     Bridge,
-    /// FSDP of eager `PyTorch` (llm-foundry and the like).
+    /// FSDP of eager `PyTorch`.
     Fsdp,
+    /// FSDP of eager `PyTorch` with kernels of its own for norms, activations and the loss
+    /// (llm-foundry).
+    Foundry,
     /// FSDP of compiled `PyTorch` (torchtitan and the like).
     FsdpCompiled,
     /// A tuned fork of Megatron (`MegaScale`, the trainers of large laboratories).
@@ -93,11 +96,12 @@ pub enum Stack {
 
 impl Stack {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::MegatronEarly,
         Self::Megatron,
         Self::Bridge,
         Self::Fsdp,
+        Self::Foundry,
         Self::FsdpCompiled,
         Self::Tuned,
     ];
@@ -109,6 +113,7 @@ impl Stack {
             Self::Megatron => "megatron",
             Self::Bridge => "megatron-bridge",
             Self::Fsdp => "fsdp",
+            Self::Foundry => "llm-foundry",
             Self::FsdpCompiled => "fsdp-compiled",
             Self::Tuned => "tuned",
         }
@@ -120,7 +125,7 @@ impl Stack {
     pub fn reduce_bytes(self) -> u8 {
         match self {
             Self::Megatron | Self::Bridge | Self::Tuned => 2,
-            Self::MegatronEarly | Self::Fsdp | Self::FsdpCompiled => 4,
+            Self::MegatronEarly | Self::Fsdp | Self::Foundry | Self::FsdpCompiled => 4,
         }
     }
 
@@ -144,6 +149,7 @@ impl Stack {
             Self::Megatron | Self::Bridge | Self::Tuned => {
                 &[Recompute::None, Recompute::Modules, Recompute::EverySecond, Recompute::Full]
             }
+            Self::Foundry => &[Recompute::None, Recompute::Full],
             Self::Fsdp | Self::FsdpCompiled => {
                 &[Recompute::None, Recompute::Operators, Recompute::EverySecond, Recompute::Full]
             }
@@ -157,6 +163,6 @@ impl Stack {
 
     /// Whether it is Megatron or grown from it.
     pub fn is_megatron(self) -> bool {
-        !matches!(self, Self::Fsdp | Self::FsdpCompiled)
+        !matches!(self, Self::Fsdp | Self::Foundry | Self::FsdpCompiled)
     }
 }

@@ -4,6 +4,7 @@
 //! is flattered by its own or a twin's presence.
 
 mod goal;
+mod memory_score;
 pub mod page;
 mod residual;
 
@@ -272,7 +273,7 @@ mod tests {
     #[test]
     fn the_shipped_rows_are_held_out_and_dense_ones_within_six_per_cent() {
         let score = shipped();
-        assert_eq!((score.learned, score.held_out, score.rows.len()), (352, 358, 358));
+        assert_eq!((score.learned, score.held_out, score.rows.len()), (349, 358, 358));
         let dense = |key: &str| score.by["kind"][key].mean_abs_error.unwrap();
         assert!(dense("dense, ampere") < 0.05, "{}", dense("dense, ampere"));
         assert!(dense("dense, hopper") < 0.06, "{}", dense("dense, hopper"));

@@ -21,7 +21,7 @@ pub use error::EmitError;
 
 use self::nodes::Nodes;
 use crate::plan::Plan;
-use crate::run::{Run, Task};
+use crate::run::{Run, Stack, Task};
 
 /// What starts the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +47,13 @@ impl Launcher {
 
 /// A file that starts a planned run. The run must have passed [`crate::check::check`].
 pub fn emit(plan: &Plan, run: &Run, launcher: Launcher) -> Result<String, EmitError> {
+    if run.stack == Stack::Foundry {
+        return Err(EmitError::Setting {
+            program: "llm-foundry",
+            what: "flags that are written here".to_owned(),
+            possible: "`--stack fsdp-compiled` for torchtitan, or one of Megatron".to_owned(),
+        });
+    }
     let program = if run.stack.is_megatron() { megatron::PROGRAM } else { torchtitan::PROGRAM };
     if run.task == Task::Lora {
         return Err(EmitError::Adapters { program });

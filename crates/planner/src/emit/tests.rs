@@ -248,7 +248,7 @@ fn a_mixture_of_megatron() {
     said.hold_to_layout(&run);
     let program = |flag: &str| said.program.get(flag).map(String::as_str);
     for (flag, value) in [
-        ("--pipeline-model-parallel-layout", "'Et*7|(t*8|)*5,t*7|t*7mL'"),
+        ("--pipeline-model-parallel-layout", "'Et*8|(t*8|)*6,t*5mL'"),
         ("--moe-layer-freq", "'([0]*3+[1]*58)'"),
         ("--num-experts", "256"),
         ("--moe-router-topk", "8"),

@@ -18,12 +18,6 @@ pub fn daly_s(stall_s: f64, mtbf_s: f64) -> f64 {
     young_s(stall_s, mtbf_s) * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - stall_s
 }
 
-/// Meta's estimate of the effective share (arXiv:2410.21680), to compare with: `start_s` for each
-/// failure, half an interval lost.
-pub fn meta_share(per_s: f64, start_s: f64, stall_s: f64, interval_s: f64) -> f64 {
-    (1.0 - per_s * (start_s + interval_s / 2.0)) / (1.0 + stall_s / interval_s)
-}
-
 /// The interval at which most work is kept, whole steps and lower bounds aside.
 ///
 /// Where τ/(e^(λ(τ+δ)) - 1) is greatest, ln(1 - λτ) + λτ + λδ = 0. What comes after a failure,

@@ -16,6 +16,7 @@ mod conditions;
 mod error;
 mod hazard;
 mod interval;
+mod no_headway;
 mod of_run;
 mod report;
 #[cfg(test)]
@@ -33,29 +34,30 @@ pub use closed_form::Split;
 pub use conditions::{Conditions, DETECTION_S, MOST_REPAIR_H, MOST_SPARES, Recovery, Spares};
 pub use error::GoodputError;
 pub use hazard::Hazard;
-pub use interval::{daly_s, meta_share, young_s};
+pub use interval::{daly_s, young_s};
+pub use no_headway::{NoHeadway, WrongInterval};
 pub use of_run::saved_bytes;
-pub use report::{LostTime, NoHeadway, Report, RunCost, Training};
+pub use report::{LostTime, Report, RunCost, Training};
 pub use spares::{SpareChoice, SparesThatPay};
 pub use worth::{Worth, Worths};
 
 use timing::Timing;
 
-/// A run of which less than this is kept makes no headway: it would take ten times as long.
+/// A run of which less than this is kept makes no headway: it would take more than ten times as long.
 pub const HEADWAY_SHARE: f64 = 0.1;
 
 /// How much of a run's time is kept, at an interval between checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goodput {
-    /// Training between two checkpoints; without end (`null`) where nothing fails.
+    /// Training between two checkpoints; without end (`null`) where nothing fails, and where the run
+    /// ends before a checkpoint pays.
     pub interval_s: f64,
     /// The same in steps.
     pub interval_steps: f64,
     /// Share of time that is training which is kept: goodput, or the effective training time
     /// ratio.
     pub share: f64,
-    /// Whether the run gets anywhere: failures come more rarely than a recovery takes, and at
-    /// least [`HEADWAY_SHARE`] is kept.
+    /// Whether the run gets anywhere: at least [`HEADWAY_SHARE`] is kept.
     pub makes_headway: bool,
     /// Between two failures while nothing is down; without end (`null`) where nothing fails.
     pub mtbf_s: f64,
@@ -89,16 +91,26 @@ impl Goodput {
         Ok(Self::with(&timing, interval_s))
     }
 
+    /// Without a checkpoint, where all of it is so much training; said to be of an interval.
+    fn of_whole_run(timing: &Timing, productive_s: f64, interval_s: f64) -> Self {
+        Self {
+            interval_s,
+            interval_steps: interval_s / timing.step_s,
+            stall_s: timing.stall_s,
+            settle_s: timing.settle_s,
+            ..Self::with(&timing.without_checkpoints(), productive_s)
+        }
+    }
+
     fn with(timing: &Timing, interval_s: f64) -> Self {
         let balance = closed_form::balance(timing, interval_s);
         let share = balance.split.useful_share;
-        let mtbf_s = 1.0 / timing.per_s;
         Self {
             interval_s,
             interval_steps: interval_s / timing.step_s,
             share,
-            makes_headway: share >= HEADWAY_SHARE && mtbf_s > timing.down_s(),
-            mtbf_s,
+            makes_headway: share >= HEADWAY_SHARE,
+            mtbf_s: 1.0 / timing.per_s,
             failures_per_day: balance.failures_per_s * 86_400.0,
             stall_s: timing.stall_s,
             settle_s: timing.settle_s,

@@ -16,7 +16,11 @@ impl Conditions {
     /// Those of a run whose step takes so long, with the usual times.
     pub fn of_run(run: &Run, kind: CheckpointKind, storage_bytes_per_s: f64, step_s: f64) -> Self {
         let gpus = run.layout.gpus();
-        let checkpoint = Checkpoint::new(kind, saved_bytes(run), storage_bytes_per_s);
+        let checkpoint = Checkpoint {
+            host_bytes_per_s: run.gpu.host_bytes_per_s,
+            network_bytes_per_s: run.gpu.network_bytes_per_s,
+            ..Checkpoint::new(kind, saved_bytes(run), storage_bytes_per_s)
+        };
         let mut conditions = Self::new(gpus, checkpoint, step_s);
         conditions.gpus_per_node = run.gpu.gpus_of_node();
         if run.task == Task::Lora {
@@ -113,6 +117,19 @@ mod tests {
             let restart_s = conditions(&run, kind).recovery.restart_s;
             assert!((restart_s - 180.0 - 141.1).abs() < 0.1, "{restart_s}");
         }
+    }
+
+    #[test]
+    fn copies_move_at_the_rates_of_the_run() {
+        let mut run = run("llama3-70b", "H100-SXM5-80GB", Task::Full, Layout::copies(64, 1));
+        let usual = conditions(&run, CheckpointKind::InMemory);
+        // PCIe 5, and one port of 400 Gbit/s.
+        assert!((usual.checkpoint.host_bytes_per_s - 55e9).abs() < 1.0);
+        assert!((usual.checkpoint.network_bytes_per_s - 50e9).abs() < 1.0);
+        run.gpu.network_bytes_per_s = 5e8;
+        let slow = conditions(&run, CheckpointKind::InMemory);
+        let fetched_s = |conditions: &Conditions| conditions.checkpoint.fetched_s(64.0);
+        assert!((fetched_s(&slow) / fetched_s(&usual) - 100.0).abs() < 1e-9);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::closed_form::Split;
 use super::conditions::Conditions;
 use super::error::{GoodputError, positive};
-use super::interval::{self, daly_s, young_s};
+use super::interval::{daly_s, young_s};
+use super::no_headway::NoHeadway;
 use super::spares::{Outage, SpareChoice, SparesThatPay};
 use super::timing::Timing;
 use super::worth::Worths;
@@ -14,18 +15,23 @@ use super::{Goodput, closed_form};
 /// What is to be trained, and at what pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Training {
-    /// Tokens of the run.
-    pub tokens: f64,
+    /// Tokens of the run, if that was said.
+    pub tokens: Option<f64>,
     /// Tokens a second over all GPUs, while it trains.
     pub tokens_per_s: f64,
+    /// What one run in ten is slower than, and one in ten faster; none where it was measured.
+    pub tokens_per_s_p10_p90: Option<[f64; 2]>,
     /// Price of a GPU, if there is one.
     pub usd_per_gpu_hour: Option<f64>,
 }
 
 impl Training {
     fn check(&self) -> Result<(), GoodputError> {
-        positive("tokens", self.tokens)?;
+        self.tokens.map_or(Ok(()), |tokens| positive("tokens", tokens))?;
         positive("tokens_per_s", self.tokens_per_s)?;
+        for rate in self.tokens_per_s_p10_p90.into_iter().flatten() {
+            positive("tokens_per_s_p10_p90", rate)?;
+        }
         self.usd_per_gpu_hour
             .map_or(Ok(()), |usd| super::error::at_least_zero("usd_per_gpu_hour", usd))
     }
@@ -42,9 +48,12 @@ pub struct Report {
     pub young_interval_s: f64,
     /// Daly's interval for the same stall; `null` where nothing fails.
     pub daly_interval_s: f64,
-    /// The run at the interval given, or else at the best; none where it makes no headway.
+    /// The interval that would be best, where the run ends before: no checkpoint pays.
+    pub interval_beyond_run_s: Option<f64>,
+    /// The run at the interval given, or else at the best; none where it makes no headway, or where
+    /// its tokens were not said.
     pub run: Option<RunCost>,
-    /// Why there is no run.
+    /// Why it gets nowhere, if it does not.
     pub no_headway: Option<NoHeadway>,
     /// What a minute less is worth; none where there is no run.
     pub worth_of_a_minute: Option<Worths>,
@@ -61,12 +70,20 @@ pub struct RunCost {
     pub hours: f64,
     /// The same in days.
     pub days: f64,
+    /// One run in ten takes less, as its speed is doubtful; none where that was measured.
+    pub days_p10: Option<f64>,
+    /// One in ten takes more.
+    pub days_p90: Option<f64>,
     /// Failures to expect.
     pub failures: f64,
     /// Where the rest goes.
     pub lost: LostTime,
     /// All of it, spares with it.
     pub usd: Option<f64>,
+    /// One run in ten costs less.
+    pub usd_p10: Option<f64>,
+    /// One in ten costs more.
+    pub usd_p90: Option<f64>,
     /// What the lost hours cost.
     pub lost_usd: Option<f64>,
     /// For a million tokens.
@@ -113,39 +130,6 @@ impl LostTime {
     }
 }
 
-/// A run that gets nowhere, and what would.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct NoHeadway {
-    /// Share of time that is kept.
-    pub share: f64,
-    /// Between two failures.
-    pub mtbf_s: f64,
-    /// From a failure to training again.
-    pub down_s: f64,
-    /// Mean wait for a node.
-    pub wait_s: f64,
-    /// The most GPUs with which half of the time would be kept; none where one is too many.
-    pub most_gpus: Option<u32>,
-}
-
-impl std::fmt::Display for NoHeadway {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let minutes = |seconds: f64| seconds / 60.0;
-        write!(
-            f,
-            "makes no headway: something fails every {:.1} min, and {:.1} min go by until it \
-             trains again; {:.2} % of the time is kept",
-            minutes(self.mtbf_s),
-            minutes(self.down_s + self.wait_s),
-            self.share * 100.0,
-        )?;
-        match self.most_gpus {
-            Some(gpus) => write!(f, "; with {gpus} GPUs or fewer half of it would be"),
-            None => write!(f, "; fewer GPUs do not help, a faster recovery does"),
-        }
-    }
-}
-
 impl Report {
     /// All about the goodput of a run; at an interval too, if one is given.
     pub fn of(
@@ -154,68 +138,74 @@ impl Report {
         interval_s: Option<f64>,
     ) -> Result<Self, GoodputError> {
         training.check()?;
-        let best = Goodput::best(conditions)?;
-        let given = interval_s.map(|seconds| Goodput::at(conditions, seconds)).transpose()?;
-        let chosen = given.unwrap_or(best);
         let timing = Timing::of(conditions);
-        let productive_h = training.tokens / training.tokens_per_s / 3_600.0;
+        let productive_s = training.tokens.map(|tokens| tokens / training.tokens_per_s);
+        let whole = |interval_s: f64| productive_s.filter(|whole_s| interval_s >= *whole_s);
+        let endless = Goodput::best(conditions)?;
+        let ends_first = whole(endless.interval_s).filter(|_| timing.per_s > 0.0);
+        let best = ends_first
+            .map_or(endless, |whole_s| Goodput::of_whole_run(&timing, whole_s, f64::INFINITY));
+        let given = interval_s
+            .map(|seconds| {
+                let at = Goodput::at(conditions, seconds)?;
+                Ok(whole(seconds)
+                    .map_or(at, |whole_s| Goodput::of_whole_run(&timing, whole_s, seconds)))
+            })
+            .transpose()?;
+        let chosen = given.unwrap_or(best);
+        // What else is asked about the run, at the same interval.
+        let (played, every_s) = match whole(chosen.interval_s) {
+            Some(whole_s) => (timing.without_checkpoints(), Some(whole_s)),
+            None => (timing, interval_s),
+        };
         let usd_per_hour = training.usd_per_gpu_hour.map(|usd| usd * conditions.paid_gpus());
         let trains = chosen.makes_headway;
+        let productive_h = productive_s.filter(|_| trains).map(|seconds| seconds / 3_600.0);
         Ok(Self {
             best,
             given,
             young_interval_s: young_s(timing.stall_s, best.mtbf_s),
             daly_interval_s: daly_s(timing.stall_s, best.mtbf_s),
-            run: trains.then(|| run(&chosen, training, productive_h, usd_per_hour)),
-            no_headway: (!trains).then(|| no_headway(conditions, &chosen)),
-            worth_of_a_minute: trains
-                .then(|| Worths::of(&timing, interval_s, productive_h, usd_per_hour)),
-            spares: spares(conditions, &timing, chosen.interval_s),
+            interval_beyond_run_s: ends_first.map(|_| endless.interval_s),
+            run: productive_h.map(|hours| RunCost::of(&chosen, training, hours, usd_per_hour)),
+            no_headway: (!trains).then(|| NoHeadway::of(conditions, &best, given.as_ref())),
+            worth_of_a_minute: productive_h
+                .map(|hours| Worths::of(&played, every_s, hours, usd_per_hour)),
+            spares: spares(conditions, &played, every_s.unwrap_or(chosen.interval_s)),
         })
     }
 }
 
-fn run(
-    goodput: &Goodput,
-    training: &Training,
-    productive_h: f64,
-    usd_per_hour: Option<f64>,
-) -> RunCost {
-    let hours = productive_h / goodput.share;
-    let usd = usd_per_hour.map(|usd| usd * hours);
-    RunCost {
-        productive_h,
-        hours,
-        days: hours / 24.0,
-        failures: goodput.failures_per_day * hours / 24.0,
-        lost: LostTime::of(&goodput.split, hours),
-        usd,
-        lost_usd: usd_per_hour.map(|usd| usd * (hours - productive_h)),
-        usd_per_million_tokens: usd.map(|usd| usd / training.tokens * 1e6),
-    }
-}
-
-fn no_headway(conditions: &Conditions, goodput: &Goodput) -> NoHeadway {
-    let is_half = |gpus: u32| {
-        let fewer = Conditions { gpus, ..*conditions };
-        let timing = Timing::of(&fewer);
-        closed_form::balance(&timing, interval::best_s(&timing)).split.useful_share >= 0.5
-    };
-    let (mut enough, mut too_many) = (0, conditions.gpus);
-    while too_many - enough > 1 {
-        let middle = enough.midpoint(too_many);
-        if is_half(middle) {
-            enough = middle;
-        } else {
-            too_many = middle;
+impl RunCost {
+    fn of(
+        goodput: &Goodput,
+        training: &Training,
+        productive_h: f64,
+        usd_per_hour: Option<f64>,
+    ) -> Self {
+        let hours = productive_h / goodput.share;
+        let usd = usd_per_hour.map(|usd| usd * hours);
+        // A faster run is a shorter one; what is kept of its time hardly depends on its step.
+        let beside = |rate: usize| {
+            training.tokens_per_s_p10_p90.map(|rates| training.tokens_per_s / rates[rate])
+        };
+        let (less, more) = (beside(1), beside(0));
+        let times = |value: Option<f64>, factor: Option<f64>| Some(value? * factor?);
+        let days = hours / 24.0;
+        Self {
+            productive_h,
+            hours,
+            days,
+            days_p10: times(Some(days), less),
+            days_p90: times(Some(days), more),
+            failures: goodput.failures_per_day * days,
+            lost: LostTime::of(&goodput.split, hours),
+            usd,
+            usd_p10: times(usd, less),
+            usd_p90: times(usd, more),
+            lost_usd: usd_per_hour.map(|usd| usd * (hours - productive_h)),
+            usd_per_million_tokens: times(usd, training.tokens.map(|tokens| 1e6 / tokens)),
         }
-    }
-    NoHeadway {
-        share: goodput.share,
-        mtbf_s: goodput.mtbf_s,
-        down_s: goodput.down_s,
-        wait_s: goodput.wait_s,
-        most_gpus: (enough > 0).then_some(enough),
     }
 }
 

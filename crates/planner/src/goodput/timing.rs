@@ -79,6 +79,11 @@ impl Timing {
         }
     }
 
+    /// That of a run which ends before its first checkpoint: what fails begins it again.
+    pub(super) fn without_checkpoints(&self) -> Self {
+        Self { stall_s: 0.0, settle_s: 0.0, behind: None, ..*self }
+    }
+
     /// From a failure to training again where nothing else fails, the wait for a node aside.
     pub(super) fn down_s(&self) -> f64 {
         self.detection_s + self.recovery_s

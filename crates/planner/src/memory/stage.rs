@@ -2,6 +2,7 @@
 
 use crate::layout::Schedule;
 use crate::model::Model;
+use crate::pieces::Pieces;
 use crate::run::Run;
 
 /// A stage of the pipeline.
@@ -41,8 +42,8 @@ impl Stage {
     fn one(run: &Run, number: u32) -> Self {
         let (pp, vp) = (run.layout.pp.max(1), run.layout.vp.max(1));
         let (mut dense_blocks, mut expert_blocks) = (0, 0);
+        let pieces = Pieces::of(run.model.layers, pp * vp);
         for piece in 0..vp {
-            let pieces = Pieces::of(run.model.layers, pp * vp);
             let (begin, end) = pieces.blocks(piece * pp + number);
             let experts = experts_before(&run.model, end) - experts_before(&run.model, begin);
             expert_blocks += experts;
@@ -85,66 +86,5 @@ fn in_flight(run: &Run, number: u32) -> f64 {
         Schedule::OneForwardOneBackward => after.min(all),
         // What the gradients of weights are still to be made from stays (arXiv:2401.10241).
         Schedule::ZeroBubble | Schedule::DualPipe => pp.min(all),
-    }
-}
-
-/// Blocks in pieces, as evenly as can be. Where they do not divide the last piece holds one less,
-/// then the first, then those before the last: the ends have the embedding and the loss.
-struct Pieces {
-    count: u32,
-    most: u32,
-    fewer: u32,
-}
-
-impl Pieces {
-    fn of(blocks: u32, count: u32) -> Self {
-        let most = blocks.div_ceil(count);
-        Self { count, most, fewer: most * count - blocks }
-    }
-
-    /// The first block of a piece, and the first of the next.
-    fn blocks(&self, piece: u32) -> (u32, u32) {
-        (self.begin(piece), self.begin(piece + 1))
-    }
-
-    fn begin(&self, piece: u32) -> u32 {
-        let at_first = u32::from(self.fewer >= 2 && piece > 0);
-        let at_end = self.fewer - u32::from(self.fewer >= 2);
-        let at_end = piece.saturating_sub(self.count - at_end);
-        piece * self.most - at_first - at_end
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sizes(blocks: u32, count: u32) -> Vec<u32> {
-        let pieces = Pieces::of(blocks, count);
-        let size = |piece| {
-            let (begin, end) = pieces.blocks(piece);
-            end - begin
-        };
-        (0..count).map(size).collect()
-    }
-
-    #[test]
-    fn the_ends_hold_fewer_blocks() {
-        assert_eq!(sizes(8, 4), [2, 2, 2, 2]);
-        assert_eq!(sizes(7, 4), [2, 2, 2, 1]);
-        // Llama 3.1 405B takes one block from each end.
-        let llama = sizes(126, 16);
-        assert_eq!((llama[0], llama[15]), (7, 7));
-        assert!(llama[1..15].iter().all(|blocks| *blocks == 8));
-        assert_eq!(sizes(61, 16), [3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3]);
-    }
-
-    #[test]
-    fn every_block_is_in_one_piece() {
-        for blocks in 1..130 {
-            for count in 1..=blocks + 2 {
-                assert_eq!(sizes(blocks, count).iter().sum::<u32>(), blocks, "{blocks} {count}");
-            }
-        }
     }
 }

@@ -3,7 +3,7 @@
 use super::stage::Stage;
 use crate::gpu::Generation;
 use crate::layout::{Schedule, Sharding};
-use crate::model::{Attention, Parameters};
+use crate::model::{Attention, Parameters, attention_of_rank};
 use crate::precision::Precision;
 use crate::run::{Run, Stack, Task};
 
@@ -54,7 +54,7 @@ impl States {
     pub(super) fn of(run: &Run) -> Self {
         let parameters = Parameters::of(&run.model);
         let tp = f64::from(run.layout.tp);
-        let attention = parameters.attention / tp + parameters.norms;
+        let attention = attention_of_rank(&run.model, run.layout.tp) + parameters.norms;
         let spread = f64::from(run.layout.ep);
         let vocabulary = f64::from(run.model.vocab) * f64::from(run.model.hidden);
         // A tied embedding is held again by a last stage that is not the first.
@@ -131,8 +131,8 @@ impl States {
         // As it is made in 16 bits, and as it is sent.
         let gradient = learns * (2.0 + f64::from(run.layout.reduce_bytes)) * largest.max(end);
         match run.layout.sharding {
-            Sharding::None | Sharding::Optimizer => 0.0,
-            Sharding::Gradients => gradient,
+            _ if !run.layout.shares_gradients() => 0.0,
+            Sharding::None | Sharding::Optimizer | Sharding::Gradients => gradient,
             Sharding::Weights => 2.0 * (2.0 * largest + ends) + gradient,
         }
     }
@@ -206,6 +206,7 @@ fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
     let group = if layout.shard_group == 0 { copies } else { layout.shard_group.min(copies) };
     let group = f64::from(group.max(1));
     let over = |least: Sharding| if layout.sharding >= least { group } else { 1.0 };
+    let gradient_holders = if layout.shares_gradients() { group } else { 1.0 };
     if run.task == Task::Lora {
         return Bytes { weights: 2.0 / over(Sharding::Weights), gradients: 0.0, optimizer: 0.0 };
     }
@@ -213,7 +214,7 @@ fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
         let half = if quantized.instead { 0.0 } else { 2.0 };
         return Bytes {
             weights: (half + quantized.bytes) / over(Sharding::Weights),
-            gradients: f64::from(layout.reduce_bytes) / over(Sharding::Gradients),
+            gradients: f64::from(layout.reduce_bytes) / gradient_holders,
             // A copy of 32 bits and the two moments.
             optimizer: (4.0 + moments_bytes(run)) / over(Sharding::Optimizer),
         };
@@ -224,9 +225,5 @@ fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
         Sharding::Gradients => 4.0 / group + 2.0,
         Sharding::Weights => 4.0 / group,
     };
-    Bytes {
-        weights,
-        gradients: 4.0 / over(Sharding::Gradients),
-        optimizer: moments_bytes(run) / over(Sharding::Optimizer),
-    }
+    Bytes { weights, gradients: 4.0 / gradient_holders, optimizer: 8.0 / over(Sharding::Optimizer) }
 }

@@ -89,7 +89,7 @@ impl Record {
         let window = if self.sliding_window == 0 {
             Window::NONE
         } else {
-            Window { tokens: self.sliding_window, global_every: self.global_every }
+            Window::with_global_every(self.sliding_window, self.global_every)
         };
         let experts = (self.experts > 0).then_some(Experts {
             count: self.experts,

@@ -354,26 +354,26 @@ fn window(
     if let Some((windowed, all)) = fields.layer_types(layers)? {
         return Ok(match (windowed, all) {
             (0, _) => Window::NONE,
-            (_, 0) => Window { tokens, global_every: 0 },
-            (windowed, all) => Window { tokens, global_every: (windowed + all + all / 2) / all },
+            // A pattern that repeats, in its least form.
+            (windowed, all) if windowed.is_multiple_of(all.max(1)) => {
+                Window::with_global_every(tokens, (windowed + all).checked_div(all).unwrap_or(0))
+            }
+            (windowed, all) => Window { tokens, global: all, of: windowed + all },
         });
     }
     let pattern = ["sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"];
     if let Some(global_every) = fields.optional(&pattern, 0, MOST)? {
-        return Ok(Window { tokens, global_every });
+        return Ok(Window::with_global_every(tokens, global_every));
     }
     if family.is("qwen") {
         // The first so many blocks see all.
         let all = fields.optional(&["max_window_layers"], 0, MOST)?.unwrap_or(0).min(layers);
-        return Ok(match all {
-            0 => Window { tokens, global_every: 0 },
-            all => Window { tokens, global_every: (layers + all / 2) / all },
-        });
+        return Ok(Window { tokens, global: all, of: layers });
     }
     if !family.is_known() {
         fields.assumed.push(format!("every block looks back {tokens} tokens"));
     }
-    Ok(Window { tokens, global_every: 0 })
+    Ok(Window::with_global_every(tokens, 0))
 }
 
 #[cfg(test)]

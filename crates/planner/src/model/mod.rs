@@ -5,6 +5,7 @@ pub mod config;
 mod parameters;
 
 pub use parameters::Parameters;
+pub(crate) use parameters::attention_of_rank;
 
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,11 @@ impl Attention {
         }
     }
 
+    /// Width of keys and values on one of so many tensor-parallel ranks, each of which has a head.
+    pub fn key_value_width_of_rank(self, tp: u32) -> f64 {
+        self.key_value_width() / f64::from(tp.min(self.kv_heads()))
+    }
+
     /// Width of keys and values together, as the core of attention reads them.
     pub fn key_value_width(self) -> f64 {
         match self {
@@ -123,13 +129,20 @@ impl Attention {
 pub struct Window {
     /// Tokens seen by a layer that has a window; 0 where none has.
     pub tokens: u32,
-    /// Every which layer sees all; 0 where none does.
-    pub global_every: u32,
+    /// Layers that see all, ...
+    pub global: u32,
+    /// ... of every so many.
+    pub of: u32,
 }
 
 impl Window {
     /// All layers see all tokens.
-    pub const NONE: Self = Self { tokens: 0, global_every: 1 };
+    pub const NONE: Self = Self { tokens: 0, global: 1, of: 1 };
+
+    /// So many tokens, but every so manieth layer sees all; none does if that is 0.
+    pub fn with_global_every(tokens: u32, every: u32) -> Self {
+        Self { tokens, global: u32::from(every > 0), of: every.max(1) }
+    }
 
     /// Tokens that a token looks at, over all layers and places of a sequence, when each sees only
     /// those before it.
@@ -141,7 +154,7 @@ impl Window {
             return all;
         }
         let within = window - window * window / (2.0 * seq);
-        let global = if self.global_every == 0 { 0.0 } else { 1.0 / f64::from(self.global_every) };
+        let global = f64::from(self.global) / f64::from(self.of.max(1));
         global * all + (1.0 - global) * within
     }
 }

@@ -5,7 +5,7 @@ use super::{Attention, Bias, Model, Norm};
 /// Weights by where a split puts them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameters {
-    /// Of one block: attention, split over tensor-parallel ranks.
+    /// Of one block: attention.
     pub attention: f64,
     /// Of one dense block: its feed-forward part, split likewise.
     pub dense_ffn: f64,
@@ -73,11 +73,24 @@ impl Parameters {
             active: passed + expert * routed * used + embedding + output,
         }
     }
+}
 
-    /// Of one block of experts, without its norms.
-    pub fn expert_block(&self) -> f64 {
-        self.attention + self.shared_ffn + self.routed + self.router
-    }
+/// Weights of a block's attention on one of so many tensor-parallel ranks: heads are split, heads of
+/// keys and values as far as they go, projections to latents not at all.
+pub(crate) fn attention_of_rank(model: &Model, tp: u32) -> f64 {
+    let hidden = f64::from(model.hidden);
+    let ranks = f64::from(tp);
+    let whole = match model.attention {
+        Attention::Grouped { kv_heads, head_dim, .. } => {
+            let twice = f64::from(kv_heads.max(tp)) / f64::from(kv_heads) - 1.0;
+            let key_value = 2.0 * f64::from(kv_heads) * f64::from(head_dim);
+            return (attention(model) + twice * key_value * hidden) / ranks;
+        }
+        Attention::Latent { q_rank, kv_rank, rope_dim, .. } => {
+            f64::from(q_rank) + f64::from(kv_rank) + f64::from(rope_dim)
+        }
+    };
+    whole * hidden + (attention(model) - whole * hidden) / ranks
 }
 
 fn norm(model: &Model) -> f64 {

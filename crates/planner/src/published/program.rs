@@ -11,7 +11,7 @@ pub(super) fn stack(cells: &Cells) -> Stack {
     let source = cells.source.as_str();
     let has = |part: &str| source.contains(part);
     if has("llm-foundry") {
-        Stack::Fsdp
+        Stack::Foundry
     } else if has("torchtitan") {
         let early = cells.date.as_str() < "2024-09" && !cells.notes.contains("compile");
         if early || cells.notes.starts_with("eager") { Stack::Fsdp } else { Stack::FsdpCompiled }
@@ -31,19 +31,51 @@ pub(super) fn stack(cells: &Cells) -> Stack {
     }
 }
 
+/// Words of the column `sharding`; `FSDP` may have the number of GPUs that share behind it.
+const SHARDINGS: [&str; 12] = [
+    "none",
+    "DDP",
+    "ZeRO-1",
+    "ZeRO-2",
+    "ZeRO-3",
+    "distributed-optimizer",
+    "SHARD_GRAD_OP",
+    "FULL_SHARD",
+    "FSDP",
+    "Megatron-LM",
+    "MegaScale",
+    "PTD-P",
+];
+
 /// What is kept once, and among how many.
-pub(super) fn sharding(cells: &Cells, stack: Stack) -> (Sharding, u32) {
+pub(super) fn sharding(cells: &Cells, stack: Stack) -> Result<(Sharding, u32), String> {
+    let usual = match stack {
+        Stack::MegatronEarly => Sharding::None,
+        _ => Sharding::Optimizer,
+    };
     let text = cells.sharding.to_ascii_uppercase();
-    if text.starts_with("SHARD_GRAD_OP") || text.contains("ZERO-2") {
-        (Sharding::Gradients, 0)
-    } else if text.contains("ZERO-3") || text.contains("FULL_SHARD") || text.contains("FSDP") {
-        let group: String = text.chars().filter(char::is_ascii_digit).collect();
-        let named = text.starts_with("FSDP") && stack == Stack::Bridge;
-        (Sharding::Weights, if named { group.parse().unwrap_or(0) } else { 0 })
-    } else if stack == Stack::MegatronEarly {
-        (Sharding::None, 0)
-    } else {
-        (Sharding::Optimizer, 0)
+    // What stands in brackets is for people, but for FSDP that shares no weights; what stands behind
+    // a stroke is the precision of sums.
+    let word = text.split(['(', '/']).next().unwrap_or_default();
+    let (name, group) = match word.strip_prefix("FSDP") {
+        Some(group) => ("FSDP", group),
+        None => (word, ""),
+    };
+    let group = group.parse::<u32>().ok().or(group.is_empty().then_some(0));
+    match (name, group) {
+        ("FSDP", Some(_)) if text.contains("ZERO-2") => Ok((Sharding::Gradients, 0)),
+        ("FSDP", Some(group)) if stack == Stack::Bridge => Ok((Sharding::Weights, group)),
+        ("FSDP", Some(_)) | ("ZERO-3" | "FULL_SHARD", _) => Ok((Sharding::Weights, 0)),
+        ("SHARD_GRAD_OP" | "ZERO-2", _) => Ok((Sharding::Gradients, 0)),
+        ("ZERO-1" | "DISTRIBUTED-OPTIMIZER", _) => Ok((Sharding::Optimizer, 0)),
+        ("NONE" | "DDP", _) => Ok((Sharding::None, 0)),
+        ("MEGATRON-LM" | "MEGASCALE" | "PTD-P", _) => Ok((usual, 0)),
+        _ if text.is_empty() => Ok((usual, 0)),
+        _ => Err(format!(
+            "sharding `{}` is not known; possible: `{}`",
+            cells.sharding,
+            SHARDINGS.join("`, `")
+        )),
     }
 }
 
@@ -128,6 +160,30 @@ mod tests {
         for cell in ["block:4", "layers:", "selective:moe", "selective:", "(full)", "nonesuch"] {
             let said = recompute(cell).unwrap_err();
             assert!(said.contains(&format!("`{cell}` is not known; possible: `none`")), "{said}");
+        }
+    }
+
+    #[test]
+    fn sharding_is_known_or_refused() {
+        let of = |cell: &str, stack| sharding(&cells(&[("sharding", cell)]), stack);
+        for (cell, wanted) in [
+            ("", (Sharding::Optimizer, 0)),
+            ("none", (Sharding::None, 0)),
+            ("distributed-optimizer(default recipe)", (Sharding::Optimizer, 0)),
+            ("FSDP64", (Sharding::Weights, 64)),
+            ("FSDP", (Sharding::Weights, 0)),
+            ("FSDP(ZeRO-2-like)", (Sharding::Gradients, 0)),
+            ("FULL_SHARD/DEFAULT", (Sharding::Weights, 0)),
+            ("SHARD_GRAD_OP/DEFAULT", (Sharding::Gradients, 0)),
+        ] {
+            assert_eq!(of(cell, Stack::Bridge), Ok(wanted), "{cell}");
+        }
+        assert_eq!(of("FSDP2", Stack::FsdpCompiled), Ok((Sharding::Weights, 0)));
+        assert_eq!(of("PTD-P", Stack::MegatronEarly), Ok((Sharding::None, 0)));
+        for cell in ["zero-9", "FSDPx", "hybrid", "(ZeRO-3)x"] {
+            let said = read_one(&cells(&[("sharding", cell)])).map_err(|row| row.why);
+            let said = said.map(|row| row.run.layout.sharding).unwrap_err();
+            assert!(said.contains("is not known; possible: `none`, `DDP`"), "{said}");
         }
     }
 

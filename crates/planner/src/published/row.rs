@@ -25,7 +25,7 @@ fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, String> {
     let mut assumed = Vec::new();
     let run = run(facts, cells, &mut assumed)?;
     check::check(&run).map_err(|err| err.to_string())?;
-    let step_s = if let Some(step_s) = measured(cells, &run) {
+    let step_s = if let Some(step_s) = measured(cells, &run)? {
         step_s
     } else {
         assumed.push("convention of FLOPs");
@@ -95,7 +95,7 @@ fn layout(
         1
     };
     let ep = stated_count(&cells.EP, "EP")?.unwrap_or(1);
-    let (sharding, shard_group) = program::sharding(cells, stack);
+    let (sharding, shard_group) = program::sharding(cells, stack)?;
     let early = stack == Stack::MegatronEarly;
     let said_async = || cells.notes.to_ascii_lowercase().replace(' ', "").contains("asynctp");
     Ok(Layout {
@@ -132,12 +132,34 @@ fn usual_micro_batch(of_copy: u32, pp: u32) -> u32 {
     if pp > 1 { 1 } else { [4, 2].into_iter().find(whole).unwrap_or(1) }
 }
 
+/// A time and a rate of one step may differ by so much, as each is rounded.
+const ROUNDING: f64 = 0.03;
+
 /// What a step took, where the row says so.
-fn measured(cells: &Cells, run: &Run) -> Option<f64> {
-    number(&cells.step_time_s).or_else(|| {
-        let rate = number(&cells.tokens_per_s_per_gpu)?;
-        Some(run.tokens_per_step() / (rate * f64::from(run.layout.gpus())))
-    })
+fn measured(cells: &Cells, run: &Run) -> Result<Option<f64>, String> {
+    for (cell, what) in [
+        (&cells.step_time_s, "step_time_s"),
+        (&cells.tokens_per_s_per_gpu, "tokens_per_s_per_gpu"),
+        (&cells.tflops_per_gpu, "tflops_per_gpu"),
+        (&cells.mfu_pct, "mfu_pct"),
+        (&cells.peak_mem_gib, "peak_mem_gib"),
+    ] {
+        let is_stated = !cell.is_empty() && !cell.eq_ignore_ascii_case("n/a");
+        if is_stated && number(cell).is_none() {
+            return Err(format!("`{what}` is `{cell}`, no number above zero"));
+        }
+    }
+    let by_time_s = number(&cells.step_time_s);
+    let by_rate_s = number(&cells.tokens_per_s_per_gpu)
+        .map(|rate| run.tokens_per_step() / (rate * f64::from(run.layout.gpus())));
+    if let (Some(time_s), Some(rate_s)) = (by_time_s, by_rate_s)
+        && (rate_s / time_s - 1.0).abs() > ROUNDING
+    {
+        return Err(format!(
+            "`step_time_s` says {time_s} s and `tokens_per_s_per_gpu` {rate_s:.3} s a step"
+        ));
+    }
+    Ok(by_time_s.or(by_rate_s))
 }
 
 /// What a step took by the FLOP/s or the MFU that the row has in the place of a time. Megatron's own
@@ -153,18 +175,20 @@ fn by_flops(cells: &Cells, run: &Run) -> Option<f64> {
 /// Whether a row states its whole configuration and what it took; else what it lacks.
 fn stated(cells: &Cells) -> Result<(), &'static str> {
     let given = |cell: &str, what| if cell.trim().is_empty() { Err(what) } else { Ok(()) };
+    let counted = |cell: &str, what| count(cell).map(|_| ()).ok_or(what);
     if cells.layers.trim().is_empty() && builtin::named(&cells.model).is_none() {
         return Err("shape of the model");
     }
-    given(&cells.n_gpus, "number of GPUs")?;
+    counted(&cells.n_gpus, "number of GPUs")?;
     given(&cells.precision, "precision")?;
-    given(&cells.seq_len, "sequence length")?;
-    given(&cells.global_batch_seqs, "global batch")?;
-    given(&cells.micro_batch, "micro-batch")?;
+    counted(&cells.seq_len, "sequence length")?;
+    counted(&cells.global_batch_seqs, "global batch")?;
+    counted(&cells.micro_batch, "micro-batch")?;
     given(&cells.recompute, "recomputation")?;
-    given(&cells.TP, "TP")?;
-    given(&cells.PP, "PP")?;
-    given(&format!("{}{}", cells.tokens_per_s_per_gpu, cells.step_time_s), "speed")
+    counted(&cells.TP, "TP")?;
+    counted(&cells.PP, "PP")?;
+    let speed = number(&cells.tokens_per_s_per_gpu).or(number(&cells.step_time_s));
+    speed.map(|_| ()).ok_or("speed")
 }
 
 #[cfg(test)]
@@ -183,7 +207,6 @@ mod tests {
         for (given, part) in [
             ([("gpu", "A100-SXM-80GB"), ("precision", "nvfp4")], "`nvfp4` needs blackwell"),
             ([("TP", "65536"), ("PP", "65536")], "do not divide by TP × PP × CP"),
-            ([("TP", "8x"), ("PP", "1")], "TP `8x` is no whole number"),
             ([("n_gpus", "12"), ("TP", "3")], "TP 3 does not divide heads: 32"),
             ([("micro_batch", "3999999999"), ("n_gpus", "8")], "micro-batch"),
             ([("recompute", "block:4"), ("TP", "1")], "recomputation `block:4` is not known"),
@@ -191,6 +214,40 @@ mod tests {
         ] {
             let said = refused(&given);
             assert!(said.contains(part), "{said}\nlacks {part}");
+        }
+    }
+
+    #[test]
+    fn measurements_that_cannot_be_are_refused() {
+        let of = |given: &[(&str, &str)]| read_one(&cells(given)).map_err(|row| row.why);
+        // 8 × 14 s for 128 × 8,192 tokens are 9,362 a second.
+        assert!(of(&[("tokens_per_s_per_gpu", "9362")]).is_ok());
+        assert!(of(&[("tokens_per_s_per_gpu", "9600")]).is_ok(), "rounded");
+        let said = of(&[("tokens_per_s_per_gpu", "9000")]).unwrap_err();
+        assert!(said.contains("says 14 s and `tokens_per_s_per_gpu` 14.564 s a step"), "{said}");
+        for (column, cell) in [
+            ("step_time_s", "-14"),
+            ("tokens_per_s_per_gpu", "NaN"),
+            ("tflops_per_gpu", "inf"),
+            ("mfu_pct", "0"),
+            ("peak_mem_gib", "lots"),
+        ] {
+            let said = of(&[(column, cell)]).unwrap_err();
+            assert_eq!(said, format!("`{column}` is `{cell}`, no number above zero"));
+        }
+        assert!(of(&[("mfu_pct", "n/a")]).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_stated() {
+        for (column, cell, why) in [
+            ("n_gpus", "abc", "no number of GPUs"),
+            ("seq_len", "8k", "no sequence length"),
+            ("TP", "8x", "TP `8x` is no whole number"),
+            ("step_time_s", "-1", "no number above zero"),
+        ] {
+            let row = read_one(&cells(&[(column, cell)])).unwrap_err();
+            assert!(!row.complete && row.why.contains(why), "{row:?}");
         }
     }
 

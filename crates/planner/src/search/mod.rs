@@ -5,9 +5,11 @@
 //! ```
 
 mod axes;
+mod quick;
 mod report;
 
 pub use axes::Axes;
+pub use quick::quick;
 pub use report::{Other, Report, RuledOut, Summary, describe};
 
 use serde::Serialize;

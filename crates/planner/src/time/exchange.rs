@@ -8,6 +8,44 @@ use crate::model::Experts;
 use crate::precision::Precision;
 use crate::run::{Run, Stack, Task};
 
+/// Waiting for others, by what carries what is waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Wait {
+    /// `NVLink`, seconds.
+    pub(super) link_s: f64,
+    /// The network between its domains, seconds.
+    pub(super) network_s: f64,
+}
+
+impl Wait {
+    fn link(seconds: f64) -> Self {
+        Self { link_s: seconds, network_s: 0.0 }
+    }
+
+    fn network(seconds: f64) -> Self {
+        Self { link_s: 0.0, network_s: seconds }
+    }
+
+    /// Of two that go on at once, the slower.
+    fn slower(link_s: f64, network_s: f64) -> Self {
+        if network_s > link_s { Self::network(network_s) } else { Self::link(link_s) }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { link_s: self.link_s + other.link_s, network_s: self.network_s + other.network_s }
+    }
+
+    /// So many of it.
+    pub(super) fn times(self, factor: f64) -> Self {
+        Self { link_s: self.link_s * factor, network_s: self.network_s * factor }
+    }
+
+    /// All of it.
+    pub(super) fn total_s(self) -> f64 {
+        self.link_s + self.network_s
+    }
+}
+
 /// GPUs that exchange something, as the network sees them.
 #[derive(Debug, Clone, Copy)]
 struct Group {
@@ -24,31 +62,35 @@ impl Group {
         Self { size: f64::from(size.max(1)), near: f64::from(near) }
     }
 
-    /// Seconds for each GPU to gather `bytes` that the group holds together, or to reduce them.
-    fn gather_s(self, bytes: f64, rates: &Rates, fitted: &Coefficients) -> f64 {
+    /// For each GPU to gather `bytes` that the group holds together, or to reduce them: a ring for
+    /// each port, each of which enters and leaves every domain once.
+    fn gather(self, bytes: f64, rates: &Rates, fitted: &Coefficients) -> Wait {
         if self.size <= 1.0 {
-            return 0.0;
+            return Wait::default();
         }
-        let share = (self.size - 1.0) / self.size;
-        let within = bytes * share / rates.link;
+        let passed = bytes * (self.size - 1.0) / self.size;
+        let within = if self.near > 1.0 { passed / rates.link } else { 0.0 };
         if self.near >= self.size {
-            return within + (self.size - 1.0) * fitted.link_hop_s;
+            return Wait::link(within + (self.size - 1.0) * fitted.link_hop_s);
         }
-        // What enters a domain comes over the ports of all its members at once.
-        let across = bytes * (1.0 - self.near / self.size) / (rates.network * self.near);
-        let near_share = if self.near > 1.0 { within } else { 0.0 };
-        near_share.max(across) + (self.size / self.near - 1.0) * fitted.network_hop_s
+        let across = passed / (rates.network * self.near);
+        let hops = (self.size / self.near - 1.0) * fitted.network_hop_s;
+        Wait::slower(within, across).plus(Wait::network(hops))
     }
 
-    /// Seconds for each GPU to send `bytes` to the others, evenly.
-    fn scatter_s(self, bytes: f64, rates: &Rates, fitted: &Coefficients) -> f64 {
+    /// For each GPU to send `bytes` to the others, evenly.
+    fn scatter(self, bytes: f64, rates: &Rates, fitted: &Coefficients) -> Wait {
         if self.size <= 1.0 {
-            return 0.0;
+            return Wait::default();
         }
-        let away = (self.size - self.near) / self.size;
+        let steps = self.size.log2();
         let within = bytes * (self.near - 1.0) / self.size / rates.link;
-        let hops = if away > 0.0 { fitted.network_hop_s } else { fitted.link_hop_s };
-        within.max(bytes * away / rates.network) + self.size.log2() * hops
+        let away = (self.size - self.near) / self.size;
+        if away <= 0.0 {
+            return Wait::link(within + steps * fitted.link_hop_s);
+        }
+        let across = bytes * away / rates.network;
+        Wait::slower(within, across).plus(Wait::network(steps * fitted.network_hop_s))
     }
 }
 
@@ -69,18 +111,22 @@ pub(super) fn tensor_parallel(
         let exchanges = 2.0 * passes * 2.0 * (1.0 + again);
         let exposed = match (layout.tensor_overlap, run.stack) {
             (false, _) | (true, Stack::MegatronEarly) => fitted.tensor_exposed_early,
-            (true, Stack::Fsdp | Stack::FsdpCompiled) => fitted.tensor_exposed_async,
+            (true, Stack::Fsdp | Stack::Foundry | Stack::FsdpCompiled) => {
+                fitted.tensor_exposed_async
+            }
             (true, Stack::Megatron | Stack::Bridge | Stack::Tuned) => fitted.tensor_exposed,
         };
-        time.add(Phase::Tensor, exchanges * group.gather_s(bytes, rates, fitted) * exposed);
+        let once = group.gather(bytes, rates, fitted);
+        time.wait(Phase::Tensor, once.times(exchanges * exposed));
     }
     if layout.cp > 1 {
         let group = Group::new(run, layout.cp, layout.tp);
         let tokens = f64::from(layout.micro_batch) * f64::from(run.seq_len);
-        let width = run.model.attention.key_value_width() / f64::from(layout.tp);
+        let width = run.model.attention.key_value_width_of_rank(layout.tp);
         // Keys and values there, and their gradients with them on the way back.
-        let seconds = 3.0 * group.gather_s(2.0 * tokens * width, rates, fitted);
-        time.add(Phase::Context, seconds * fitted.context_exposed);
+        let again = layout.recompute.attention_again(run.layers_of_stage());
+        let once = group.gather(2.0 * tokens * width, rates, fitted);
+        time.wait(Phase::Context, once.times((3.0 + again) * fitted.context_exposed));
     }
 }
 
@@ -108,25 +154,28 @@ pub(super) fn expert_parallel(
     };
     let bytes = 2.0 * tokens * f64::from(run.model.hidden) * copies;
     let again = layout.recompute.products_again(run.layers_of_stage()) * 2.0;
-    let seconds = (4.0 + again) * group.scatter_s(bytes, rates, fitted);
+    let once = group.scatter(bytes, rates, fitted);
     let exposed = match layout.schedule {
         Schedule::DualPipe => fitted.expert_exposed_dual,
         _ => fitted.expert_exposed,
     };
-    time.add(Phase::Expert, seconds * exposed * fused(run, fitted));
+    time.wait(Phase::Expert, once.times((4.0 + again) * exposed * fused(run, fitted)));
 }
 
 /// Between stages, for one micro-batch.
-pub(super) fn between_stages(run: &Run, rates: &Rates, fitted: &Coefficients) -> f64 {
+pub(super) fn between_stages(run: &Run, rates: &Rates, fitted: &Coefficients) -> Wait {
     let layout = &run.layout;
     if layout.pp <= 1 {
-        return 0.0;
+        return Wait::default();
     }
     let split = if layout.sequence_parallel { f64::from(layout.tp) } else { 1.0 };
     let bytes = 2.0 * run.tokens_at_once() * f64::from(run.model.hidden) / split;
-    let inside = layout.gpus() <= run.gpu.domain;
-    let rate = if inside { rates.link } else { rates.network };
-    2.0 * f64::from(layout.vp) * (bytes / rate + fitted.network_hop_s) * fitted.stage_exposed
+    let once = if layout.gpus() <= run.gpu.domain {
+        Wait::link(bytes / rates.link + fitted.network_hop_s)
+    } else {
+        Wait::network(bytes / rates.network + fitted.network_hop_s)
+    };
+    once.times(2.0 * f64::from(layout.vp) * fitted.stage_exposed)
 }
 
 /// Gradients and weights between copies, for a step that takes `busy` seconds without them.
@@ -143,27 +192,42 @@ pub(super) fn between_copies(
         // Adapters are too small to count.
         return;
     }
-    let weights = weights_per_gpu(run);
-    let copies = layout.dp * layout.cp;
     let weight_bytes = gathered_bytes(run);
     let reduce = if frozen { 0.0 } else { f64::from(layout.reduce_bytes) };
     if layout.sharding == Sharding::Weights {
-        let seconds = whole_weights(run, rates, fitted, busy, (weight_bytes, reduce));
-        time.add(Phase::Copies, seconds);
-        let states = 16.0 * weights.total() / f64::from(layout.holders(copies));
-        let pressed = fitted.memory_pressure * (states / run.gpu.hbm_bytes - 0.5).max(0.0);
-        time.add(Phase::Host, (busy + seconds) * pressed);
+        time.wait(Phase::Copies, whole_weights(run, rates, fitted, busy, (weight_bytes, reduce)));
         return;
     }
-    let common = Group::new(run, copies, layout.tp);
+    let weights = weights_per_gpu(run);
+    let common = Group::new(run, layout.dp * layout.cp, layout.tp);
     let routed = Group::new(run, layout.expert_copies(), layout.ep);
+    let both = |bytes: f64| {
+        common.gather(bytes * weights.common, rates, fitted).plus(routed.gather(
+            bytes * weights.routed,
+            rates,
+            fitted,
+        ))
+    };
     // A reduction of gradients and a gather of weights, or both halves of one reduction.
     let back = if layout.sharding == Sharding::None { reduce } else { weight_bytes };
-    let seconds = common.gather_s(reduce * weights.common, rates, fitted)
-        + common.gather_s(back * weights.common, rates, fitted)
-        + routed.gather_s(reduce * weights.routed, rates, fitted)
-        + routed.gather_s(back * weights.routed, rates, fitted);
-    time.add(Phase::Copies, seconds * fitted.copies_exposed);
+    let mut exposed = both(back).times(fitted.copies_exposed);
+    if layout.shares_gradients() {
+        let reductions = both(reduce).times(f64::from(run.micro_batches()));
+        exposed = exposed.plus(hidden_behind(busy, reductions, fitted.weights_overlap));
+    } else {
+        exposed = exposed.plus(both(reduce).times(fitted.copies_exposed));
+    }
+    time.wait(Phase::Copies, exposed);
+}
+
+/// What is left of traffic that goes on beside so many busy seconds.
+fn hidden_behind(busy: f64, traffic: Wait, power: f64) -> Wait {
+    let total = traffic.total_s();
+    if total <= 0.0 {
+        return Wait::default();
+    }
+    let both = (busy.powf(power) + total.powf(power)).powf(1.0 / power);
+    traffic.times((both - busy) / total)
 }
 
 /// Bytes of a weight on its way to those that multiply with it.
@@ -181,24 +245,33 @@ fn whole_weights(
     fitted: &Coefficients,
     busy: f64,
     bytes: (f64, f64),
-) -> f64 {
+) -> Wait {
     let layout = &run.layout;
     let weights = weights_per_gpu(run);
     let copies = layout.dp * layout.cp;
     let pieces = f64::from(run.model.layers) / f64::from(layout.pp);
     // Experts have fewer copies than the rest, and so fewer that hold a part.
-    let parts = [
-        (weights.common, layout.holders(copies), layout.tp),
-        (weights.routed, layout.holders(layout.expert_copies()), layout.ep),
-    ];
-    let mut one = 0.0;
-    for (held, holders, stride) in parts {
+    let parts =
+        [(weights.common, copies, layout.tp), (weights.routed, layout.expert_copies(), layout.ep)];
+    let mut one = Wait::default();
+    let mut outer = Wait::default();
+    for (held, copies, stride) in parts {
+        let holders = layout.holders(copies);
         let group = Group::new(run, holders, stride);
-        one += 2.0 * group.gather_s(bytes.0 * held / pieces, rates, fitted)
-            + group.gather_s(bytes.1 * held / pieces, rates, fitted);
+        let gathered = group.gather(bytes.0 * held / pieces, rates, fitted);
+        one = one.plus(gathered.times(2.0)).plus(group.gather(
+            bytes.1 * held / pieces,
+            rates,
+            fitted,
+        ));
+        if holders < copies {
+            let others = Group::new(run, copies / holders, stride * holders);
+            let moved = 2.0 * bytes.1 * held / f64::from(holders);
+            outer = outer.plus(others.gather(moved, rates, fitted));
+        }
     }
     let passes = pieces * f64::from(run.micro_batches());
-    let mut total = one * passes;
+    let mut total = one.times(passes);
     let mut power = fitted.weights_overlap;
     if run.stack == Stack::MegatronEarly {
         // Nothing is hidden, each tensor is gathered by itself, and few ports are used.
@@ -206,17 +279,11 @@ fn whole_weights(
             fitted.weights_early_hops * f64::from(layout.holders(copies)) * fitted.network_hop_s;
         let moved = (2.0 * bytes.0 + bytes.1) * weights.total() / pieces;
         let seconds = moved / (rates.network * fitted.weights_early_ports);
-        total = (3.0 * hops + seconds) * passes;
+        total = Wait::network((3.0 * hops + seconds) * passes);
         power = 1.0;
     }
-    let both = (busy.powf(power) + total.powf(power)).powf(1.0 / power);
     // The first gather and the last reduction have nothing to hide behind.
-    let mut exposed = both - busy + one / 3.0;
-    let shard = layout.holders(copies);
-    if shard < copies {
-        let outer = Group::new(run, copies / shard, layout.tp * shard);
-        let moved = 2.0 * bytes.1 * weights.total() / f64::from(shard);
-        exposed += outer.gather_s(moved, rates, fitted) * fitted.copies_exposed;
-    }
-    exposed
+    hidden_behind(busy, total, power)
+        .plus(one.times(1.0 / 3.0))
+        .plus(outer.times(fitted.copies_exposed))
 }

@@ -1,17 +1,21 @@
 //! How long a step takes, and on what.
 
-mod block;
+pub(crate) mod block;
 mod exchange;
-mod rates;
+pub(crate) mod rates;
+pub(crate) mod work;
 
 use serde::Serialize;
 
 use crate::coefficients::Coefficients;
 use crate::layout::Schedule;
-use crate::run::{Run, Stack};
+use crate::pieces::fullest_and_last;
+use crate::run::{Run, Stack, Task};
 
-pub(crate) use block::weights_per_gpu;
-pub use rates::{Knee, Rates};
+use exchange::Wait;
+
+pub use rates::Rates;
+pub use work::Kind;
 
 /// What a part of a step is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -83,6 +87,8 @@ impl Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepTime {
     phases: [f64; 12],
+    /// What of each phase is waiting for the network.
+    network: [f64; 12],
 }
 
 impl StepTime {
@@ -96,12 +102,26 @@ impl StepTime {
         self.phases[phase as usize]
     }
 
+    /// What of a phase is waiting for the network between domains of `NVLink`, in seconds.
+    pub fn network_s(&self, phase: Phase) -> f64 {
+        self.network[phase as usize]
+    }
+
     fn add(&mut self, phase: Phase, seconds: f64) {
         self.phases[phase as usize] += seconds;
     }
 
-    fn scale(&mut self, factor: f64) {
-        self.phases.iter_mut().for_each(|seconds| *seconds *= factor);
+    fn wait(&mut self, phase: Phase, wait: Wait) {
+        self.phases[phase as usize] += wait.total_s();
+        self.network[phase as usize] += wait.network_s;
+    }
+
+    /// Adds another so many times.
+    fn add_all(&mut self, other: &Self, times: f64) {
+        for phase in 0..self.phases.len() {
+            self.phases[phase] += other.phases[phase] * times;
+            self.network[phase] += other.network[phase] * times;
+        }
     }
 }
 
@@ -119,67 +139,59 @@ pub fn step(run: &Run, fitted: &Coefficients) -> StepTime {
         (f64::from(run.model.dense_layers()), f64::from(run.model.expert_layers()));
     let layers = dense_layers + expert_layers;
     let mut mean = StepTime::default();
-    for (block, count) in [(&dense, dense_layers), (&mixture, expert_layers)] {
-        for phase in Phase::ALL {
-            mean.add(phase, block.of(phase) * count / stages);
-        }
-    }
-    let mut ends = block::ends(run, &rates, fitted);
+    mean.add_all(&dense, dense_layers / stages);
+    mean.add_all(&mixture, expert_layers / stages);
+    let mut ends = StepTime::default();
+    block::ends(run, &rates, fitted, &mut ends);
     // A block that predicts a further token is like the last one, and stands behind it.
     let last_block = if expert_layers > 0.0 { &mixture } else { &dense };
-    for phase in Phase::ALL {
-        ends.add(phase, last_block.of(phase) * f64::from(run.model.mtp_layers));
-    }
-    let (fullest, last) = stages_of(run, mean.total_s() * stages / layers, ends.total_s());
-    let (fullest, last) = (fullest * stages / layers, last * stages / layers);
+    ends.add_all(last_block, f64::from(run.model.mtp_layers));
+    let (fullest, last) = fullest_and_last(run);
+    let beside_mean = |blocks: u32| f64::from(blocks) * stages / layers;
+    let (fullest, last) = (beside_mean(fullest), beside_mean(last));
     let at_fullest = mean.total_s() * fullest;
     let at_last = mean.total_s() * last + ends.total_s();
 
     let mut time = StepTime::default();
-    let factor = if at_last > at_fullest { last } else { fullest };
-    for phase in Phase::ALL {
-        time.add(phase, mean.of(phase) * factor * micro_batches);
-        if at_last > at_fullest {
-            time.add(phase, ends.of(phase) * micro_batches);
-        }
+    if at_last > at_fullest {
+        time.add_all(&mean, last * micro_batches);
+        time.add_all(&ends, micro_batches);
+    } else {
+        time.add_all(&mean, fullest * micro_batches);
     }
 
     let stage = exchange::between_stages(run, &rates, fitted);
-    time.add(Phase::Stage, stage * micro_batches);
+    time.wait(Phase::Stage, stage.times(micro_batches));
     if layout.pp > 1 {
-        let pass = mean.total_s() + ends.total_s() / stages + stage;
-        let idle = match layout.schedule {
-            Schedule::OneForwardOneBackward => (stages - 1.0) / f64::from(layout.vp.max(1)),
-            // The gradient of weights, a third of a pass, fills the gap.
-            Schedule::ZeroBubble => (stages - 1.0) / 3.0,
-            Schedule::DualPipe => (stages / 2.0 - 1.0).max(0.0) / 2.0,
-        };
-        time.add(Phase::Bubble, idle * pass * fitted.bubble);
+        let pass = mean.total_s() + ends.total_s() / stages + stage.total_s();
+        time.add(Phase::Bubble, idle_passes(run) * pass * fitted.bubble);
     }
     let hideable = time.total_s();
     exchange::between_copies(run, &rates, fitted, hideable, &mut time);
-    time.add(Phase::Optimizer, block::optimizer(run, &rates, fitted));
+    block::optimizer(run, &rates, fitted, &mut time);
     time.add(Phase::Host, fitted.host_step_s);
 
     let doublings = (f64::from(layout.gpus()) / 8.0).log2().max(0.0);
     time.add(Phase::Jitter, time.total_s() * fitted.jitter * doublings);
-    time.scale(stack_factor(run, fitted));
-    time
+    let mut scaled = StepTime::default();
+    scaled.add_all(&time, stack_factor(run, fitted));
+    scaled
 }
 
-/// Blocks of the fullest stage and of the last, which has the model's end too. Where blocks do not
-/// divide evenly people choose how many the last holds, so that it is not the slowest.
-fn stages_of(run: &Run, block_s: f64, ends_s: f64) -> (f64, f64) {
-    let (layers, stages) = (run.model.layers, run.layout.pp);
-    if layers.is_multiple_of(stages) {
-        let each = f64::from(layers / stages);
-        return (each, each);
+/// Passes of a micro-batch through a stage that the pipeline stands idle for.
+fn idle_passes(run: &Run) -> f64 {
+    let stages = f64::from(run.layout.pp);
+    match run.layout.schedule {
+        Schedule::OneForwardOneBackward => (stages - 1.0) / f64::from(run.layout.vp.max(1)),
+        // The gradient of weights, a third of a pass, fills the gap; where weights do not learn
+        // there is nothing to fill it with.
+        Schedule::ZeroBubble if run.task == Task::Full => (stages - 1.0) / 3.0,
+        Schedule::ZeroBubble => stages - 1.0,
+        // Half of the stages but one, for a pass there and back under way together, a way back and
+        // less three gradients of weights (arXiv:2412.19437, Table 2), where a way back is two
+        // thirds of a pass and the gradient of weights one.
+        Schedule::DualPipe => (stages / 2.0 - 1.0).max(0.0) * 2.0 / 3.0,
     }
-    let pace = |(others, last): &(f64, f64)| (others * block_s).max(last * block_s + ends_s);
-    (0..=layers / stages)
-        .map(|last| (f64::from((layers - last).div_ceil(stages - 1)), f64::from(last)))
-        .min_by(|left, right| pace(left).total_cmp(&pace(right)))
-        .expect("at least an empty last stage")
 }
 
 fn stack_factor(run: &Run, fitted: &Coefficients) -> f64 {
@@ -188,7 +200,7 @@ fn stack_factor(run: &Run, fitted: &Coefficients) -> f64 {
         Stack::Megatron => fitted.stack_megatron,
         Stack::Bridge if run.model.experts.is_some() => fitted.stack_bridge_expert,
         Stack::Bridge => fitted.stack_bridge,
-        Stack::Fsdp => fitted.stack_fsdp,
+        Stack::Fsdp | Stack::Foundry => fitted.stack_fsdp,
         Stack::FsdpCompiled => fitted.stack_fsdp_compiled,
         Stack::Tuned => fitted.stack_tuned,
     }

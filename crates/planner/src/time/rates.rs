@@ -1,7 +1,7 @@
 //! What a GPU reaches of its peaks in a run.
 
 use crate::coefficients::Coefficients;
-use crate::gpu::Generation;
+use crate::gpu::{Accelerator, Generation};
 use crate::precision::Precision;
 use crate::run::{Run, Stack};
 
@@ -15,32 +15,7 @@ pub struct Knee {
 }
 
 impl Knee {
-    fn half(generation: Generation, fitted: &Coefficients) -> Self {
-        let (rows, columns) = match generation {
-            Generation::Ampere => (fitted.rows_knee_half_ampere, fitted.columns_knee_half_ampere),
-            Generation::Hopper => (fitted.rows_knee_half_hopper, fitted.columns_knee_half_hopper),
-            Generation::Blackwell => {
-                (fitted.rows_knee_half_blackwell, fitted.columns_knee_half_blackwell)
-            }
-        };
-        Self { rows, columns }
-    }
-
-    /// Of products on a generation in a precision.
-    pub fn of(generation: Generation, precision: Precision, fitted: &Coefficients) -> Self {
-        let (rows, columns) = match (generation, precision) {
-            (_, Precision::Fp16 | Precision::Bf16) => return Self::half(generation, fitted),
-            (Generation::Blackwell, Precision::Fp8) => {
-                (fitted.rows_knee_fp8_blackwell, fitted.columns_knee_fp8_blackwell)
-            }
-            (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => {
-                (fitted.rows_knee_mx_blackwell, fitted.columns_knee_mx_blackwell)
-            }
-            (Generation::Blackwell, Precision::Nvfp4) => {
-                (fitted.rows_knee_fp4_blackwell, fitted.columns_knee_fp4_blackwell)
-            }
-            _ => (fitted.rows_knee_fp8_hopper, fitted.columns_knee_fp8_hopper),
-        };
+    fn new(rows: f64, columns: f64) -> Self {
         Self { rows, columns }
     }
 
@@ -77,34 +52,16 @@ impl Rates {
     /// Of a run.
     pub fn of(run: &Run, fitted: &Coefficients) -> Self {
         let gpu = &run.gpu;
-        let half = match gpu.generation {
-            Generation::Ampere => fitted.product_half_ampere,
-            Generation::Hopper => fitted.product_half_hopper,
-            Generation::Blackwell => fitted.product_half_blackwell,
-        };
-        let linear = match (gpu.generation, run.precision) {
-            (_, Precision::Fp16 | Precision::Bf16) => half,
-            (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => {
-                fitted.product_fp8_blackwell
-            }
-            (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => {
-                fitted.product_mx_blackwell
-            }
-            (Generation::Blackwell, Precision::Nvfp4) => fitted.product_fp4_blackwell,
-            (_, Precision::Fp8Block) => fitted.product_block_hopper,
-            (_, Precision::Fp8Row) => fitted.product_row_hopper,
-            // Formats that the generation has not are computed in one that it has.
-            _ => fitted.product_fp8_hopper,
-        };
-        let power = gpu.power_share.powf(fitted.power_exponent)
-            * if gpu.id.contains("B300") { fitted.product_ultra } else { 1.0 };
+        let (half, knee_half) = half(gpu.generation, fitted);
+        let (linear, knee) = linear(gpu.generation, run.precision, fitted);
+        let power = gpu.power_share.powf(fitted.power_exponent);
         let peak = gpu.peak_flops(run.precision);
         let attention = match (gpu.generation, run.stack) {
             (Generation::Ampere, Stack::MegatronEarly) => {
                 fitted.attention_ampere * fitted.attention_early
             }
             (Generation::Ampere, _) => fitted.attention_ampere,
-            (Generation::Hopper, Stack::Fsdp | Stack::MegatronEarly) => {
+            (Generation::Hopper, Stack::Fsdp | Stack::Foundry | Stack::MegatronEarly) => {
                 fitted.attention_hopper * fitted.attention_eager
             }
             (Generation::Hopper, Stack::FsdpCompiled) => {
@@ -114,17 +71,17 @@ impl Rates {
             (Generation::Blackwell, _) => fitted.attention_blackwell,
         };
         Self {
-            products: peak * linear * power,
-            products_half: gpu.half_flops * half * power,
-            knee: Knee::of(gpu.generation, run.precision, fitted),
-            knee_half: Knee::half(gpu.generation, fitted),
-            attention: gpu.half_flops * attention * gpu.power_share.powf(fitted.power_exponent),
+            products: peak * linear * power * ultra(gpu, run.precision, fitted),
+            products_half: gpu.half_flops * half * power * ultra(gpu, Precision::Bf16, fitted),
+            knee,
+            knee_half,
+            attention: gpu.half_flops * attention * power,
             memory: gpu.hbm_bytes_per_s * fitted.memory_rate,
             link: gpu.link_bytes_per_s * fitted.link_rate,
             network: gpu.network_bytes_per_s * fitted.network_rate,
             pointwise: match run.stack {
-                Stack::Fsdp if run.model.gated => fitted.pointwise_eager * fitted.pointwise_gated,
-                Stack::Fsdp => fitted.pointwise_eager,
+                Stack::Fsdp => fitted.pointwise_eager * fitted.pointwise_plain,
+                Stack::Foundry => fitted.pointwise_eager,
                 Stack::MegatronEarly => fitted.pointwise_early,
                 _ => fitted.pointwise_fused,
             },
@@ -140,5 +97,60 @@ impl Rates {
     pub fn product_half_s(&self, rows: f64, columns: f64, depth: f64) -> f64 {
         let slowness = self.knee_half.slowness(rows, columns, depth);
         2.0 * rows * columns * depth / self.products_half * slowness
+    }
+}
+
+/// Share of the 16-bit peak that large products reach on a generation, and their knee.
+pub(crate) fn half(generation: Generation, fitted: &Coefficients) -> (f64, Knee) {
+    match generation {
+        Generation::Ampere => (
+            fitted.product_half_ampere,
+            Knee::new(fitted.rows_knee_half_ampere, fitted.columns_knee_half_ampere),
+        ),
+        Generation::Hopper => (
+            fitted.product_half_hopper,
+            Knee::new(fitted.rows_knee_half_hopper, fitted.columns_knee_half_hopper),
+        ),
+        Generation::Blackwell => (
+            fitted.product_half_blackwell,
+            Knee::new(fitted.rows_knee_half_blackwell, fitted.columns_knee_half_blackwell),
+        ),
+    }
+}
+
+/// Share of a precision's peak that large products reach on a generation, and their knee.
+pub(crate) fn linear(
+    generation: Generation,
+    precision: Precision,
+    fitted: &Coefficients,
+) -> (f64, Knee) {
+    let hopper = Knee::new(fitted.rows_knee_fp8_hopper, fitted.columns_knee_fp8_hopper);
+    match (generation, precision) {
+        (_, Precision::Fp16 | Precision::Bf16) => half(generation, fitted),
+        (Generation::Blackwell, Precision::Fp8 | Precision::Fp8Row) => (
+            fitted.product_fp8_blackwell,
+            Knee::new(fitted.rows_knee_fp8_blackwell, fitted.columns_knee_fp8_blackwell),
+        ),
+        (Generation::Blackwell, Precision::Mxfp8 | Precision::Fp8Block) => (
+            fitted.product_mx_blackwell,
+            Knee::new(fitted.rows_knee_mx_blackwell, fitted.columns_knee_mx_blackwell),
+        ),
+        (Generation::Blackwell, Precision::Nvfp4) => (
+            fitted.product_fp4_blackwell,
+            Knee::new(fitted.rows_knee_fp4_blackwell, fitted.columns_knee_fp4_blackwell),
+        ),
+        (_, Precision::Fp8Block) => (fitted.product_block_hopper, hopper),
+        (_, Precision::Fp8Row) => (fitted.product_row_hopper, hopper),
+        // Formats that the generation has not are computed in one that it has.
+        _ => (fitted.product_fp8_hopper, hopper),
+    }
+}
+
+/// What the more power of B300 and GB300 brings; in 4 bits their peak is higher itself.
+pub(crate) fn ultra(gpu: &Accelerator, precision: Precision, fitted: &Coefficients) -> f64 {
+    if gpu.id.contains("B300") && precision != Precision::Nvfp4 {
+        fitted.product_ultra
+    } else {
+        1.0
     }
 }

@@ -1,6 +1,6 @@
 //! `farrier plan calibrate`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -18,6 +18,14 @@ use crate::sets;
 
 /// The tests of `farrier diag` that a plan depends on.
 const TESTS: [&str; 4] = ["gemm-bf16", "gemm-fp8", "hbm-copy", "launch-stream"];
+
+/// A GPU as it was measured.
+#[derive(Debug, clap::Args)]
+pub(super) struct Calibrated {
+    /// What `farrier plan calibrate --keep FILE` measured on such a GPU
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+}
 
 /// Which GPU, or what was measured.
 #[derive(Debug, clap::Args)]
@@ -75,10 +83,13 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         row("memory, copy", measured.copy_bytes_per_s, (1e-9, "GB/s"), calibration.memory),
         row("launch on a stream", measured.launch_s, (1e6, "µs"), calibration.launches),
     ];
-    printer.table(&["Measured", "Here", "Beside what is usual"], &rows)?;
+    printer.table(&["Measured", "Here", "Speed beside what is usual"], &rows)?;
+    printer
+        .line("Above 100 % is faster than usual of its kind; a launch that takes less time is.")?;
     let kept = match &args.keep {
         Some(path) => format!(
-            "Kept in `{0}`; `farrier plan train --calibration {0} ...` plans with it.",
+            "Kept in `{0}`; `farrier plan train --calibration {0} ...` plans with it, and so does \
+             `goodput`.",
             path.display()
         ),
         None => "`--keep FILE` keeps it, for `farrier plan train --calibration FILE`.".to_owned(),
@@ -184,17 +195,31 @@ fn measured(
     Ok((accelerator, measured, when))
 }
 
-/// The planner, as a kept calibration rescales it for a GPU.
-pub(super) fn planner(gpu: &Accelerator, path: Option<&Path>) -> anyhow::Result<&'static Planner> {
-    let shipped = Planner::shipped();
-    let Some(path) = path else { return Ok(shipped) };
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("failed to read the calibration `{}`", path.display()))?;
-    let calibration: Calibration = serde_json::from_str(&text).with_context(|| {
-        format!("`{}` is not a calibration of `farrier plan calibrate`", path.display())
-    })?;
-    let fitted = calibration.rescale(gpu, &shipped.fitted).map_err(|err| {
-        Hinted::error(err.to_string(), "`farrier plan calibrate --keep FILE` makes one on a GPU")
-    })?;
-    Ok(Box::leak(Box::new(shipped.with(fitted))))
+impl Calibrated {
+    /// The planner for one GPU, as a kept calibration rescales it.
+    pub(super) fn planner(&self, gpu: &Accelerator) -> anyhow::Result<&'static Planner> {
+        self.planner_of(std::slice::from_ref(gpu))
+    }
+
+    /// The planner for GPUs; what was measured is of one kind.
+    pub(super) fn planner_of(&self, gpus: &[Accelerator]) -> anyhow::Result<&'static Planner> {
+        let shipped = Planner::shipped();
+        let Some(path) = &self.calibration else { return Ok(shipped) };
+        let [gpu] = gpus else {
+            return Err(Hinted::error(
+                format!("a calibration is of one kind of GPU, and {} are compared", gpus.len()),
+                "leave out `--calibration`, or give one `--gpu`",
+            ));
+        };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("failed to read the calibration `{}`", path.display()))?;
+        let calibration: Calibration = serde_json::from_str(&text).with_context(|| {
+            format!("`{}` is not a calibration of `farrier plan calibrate`", path.display())
+        })?;
+        let fitted = calibration.rescale(gpu, &shipped.fitted).map_err(|err| {
+            let hint = "`farrier plan calibrate --keep FILE` makes one on a GPU";
+            Hinted::error(err.to_string(), hint)
+        })?;
+        Ok(Box::leak(Box::new(shipped.with(fitted))))
+    }
 }

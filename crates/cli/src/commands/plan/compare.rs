@@ -1,13 +1,13 @@
 //! `farrier plan compare`
 
-use farrier_planner::Planner;
-use farrier_planner::compare::{Comparison, Equal, compare, usual_precision};
+use farrier_planner::compare::{Comparison, Equal, Offer, Terms, compare, usual_precision};
 use farrier_planner::gpu::Accelerator;
 use farrier_planner::layout::Layout;
 use farrier_planner::precision::Precision;
 use farrier_planner::run::{Run, Stack};
 use farrier_planner::search::describe;
 
+use super::calibrate::Calibrated;
 use super::figures::{count, number, percent};
 use super::request::{self, Links, Work};
 use super::values::{count as whole, positive};
@@ -39,10 +39,10 @@ pub(crate) struct Args {
     /// Equal numbers: so many of each
     #[arg(long, value_name = "N", value_parser = whole, group = "equal", allow_negative_numbers = true)]
     gpus: Option<u32>,
-    /// Equal money: dollars an hour
+    /// Equal money: the number of whole nodes within so many dollars an hour that does most
     #[arg(long, value_name = "USD", value_parser = positive, group = "equal")]
     usd_per_hour: Option<f64>,
-    /// Equal time: days for `--tokens`
+    /// Equal time: the fewest whole nodes that do `--tokens` in so many days
     #[arg(long, value_name = "DAYS", value_parser = positive, group = "equal", requires = "tokens")]
     days: Option<f64>,
     /// Prices where the list has none or another: `GB200=10.5,H100=2.5`
@@ -50,6 +50,8 @@ pub(crate) struct Args {
     prices: Vec<String>,
     #[command(flatten)]
     links: Links,
+    #[command(flatten)]
+    calibrated: Calibrated,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
@@ -57,7 +59,6 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let planner = Planner::shipped();
     let equal = match (args.gpus, args.usd_per_hour, args.days, args.work.tokens) {
         (_, Some(usd), ..) => Equal::UsdPerHour(usd),
         (_, _, Some(days), Some(tokens)) => Equal::Days { days, tokens },
@@ -102,7 +103,13 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         stack: args.work.stack.unwrap_or(Stack::Bridge),
         fused_experts: false,
     };
-    let found = compare(planner, &run, &parts, args.work.precision, args.work.stack, equal);
+    let terms = Terms {
+        precision: args.work.precision,
+        stack: args.work.stack,
+        tokens: args.work.tokens,
+        equal,
+    };
+    let found = compare(args.calibrated.planner_of(&parts)?, &run, &parts, &terms);
     match args.output {
         Output::Json => printer.json(&found)?,
         Output::Table => {
@@ -147,65 +154,10 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
         run.model.name, run.seq_len, run.global_batch
     ))?;
     printer.line("")?;
-    let dollars = |value: Option<f64>| {
-        value.map_or_else(|| "no list price".to_owned(), |value| format!("${}", number(value)))
-    };
-    let rows: Vec<Vec<String>> = found
-        .offers
-        .iter()
-        .map(|offer| {
-            vec![
-                format!("{} × {}", offer.gpus, offer.gpu),
-                offer.precision.to_owned(),
-                format!(
-                    "{} ({}-{})",
-                    number(offer.tokens_per_s_per_gpu),
-                    number(offer.tokens_per_s_per_gpu_p10),
-                    number(offer.tokens_per_s_per_gpu_p90)
-                ),
-                count(offer.tokens_per_s),
-                percent(offer.mfu_causal),
-                offer.bound.name().to_owned(),
-                if args.usd_per_hour.is_some() {
-                    dollars(offer.usd_per_hour)
-                } else {
-                    dollars(offer.usd_per_gpu_hour)
-                },
-                dollars(offer.cost_per_million_tokens_usd),
-            ]
-        })
-        .collect();
-    printer.table(
-        &[
-            "GPUs",
-            "Precision",
-            "Tokens/s each (P10-P90)",
-            "Tokens/s",
-            "MFU",
-            "Bound",
-            if args.usd_per_hour.is_some() { "All, an hour" } else { "GPU and hour" },
-            "Million tokens",
-        ],
-        &rows,
-    )?;
+    table(args, found, printer)?;
     for offer in &found.offers {
         printer.paragraph("", 0, &format!("{}: {}", offer.gpu, describe(&offer.layout)))?;
-        for seen in &offer.published {
-            printer.paragraph(
-                "    published",
-                14,
-                &format!(
-                    "{}: {} tokens/s each on {} in {}, {} tokens a sequence ({}, {})",
-                    seen.model,
-                    number(seen.tokens_per_s_per_gpu),
-                    seen.gpus,
-                    seen.precision,
-                    seen.seq_len,
-                    seen.source,
-                    seen.date
-                ),
-            )?;
-        }
+        published(offer, printer)?;
     }
     for not in &found.not_offered {
         printer.paragraph("", 0, &format!("{} is not offered: {}", not.gpu, not.why))?;
@@ -221,6 +173,65 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
             "Precision: what each generation is usually trained in ({}); `--precision` takes one for all.",
             usual.join(", ")
         ))?;
+    }
+    Ok(())
+}
+
+/// A row for each GPU that is offered.
+fn table(args: &Args, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
+    let dollars = |value: Option<f64>| {
+        value.map_or_else(|| "no list price".to_owned(), |value| format!("${}", number(value)))
+    };
+    let mut head = vec!["GPUs", "Precision", "Tokens/s each (P10-P90)", "Tokens/s", "MFU", "Bound"];
+    if args.work.tokens.is_some() {
+        head.push("Days");
+    }
+    head.push(if args.usd_per_hour.is_some() { "All, an hour" } else { "GPU and hour" });
+    head.push("Million tokens");
+    let row = |offer: &Offer| {
+        let mut row = vec![
+            format!("{} × {}", offer.gpus, offer.gpu),
+            offer.precision.to_owned(),
+            format!(
+                "{} ({}-{})",
+                number(offer.tokens_per_s_per_gpu),
+                number(offer.tokens_per_s_per_gpu_p10),
+                number(offer.tokens_per_s_per_gpu_p90)
+            ),
+            count(offer.tokens_per_s),
+            percent(offer.mfu_causal),
+            offer.bound.name().to_owned(),
+        ];
+        row.extend(offer.days.map(number));
+        row.push(dollars(if args.usd_per_hour.is_some() {
+            offer.usd_per_hour
+        } else {
+            offer.usd_per_gpu_hour
+        }));
+        row.push(dollars(offer.cost_per_million_tokens_usd));
+        row
+    };
+    let rows: Vec<Vec<String>> = found.offers.iter().map(row).collect();
+    printer.table(&head, &rows)?;
+    Ok(())
+}
+
+/// Published runs beside an offer, each on the GPU that its source names.
+fn published(offer: &Offer, printer: &mut Printer) -> anyhow::Result<()> {
+    for seen in &offer.published {
+        let kin = if seen.is_same_part { "" } else { ", not the same part" };
+        let text = format!(
+            "{}: {} tokens/s each on {} × {}{kin}, in {}, {} tokens a sequence ({}, {})",
+            seen.model,
+            number(seen.tokens_per_s_per_gpu),
+            seen.gpus,
+            seen.gpu,
+            seen.precision,
+            seen.seq_len,
+            seen.source,
+            seen.date
+        );
+        printer.paragraph("    published", 14, &text)?;
     }
     Ok(())
 }

@@ -1,24 +1,24 @@
 //! `farrier plan goodput`
 
+mod faults;
 mod print;
 
-use clap::ValueEnum;
+pub(super) use faults::Faults;
+
 use farrier_planner::Planner;
-use farrier_planner::goodput::{
-    CheckpointKind, Conditions, Hazard, Recovery, Report, Spares, Training,
-};
+use farrier_planner::goodput::{Conditions, Report, Training};
 use farrier_planner::layout::Layout;
 use farrier_planner::plan::{self, Plan};
 use farrier_planner::run::Run;
 use serde::Serialize;
 
 use super::advice::check_run;
+use super::calibrate::Calibrated;
 use super::request::{self, Asked, Cluster, Split, Work};
-use super::train::{Goal, TooLarge, best};
+use super::train::{Goal, Search, TooLarge, best};
 use super::values::positive;
 use crate::cli::Output;
 use crate::commands::Outcome;
-use crate::failure::Hinted;
 use crate::printer::Printer;
 use crate::sets;
 
@@ -31,110 +31,18 @@ pub(crate) struct Args {
     cluster: Cluster,
     #[command(flatten)]
     split: Split,
-    /// Try every split and take the best; what is given stays as it is
-    #[arg(long)]
-    search: bool,
+    #[command(flatten)]
+    search: Search,
     /// Tokens a second of the whole run, where they are measured and not to be estimated
     #[arg(long, value_name = "TOKENS/S", value_parser = positive)]
     tokens_per_s: Option<f64>,
+    #[command(flatten)]
+    calibrated: Calibrated,
     #[command(flatten)]
     faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
-}
-
-/// Faults, and what is done about them.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct Faults {
-    /// A fault that stops the run comes every so many hours [default: by --hazard and the number of GPUs]
-    #[arg(long, value_name = "HOURS", value_parser = positive, conflicts_with = "hazard")]
-    mtbf: Option<f64>,
-    /// How often faults come: dedicated (as Llama 3's cluster), research (RSC-1), research-calm (RSC-2), none
-    #[arg(long, value_name = "KIND", value_parser = hazard, default_value = "dedicated")]
-    hazard: Hazard,
-    /// Minutes until a fault is seen
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
-    detection: Option<f64>,
-    /// Minutes from there until the job trains again, without what it lost
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
-    recovery: Option<f64>,
-    /// How checkpoints are kept
-    #[arg(long, value_name = "KIND", default_value = "asynchronous")]
-    checkpoint: Kind,
-    /// Storage, GB/s of the whole cluster
-    #[arg(long, value_name = "GB/S", value_parser = positive, default_value = "200")]
-    storage: f64,
-    /// Minutes between checkpoints [default: the best]
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
-    interval: Option<f64>,
-    /// Spare nodes that wait; without it the provider replaces nodes at once
-    #[arg(long, value_name = "NODES")]
-    spares: Option<u32>,
-    /// Hours until a broken node is back
-    #[arg(long, value_name = "HOURS", value_parser = positive)]
-    repair: Option<f64>,
-}
-
-/// How checkpoints are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// Training waits until it is written.
-    Synchronous,
-    /// Training waits for the copy to the host; it is written beside.
-    Asynchronous,
-    /// Kept in the memory of other nodes, and in storage now and then.
-    InMemory,
-}
-
-impl Default for Faults {
-    fn default() -> Self {
-        Self {
-            mtbf: None,
-            hazard: Hazard::DEDICATED,
-            detection: None,
-            recovery: None,
-            checkpoint: Kind::Asynchronous,
-            storage: 200.0,
-            interval: None,
-            spares: None,
-            repair: None,
-        }
-    }
-}
-
-fn hazard(text: &str) -> Result<Hazard, String> {
-    Hazard::named(text).ok_or_else(|| format!("possible: {}", Hazard::NAMES.join(", ")))
-}
-
-impl Faults {
-    /// The conditions of a run whose step takes so long.
-    pub(super) fn conditions(&self, run: &Run, step_s: f64) -> anyhow::Result<Conditions> {
-        let kind = match self.checkpoint {
-            Kind::Synchronous => CheckpointKind::Synchronous,
-            Kind::Asynchronous => CheckpointKind::Asynchronous,
-            Kind::InMemory => CheckpointKind::InMemory,
-        };
-        let mut conditions = Conditions::of_run(run, kind, self.storage * 1e9, step_s);
-        conditions.hazard = match self.mtbf {
-            Some(hours) => Hazard::every(hours)?,
-            None => self.hazard,
-        };
-        if let Some(minutes) = self.detection {
-            conditions.detection_s = 60.0 * minutes;
-        }
-        if let Some(minutes) = self.recovery {
-            conditions.recovery =
-                Recovery { restart_s: 60.0 * minutes, load_s: Some(0.0), warm_up_s: 0.0 };
-        }
-        if let Some(nodes) = self.spares {
-            conditions.spares = Spares { nodes: Some(nodes), ..conditions.spares };
-        }
-        if let Some(hours) = self.repair {
-            conditions.spares.repair_h = hours;
-        }
-        Ok(conditions)
-    }
 }
 
 /// The whole answer.
@@ -149,7 +57,7 @@ struct Answer {
     /// Whether memory suffices with little doubt; none where the run was measured, and so had room.
     fits: Option<bool>,
     memory: Option<Memory>,
-    tokens: f64,
+    tokens: Option<f64>,
     tokens_per_s: f64,
     conditions: Conditions,
     #[serde(flatten)]
@@ -192,49 +100,50 @@ fn chosen(
     let mut assumed = asked.assumed.clone();
     let numbers = &args.cluster.gpus;
     let axes = args.split.axes(&args.work);
-    if !args.search {
+    if !args.search.search {
         check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         return Ok(Ok((asked.run.clone(), assumed)));
     }
-    let run = match best(planner, asked, &axes, numbers, Goal::Speed, args.work.tokens)? {
+    let goal = args.search.goal;
+    let run = match best(planner, asked, &axes, numbers, goal, args.work.tokens, &args.faults)? {
         Ok(best) => best.run,
         Err(large) => return Ok(Err(large)),
     };
     if numbers.len() > 1 {
-        assumed.push(format!(
-            "{} GPUs, the fastest of the numbers given; `plan train --search --for goodput` weighs \
-             cost and faults too",
-            run.layout.gpus()
-        ));
+        let why = match goal {
+            Goal::Speed => {
+                "the fastest of the numbers given; `--for goodput` weighs cost and faults too"
+            }
+            Goal::Cost => "of the numbers given the one with the least cost for a token",
+            Goal::Goodput => {
+                "of the numbers given the one with most tokens for the money, faults counted"
+            }
+        };
+        assumed.push(format!("{} GPUs, {why}", run.layout.gpus()));
     }
     Ok(Ok((run, assumed)))
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let facts = sets::active();
-    let planner = Planner::shipped();
-    let Some(tokens) = args.work.tokens else {
-        return Err(Hinted::error(
-            "how many tokens are to be trained on?",
-            "`--tokens 15.6T`, for instance",
-        ));
-    };
+    let tokens = args.work.tokens;
     let asked = request::asked(&facts, &args.work, &args.cluster, &args.split)?;
+    let planner = args.calibrated.planner(&asked.run.gpu)?;
     let (run, assumed) = match chosen(args, &asked, planner)? {
         Ok(chosen) => chosen,
         Err(large) => return large.print(args.output, printer),
     };
-    let faultless = plan::plan(planner, &run, Some(tokens), asked.price.clone());
+    let faultless = plan::plan(planner, &run, tokens, asked.price.clone());
     let is_measured = args.tokens_per_s.is_some();
     let tokens_per_s = args.tokens_per_s.unwrap_or(faultless.tokens_per_s);
     let conditions = args.faults.conditions(&run, run.tokens_per_step() / tokens_per_s)?;
     let training = Training {
         tokens,
         tokens_per_s,
+        tokens_per_s_p10_p90: (!is_measured).then(|| faultless.tokens_per_s_p10_p90()),
         usd_per_gpu_hour: asked.price.as_ref().map(|price| price.usd_per_gpu_hour),
     };
-    let report =
-        Report::of(&conditions, &training, args.faults.interval.map(|minutes| 60.0 * minutes))?;
+    let report = args.faults.report(&conditions, &training)?;
     let answer = Answer {
         v: 1,
         model: run.model.name.clone(),

@@ -7,6 +7,7 @@ mod calibrate;
 mod compare;
 mod figures;
 mod goodput;
+mod launch;
 mod page;
 mod request;
 mod score;

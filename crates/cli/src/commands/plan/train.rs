@@ -6,8 +6,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
-use farrier_planner::emit::{EmitError, Launcher, emit};
-use farrier_planner::goodput::{self, Goodput, Training};
+use farrier_planner::goodput::Training;
 use farrier_planner::plan::{Plan, plan};
 use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report, SearchError};
@@ -15,8 +14,9 @@ use serde::Serialize;
 
 use super::advice;
 use super::answer;
-use super::calibrate;
+use super::calibrate::Calibrated;
 use super::goodput::Faults;
+use super::launch::{self, Launch};
 use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
 use crate::cli::Output;
@@ -34,42 +34,33 @@ pub(crate) struct Args {
     cluster: Cluster,
     #[command(flatten)]
     split: Split,
-    /// Try every split and take the best; what is given stays as it is
-    #[arg(long)]
-    search: bool,
-    /// What is best: most tokens a second, least cost, or most tokens for the money with faults counted
-    #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
-    goal: Goal,
-    /// What `farrier plan calibrate --keep FILE` measured on such a GPU
-    #[arg(long, value_name = "FILE")]
-    calibration: Option<PathBuf>,
+    #[command(flatten)]
+    search: Search,
+    #[command(flatten)]
+    calibrated: Calibrated,
     /// Print a file that starts the run, in place of the answer
     #[arg(long, value_name = "LAUNCHER", conflicts_with = "output")]
     emit: Option<Launch>,
     /// Write a page with plots of memory, time, rates and cost
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    #[command(flatten)]
+    faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
-/// What starts a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Launch {
-    /// A script for each node.
-    Torchrun,
-    /// A batch script of Slurm.
-    Slurm,
-}
-
-impl Launch {
-    fn launcher(self) -> Launcher {
-        match self {
-            Self::Torchrun => Launcher::Torchrun,
-            Self::Slurm => Launcher::Slurm,
-        }
-    }
+/// Whether to search, and for what.
+#[derive(Debug, clap::Args)]
+pub(super) struct Search {
+    /// Try every split and take the best; what is given stays as it is
+    #[arg(long)]
+    pub(super) search: bool,
+    /// What is best of several numbers of GPUs: most tokens a second, least cost, or most tokens for the money with
+    /// faults counted; the split of each number is the fastest
+    #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
+    pub(super) goal: Goal,
 }
 
 /// What a search is for.
@@ -93,7 +84,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         write(path, &report(&answer, args)?)?;
     }
     if let Some(launch) = args.emit {
-        return launch_file(&answer, args, launch, printer);
+        let axes = args.split.axes(&args.work);
+        return launch::file(&answer, &axes, launch, printer);
     }
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
@@ -111,6 +103,19 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(!answer.plan.fits))
 }
 
+/// Whether faults are asked for only where they count.
+fn check_faults(args: &Args) -> anyhow::Result<()> {
+    let on_a_page = args.report.is_some() && args.work.tokens.is_some();
+    match args.faults.first_given() {
+        Some(flag) if args.search.goal != Goal::Goodput && !on_a_page => Err(Hinted::error(
+            format!("`{flag}` is about faults, which this plan does not count"),
+            "`--search --for goodput` counts them, `--report FILE` with `--tokens` too, and \
+             `farrier plan goodput`",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Says that nothing fits, in the place of what was asked for.
 fn nothing_fits(large: &TooLarge, args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.report {
@@ -124,27 +129,6 @@ fn nothing_fits(large: &TooLarge, args: &Args, printer: &mut Printer) -> anyhow:
         return Ok(Outcome::Finding);
     }
     large.print(args.output, printer)
-}
-
-/// Prints the file that starts a planned run.
-fn launch_file(
-    answer: &Answer,
-    args: &Args,
-    launch: Launch,
-    printer: &mut Printer,
-) -> anyhow::Result<Outcome> {
-    let (plan, run) = (&answer.plan, &answer.run);
-    if !plan.fits && !plan.tight {
-        let message = format!("`{}` does not fit in this split", plan.model.name);
-        let hint = advice::of_search(run, &args.split.axes(&args.work), plan.gpus);
-        failure::report(&advice::hinted(message, hint));
-        return Ok(Outcome::Finding);
-    }
-    let text = emit(plan, run, launch.launcher())?;
-    for line in text.lines() {
-        printer.line(line)?;
-    }
-    Ok(Outcome::Fine)
 }
 
 /// The answer about a run, and how it was found.
@@ -185,10 +169,11 @@ impl TooLarge {
 
 fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarge>> {
     let asked = request::asked(facts, &args.work, &args.cluster, &args.split)?;
-    let planner = calibrate::planner(&asked.run.gpu, args.calibration.as_deref())?;
+    check_faults(args)?;
+    let planner = args.calibrated.planner(&asked.run.gpu)?;
     let tokens = args.work.tokens;
     let axes = args.split.axes(&args.work);
-    if !args.search {
+    if !args.search.search {
         advice::check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
         let (counts, assumed) = (Vec::new(), asked.assumed);
@@ -196,39 +181,17 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
     }
     let numbers = &args.cluster.gpus;
     let Best { run, found, counts } =
-        match best(planner, &asked, &axes, numbers, args.goal, tokens)? {
+        match best(planner, &asked, &axes, numbers, args.search.goal, tokens, &args.faults)? {
             Ok(best) => best,
             Err(large) => return Ok(Err(large)),
         };
     let run = match args.emit {
-        Some(launch) => startable(planner, run, &found, &axes, launch),
+        Some(launch) => launch::startable(planner, run, &found, &axes, launch),
         None => run,
     };
     let plan = plan(planner, &run, tokens, asked.price);
     let assumed = asked.assumed;
     Ok(Ok(Answer { planner, run, plan, found: Some(found), counts, assumed }))
-}
-
-/// The fastest of the splits found that the program has flags for; the fastest of all where that is
-/// not a matter of the split.
-fn startable(planner: &Planner, fastest: Run, found: &Report, axes: &Axes, launch: Launch) -> Run {
-    let lacks = |run: &Run| match emit(&plan(planner, run, None, None), run, launch.launcher()) {
-        Err(err @ EmitError::Setting { .. }) => Some(err),
-        _ => None,
-    };
-    let Some(why) = lacks(&fastest) else { return fastest };
-    let mut run = fastest.clone();
-    for candidate in found.fitting() {
-        axes.lay_out(&mut run, candidate.layout);
-        if lacks(&run).is_none() {
-            let slower = 100.0 * (candidate.step_s / found.best[0].step_s - 1.0);
-            failure::warn(&anyhow::anyhow!(
-                "the fastest split cannot be written ({why}); this one takes {slower:.1} % longer"
-            ));
-            return run;
-        }
-    }
-    fastest
 }
 
 /// The page about an answer.
@@ -240,14 +203,14 @@ fn report(answer: &Answer, args: &Args) -> anyhow::Result<String> {
     };
     let goodput = match plan.tokens {
         Some(tokens) => {
-            let conditions =
-                Faults::default().conditions(&answer.run, plan.estimate.step_time_s)?;
+            let conditions = args.faults.conditions(&answer.run, plan.estimate.step_time_s)?;
             let training = Training {
-                tokens,
+                tokens: Some(tokens),
                 tokens_per_s: plan.tokens_per_s,
+                tokens_per_s_p10_p90: Some(plan.tokens_per_s_p10_p90()),
                 usd_per_gpu_hour: plan.price.as_ref().map(|price| price.usd_per_gpu_hour),
             };
-            Some(goodput::Report::of(&conditions, &training, None)?)
+            Some(args.faults.report(&conditions, &training)?)
         }
         None => None,
     };
@@ -315,6 +278,7 @@ pub(super) fn best(
     numbers: &[u32],
     goal: Goal,
     tokens: Option<f64>,
+    faults: &Faults,
 ) -> anyhow::Result<Result<Best, TooLarge>> {
     if goal != Goal::Speed && asked.price.is_none() {
         return Err(Hinted::error(
@@ -335,7 +299,7 @@ pub(super) fn best(
         };
         let mut run = asked.run.clone();
         axes.lay_out(&mut run, found.best[0].layout);
-        let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal)?;
+        let (count, worth) = Count::of(&run, found.best[0].step_s, asked, tokens, goal, faults)?;
         counts.push(count);
         if best.as_ref().is_none_or(|(most, ..)| worth > *most) {
             best = Some((worth, run, found));
@@ -381,11 +345,12 @@ impl Count {
         asked: &Asked,
         tokens: Option<f64>,
         goal: Goal,
+        faults: &Faults,
     ) -> anyhow::Result<(Self, f64)> {
         let gpus = f64::from(run.layout.gpus());
         let tokens_per_s = run.tokens_per_step() / step_s;
-        let conditions = Faults::default().conditions(run, step_s)?;
-        let share = Goodput::best(&conditions)?.share;
+        let conditions = faults.conditions(run, step_s)?;
+        let share = faults.goodput(&conditions)?.share;
         let paid = conditions.paid_gpus();
         let price = asked.price.as_ref().map(|price| price.usd_per_gpu_hour / 3600.0 * 1e6);
         let worth = match goal {

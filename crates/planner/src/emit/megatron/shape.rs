@@ -2,7 +2,7 @@
 
 use super::super::flags::{Command, Group};
 use super::super::known::{Details, Known};
-use crate::model::{Attention, Bias, Experts, Norm};
+use crate::model::{Attention, Bias, Experts, Norm, Window};
 use crate::run::Run;
 
 /// Megatron pads the vocabulary to a multiple of this and TP (`--make-vocab-size-divisible-by`).
@@ -34,11 +34,15 @@ pub(super) fn model(run: &Run, details: &Details, command: &mut Command) -> Grou
     group.set_if(model.bias != Bias::All, "--disable-bias-linear");
     group.set_if(model.bias == Bias::Qkv, "--add-qkv-bias");
     group.set_if(!model.tied, "--untie-embeddings-and-output-weights");
-    if model.window.tokens > 0 && model.window.global_every != 1 {
+    let Window { tokens, global, of } = model.window;
+    if tokens > 0 && global < of {
         // Tokens before the one that looks, and none after.
-        group.quote("--window-size", &format!("{},0", model.window.tokens - 1));
-        if model.window.global_every > 1 {
-            group.put("--window-attn-skip-freq", model.window.global_every);
+        group.quote("--window-size", &format!("{},0", tokens - 1));
+        if global > 0 && of.is_multiple_of(global) {
+            group.put("--window-attn-skip-freq", of / global);
+        } else if global > 0 {
+            let layers = format!("([0]*{global}+[1]*{})", of - global);
+            group.quote("--window-attn-skip-freq", &layers);
         }
     }
     let unit = VOCABULARY_UNIT * run.layout.tp;

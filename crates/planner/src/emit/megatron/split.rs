@@ -6,6 +6,7 @@ use super::super::nodes::Nodes;
 use super::PROGRAM;
 use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::model::Attention;
+use crate::pieces::Pieces;
 use crate::run::{Run, Stack};
 
 /// How the ranks share the model and the data.
@@ -86,22 +87,9 @@ fn pipeline(group: &mut Group, run: &Run) -> Result<(), EmitError> {
     Ok(())
 }
 
-/// Blocks of each piece where they do not divide: the last holds one less, then the first, then
-/// those before the last, as the plan counts memory.
-pub(super) fn blocks_of_pieces(layers: u32, pieces: u32) -> Vec<u32> {
-    let most = layers.div_ceil(pieces);
-    let fewer = most * pieces - layers;
-    let is_less = |piece: u32| match fewer {
-        0 => false,
-        1 => piece == pieces - 1,
-        fewer => piece == 0 || piece >= pieces - (fewer - 1),
-    };
-    (0..pieces).map(|piece| most - u32::from(is_less(piece))).collect()
-}
-
 /// The pieces as Megatron writes them: `Et*3|(t*4|)*14,t*3,L`.
 fn stages(layers: u32, pieces: u32, run: &Run) -> String {
-    let blocks = blocks_of_pieces(layers, pieces);
+    let blocks: Vec<u32> = Pieces::of(layers, pieces).sizes().collect();
     let piece = |count: u32| match count {
         0 => String::new(),
         1 => "t".to_owned(),
@@ -219,19 +207,4 @@ fn block(group: &mut Group, blocks: u32) {
     group.put("--recompute-granularity", "full");
     group.put("--recompute-method", "block");
     group.put("--recompute-num-layers", blocks);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ends_hold_less() {
-        assert_eq!(blocks_of_pieces(126, 4), [31, 32, 32, 31]);
-        assert_eq!(blocks_of_pieces(61, 8), [7, 8, 8, 8, 8, 8, 7, 7]);
-        assert_eq!(blocks_of_pieces(10, 3), [3, 4, 3]);
-        for (layers, pieces) in [(61, 16), (94, 64), (7, 5), (5, 5), (48, 36)] {
-            assert_eq!(blocks_of_pieces(layers, pieces).iter().sum::<u32>(), layers);
-        }
-    }
 }

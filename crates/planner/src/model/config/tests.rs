@@ -248,7 +248,7 @@ fn a_list_of_blocks_has_all_of_them() {
         from_value(&config).map(|read| read.model.window).map_err(|err| err.to_string())
     };
     let third = ["sliding_attention", "sliding_attention", "full_attention"];
-    assert_eq!(of(&third.repeat(12)), Ok(Window { tokens: 128, global_every: 3 }));
+    assert_eq!(of(&third.repeat(12)), Ok(Window::with_global_every(128, 3)));
     let said = of(&third).unwrap_err();
     assert!(said.contains("a list of 3") && said.contains("each of the 36 blocks"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! The answer of `farrier plan goodput`, for people.
 
-use farrier_planner::goodput::{Goodput, Report, Worth};
+use farrier_planner::goodput::{Goodput, Report, RunCost, Worth};
 use farrier_planner::search;
 
 use super::super::figures::{count, duration, number, percent, usd};
@@ -10,12 +10,12 @@ use crate::printer::{Printer, Tone};
 /// Prints the whole answer.
 pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
     let report = &answer.report;
+    let tokens = answer.tokens.map_or_else(String::new, |all| format!("{} tokens at ", count(all)));
     printer.line(&format!(
-        "{} on {} × {}: {} tokens at {} tokens/s",
+        "{} on {} × {}: {tokens}{} tokens/s",
         answer.model,
         answer.gpus,
         answer.gpu,
-        count(answer.tokens),
         count(answer.tokens_per_s)
     ))?;
     printer.line(&search::describe(&answer.layout))?;
@@ -34,6 +34,9 @@ pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<(
         printer.line("")?;
     }
     cost(report, printer)?;
+    if report.run.is_none() {
+        printer.line("`--tokens` gives days and dollars, and what a minute is worth.")?;
+    }
     if answer.is_faultless() {
         return Ok(());
     }
@@ -93,12 +96,11 @@ fn conditions(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
 fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
     let report = &answer.report;
     let line = |name: &str, goodput: &Goodput| {
-        vec![
-            name.to_owned(),
-            duration(goodput.interval_s),
-            number(goodput.interval_steps),
-            percent(goodput.share),
-        ]
+        let interval = match goodput.interval_s {
+            interval_s if interval_s.is_finite() => duration(interval_s),
+            _ => "none".to_owned(),
+        };
+        vec![name.to_owned(), interval, number(goodput.interval_steps), percent(goodput.share)]
     };
     let mut rows = Vec::new();
     if !answer.is_faultless() {
@@ -111,7 +113,12 @@ fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
         return Ok(false);
     }
     printer.table(&["Checkpoint interval", "Time", "Steps", "Effective time (ETTR)"], &rows)?;
-    if !answer.is_faultless() {
+    if let Some(beyond_s) = report.interval_beyond_run_s {
+        printer.line(&format!(
+            "The run ends before a checkpoint pays: the best interval of a longer one is {}.",
+            duration(beyond_s)
+        ))?;
+    } else if !answer.is_faultless() {
         printer.line(&format!(
             "Young's formula gives {}, Daly's {}.",
             duration(report.young_interval_s),
@@ -123,13 +130,7 @@ fn intervals(answer: &Answer, printer: &mut Printer) -> anyhow::Result<bool> {
 
 fn cost(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
     if let Some(run) = &report.run {
-        let dollars = run.usd.map_or_else(String::new, |dollars| format!(", {}", usd(dollars)));
-        printer.line(&format!(
-            "The run takes {} ({} of training), with {} faults{dollars}.",
-            duration(3600.0 * run.hours),
-            duration(3600.0 * run.productive_h),
-            if run.failures > 0.0 { number(run.failures) } else { "no".to_owned() }
-        ))?;
+        printer.paragraph("", 0, &takes(run))?;
         let lost = &run.lost;
         let rows: Vec<Vec<String>> = [
             ("checkpoints that training waits for", lost.checkpoint_stalls_h),
@@ -150,6 +151,25 @@ fn cost(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// How long a run takes and what it costs, with the doubt that its speed has.
+fn takes(run: &RunCost) -> String {
+    let range = |least: Option<String>, most: Option<String>| match least.zip(most) {
+        Some((least, most)) => format!(" (P10-P90 {least} to {most})"),
+        None => String::new(),
+    };
+    let days = |days: f64| duration(86_400.0 * days);
+    let dollars = run.usd.map_or_else(String::new, |dollars| {
+        format!(", {}{}", usd(dollars), range(run.usd_p10.map(usd), run.usd_p90.map(usd)))
+    });
+    format!(
+        "The run takes {}{}, {} of it training, with {} faults{dollars}.",
+        days(run.days),
+        range(run.days_p10.map(days), run.days_p90.map(days)),
+        duration(3600.0 * run.productive_h),
+        if run.failures > 0.0 { number(run.failures) } else { "no".to_owned() }
+    )
 }
 
 /// What would be better.

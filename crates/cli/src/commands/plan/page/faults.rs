@@ -38,6 +38,7 @@ fn facts(report: &Report, chosen: &Goodput) -> Vec<(&'static str, String)> {
         interval_s if interval_s.is_finite() => {
             format!("{} ({} steps)", duration(interval_s), number(goodput.interval_steps))
         }
+        _ if goodput.mtbf_s.is_finite() => "none: the run ends before one pays".to_owned(),
         _ => "never: nothing fails".to_owned(),
     };
     let mut facts = vec![("Best checkpoint interval", every(&report.best))];

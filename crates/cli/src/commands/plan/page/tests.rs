@@ -67,8 +67,9 @@ fn goodput_of(plan: &Plan, hazard: goodput::Hazard) -> goodput::Report {
     conditions.hazard = hazard;
     conditions.spares.nodes = Some(4);
     let training = goodput::Training {
-        tokens: plan.tokens.unwrap(),
+        tokens: plan.tokens,
         tokens_per_s: plan.tokens_per_s,
+        tokens_per_s_p10_p90: Some(plan.tokens_per_s_p10_p90()),
         usd_per_gpu_hour: Some(2.5),
     };
     goodput::Report::of(&conditions, &training, None).unwrap()
@@ -150,7 +151,7 @@ fn a_long_pipeline_of_experts_in_8_bits_is_drawn_whole() {
     for point in &mut points {
         point.usd = None;
     }
-    let stuck = goodput_of(&plan, goodput::Hazard::every(0.1).unwrap());
+    let stuck = goodput_of(&plan, goodput::Hazard::every(0.02).unwrap());
     let html = page(&plan, None, Some(&stuck), &points);
     keep("page_long.html", &html);
     check(&html);

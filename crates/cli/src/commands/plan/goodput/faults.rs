@@ -1,0 +1,148 @@
+//! Faults as flags: of `farrier plan goodput`, and of `farrier plan train --for goodput`.
+
+use clap::ValueEnum;
+use farrier_planner::goodput::{
+    CheckpointKind, Conditions, Goodput, Hazard, Recovery, Report, Training,
+};
+use farrier_planner::run::Run;
+
+use super::super::values::positive;
+use crate::failure::Hinted;
+
+/// Storage of a cluster, where none is given.
+const STORAGE_GB_PER_S: f64 = 200.0;
+
+/// Faults, and what is done about them.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Faults")]
+pub(in super::super) struct Faults {
+    /// A fault that stops the run comes every so many hours [default: by --hazard and the number of GPUs]
+    #[arg(long, value_name = "HOURS", value_parser = positive, conflicts_with = "hazard")]
+    mtbf: Option<f64>,
+    /// How often faults come: dedicated (as Llama 3's cluster), research (RSC-1), research-calm (RSC-2), none
+    /// [default: dedicated]
+    #[arg(long, value_name = "KIND", value_parser = hazard)]
+    hazard: Option<Hazard>,
+    /// Minutes until a fault is seen [default: 10]
+    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    detection: Option<f64>,
+    /// Minutes from there until the job trains again, without what it lost [default: 5, and what loading takes]
+    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    recovery: Option<f64>,
+    /// How checkpoints are kept [default: asynchronous]
+    #[arg(long, value_name = "KIND")]
+    checkpoint: Option<Kind>,
+    /// Storage, GB/s of the whole cluster [default: 200]
+    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    storage: Option<f64>,
+    /// Minutes between checkpoints [default: the best]
+    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    interval: Option<f64>,
+    /// Minutes between those that go to storage, behind checkpoints in memory [default: as often as storage keeps up]
+    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    storage_interval: Option<f64>,
+    /// Spare nodes that wait; without it the provider replaces nodes at once
+    #[arg(long, value_name = "NODES")]
+    spares: Option<u32>,
+    /// Hours until a broken node is back [default: 24]
+    #[arg(long, value_name = "HOURS", value_parser = positive)]
+    repair: Option<f64>,
+    /// Planned stops a day, each after a checkpoint [default: none]
+    #[arg(long, value_name = "STOPS", value_parser = positive)]
+    planned_stops: Option<f64>,
+}
+
+/// How checkpoints are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Training waits until it is written.
+    Synchronous,
+    /// Training waits for the copy to the host; it is written beside.
+    Asynchronous,
+    /// Kept in the memory of other nodes, and in storage now and then.
+    InMemory,
+}
+
+fn hazard(text: &str) -> Result<Hazard, String> {
+    Hazard::named(text).ok_or_else(|| format!("possible: {}", Hazard::NAMES.join(", ")))
+}
+
+impl Faults {
+    /// The first of these flags that was given.
+    pub(in super::super) fn first_given(&self) -> Option<&'static str> {
+        [
+            ("--mtbf", self.mtbf.is_some()),
+            ("--hazard", self.hazard.is_some()),
+            ("--detection", self.detection.is_some()),
+            ("--recovery", self.recovery.is_some()),
+            ("--checkpoint", self.checkpoint.is_some()),
+            ("--storage", self.storage.is_some()),
+            ("--interval", self.interval.is_some()),
+            ("--storage-interval", self.storage_interval.is_some()),
+            ("--spares", self.spares.is_some()),
+            ("--repair", self.repair.is_some()),
+            ("--planned-stops", self.planned_stops.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(flag, given)| given.then_some(flag))
+    }
+
+    /// The conditions of a run whose step takes so long.
+    pub(in super::super) fn conditions(
+        &self,
+        run: &Run,
+        step_s: f64,
+    ) -> anyhow::Result<Conditions> {
+        let kind = match self.checkpoint {
+            Some(Kind::Synchronous) => CheckpointKind::Synchronous,
+            None | Some(Kind::Asynchronous) => CheckpointKind::Asynchronous,
+            Some(Kind::InMemory) => CheckpointKind::InMemory,
+        };
+        if self.storage_interval.is_some() && kind != CheckpointKind::InMemory {
+            return Err(Hinted::error(
+                format!("`--storage-interval` is not for `{}` checkpoints", kind.name()),
+                "`--checkpoint in-memory` has storage behind it; `--interval` is for the others",
+            ));
+        }
+        let storage = self.storage.unwrap_or(STORAGE_GB_PER_S);
+        let mut conditions = Conditions::of_run(run, kind, storage * 1e9, step_s);
+        conditions.checkpoint.storage_interval_s = seconds(self.storage_interval);
+        conditions.planned_stops_per_day = self.planned_stops.unwrap_or(0.0);
+        conditions.hazard = match self.mtbf {
+            Some(hours) => Hazard::every(hours)?,
+            None => self.hazard.unwrap_or(Hazard::DEDICATED),
+        };
+        if let Some(detection_s) = seconds(self.detection) {
+            conditions.detection_s = detection_s;
+        }
+        if let Some(restart_s) = seconds(self.recovery) {
+            conditions.recovery = Recovery { restart_s, load_s: Some(0.0), warm_up_s: 0.0 };
+        }
+        conditions.spares.nodes = self.spares;
+        if let Some(hours) = self.repair {
+            conditions.spares.repair_h = hours;
+        }
+        Ok(conditions)
+    }
+
+    /// How much of its time a run under conditions keeps.
+    pub(in super::super) fn goodput(&self, conditions: &Conditions) -> anyhow::Result<Goodput> {
+        Ok(match seconds(self.interval) {
+            Some(interval_s) => Goodput::at(conditions, interval_s)?,
+            None => Goodput::best(conditions)?,
+        })
+    }
+
+    /// All about it.
+    pub(in super::super) fn report(
+        &self,
+        conditions: &Conditions,
+        training: &Training,
+    ) -> anyhow::Result<Report> {
+        Ok(Report::of(conditions, training, seconds(self.interval))?)
+    }
+}
+
+fn seconds(minutes: Option<f64>) -> Option<f64> {
+    minutes.map(|minutes| 60.0 * minutes)
+}
