@@ -198,6 +198,9 @@ fn one_part_has_many_names() {
         assert!(!named.assumed, "{name}");
     }
     assert!(set.gpus.by_name("H100").unwrap().assumed);
+    // Most that are called so have 80 GB.
+    let family = set.gpus.by_name("A100").unwrap();
+    assert!(family.assumed && family.gpu.id == "A100-SXM4-80GB", "{}", family.gpu.id);
     assert_eq!(set.gpus.by_name("NVIDIA H100 PCIe").unwrap().gpu.id, "H100-PCIe-80GB");
     assert_eq!(set.gpus.by_name("tesla t4").unwrap().gpu.id, "T4");
     assert!(set.gpus.by_name("H1000").is_none());

@@ -118,7 +118,7 @@ proptest! {
         let mut run = run(model, "H100-SXM-80GB", global_batch);
         run.seq_len = seq_len;
         let [dp, tp, pp, vp, cp, ep, micro_batch] = numbers;
-        let axes = Axes { dp, tp, pp, vp, cp, ep, micro_batch, ..Axes::default() };
+        let axes = Axes { tp, pp, vp, cp, ep, micro_batch, dp, ..Axes::default() };
         match found(&run, gpus, &axes) {
             Ok(found) => prop_assert!(found.best.iter().all(|best| best.step_s > 0.0)),
             Err(err) => prop_assert!(!err.to_string().is_empty()),
