@@ -218,3 +218,15 @@ fn words_that_mean_two_things_are_refused() {
     assert!(ran.stderr.contains("PP 64 makes more stages than the 32 blocks"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("VP up to"), "{}", ran.stderr);
 }
+
+#[test]
+fn help_names_what_is_possible() {
+    let help = flat(&small(&["--help"]).stdout);
+    for flag in ["--stack", "--precision", "--schedule", "--grad-dtype", "--optimizer-dtype"] {
+        let said = small(&[flag, "nothing"]).stderr;
+        let (_, possible) = said.lines().next().unwrap().split_once("possible: ").unwrap();
+        for name in possible.split(", ") {
+            assert!(help.contains(name), "{flag} {name} is not in the help");
+        }
+    }
+}

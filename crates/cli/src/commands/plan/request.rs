@@ -43,8 +43,8 @@ pub(super) struct Work {
     /// Tokens to train on, such as 15.6T or 300e9
     #[arg(long, value_parser = amount, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
-    /// By what program: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, tuned [default: megatron-bridge,
-    /// or fsdp-compiled where weights are shared (`--zero 3`)]
+    /// By what program: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, llm-foundry, tuned [default:
+    /// megatron-bridge, or fsdp-compiled where weights are shared (`--zero 3`)]
     #[arg(long, value_parser = stack)]
     pub(super) stack: Option<Stack>,
 }

@@ -31,8 +31,14 @@ fn planned(run: &Run, tokens: Option<f64>) -> Plan {
 
 /// Llama 3 405B as it was trained: arXiv:2407.21783, 3.3.2.
 fn large() -> Run {
-    let layout =
-        Layout { tp: 8, pp: 16, vp: 8, sharding: Sharding::Gradients, ..Layout::copies(128, 1) };
+    let layout = Layout {
+        tp: 8,
+        pp: 16,
+        vp: 8,
+        sharding: Sharding::Gradients,
+        reduce_bytes: Stack::Tuned.reduce_bytes(),
+        ..Layout::copies(128, 1)
+    };
     run("llama3.1-405b", "H100-SXM-80GB", layout, 2048, Stack::Tuned)
 }
 
@@ -118,6 +124,7 @@ fn llama_3_405b_has_all_of_it() {
     keep("page.html", &html);
     check(&html);
     assert_eq!(html.matches("class=\"column\"").count(), 16, "all stages");
+    assert!(html.contains("stage 16, ") && !html.contains("stage 0, "), "people count from 1");
     assert_eq!(html.matches("class=\"fall ").count(), plan.estimate.phases.len());
     assert_eq!(html.matches("class=\"point ").count(), plan.roofline.work.len());
     assert_eq!(html.matches("class=\"place\"").count(), 7);
