@@ -1,18 +1,30 @@
-//! Any configuration of a model is planned or refused, and any table of runs scored or refused; what
-//! is planned is finite.
+//! Any configuration of a model is planned, searched or refused in any split, and any table of runs scored
+//! or refused; what is planned is finite.
 #![no_main]
 
 use farrier_facts::FactSet;
-use farrier_planner::gpu::Accelerator;
-use farrier_planner::layout::Layout;
-use farrier_planner::model::config;
+use farrier_planner::gpu::{Accelerator, plannable};
+use farrier_planner::layout::{Layout, Recompute, Schedule, Sharding};
+use farrier_planner::model::{builtin, config};
 use farrier_planner::precision::Precision;
 use farrier_planner::run::{Run, Stack, Task};
+use farrier_planner::search::{self, Axes};
 use farrier_planner::{Planner, check, plan, published};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: (&str, &[u8], u8, u32)| {
-    let (text, table, dp, seq_len) = input;
+/// One of several, by any number.
+fn one<T: Copy>(all: &[T], number: u8) -> T {
+    all[usize::from(number) % all.len()]
+}
+
+/// What is fixed, or nothing.
+fn fixed(number: u16) -> Option<u32> {
+    // The highest bit leaves it free.
+    (number < 1 << 15).then(|| u32::from(number))
+}
+
+fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
+    let (text, table, kinds, numbers, seq_len, global_batch) = input;
     let facts = FactSet::embedded();
     let planner = Planner::shipped();
     if let Ok(rows) = published::read(facts, table) {
@@ -20,20 +32,60 @@ fuzz_target!(|input: (&str, &[u8], u8, u32)| {
             assert!(planner.step_s(&row.run).is_finite());
         }
     }
-    let Ok(read) = config::read(text) else { return };
+    let model = match config::read(text) {
+        Ok(read) => read.model,
+        Err(_) => one(&builtin::records().iter().collect::<Vec<_>>(), kinds[0]).model(),
+    };
+    let [dp, tp, pp, vp, cp, ep, micro_batch, gpus] = numbers;
+    let again = [
+        Recompute::None,
+        Recompute::Attention,
+        Recompute::Modules,
+        Recompute::Operators,
+        Recompute::EverySecond,
+        Recompute::Layers(u32::from(kinds[1])),
+        Recompute::Full,
+    ];
+    let layout = Layout {
+        tp: u32::from(tp),
+        pp: u32::from(pp),
+        vp: u32::from(vp),
+        cp: u32::from(cp),
+        ep: u32::from(ep),
+        sharding: one(&Sharding::ALL, kinds[2]),
+        recompute: one(&again, kinds[3]),
+        schedule: one(&Schedule::ALL, kinds[4]),
+        reduce_bytes: kinds[5],
+        moment_bytes: kinds[6],
+        ..Layout::copies(u32::from(dp), u32::from(micro_batch))
+    };
+    let part = one(&plannable(facts), kinds[7]);
     let run = Run {
-        model: read.model,
-        gpu: Accelerator::named(facts, "H100-SXM5-80GB").expect("a part of the facts"),
+        model,
+        gpu: Accelerator::named(facts, part).expect("a part of the facts"),
         seq_len,
-        global_batch: u32::from(dp),
-        precision: Precision::Bf16,
-        layout: Layout::copies(u32::from(dp), 1),
-        task: Task::Full,
-        stack: Stack::Bridge,
+        global_batch,
+        precision: one(&Precision::ALL, kinds[8]),
+        layout,
+        task: one(&[Task::Full, Task::Lora], kinds[9]),
+        stack: one(&Stack::ALL, kinds[9] / 2),
         fused_experts: false,
     };
     if check::check(&run).is_ok() {
         let plan = plan::plan(planner, &run, None, None);
         assert!(plan.estimate.step_time_s.is_finite() && plan.memory.p95_gib.is_finite());
+    }
+    let axes = Axes {
+        tp: fixed(tp),
+        pp: fixed(pp),
+        vp: fixed(vp),
+        cp: fixed(cp),
+        ep: fixed(ep),
+        dp: fixed(dp),
+        micro_batch: fixed(micro_batch),
+        ..Axes::default()
+    };
+    if let Ok(found) = search::search(planner, &run, u32::from(gpus), &axes) {
+        assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
     }
 });

@@ -180,6 +180,11 @@ impl Report {
         self.everything.push(candidate);
     }
 
+    /// Everything that fits, the fastest first.
+    pub fn fitting(&self) -> &[Candidate] {
+        &self.everything
+    }
+
     /// The fastest; of equals the one that leaves more memory.
     pub(super) fn fastest(&self) -> Option<Candidate> {
         self.everything.iter().copied().min_by(order)

@@ -1,4 +1,5 @@
 use farrier_facts::FactSet;
+use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Accelerator;
@@ -103,4 +104,24 @@ fn what_nobody_does_is_found_where_it_is_asked_for() {
         Recompute::Modules,
         "what is asked for is planned"
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_search_ends(
+        gpus in 0_u32..70,
+        numbers in prop::array::uniform7(prop::option::of(0_u32..40)),
+        (seq_len, global_batch) in (0_u32..9000, 0_u32..70),
+        model in prop::sample::select(vec!["llama3-8b", "qwen3-30b-a3b"]),
+    ) {
+        let mut run = run(model, "H100-SXM-80GB", global_batch);
+        run.seq_len = seq_len;
+        let [dp, tp, pp, vp, cp, ep, micro_batch] = numbers;
+        let axes = Axes { dp, tp, pp, vp, cp, ep, micro_batch, ..Axes::default() };
+        match found(&run, gpus, &axes) {
+            Ok(found) => prop_assert!(found.best.iter().all(|best| best.step_s > 0.0)),
+            Err(err) => prop_assert!(!err.to_string().is_empty()),
+        }
+    }
 }

@@ -1,12 +1,30 @@
 //! What would do where a run does not: nothing is advised that was not tried.
 
 use farrier_facts::FactSet;
+use farrier_planner::check;
 use farrier_planner::gpu::{Accelerator, plannable};
 use farrier_planner::run::{Run, Task};
 use farrier_planner::search::{self, Axes};
 
 use super::request::Asked;
+use crate::failure::Hinted;
 use crate::sets;
+
+/// Whether a run can be run; else what could be.
+pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
+    check::check_on(run, gpus).map_err(|err| {
+        let hint = if err.is_of_split() { of_search(run, axes, gpus) } else { None };
+        hinted(format!("this run is not possible: {err}"), hint)
+    })
+}
+
+/// An error, with advice where there is some.
+pub(super) fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
+    match hint {
+        Some(hint) => Hinted::error(message, hint),
+        None => anyhow::anyhow!(message),
+    }
+}
 
 /// So many further nodes are tried one by one, and then twice as many each time.
 const NODES: u32 = 64;

@@ -255,7 +255,7 @@ fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
         .others
         .iter()
         .filter_map(|other| match (other.slower, other.needs_gib) {
-            (Some(slower), _) => Some(format!("{} {:+.0} %", other.change, 100.0 * slower)),
+            (Some(slower), _) => Some(format!("{} {:+.1} %", other.change, 100.0 * slower)),
             (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", other.change)),
             (None, None) => None,
         })

@@ -9,7 +9,8 @@ use farrier_planner::search::describe;
 
 use super::calibrate::Calibrated;
 use super::figures::{count, number, percent};
-use super::request::{self, Links, Work, count as whole, positive};
+use super::request::{self, Links, Work};
+use super::values::{count as whole, positive};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;

@@ -12,9 +12,11 @@ use farrier_planner::plan::{self, Plan};
 use farrier_planner::run::Run;
 use serde::Serialize;
 
+use super::advice::check_run;
 use super::calibrate::Calibrated;
-use super::request::{self, Asked, Cluster, Split, Work, positive};
-use super::train::{Goal, Search, TooLarge, best, check_run};
+use super::request::{self, Asked, Cluster, Split, Work};
+use super::train::{Goal, Search, TooLarge, best};
+use super::values::positive;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;

@@ -7,10 +7,12 @@ mod calibrate;
 mod compare;
 mod figures;
 mod goodput;
+mod launch;
 mod page;
 mod request;
 mod score;
 mod train;
+mod values;
 
 use clap::Subcommand;
 

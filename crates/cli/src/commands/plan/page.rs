@@ -142,6 +142,12 @@ fn facts(plan: &Plan) -> String {
         number(about.states_gb)
     ));
     let tokens = f64::from(plan.seq_len) * f64::from(plan.global_batch);
+    let learns = match plan.task {
+        Task::Full => "all weights learn".to_owned(),
+        Task::Lora => format!("LoRA of rank {} learns", plan.layout.adapter_rank),
+    };
+    let mut program = vec![plan.stack.to_owned(), plan.precision.to_owned(), learns];
+    program.extend(plan.unusual.iter().cloned());
     let mut facts = vec![
         ("Model", weights),
         ("Split", search::describe(&plan.layout)),
@@ -156,19 +162,7 @@ fn facts(plan: &Plan) -> String {
                 number(plan.estimate.step_time_s)
             ),
         ),
-        (
-            "Program",
-            format!(
-                "{}, {}, {}{}",
-                plan.stack,
-                plan.precision,
-                match plan.task {
-                    Task::Full => "all weights learn".to_owned(),
-                    Task::Lora => format!("LoRA of rank {} learns", plan.layout.adapter_rank),
-                },
-                plan.unusual.iter().map(|unusual| format!(", {unusual}")).collect::<String>()
-            ),
-        ),
+        ("Program", program.join(", ")),
         (
             "Cluster",
             format!(

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::ValueEnum;
 use farrier_facts::FactSet;
-use farrier_planner::emit::{Launcher, emit};
+use farrier_planner::Planner;
 use farrier_planner::goodput::Training;
 use farrier_planner::plan::{Plan, plan};
 use farrier_planner::run::Run;
 use farrier_planner::search::{self, Axes, Report, SearchError};
-use farrier_planner::{Planner, check};
 use serde::Serialize;
 
 use super::advice;
 use super::answer;
 use super::calibrate::Calibrated;
 use super::goodput::Faults;
+use super::launch::{self, Launch};
 use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
 use crate::cli::Output;
@@ -63,15 +63,6 @@ pub(super) struct Search {
     pub(super) goal: Goal,
 }
 
-/// What starts a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Launch {
-    /// A script for each node.
-    Torchrun,
-    /// A batch script of Slurm.
-    Slurm,
-}
-
 /// What a search is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Goal {
@@ -93,7 +84,8 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         write(path, &report(&answer, args)?)?;
     }
     if let Some(launch) = args.emit {
-        return launch_file(&answer, args, launch, printer);
+        let axes = args.split.axes(&args.work);
+        return launch::file(&answer, &axes, launch, printer);
     }
     if args.output == Output::Json {
         let mut document = serde_json::to_value(&answer.plan)?;
@@ -133,35 +125,10 @@ fn nothing_fits(large: &TooLarge, args: &Args, printer: &mut Printer) -> anyhow:
         ));
     }
     if args.emit.is_some() {
-        failure::report(&Hinted::error(large.why.clone(), format!("possible: {}", large.enough)));
+        failure::report(&Hinted::error(large.why.clone(), large.enough.clone()));
         return Ok(Outcome::Finding);
     }
     large.print(args.output, printer)
-}
-
-/// Prints the file that starts a planned run.
-fn launch_file(
-    answer: &Answer,
-    args: &Args,
-    launch: Launch,
-    printer: &mut Printer,
-) -> anyhow::Result<Outcome> {
-    let (plan, run) = (&answer.plan, &answer.run);
-    if !plan.fits && !plan.tight {
-        let message = format!("`{}` does not fit in this split", plan.model.name);
-        let hint = advice::of_search(run, &args.split.axes(&args.work), plan.gpus);
-        failure::report(&hinted(message, hint));
-        return Ok(Outcome::Finding);
-    }
-    let launcher = match launch {
-        Launch::Torchrun => Launcher::Torchrun,
-        Launch::Slurm => Launcher::Slurm,
-    };
-    let text = emit(plan, run, launcher)?;
-    for line in text.lines() {
-        printer.line(line)?;
-    }
-    Ok(Outcome::Fine)
 }
 
 /// The answer about a run, and how it was found.
@@ -207,7 +174,7 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
     let tokens = args.work.tokens;
     let axes = args.split.axes(&args.work);
     if !args.search.search {
-        check_run(&asked.run, &axes, args.cluster.one_number()?)?;
+        advice::check_run(&asked.run, &axes, args.cluster.one_number()?)?;
         let plan = plan(planner, &asked.run, tokens, asked.price);
         let (counts, assumed) = (Vec::new(), asked.assumed);
         return Ok(Ok(Answer { planner, run: asked.run, plan, found: None, counts, assumed }));
@@ -218,6 +185,10 @@ fn answer(facts: &FactSet, args: &Args) -> anyhow::Result<Result<Answer, TooLarg
             Ok(best) => best,
             Err(large) => return Ok(Err(large)),
         };
+    let run = match args.emit {
+        Some(launch) => launch::startable(planner, run, &found, &axes, launch),
+        None => run,
+    };
     let plan = plan(planner, &run, tokens, asked.price);
     let assumed = asked.assumed;
     Ok(Ok(Answer { planner, run, plan, found: Some(found), counts, assumed }))
@@ -278,22 +249,6 @@ fn points(answer: &Answer, args: &Args, tokens: f64) -> Vec<Point> {
         });
     }
     points
-}
-
-/// Whether a run can be run; else what could be.
-pub(super) fn check_run(run: &Run, axes: &Axes, gpus: u32) -> anyhow::Result<()> {
-    check::check_on(run, gpus).map_err(|err| {
-        let hint = if err.is_of_split() { advice::of_search(run, axes, gpus) } else { None };
-        hinted(format!("this run is not possible: {err}"), hint)
-    })
-}
-
-/// An error, with advice where there is some.
-fn hinted(message: String, hint: Option<&str>) -> anyhow::Error {
-    match hint {
-        Some(hint) => Hinted::error(message, hint),
-        None => anyhow::anyhow!(message),
-    }
 }
 
 /// The best split over numbers of GPUs, and what each number does.
@@ -359,10 +314,7 @@ pub(super) fn best(
         }
         (None, Some(err @ SearchError::Impossible { .. })) => {
             let most = numbers.iter().copied().max().unwrap_or(1);
-            Err(Hinted::error(
-                err.to_string(),
-                format!("possible: {}", advice::instead(asked, axes, most)),
-            ))
+            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, most)))
         }
         (None, Some(err)) => Err(err.into()),
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),

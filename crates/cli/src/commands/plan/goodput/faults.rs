@@ -6,7 +6,7 @@ use farrier_planner::goodput::{
 };
 use farrier_planner::run::Run;
 
-use super::super::request::positive;
+use super::super::values::positive;
 use crate::failure::Hinted;
 
 /// Storage of a cluster, where none is given.

@@ -51,7 +51,7 @@ fn others(others: &[Other]) -> String {
     for other in others {
         let (axis, value) = other.change.rsplit_once(' ').unwrap_or((&other.change, ""));
         let cost = match (other.slower, other.needs_gib) {
-            (Some(longer), _) => format!("+{}", percent(longer)),
+            (Some(longer), _) => format!("{:+.1} %", 100.0 * longer),
             (None, Some(gib)) => format!("does not fit, {} GiB", number(gib)),
             (None, None) => "cannot be".to_owned(),
         };
