@@ -212,11 +212,11 @@ impl Question<'_> {
         let run = self.run;
         // At its peak, which no GPU keeps to.
         let peak = run.gpu.peak_flops(run.precision) / FlopsPerToken::of(run).causal;
-        let mut least = wanted / peak;
+        let mut fewest = wanted / peak;
         let mut most: Option<(u32, f64)> = None;
         let numbers = numbers(run, run.gpu.gpus_of_node(), MOST_GPUS);
         for gpus in numbers.iter().copied() {
-            if f64::from(gpus) < least {
+            if f64::from(gpus) < fewest {
                 continue;
             }
             let Some(rate) = self.tokens_per_s(gpus) else { continue };
@@ -227,7 +227,7 @@ impl Question<'_> {
                     return Ok(offer);
                 }
             }
-            least = f64::from(gpus) * wanted / (rate * MORE_OF_MORE);
+            fewest = f64::from(gpus) * wanted / (rate * MORE_OF_MORE);
             if most.is_none_or(|(_, most)| rate > most) {
                 most = Some((gpus, rate));
             }
@@ -238,7 +238,7 @@ impl Question<'_> {
             )),
             None => match numbers.last() {
                 // Not one of them can be run: the largest says why.
-                Some(last) if f64::from(*last) >= least => self.at(*last),
+                Some(last) if f64::from(*last) >= fewest => self.at(*last),
                 _ => Err(format!(
                     "no number of them does {wanted:.0} tokens/s with a batch of {} sequences",
                     run.global_batch

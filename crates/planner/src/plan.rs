@@ -148,8 +148,7 @@ impl Plan {
     /// Tokens a second of the whole cluster that one run in ten is slower than, and one faster.
     pub fn tokens_per_s_p10_p90(&self) -> [f64; 2] {
         let Estimate { tokens_per_s_per_gpu_p10, tokens_per_s_per_gpu_p90, .. } = self.estimate;
-        [tokens_per_s_per_gpu_p10, tokens_per_s_per_gpu_p90]
-            .map(|each| each * f64::from(self.gpus))
+        [tokens_per_s_per_gpu_p10, tokens_per_s_per_gpu_p90].map(|each| each * f64::from(self.gpus))
     }
 }
 

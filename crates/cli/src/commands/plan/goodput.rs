@@ -36,11 +36,12 @@ pub(crate) struct Args {
     tokens_per_s: Option<f64>,
     #[command(flatten)]
     calibrated: Calibrated,
-    #[command(flatten)]
-    faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+    // Last, as its heading holds for what follows.
+    #[command(flatten)]
+    faults: Faults,
 }
 
 /// The whole answer.

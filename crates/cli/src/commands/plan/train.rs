@@ -43,11 +43,12 @@ pub(crate) struct Args {
     /// Write a page with plots of memory, time, rates and cost
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    #[command(flatten)]
-    faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+    // Last, as its heading holds for what follows.
+    #[command(flatten)]
+    faults: Faults,
 }
 
 /// Whether to search, and for what.
