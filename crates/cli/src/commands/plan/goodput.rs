@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use super::calibrate::Calibrated;
 use super::request::{self, Asked, Cluster, Split, Work, positive};
-use super::train::{Goal, Search, TooLarge, best, check_run};
+use super::searched::{Goal, Search};
+use super::train::{TooLarge, best, check_run};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;

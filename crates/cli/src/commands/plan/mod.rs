@@ -9,6 +9,7 @@ mod goodput;
 mod page;
 mod request;
 mod score;
+mod searched;
 mod train;
 
 use clap::Subcommand;

@@ -18,6 +18,7 @@ use super::calibrate::Calibrated;
 use super::goodput::Faults;
 use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
+use super::searched::{Goal, Search};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
@@ -51,18 +52,6 @@ pub(crate) struct Args {
     faults: Faults,
 }
 
-/// Whether to search, and for what.
-#[derive(Debug, clap::Args)]
-pub(super) struct Search {
-    /// Try every split and take the best; what is given stays as it is
-    #[arg(long)]
-    pub(super) search: bool,
-    /// What is best of several numbers of GPUs: most tokens a second, least cost, or most tokens for the money with
-    /// faults counted; the split of each number is the fastest
-    #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
-    pub(super) goal: Goal,
-}
-
 /// What starts a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Launch {
@@ -70,17 +59,6 @@ enum Launch {
     Torchrun,
     /// A batch script of Slurm.
     Slurm,
-}
-
-/// What a search is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Goal {
-    /// Most tokens a second.
-    Speed,
-    /// Least dollars for a token.
-    Cost,
-    /// Most tokens for a dollar, with faults and checkpoints counted.
-    Goodput,
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
