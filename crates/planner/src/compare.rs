@@ -154,7 +154,9 @@ pub fn compare(planner: &Planner, run: &Run, parts: &[Accelerator], terms: &Term
 /// GPUs of fewer nodes do at most so many times what those of more do: less passes between them.
 const ROOM: f64 = 1.1;
 /// GPUs of more nodes do at most so many times what those of fewer do: more memory is free.
-const MORE_OF_MORE: f64 = 1.25;
+const MORE_OF_MORE: f64 = 2.0;
+/// Where memory is short more nodes may do more yet: the next number is at most so many times this.
+const NEXT_MOST: f64 = 1.5;
 /// A whole search finds at most so many times what a quick one does.
 const QUICK_SHORT: f64 = 1.03;
 /// More GPUs than a run has had.
@@ -227,7 +229,7 @@ impl Question<'_> {
                     return Ok(offer);
                 }
             }
-            fewest = f64::from(gpus) * wanted / (rate * MORE_OF_MORE);
+            fewest = f64::from(gpus) * (wanted / (rate * MORE_OF_MORE)).min(NEXT_MOST);
             if most.is_none_or(|(_, most)| rate > most) {
                 most = Some((gpus, rate));
             }

@@ -57,6 +57,10 @@ fn time_is_kept_with_the_fewest_nodes() {
             assert!(fewer < wanted, "{gpu}: {gpus} do {fewer}, {} were taken", offer.gpus);
         }
     }
+    // Where memory is short, a few GPUs more do many times as much.
+    let some = one("deepseek-v3", "GB200", 4096, None, Equal::Gpus(128)).offers.swap_remove(0);
+    assert!(some.tokens_per_s > wanted, "{some:?}");
+    assert!(one("deepseek-v3", "GB200", 4096, None, days).offers[0].gpus <= 128);
     let never = one("llama3-8b", "H100", 8, None, Equal::Days { days: 0.1, tokens: 1e15 });
     let why = &never.not_offered[0].why;
     assert!(why.contains("tokens/s with a batch of 8 sequences"), "{why}");
