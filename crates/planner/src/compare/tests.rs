@@ -39,6 +39,11 @@ fn money_is_spent_where_it_brings_more() {
         let other = other.first().map_or(0.0, |other| other.tokens_per_s);
         assert!(other <= offer.tokens_per_s * 1.03, "{gpus}: {other} {offer:?}");
     }
+    // 376 have a split, and 320 a far better one.
+    let of = |equal| one("qwen3-235b-a22b", "GB200", 1024, Some(1.0), equal).offers.swap_remove(0);
+    let best = of(Equal::Gpus(320)).tokens_per_s;
+    assert!(of(Equal::Gpus(376)).tokens_per_s < 0.9 * best);
+    assert!(of(Equal::UsdPerHour(377.0)).tokens_per_s >= best);
     assert!((offer.days.unwrap() * 86_400.0 * offer.tokens_per_s / 1e12 - 1.0).abs() < 1e-9);
 }
 
