@@ -151,10 +151,14 @@ pub fn compare(planner: &Planner, run: &Run, parts: &[Accelerator], terms: &Term
     Comparison { v: 1, offers, not_offered }
 }
 
-/// GPUs of fewer nodes do at most so many times what those of more do: less passes between them.
-const ROOM: f64 = 1.1;
+/// GPUs of fewer nodes do at most so many times what those of more do: less passes between them, and
+/// a number may have no good split. With 1.1 the best was missed in one case of three, with 1.5 in
+/// none of 120 (eight models and batches, three GPUs, five sums).
+const ROOM: f64 = 1.5;
 /// GPUs of more nodes do at most so many times what those of fewer do: more memory is free.
-const MORE_OF_MORE: f64 = 1.25;
+const MORE_OF_MORE: f64 = 2.0;
+/// Where memory is short more nodes may do more yet: the next number is at most so many times this.
+const NEXT_MOST: f64 = 1.5;
 /// A whole search finds at most so many times what a quick one does.
 const QUICK_SHORT: f64 = 1.03;
 /// More GPUs than a run has had.
@@ -212,11 +216,11 @@ impl Question<'_> {
         let run = self.run;
         // At its peak, which no GPU keeps to.
         let peak = run.gpu.peak_flops(run.precision) / FlopsPerToken::of(run).causal;
-        let mut least = wanted / peak;
+        let mut fewest = wanted / peak;
         let mut most: Option<(u32, f64)> = None;
         let numbers = numbers(run, run.gpu.gpus_of_node(), MOST_GPUS);
         for gpus in numbers.iter().copied() {
-            if f64::from(gpus) < least {
+            if f64::from(gpus) < fewest {
                 continue;
             }
             let Some(rate) = self.tokens_per_s(gpus) else { continue };
@@ -227,7 +231,7 @@ impl Question<'_> {
                     return Ok(offer);
                 }
             }
-            least = f64::from(gpus) * wanted / (rate * MORE_OF_MORE);
+            fewest = f64::from(gpus) * (wanted / (rate * MORE_OF_MORE)).min(NEXT_MOST);
             if most.is_none_or(|(_, most)| rate > most) {
                 most = Some((gpus, rate));
             }
@@ -238,7 +242,7 @@ impl Question<'_> {
             )),
             None => match numbers.last() {
                 // Not one of them can be run: the largest says why.
-                Some(last) if f64::from(*last) >= least => self.at(*last),
+                Some(last) if f64::from(*last) >= fewest => self.at(*last),
                 _ => Err(format!(
                     "no number of them does {wanted:.0} tokens/s with a batch of {} sequences",
                     run.global_batch

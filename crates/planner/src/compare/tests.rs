@@ -39,6 +39,11 @@ fn money_is_spent_where_it_brings_more() {
         let other = other.first().map_or(0.0, |other| other.tokens_per_s);
         assert!(other <= offer.tokens_per_s * 1.03, "{gpus}: {other} {offer:?}");
     }
+    // 376 have a split, and 320 a far better one.
+    let of = |equal| one("qwen3-235b-a22b", "GB200", 1024, Some(1.0), equal).offers.swap_remove(0);
+    let best = of(Equal::Gpus(320)).tokens_per_s;
+    assert!(of(Equal::Gpus(376)).tokens_per_s < 0.9 * best);
+    assert!(of(Equal::UsdPerHour(377.0)).tokens_per_s >= best);
     assert!((offer.days.unwrap() * 86_400.0 * offer.tokens_per_s / 1e12 - 1.0).abs() < 1e-9);
 }
 
@@ -57,6 +62,10 @@ fn time_is_kept_with_the_fewest_nodes() {
             assert!(fewer < wanted, "{gpu}: {gpus} do {fewer}, {} were taken", offer.gpus);
         }
     }
+    // Where memory is short, a few GPUs more do many times as much.
+    let some = one("deepseek-v3", "GB200", 4096, None, Equal::Gpus(128)).offers.swap_remove(0);
+    assert!(some.tokens_per_s > wanted, "{some:?}");
+    assert!(one("deepseek-v3", "GB200", 4096, None, days).offers[0].gpus <= 128);
     let never = one("llama3-8b", "H100", 8, None, Equal::Days { days: 0.1, tokens: 1e15 });
     let why = &never.not_offered[0].why;
     assert!(why.contains("tokens/s with a batch of 8 sequences"), "{why}");

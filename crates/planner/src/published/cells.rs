@@ -6,7 +6,7 @@ use super::TableError;
 
 /// The columns that a table may have, in the order of the one that ships. Those that are not in
 /// [`Cells`] are for people.
-pub(super) const COLUMNS: [&str; 38] = [
+pub(super) const COLUMNS: [&str; 39] = [
     "source",
     "date",
     "model",
@@ -45,6 +45,7 @@ pub(super) const COLUMNS: [&str; 38] = [
     "recompute_source",
     "fused_experts",
     "caution",
+    "program",
 ];
 
 /// The columns without which no row can be estimated.
@@ -124,6 +125,8 @@ pub struct Cells {
     pub fused_experts: Option<String>,
     #[serde(default)]
     pub caution: String,
+    #[serde(default)]
+    pub program: String,
 }
 
 /// An empty cell of a column that is there is not the same as no column.

@@ -6,8 +6,20 @@ use crate::layout::{Recompute, Sharding};
 use crate::model::{Attention, Model};
 use crate::run::Stack;
 
-/// The program that trained, as far as source, date and notes tell.
-pub(super) fn stack(cells: &Cells) -> Stack {
+/// The program that trained: what the column says, or what source, date and notes tell.
+pub(super) fn stack(cells: &Cells) -> Result<Stack, String> {
+    let said = cells.program.trim();
+    if said.is_empty() {
+        return Ok(told(cells));
+    }
+    Stack::ALL.into_iter().find(|stack| stack.name() == said).ok_or_else(|| {
+        let known = Stack::ALL.map(Stack::name);
+        format!("program `{said}` is not known; possible: `{}`", known.join("`, `"))
+    })
+}
+
+/// The program, where no column says it.
+fn told(cells: &Cells) -> Stack {
     let source = cells.source.as_str();
     let has = |part: &str| source.contains(part);
     if has("llm-foundry") {
@@ -200,6 +212,19 @@ mod tests {
         ] {
             assert_eq!(recompute(&recompute_.name()), Ok(Some(recompute_)));
         }
+    }
+
+    #[test]
+    fn the_column_says_the_program() {
+        let stack = |program: &'static str| {
+            let row = read_one(&cells(&[("source", "my cluster"), ("program", program)]));
+            row.map(|row| row.run.stack).map_err(|row| row.why)
+        };
+        assert_eq!(stack("megatron"), Ok(Stack::Megatron));
+        assert_eq!(stack("llm-foundry"), Ok(Stack::Foundry));
+        assert_eq!(stack(""), Ok(Stack::Bridge));
+        let said = stack("nanotron").unwrap_err();
+        assert!(said.contains("`nanotron` is not known; possible: `megatron-early`"), "{said}");
     }
 
     #[test]

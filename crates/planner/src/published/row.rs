@@ -47,7 +47,7 @@ fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, String> {
 }
 
 fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Run, String> {
-    let model = shape::model(cells)?;
+    let model = shape::model(cells, assumed)?;
     let gpu = part::accelerator(facts, &cells.gpu)?;
     let need = |cell: &str, what: &str| count(cell).ok_or_else(|| format!("no {what}"));
     let gpus = need(&cells.n_gpus, "number of GPUs")?;
@@ -55,7 +55,7 @@ fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Resul
     let global_batch = need(&cells.global_batch_seqs, "global batch")?;
     let precision = Precision::named(&cells.precision)
         .ok_or_else(|| format!("precision `{}` is not known", cells.precision))?;
-    let stack = program::stack(cells);
+    let stack = program::stack(cells)?;
     let fused_experts = program::fused_experts(cells, &model, &gpu, stack)?;
     let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
     let layout = layout(cells, &model, stack, (gpus, global_batch), assumed)?;
@@ -94,7 +94,11 @@ fn layout(
     } else {
         1
     };
-    let ep = stated_count(&cells.EP, "EP")?.unwrap_or(1);
+    let ep = stated_count(&cells.EP, "EP")?;
+    if ep.is_none() && model.experts.is_some() {
+        assumed.push("EP");
+    }
+    let ep = ep.unwrap_or(1);
     let (sharding, shard_group) = program::sharding(cells, stack)?;
     let early = stack == Stack::MegatronEarly;
     let said_async = || cells.notes.to_ascii_lowercase().replace(' ', "").contains("asynctp");

@@ -7,7 +7,7 @@ use crate::model::{Attention, Bias, Experts, Model, Norm, Parameters, Window, bu
 const MOST: u32 = 1 << 24;
 
 /// A model by name where that fits the row's own numbers, else from those.
-pub(super) fn model(cells: &Cells) -> Result<Model, String> {
+pub(super) fn model(cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Model, String> {
     let by_name = named(cells);
     if let Some(mut model) = by_name.clone().filter(|model| fits(model, cells)) {
         model.name.clone_from(&cells.model);
@@ -23,6 +23,12 @@ pub(super) fn model(cells: &Cells) -> Result<Model, String> {
         ),
         None => format!("model `{}` is not known and {lacks}", cells.model),
     })?;
+    if cells.ffn.trim().is_empty() {
+        assumed.push("width of feed-forward");
+    }
+    if model.experts.is_some() && cells.topk.trim().is_empty() {
+        assumed.push("experts of a token");
+    }
     Ok(by_weights(model, cells))
 }
 
@@ -109,10 +115,14 @@ mod tests {
     use super::super::tests::cells;
     use super::*;
 
+    fn shape(cells: &Cells) -> Result<Model, String> {
+        model(cells, &mut Vec::new())
+    }
+
     #[test]
     fn a_name_holds_only_for_its_own_shape() {
-        assert_eq!(model(&cells(&[])).unwrap().layers, 32);
-        let said = model(&cells(&[("layers", "16")])).unwrap_err();
+        assert_eq!(shape(&cells(&[])).unwrap().layers, 32);
+        let said = shape(&cells(&[("layers", "16")])).unwrap_err();
         assert!(said.contains("not that of `llama3-8b` (32 blocks, 4096 wide"), "{said}");
         let shallow = [
             ("layers", "16"),
@@ -122,13 +132,13 @@ mod tests {
             ("ffn", "14336"),
             ("vocab", "128256"),
         ];
-        assert_eq!(model(&cells(&shallow)).unwrap().layers, 16);
+        assert_eq!(shape(&cells(&shallow)).unwrap().layers, 16);
     }
 
     #[test]
     fn shapes_that_are_none_are_refused() {
         let shape = |hidden, heads| {
-            model(&cells(&[
+            shape(&cells(&[
                 ("model", "mine"),
                 ("layers", "4"),
                 ("hidden", hidden),
@@ -145,7 +155,7 @@ mod tests {
     #[test]
     fn weights_are_believed_over_layers() {
         let of = |params_b| {
-            model(&cells(&[
+            shape(&cells(&[
                 ("model", "mine"),
                 ("params_b", params_b),
                 ("layers", "40"),

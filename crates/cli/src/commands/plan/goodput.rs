@@ -15,7 +15,8 @@ use serde::Serialize;
 use super::advice::check_run;
 use super::calibrate::Calibrated;
 use super::request::{self, Asked, Cluster, Split, Work};
-use super::train::{Goal, Search, TooLarge, best};
+use super::searched::{Goal, Search};
+use super::train::{TooLarge, best};
 use super::values::positive;
 use crate::cli::Output;
 use crate::commands::Outcome;
@@ -38,11 +39,12 @@ pub(crate) struct Args {
     tokens_per_s: Option<f64>,
     #[command(flatten)]
     calibrated: Calibrated,
-    #[command(flatten)]
-    faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
+    // Last, as its heading holds for what follows.
+    #[command(flatten)]
+    faults: Faults,
 }
 
 /// The whole answer.

@@ -11,6 +11,7 @@ mod launch;
 mod page;
 mod request;
 mod score;
+mod searched;
 mod train;
 mod values;
 

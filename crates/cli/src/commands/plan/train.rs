@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::ValueEnum;
 use farrier_facts::FactSet;
 use farrier_planner::Planner;
 use farrier_planner::goodput::Training;
@@ -19,6 +18,7 @@ use super::goodput::Faults;
 use super::launch::{self, Launch};
 use super::page::{self, Point};
 use super::request::{self, Asked, Cluster, Split, Work};
+use super::searched::{Goal, Search};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::{self, Hinted};
@@ -44,34 +44,12 @@ pub(crate) struct Args {
     /// Write a page with plots of memory, time, rates and cost
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    #[command(flatten)]
-    faults: Faults,
     /// How to print the answer
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     output: Output,
-}
-
-/// Whether to search, and for what.
-#[derive(Debug, clap::Args)]
-pub(super) struct Search {
-    /// Try every split and take the best; what is given stays as it is
-    #[arg(long)]
-    pub(super) search: bool,
-    /// What is best of several numbers of GPUs: most tokens a second, least cost, or most tokens for the money with
-    /// faults counted; the split of each number is the fastest
-    #[arg(long = "for", value_name = "GOAL", default_value = "speed", requires = "search")]
-    pub(super) goal: Goal,
-}
-
-/// What a search is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Goal {
-    /// Most tokens a second.
-    Speed,
-    /// Least dollars for a token.
-    Cost,
-    /// Most tokens for a dollar, with faults and checkpoints counted.
-    Goodput,
+    // Last, as its heading holds for what follows.
+    #[command(flatten)]
+    faults: Faults,
 }
 
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
