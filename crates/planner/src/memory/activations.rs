@@ -162,6 +162,11 @@ fn feed_forward(run: &Run, mode: Recompute, width: f64) -> Token {
         _ if run.stack == Stack::Fsdp && run.model.gated => {
             Token { spread: 0.0, split: (before + 2.0 + read) * width }
         }
+        // Tuned forks keep what the gate reads and compute its product again (arXiv:2412.19437,
+        // 3.3.3).
+        _ if run.stack == Stack::Tuned && run.model.gated => {
+            Token { spread: 0.0, split: before * width }
+        }
         _ => Token { spread: 0.0, split: (before + read) * width },
     }
 }

@@ -128,14 +128,13 @@ fn interleaving_keeps_more_and_the_last_stage_less() {
 #[test]
 fn llama_3_405b_fits_as_it_was_trained() {
     // arXiv:2407.21783, 3.3.2: 16,384 H100 of 80 GB, TP 8, PP 16, DP 128, sequences of 8,192
-    // without recomputation; optimizer and gradients shared, weights not gathered again. In the
-    // pipeline gradients are added up whole: it comes out by 3 % more than there is.
+    // without recomputation; optimizer and gradients shared, weights not gathered again.
     let layout = Layout { tp: 8, pp: 16, sharding: Sharding::Gradients, ..Layout::copies(128, 1) };
     let mut run = run("llama3.1-405b", Stack::Tuned, layout);
     run.seq_len = 8192;
     run.global_batch = 2048;
     let memory = of(&run);
-    assert!(memory.p50_gib < 1.04 * usable_gib(&run.gpu), "{}", memory.p50_gib);
+    assert!(memory.p50_gib < usable_gib(&run.gpu), "{}", memory.p50_gib);
     // Nor is it small: without the pipeline's limit it would not.
     assert!(memory.p50_gib > 55.0, "{}", memory.p50_gib);
     // On half of the tensor parallelism it does not fit.
