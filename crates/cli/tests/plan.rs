@@ -274,8 +274,7 @@ fn llama_3_405b_stands_beside_its_paper() {
     // arXiv:2407.21783, table 4: 41 %.
     assert!((0.37..0.45).contains(&mfu), "{mfu}");
     let ran = run(&[&["plan", "goodput"], &words[..], &["--detection", "5"]].concat());
-    // It may not fit, in 95 of 100 runs: a finding.
-    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert_eq!(ran.code, 0, "it was trained so: {}", ran.stderr);
     let goodput: Value = serde_json::from_str(&ran.stdout).unwrap();
     // More than 90 % of effective time, an interruption in three hours.
     let share = goodput["best"]["share"].as_f64().unwrap();

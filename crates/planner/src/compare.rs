@@ -217,6 +217,7 @@ impl Question<'_> {
         // At its peak, which no GPU keeps to.
         let peak = run.gpu.peak_flops(run.precision) / FlopsPerToken::of(run).causal;
         let mut fewest = wanted / peak;
+        let mut fastest = 0.0_f64;
         let mut most: Option<(u32, f64)> = None;
         let numbers = numbers(run, run.gpu.gpus_of_node(), MOST_GPUS);
         for gpus in numbers.iter().copied() {
@@ -231,7 +232,9 @@ impl Question<'_> {
                     return Ok(offer);
                 }
             }
-            fewest = f64::from(gpus) * (wanted / (rate * MORE_OF_MORE)).min(NEXT_MOST);
+            // A number without a good split says nothing of the next.
+            fastest = fastest.max(rate / f64::from(gpus));
+            fewest = (wanted / (fastest * MORE_OF_MORE)).min(f64::from(gpus) * NEXT_MOST);
             if most.is_none_or(|(_, most)| rate > most) {
                 most = Some((gpus, rate));
             }
