@@ -210,3 +210,25 @@ pub struct Nearest {
     /// How far it is: below 1 is close, above 3 is another kind of run.
     pub distance: f64,
 }
+
+/// How much a published run says of a planned one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alike {
+    /// It is close.
+    Close,
+    /// It is like it in part.
+    InPart,
+    /// It is another kind of run.
+    Not,
+}
+
+impl Nearest {
+    /// How much it says of the run that it is nearest to.
+    pub fn alike(&self) -> Alike {
+        match self.distance {
+            distance if distance < 1.0 => Alike::Close,
+            distance if distance < 3.0 => Alike::InPart,
+            _ => Alike::Not,
+        }
+    }
+}

@@ -51,6 +51,8 @@ impl Default for Likeness {
 
 /// The place of the generation among a place's kinds.
 const GENERATION: usize = 1;
+/// The place of fused experts among its numbers.
+const FUSED: usize = 8;
 
 /// Where a run lies among others: near runs are off alike. Each is in units of a length over which
 /// errors change.
@@ -204,8 +206,10 @@ impl Neighbours {
     pub fn nearest(&self, run: &Run) -> Option<(usize, f64)> {
         let here = Place::of(run);
         // A run in another precision or on another part is no measurement of this one, however alike
-        // the two are off.
+        // the two are off. Which kernels it had few sources say.
         let squares = self.places.iter().map(|place| {
+            let mut here = here.clone();
+            here.numbers[FUSED] = place.numbers[FUSED];
             let differs = |kind: usize| here.kinds[kind] != place.kinds[kind];
             let others = [0, GENERATION, 2].into_iter().filter(|kind| differs(*kind)).count();
             self.likeness.square(&here, place) + [0.0, 1.5, 3.0, 4.5][others]

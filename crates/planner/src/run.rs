@@ -48,19 +48,20 @@ impl Run {
         f64::from(self.global_batch) * f64::from(self.seq_len)
     }
 
+    /// Whether the program's kernels fuse the experts: Megatron Bridge's do since mid 2026, in MXFP8 on
+    /// Blackwell, but not in its recipes of models with latent attention.
+    pub fn fuses_experts(&self) -> bool {
+        self.model.experts.is_some()
+            && self.stack == Stack::Bridge
+            && self.precision == Precision::Mxfp8
+            && self.gpu.generation == Generation::Blackwell
+            && matches!(self.model.attention, Attention::Grouped { .. })
+    }
+
     /// Blocks on the fullest stage.
     pub fn layers_of_stage(&self) -> f64 {
         f64::from(self.model.layers.div_ceil(self.layout.pp))
     }
-}
-
-/// Whether a program's kernels fuse the experts of a model on a GPU: Megatron Bridge's do since mid
-/// 2026, on Blackwell, but not in its recipes of models with latent attention.
-pub fn fuses_experts(model: &Model, gpu: &Accelerator, stack: Stack) -> bool {
-    model.experts.is_some()
-        && stack == Stack::Bridge
-        && gpu.generation == Generation::Blackwell
-        && matches!(model.attention, Attention::Grouped { .. })
 }
 
 /// Which weights learn.

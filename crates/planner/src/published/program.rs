@@ -1,10 +1,8 @@
 //! The program that trained, and what it was told.
 
 use super::cells::Cells;
-use crate::gpu::{Accelerator, Generation};
 use crate::layout::{Recompute, Sharding};
-use crate::model::{Attention, Model};
-use crate::run::Stack;
+use crate::run::{Run, Stack};
 
 /// The program that trained: what the column says, or what source, date and notes tell.
 pub(super) fn stack(cells: &Cells) -> Result<Stack, String> {
@@ -131,22 +129,12 @@ fn of_modules(modules: &str) -> Option<Recompute> {
 
 /// Whether experts are computed by kernels that fuse a whole group: what the column says. In a table
 /// that has no such column, the recipes of Megatron Bridge have them on Blackwell since June 2026.
-pub(super) fn fused_experts(
-    cells: &Cells,
-    model: &Model,
-    gpu: &Accelerator,
-    stack: Stack,
-) -> Result<bool, String> {
+pub(super) fn fused_experts(cells: &Cells, run: &Run) -> Result<bool, String> {
     match cells.fused_experts.as_deref() {
-        Some("yes") => Ok(model.experts.is_some()),
+        Some("yes") => Ok(run.model.experts.is_some()),
         Some("" | "no") => Ok(false),
         Some(other) => Err(format!("fused experts `{other}`; possible: `yes`, `no`")),
-        None => Ok(model.experts.is_some()
-            && gpu.generation == Generation::Blackwell
-            && cells.date.as_str() >= "2026-06"
-            // The recipes of models with latent attention do not have them.
-            && matches!(model.attention, Attention::Grouped { .. })
-            && stack == Stack::Bridge),
+        None => Ok(cells.date.as_str() >= "2026-06" && run.fuses_experts()),
     }
 }
 

@@ -56,10 +56,13 @@ fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Resul
     let precision = Precision::named(&cells.precision)
         .ok_or_else(|| format!("precision `{}` is not known", cells.precision))?;
     let stack = program::stack(cells)?;
-    let fused_experts = program::fused_experts(cells, &model, &gpu, stack)?;
     let task = if cells.task.contains("lora") { Task::Lora } else { Task::Full };
     let layout = layout(cells, &model, stack, (gpus, global_batch), assumed)?;
-    Ok(Run { model, gpu, seq_len, global_batch, precision, layout, task, stack, fused_experts })
+    let fused_experts = false;
+    let mut run =
+        Run { model, gpu, seq_len, global_batch, precision, layout, task, stack, fused_experts };
+    run.fused_experts = program::fused_experts(cells, &run)?;
+    Ok(run)
 }
 
 /// How the row's GPUs share the work, of which there are so many for so large a batch.

@@ -3,7 +3,7 @@
 use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::model::Model;
 use crate::plan::usual_stack;
-use crate::run::{Run, Stack, fuses_experts};
+use crate::run::{Run, Stack};
 
 /// What is fixed; all else is searched.
 #[derive(Debug, Clone, Default)]
@@ -72,7 +72,7 @@ impl Axes {
     pub fn lay_out(&self, run: &mut Run, layout: Layout) {
         run.layout = layout;
         run.stack = self.stack_for(&layout);
-        run.fused_experts = fuses_experts(&run.model, &run.gpu, run.stack);
+        run.fused_experts = run.fuses_experts();
     }
 
     /// What is fixed, by name.

@@ -1,9 +1,10 @@
 //! The answer of `farrier plan train`, for people.
 
 use farrier_planner::bound::Bound;
+use farrier_planner::estimate::Alike;
 use farrier_planner::plan::Plan;
 use farrier_planner::run::Task;
-use farrier_planner::search::{self, Report};
+use farrier_planner::search::{self, Other, Report};
 
 use super::figures::{count, duration, grouped, number, percent, usd};
 use super::train::Answer;
@@ -251,9 +252,7 @@ fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
         })
         .collect();
     printer.table(&["Best splits", "Step", "GiB, P95"], &rows)?;
-    let why: Vec<String> = found
-        .others
-        .iter()
+    let why: Vec<String> = best_others(found)
         .filter_map(|other| match (other.slower, other.needs_gib) {
             (Some(slower), _) => Some(format!("{} {:+.1} %", other.change, 100.0 * slower)),
             (None, Some(gib)) => Some(format!("{} does not fit ({gib:.0} GiB)", other.change)),
@@ -278,6 +277,17 @@ fn searched(found: &Report, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Of each number's other values the two that come nearest; JSON has them all.
+fn best_others(found: &Report) -> impl Iterator<Item = &Other> {
+    const OF_EACH: usize = 2;
+    let axis = |other: &Other| other.change.rsplit_once(' ').map(|(axis, _)| axis.to_owned());
+    let worth = |other: &Other| other.slower.unwrap_or(f64::INFINITY);
+    found.others.iter().filter(move |other| {
+        let of_axis = found.others.iter().filter(|one| axis(one) == axis(other));
+        of_axis.filter(|one| worth(one) < worth(other)).count() < OF_EACH
+    })
+}
+
 fn grouped_count(count: usize) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a count of tried splits")]
     grouped(count as f64)
@@ -289,8 +299,11 @@ fn nearest(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
     let how = match (nearest.task, plan.task) {
         (Task::Full, Task::Lora) => "the nearest, but full training",
         (Task::Lora, Task::Full) => "the nearest, but LoRA",
-        _ if nearest.distance < 1.0 => "close to this one",
-        _ => "the nearest, but another kind of run",
+        _ => match nearest.alike() {
+            Alike::Close => "close to this one",
+            Alike::InPart => "like this one in part",
+            Alike::Not => "the nearest, but another kind of run",
+        },
     };
     printer.paragraph(
         "",

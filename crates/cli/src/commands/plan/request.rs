@@ -9,7 +9,7 @@ use farrier_planner::layout::{ADAPTER_RANK, Layout, Recompute, Schedule, Shardin
 use farrier_planner::model::{Model, builtin, config};
 use farrier_planner::plan::{Price, usual_stack};
 use farrier_planner::precision::Precision;
-use farrier_planner::run::{Run, Stack, Task, fuses_experts};
+use farrier_planner::run::{Run, Stack, Task};
 use farrier_planner::search::Axes;
 
 use super::values::{
@@ -221,8 +221,7 @@ pub(super) fn asked(
     assumed.extend(taken_for(facts, &cluster.gpu));
     let price = price(facts, &gpu, cluster.links.price);
     let (layout, stack) = split.layout(cluster.gpus[0], work);
-    let run = Run {
-        fused_experts: fuses_experts(&model, &gpu, stack),
+    let mut run = Run {
         model,
         gpu,
         seq_len: work.seq_len,
@@ -231,7 +230,9 @@ pub(super) fn asked(
         layout,
         task: work.task(),
         stack,
+        fused_experts: false,
     };
+    run.fused_experts = run.fuses_experts();
     Ok(Asked { run, assumed, price })
 }
 

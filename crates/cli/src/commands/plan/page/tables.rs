@@ -1,6 +1,7 @@
 //! The tables of a plan, and what it rests on.
 
 use farrier_planner::bound::Bound;
+use farrier_planner::estimate::Alike;
 use farrier_planner::plan::Plan;
 use farrier_planner::run::Task;
 
@@ -98,12 +99,14 @@ pub(super) fn nearest(plan: &Plan) -> String {
         format!("{} measured", number(nearest.tokens_per_s_per_gpu)),
         format!("{} expected", number(plan.estimate.tokens_per_s_per_gpu)),
     );
-    let how_far = match nearest.distance {
-        _ if nearest.task == Task::Full && plan.task == Task::Lora => "is of full training",
-        _ if nearest.task == Task::Lora && plan.task == Task::Full => "is of LoRA",
-        distance if distance < 1.0 => "is close",
-        distance if distance < 3.0 => "is like it in part",
-        _ => "is another kind of run",
+    let how_far = match (nearest.task, plan.task) {
+        (Task::Full, Task::Lora) => "is of full training",
+        (Task::Lora, Task::Full) => "is of LoRA",
+        _ => match nearest.alike() {
+            Alike::Close => "is close",
+            Alike::InPart => "is like it in part",
+            Alike::Not => "is another kind of run",
+        },
     };
     format!(
         "<h2>The nearest published run</h2>\n<p>It {how_far}: its distance is {}, where below 1 is close and \
