@@ -691,3 +691,55 @@ fn goodput_knows_the_nodes_and_what_is_saved() {
     let adapters = saved(&["--search", "--lora"]);
     assert!((0.3..2.5).contains(&adapters), "{adapters}");
 }
+
+/// What docs/plan.md says of everyday questions is what is answered today.
+#[test]
+fn the_everyday_sums_of_the_page_hold() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plan.md"));
+    let page = page.unwrap();
+    let json = |words: &str| -> Value {
+        let words: Vec<&str> = words.split(' ').chain(["--output", "json"]).collect();
+        serde_json::from_str(&run(&words).stdout).unwrap()
+    };
+    let says = |text: String| assert!(page.contains(&text), "docs/plan.md does not say `{text}`");
+    let usd = |of: &Value| of["cost_per_million_tokens_usd"].as_f64().unwrap();
+
+    let adapters = json(
+        "plan train --model llama3-70b --gpu H100 --gpus 8 --seq-len 4096 --global-batch 64 --search --lora",
+    );
+    says(format!("adapters (`--lora`) fit, at ${:.2} for a million tokens", usd(&adapters)));
+    let compare = "plan compare --model llama3-70b --seq-len 8192 --global-batch 256 --gpus 64";
+    let (usual, half) = (json(compare), json(&format!("{compare} --precision bf16")));
+    let offer = |of: &Value, gpu: &str| -> Value {
+        let offers = of["offers"].as_array().unwrap();
+        offers.iter().find(|offer| offer["gpu"] == gpu).unwrap().clone()
+    };
+    let rate = |of: &Value| of["tokens_per_s_per_gpu"].as_f64().unwrap();
+    let a100 = offer(&half, "A100-SXM4-80GB");
+    let h100 = offer(&half, "H100-SXM5-80GB");
+    let eight_bits = offer(&usual, "H100-SXM5-80GB");
+    says(format!(
+        "{:.1} times as fast in bf16, {:.1} times with fp8",
+        rate(&h100) / rate(&a100),
+        rate(&eight_bits) / rate(&a100)
+    ));
+    says(format!(
+        "${:.2} in bf16 and ${:.2} in fp8 on 64 H100 at $6.88 an hour, ${:.2} on A100",
+        usd(&h100),
+        usd(&eight_bits),
+        usd(&a100)
+    ));
+    let copies = |words: &str| {
+        let plan = json(&format!(
+            "plan train {words} --gpu H100 --gpus 8 --seq-len 8192 --global-batch 128"
+        ));
+        let phases = plan["phases"].as_array().unwrap().clone();
+        let copies = phases.iter().find(|phase| phase["phase"] == "copies").unwrap();
+        100.0 * copies["share"].as_f64().unwrap()
+    };
+    says(format!(
+        "takes {:.1} % of a step with the optimizer shared (1 B), {:.0} % with FSDP (8 B)",
+        copies("--model llama3.2-1b --zero 1"),
+        copies("--model llama3-8b --zero 3")
+    ));
+}
