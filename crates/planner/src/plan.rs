@@ -85,6 +85,8 @@ pub struct About {
     pub parameters: f64,
     /// Weights that a token meets.
     pub active_parameters: f64,
+    /// Those of all that are in blocks which predict further tokens.
+    pub further_parameters: f64,
     /// Decimal gigabytes of the weights in 16 bits.
     pub weights_gb: f64,
     /// Decimal gigabytes of weights, gradients and the optimizer's state, wherever they are.
@@ -104,6 +106,7 @@ impl About {
             name: run.model.name.clone(),
             parameters: weights,
             active_parameters: parameters.active,
+            further_parameters: parameters.further,
             weights_gb: weights * 2.0 / 1e9,
             states_gb: weights * states / 1e9,
         }

@@ -2,13 +2,25 @@
 
 use farrier_planner::bound::Bound;
 use farrier_planner::estimate::Alike;
-use farrier_planner::plan::Plan;
+use farrier_planner::plan::{About, Plan};
 use farrier_planner::run::Task;
 use farrier_planner::search::{self, Other, Report};
 
 use super::figures::{count, duration, grouped, number, percent, usd};
 use super::train::Answer;
 use crate::printer::{Printer, Tone};
+
+/// What of a model's weights is told apart: those for each token, those for further tokens.
+fn weights_beside(model: &About) -> String {
+    let mut beside = Vec::new();
+    if model.active_parameters < 0.9 * model.parameters {
+        beside.push(format!("{} for each token", count(model.active_parameters)));
+    }
+    if model.further_parameters > 0.0 {
+        beside.push(format!("{} to predict further tokens", count(model.further_parameters)));
+    }
+    if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) }
+}
 
 /// Prints an answer for people.
 pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
@@ -17,11 +29,7 @@ pub(super) fn print(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()
         "{}  {} weights{} on {} × {}, {} tokens a sequence, {} sequences a step, {}, {}{}",
         plan.model.name,
         count(plan.model.parameters),
-        if plan.model.active_parameters < 0.9 * plan.model.parameters {
-            format!(" ({} for each token)", count(plan.model.active_parameters))
-        } else {
-            String::new()
-        },
+        weights_beside(&plan.model),
         grouped(f64::from(plan.gpus)),
         plan.gpu,
         grouped(f64::from(plan.seq_len)),

@@ -136,6 +136,10 @@ fn facts(plan: &Plan) -> String {
     if about.active_parameters < 0.95 * about.parameters {
         weights.push_str(&format!(", {} of them for each token", count(about.active_parameters)));
     }
+    if about.further_parameters > 0.0 {
+        let further = count(about.further_parameters);
+        weights.push_str(&format!(", {further} to predict further tokens"));
+    }
     weights.push_str(&format!(
         ": {} GB in 16 bits, {} GB with gradients and optimizer",
         number(about.weights_gb),
