@@ -73,6 +73,13 @@ fn scale(run: &Run) -> Result<(), ImpossibleRun> {
             most: MOST_GPUS,
         });
     }
+    if layout.adapter_rank > run.model.hidden {
+        return Err(ImpossibleRun::Absurd {
+            what: "the rank of adapters",
+            value: u64::from(layout.adapter_rank),
+            most: u64::from(run.model.hidden),
+        });
+    }
     if run.seq_len > MOST_TOKENS {
         return Err(ImpossibleRun::Absurd {
             what: "the sequence length",
@@ -186,6 +193,11 @@ fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
     {
         return Err(ImpossibleRun::Again { again, held: layers.div_ceil(pp) });
     }
+    if !run.stack.can_recompute(recompute) {
+        let possible = run.stack.recomputes().iter().map(|mode| mode.name()).collect();
+        let (program, mode) = (run.stack.name(), recompute.name());
+        return Err(ImpossibleRun::Program { program, mode, possible });
+    }
     if vp > 1 && pp == 1 {
         return Err(ImpossibleRun::PiecesWithoutStages { vp });
     }
@@ -197,6 +209,9 @@ fn pipeline(run: &Run) -> Result<(), ImpossibleRun> {
     // (as in the published runs of Llama 3.1 405B: 126 blocks in 16 × 8 pieces).
     if pp > layers || product([pp, vp]) > u64::from(layers) + if vp > 1 { 2 } else { 0 } {
         return Err(ImpossibleRun::Pieces { pp, vp, layers });
+    }
+    if layers.is_multiple_of(pp) {
+        uneven("VP", vp, "the blocks of a stage:", u64::from(layers / pp))?;
     }
     let micro_batches = run.micro_batches();
     if vp > 1 && !micro_batches.is_multiple_of(pp) {

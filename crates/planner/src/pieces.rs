@@ -6,8 +6,8 @@ use crate::run::Run;
 ///
 /// Where they do not divide, the ends hold fewer, for they have the embedding and the loss: where one
 /// is missing the last, where two are the first too (Megatron's `--account-for-loss-in-pipeline-split`
-/// and its like for the embedding); where more are, all of them are missing from the last, as far as
-/// it goes, and then from those before it (Megatron Bridge's layouts of `DeepSeek` V3).
+/// and its like for the embedding); where more are, they are missing from the last, but for one block
+/// of it, and then from those before it (Megatron Bridge's layouts of `DeepSeek` V3).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pieces {
     count: u32,
@@ -39,10 +39,17 @@ impl Pieces {
     }
 
     fn begin(&self, piece: u32) -> u32 {
-        let before = piece * self.most - if piece > 0 { self.at_first } else { 0 };
-        // Pieces from the last on are empty of so many in turn.
-        let left = self.count * self.most - self.at_first - self.at_end;
-        before.min(left)
+        let at_first = if piece > 0 { self.at_first } else { 0 };
+        // Of the pieces counted from the last, so many are down to one block, and the next lacks the
+        // rest.
+        let each = (self.most - 1).max(1);
+        let (down, rest) = (self.at_end / each, self.at_end % each);
+        let behind = self.count - piece;
+        let at_end = match down.checked_sub(behind) {
+            Some(more) => more * each + rest,
+            None => 0,
+        };
+        piece * self.most - at_first - at_end
     }
 }
 
@@ -81,7 +88,11 @@ mod tests {
         // DeepSeek V3 from the last alone, which has the block of the further token and two losses.
         assert_eq!(sizes(61, 8), [8, 8, 8, 8, 8, 8, 8, 5]);
         assert_eq!(sizes(61, 16)[14..], [4, 1]);
-        assert_eq!(sizes(9, 6), [2, 2, 2, 2, 1, 0]);
+        // None is left without a block.
+        assert_eq!(sizes(9, 6), [2, 2, 2, 1, 1, 1]);
+        // But for 126 blocks in 16 × 8 pieces, whose ends have the embedding and the loss.
+        let pieces = sizes(126, 128);
+        assert_eq!((pieces[0], pieces[1], pieces[127]), (0, 1, 0));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::estimate::{Estimate, Planner};
-use crate::layout::Layout;
+use crate::layout::{Layout, Sharding};
 use crate::memory::{self, Memory};
-use crate::model::Parameters;
+use crate::model::{Parameters, adapters};
 use crate::roofline::Roofline;
 use crate::run::{Run, Stack, Task};
 
@@ -99,8 +99,11 @@ impl About {
         let parameters = Parameters::of(&run.model);
         let weights = parameters.total + parameters.further;
         let states = match run.task {
-            Task::Full => memory::state_bytes_per_weight(run),
-            Task::Lora => 2.0,
+            Task::Full => weights * memory::state_bytes_per_weight(run),
+            Task::Lora => {
+                let adapters = adapters(&run.model, run.layout.adapter_rank);
+                2.0 * weights + adapters * memory::state_bytes_per_adapter(run)
+            }
         };
         Self {
             name: run.model.name.clone(),
@@ -108,7 +111,7 @@ impl About {
             active_parameters: parameters.active,
             further_parameters: parameters.further,
             weights_gb: weights * 2.0 / 1e9,
-            states_gb: weights * states / 1e9,
+            states_gb: states / 1e9,
         }
     }
 }
@@ -171,7 +174,7 @@ impl Plan {
 /// The program that people use for a split, where none was asked for.
 pub fn usual_stack(layout: &Layout) -> Stack {
     match layout.sharding {
-        crate::layout::Sharding::Weights => Stack::FsdpCompiled,
+        Sharding::Weights => Stack::FsdpCompiled,
         _ => Stack::Bridge,
     }
 }

@@ -157,6 +157,16 @@ impl Stack {
         }
     }
 
+    /// Whether it has a mode, be it one that another is better than.
+    pub fn can_recompute(self, mode: Recompute) -> bool {
+        match mode {
+            Recompute::None | Recompute::Full => true,
+            Recompute::Attention | Recompute::Modules => self.is_megatron(),
+            Recompute::Operators => matches!(self, Self::Fsdp | Self::FsdpCompiled),
+            Recompute::EverySecond | Recompute::Layers(_) => self != Self::Foundry,
+        }
+    }
+
     /// What copies keep once, where nothing else is asked for: FSDP shares weights.
     pub fn usual_sharding(self) -> Sharding {
         if self.is_megatron() { Sharding::Optimizer } else { Sharding::Weights }

@@ -177,6 +177,16 @@ pub enum ImpossibleRun {
         /// Blocks of the fullest stage.
         held: u32,
     },
+    /// A mode of recomputation that the program does not have.
+    #[error("`{program}` cannot recompute `{mode}`; possible: {}", .possible.join(", "))]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// As asked for.
+        mode: String,
+        /// What it can, or a program that can.
+        possible: Vec<String>,
+    },
     /// Gradients of another width than the network carries.
     #[error("gradients of {bytes} bytes; possible: 2, 4")]
     ReduceBytes {
@@ -215,6 +225,7 @@ impl ImpossibleRun {
             Self::Precision { .. } => "the GPU does not have the precision",
             Self::Again { .. } => "a stage does not hold the blocks to compute again",
             Self::Schedule { .. } => "the schedule is for stages of one piece",
+            Self::Program { .. } => "the program does not have the recomputation",
             Self::ReduceBytes { .. } => "gradients have 2 or 4 bytes",
             Self::MomentBytes { .. } => "moments have 1, 2 or 4 bytes",
         }

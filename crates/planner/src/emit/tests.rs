@@ -359,7 +359,6 @@ fn what_cannot_be_written_says_what_could() {
     };
     for (said, part) in [
         (refused(&|run| run.task = Task::Lora), "trains all weights"),
-        (refused(&|run| run.layout.recompute = Recompute::Operators), "`modules`"),
         (
             refused(&|run| {
                 (run.layout.pp, run.layout.schedule) = (4, Schedule::ZeroBubble);

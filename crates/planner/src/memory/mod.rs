@@ -205,6 +205,11 @@ pub fn state_bytes_per_weight(run: &Run) -> f64 {
     state::learning_bytes(run)
 }
 
+/// Likewise for each weight of an adapter.
+pub(crate) fn state_bytes_per_adapter(run: &Run) -> f64 {
+    6.0 + f64::from(run.layout.reduce_bytes) + 2.0 * f64::from(run.layout.moment_bytes)
+}
+
 /// The memory of a run, by stage and part.
 pub fn of(run: &Run) -> Memory {
     let (half, careful) = (Common::of(run, HALF), Common::of(run, CAREFUL));

@@ -3,7 +3,7 @@
 use super::stage::Stage;
 use crate::gpu::Generation;
 use crate::layout::{Schedule, Sharding};
-use crate::model::{Attention, Parameters, attention_of_rank};
+use crate::model::{Parameters, adapters_of_block, attention_of_rank};
 use crate::precision::Precision;
 use crate::run::{Run, Stack, Task};
 
@@ -48,6 +48,8 @@ pub(super) struct States {
     routed: Bytes,
     /// Of the two ends.
     ends: Bytes,
+    /// Of adapters.
+    adapters: Bytes,
 }
 
 impl States {
@@ -60,26 +62,27 @@ impl States {
         // A tied embedding is held again by a last stage that is not the first.
         let output =
             if run.model.tied && run.layout.pp > 1 { vocabulary } else { parameters.output };
+        let rank = run.layout.adapter_rank;
         let (copies, expert_copies) = (run.layout.dp * run.layout.cp, run.layout.expert_copies());
         Self {
             dense: Block {
                 common: attention + parameters.dense_ffn / tp,
                 routed: 0.0,
-                adapters: adapters(run, f64::from(run.model.ffn)) / tp,
+                adapters: adapters_of_block(&run.model, rank, run.model.ffn) / tp,
             },
             mixture: Block {
                 common: attention + parameters.shared_ffn / tp + parameters.router,
                 routed: parameters.routed / spread,
-                adapters: run
-                    .model
-                    .experts
-                    .map_or(0.0, |experts| adapters(run, f64::from(experts.shared_ffn)) / tp),
+                adapters: run.model.experts.map_or(0.0, |experts| {
+                    adapters_of_block(&run.model, rank, experts.shared_ffn) / tp
+                }),
             },
             embedding: parameters.embedding / tp,
             output: output / tp,
             common: bytes(run, copies, quantized(run)),
             routed: bytes(run, expert_copies, quantized(run)),
             ends: bytes(run, copies, Quantized::NONE),
+            adapters: adapter_bytes(run, copies),
         }
     }
 
@@ -106,9 +109,9 @@ impl States {
         }
         if run.task == Task::Lora {
             let adapters = dense * self.dense.adapters + mixture * self.mixture.adapters;
-            held.weights += 2.0 * adapters;
-            held.gradients += f64::from(run.layout.reduce_bytes) * adapters;
-            held.optimizer += (4.0 + moments_bytes(run)) * adapters;
+            held.weights += adapters * self.adapters.weights;
+            held.gradients += adapters * self.adapters.gradients;
+            held.optimizer += adapters * self.adapters.optimizer;
         }
         held
     }
@@ -151,19 +154,17 @@ pub(super) fn learning_bytes(run: &Run) -> f64 {
     rest + moments_bytes(run)
 }
 
-/// Weights of the adapters of a block, beside every product.
-fn adapters(run: &Run, ffn: f64) -> f64 {
-    let hidden = f64::from(run.model.hidden);
-    let attention = run.model.attention;
-    let (query, value) = (attention.query_width(), attention.value_width());
-    let key_value = match attention {
-        Attention::Grouped { .. } => attention.key_value_width(),
-        Attention::Latent { kv_rank, .. } => f64::from(kv_rank),
-    };
-    let up = if run.model.gated { 2.0 * ffn } else { ffn };
-    let feed_forward = if ffn > 0.0 { hidden + up + ffn + hidden } else { 0.0 };
-    f64::from(run.layout.adapter_rank)
-        * (hidden + query + key_value + value + hidden + feed_forward)
+/// Bytes for a weight of an adapter: it learns as all do, in 16 bits with a copy of 32.
+fn adapter_bytes(run: &Run, copies: u32) -> Bytes {
+    let layout = &run.layout;
+    let holders = f64::from(layout.holders(copies));
+    let over = |least: Sharding| if layout.sharding >= least { holders } else { 1.0 };
+    Bytes {
+        weights: 2.0 / over(Sharding::Weights),
+        gradients: f64::from(layout.reduce_bytes)
+            / if layout.shares_gradients() { holders } else { 1.0 },
+        optimizer: (4.0 + moments_bytes(run)) / over(Sharding::Optimizer),
+    }
 }
 
 /// Copies of a weight in the precision of products.
@@ -225,5 +226,9 @@ fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
         Sharding::Gradients => 4.0 / group + 2.0,
         Sharding::Weights => 4.0 / group,
     };
-    Bytes { weights, gradients: 4.0 / gradient_holders, optimizer: 8.0 / over(Sharding::Optimizer) }
+    Bytes {
+        weights,
+        gradients: 4.0 / gradient_holders,
+        optimizer: moments_bytes(run) / over(Sharding::Optimizer),
+    }
 }

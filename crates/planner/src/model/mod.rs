@@ -5,7 +5,7 @@ pub mod config;
 mod parameters;
 
 pub use parameters::Parameters;
-pub(crate) use parameters::attention_of_rank;
+pub(crate) use parameters::{adapters, adapters_of_block, attention_of_rank};
 
 use serde::{Deserialize, Serialize};
 

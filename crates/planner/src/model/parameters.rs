@@ -93,6 +93,28 @@ pub(crate) fn attention_of_rank(model: &Model, tp: u32) -> f64 {
     whole * hidden + (attention(model) - whole * hidden) / ranks
 }
 
+/// Weights of the adapters of a block, beside every product of attention and of a feed-forward part of
+/// a width: routed experts have none.
+pub(crate) fn adapters_of_block(model: &Model, rank: u32, ffn: u32) -> f64 {
+    let (hidden, ffn) = (f64::from(model.hidden), f64::from(ffn));
+    let attention = model.attention;
+    let (query, value) = (attention.query_width(), attention.value_width());
+    let key_value = match attention {
+        Attention::Grouped { .. } => attention.key_value_width(),
+        Attention::Latent { kv_rank, .. } => f64::from(kv_rank),
+    };
+    let up = if model.gated { 2.0 * ffn } else { ffn };
+    let feed_forward = if ffn > 0.0 { hidden + up + ffn + hidden } else { 0.0 };
+    f64::from(rank) * (hidden + query + key_value + value + hidden + feed_forward)
+}
+
+/// Weights of all adapters.
+pub(crate) fn adapters(model: &Model, rank: u32) -> f64 {
+    let shared = model.experts.map_or(0, |experts| experts.shared_ffn);
+    f64::from(model.dense_layers()) * adapters_of_block(model, rank, model.ffn)
+        + f64::from(model.expert_layers()) * adapters_of_block(model, rank, shared)
+}
+
 fn norm(model: &Model) -> f64 {
     f64::from(model.hidden)
         * match model.norm {

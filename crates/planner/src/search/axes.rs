@@ -93,7 +93,7 @@ impl Axes {
     pub(super) fn layouts(&self, run: &Run, gpus: u32, reach: Reach) -> Vec<Layout> {
         let mut layouts = Vec::new();
         for tp in self.tensor(run) {
-            for pp in self.stages(&run.model, gpus) {
+            for pp in self.stages(&run.model, gpus, reach) {
                 for cp in self.context(run) {
                     let shared = u64::from(tp) * u64::from(pp) * u64::from(cp);
                     if shared > u64::from(gpus) || !u64::from(gpus).is_multiple_of(shared) {
@@ -148,23 +148,34 @@ impl Axes {
         powers(self.cp, most, |cp| run.seq_len.is_multiple_of(2 * cp) || cp == 1)
     }
 
-    fn stages(&self, model: &Model, gpus: u32) -> Vec<u32> {
+    fn stages(&self, model: &Model, gpus: u32, reach: Reach) -> Vec<u32> {
+        let most = match reach {
+            Reach::Usual => MOST_STAGES.min(model.layers),
+            Reach::All => model.layers,
+        };
         match self.pp {
             Some(pp) => vec![pp],
-            None => {
-                (1..=MOST_STAGES.min(model.layers)).filter(|pp| gpus.is_multiple_of(*pp)).collect()
-            }
+            None => (1..=most).filter(|pp| gpus.is_multiple_of(*pp)).collect(),
         }
     }
 
-    /// Pieces that the blocks of the fullest stage divide into.
+    /// Pieces of a stage that its blocks divide into; where the blocks do not divide over the stages,
+    /// those that leave no piece empty.
     fn pieces(&self, model: &Model, pp: u32, reach: Reach) -> Vec<u32> {
         let each = if pp == 1 { 1 } else { model.layers.div_ceil(pp) };
+        let is_usual = |vp: &u32| {
+            let most = model.layers.div_ceil(pp.saturating_mul(*vp)).max(1);
+            let missing = (most * pp * vp).saturating_sub(model.layers);
+            if model.layers.is_multiple_of(pp) {
+                each.is_multiple_of(*vp)
+            } else {
+                missing < most.max(3)
+            }
+        };
         match (self.vp, reach) {
             (Some(vp), Reach::All) => vec![vp],
-            (Some(vp), Reach::Usual) if each.is_multiple_of(vp) => vec![vp],
-            (Some(_), Reach::Usual) => Vec::new(),
-            (None, _) => (1..=each).filter(|vp| each.is_multiple_of(*vp)).collect(),
+            (Some(vp), Reach::Usual) => Some(vp).filter(is_usual).into_iter().collect(),
+            (None, _) => (1..=each).filter(is_usual).collect(),
         }
     }
 
@@ -177,15 +188,17 @@ impl Axes {
     }
 
     fn shardings(&self, split: &Layout, reach: Reach) -> Vec<Sharding> {
-        let is_megatron = self.stack.is_none_or(Stack::is_megatron);
-        let usual = |sharding: Sharding| match sharding {
-            // Nobody who has the choice keeps everything on every copy; FSDP has no third way.
-            Sharding::None => false,
-            Sharding::Optimizer => is_megatron,
-            // Megatron-FSDP and others take the place of a pipeline, and of shared experts.
-            Sharding::Gradients => !is_megatron || split.pp == 1 || reach == Reach::All,
-            Sharding::Weights => {
-                !is_megatron || (split.pp == 1 && split.ep == 1) || reach == Reach::All
+        let usual = |sharding: Sharding| {
+            let is_megatron = self.stack_for(&Layout { sharding, ..*split }).is_megatron();
+            match sharding {
+                // Nobody who has the choice keeps everything on every copy; FSDP has no third way.
+                Sharding::None => false,
+                Sharding::Optimizer => is_megatron,
+                // Megatron-FSDP takes the place of a pipeline, and of shared experts.
+                Sharding::Gradients => !is_megatron || split.pp == 1 || reach == Reach::All,
+                Sharding::Weights => {
+                    !is_megatron || (split.pp == 1 && split.ep == 1) || reach == Reach::All
+                }
             }
         };
         match self.sharding {
@@ -198,7 +211,10 @@ impl Axes {
     fn recomputes(&self, stack: Stack, reach: Reach) -> Vec<Recompute> {
         match (self.recompute, reach) {
             (None, _) => stack.recomputes().to_vec(),
-            (Some(asked @ Recompute::Layers(_)), _) | (Some(asked), Reach::All) => vec![asked],
+            (Some(asked), Reach::All) => {
+                Some(asked).filter(|asked| stack.can_recompute(*asked)).into_iter().collect()
+            }
+            (Some(asked @ Recompute::Layers(_)), Reach::Usual) => vec![asked],
             (Some(asked), Reach::Usual) => {
                 Some(asked).filter(|asked| stack.recomputes().contains(asked)).into_iter().collect()
             }
@@ -276,7 +292,10 @@ mod tests {
     fn each_program_has_what_it_has() {
         let found = layouts("qwen3-235b-a22b", 256, &Axes::default());
         let both = |layout: &&Layout| layout.sharding == Sharding::Weights && layout.ep > 1;
-        assert!(!found.iter().any(|layout| both(&layout)), "experts are not split over FSDP");
+        assert!(found.iter().any(|layout| both(&layout)), "torchtitan splits experts over FSDP");
+        let axes = Axes { stack: Some(Stack::Bridge), ..Axes::default() };
+        let found = layouts("qwen3-235b-a22b", 256, &axes);
+        assert!(!found.iter().any(|layout| both(&layout)), "Megatron-FSDP does not");
         let axes = Axes { stack: Some(Stack::FsdpCompiled), ..Axes::default() };
         let fsdp = layouts("llama3-8b", 8, &axes);
         assert!(fsdp.iter().all(|layout| layout.sharding >= Sharding::Gradients));

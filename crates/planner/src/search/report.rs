@@ -232,12 +232,10 @@ impl Report {
             self.impossible.iter().map(|(rule, (count, _))| (*count, *rule)).collect();
         rules.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
         if rules.is_empty() {
-            let given: Vec<String> =
-                axes.given().iter().map(|(name, number)| format!("{name} {number}")).collect();
-            return format!("they do not divide by {}", given.join(" × "));
+            return not_divided(axes);
         }
         let each: Vec<String> =
-            rules.iter().map(|(count, rule)| format!("{rule} (in {count})")).collect();
+            rules.iter().map(|(count, rule)| format!("{rule} (in {count} splits)")).collect();
         each.join(", ")
     }
 
@@ -294,4 +292,20 @@ pub fn describe(layout: &Layout) -> String {
     parts.push(format!("micro-batch {}", layout.micro_batch));
     parts.push(format!("recompute {}", layout.recompute.name()));
     parts.join(" · ")
+}
+
+/// Why there is nothing to try: the ranks that were asked for.
+fn not_divided(axes: &Axes) -> String {
+    let ranks = ["DP", "TP", "PP", "CP"];
+    let asked: Vec<(&str, u32)> =
+        axes.given().into_iter().filter(|(name, _)| ranks.contains(name)).collect();
+    let each: Vec<String> = asked.iter().map(|(name, number)| format!("{name} {number}")).collect();
+    match each.len() {
+        0 => "the program has nothing of what was asked for".to_owned(),
+        all if all == ranks.len() => {
+            let product: u64 = asked.iter().map(|(_, number)| u64::from(*number)).product();
+            format!("{} are {product}", each.join(" × "))
+        }
+        _ => format!("they do not divide by {}", each.join(" × ")),
+    }
 }

@@ -93,17 +93,14 @@ fn what_nobody_does_is_found_where_it_is_asked_for() {
     let best = found(&run, 16_384, &axes).unwrap().best[0].layout;
     assert_eq!(best.sharding, Sharding::Gradients);
     assert!(best.pp > 1, "{best:?}");
+    // What the program does not have is not planned.
     run.model = builtin::named("llama3-8b").unwrap().model();
     let axes = Axes {
         stack: Some(Stack::FsdpCompiled),
         recompute: Some(Recompute::Modules),
         ..Axes::default()
     };
-    assert_eq!(
-        found(&run, 64, &axes).unwrap().best[0].layout.recompute,
-        Recompute::Modules,
-        "what is asked for is planned"
-    );
+    assert!(found(&run, 64, &axes).is_err());
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use super::work::{Kind, Ledger, Work};
 use super::{Phase, Rates, StepTime, exchange};
 use crate::coefficients::Coefficients;
 use crate::layout::Sharding;
-use crate::model::{Attention, Bias, Experts, Parameters, attention_of_rank};
+use crate::model::{Attention, Bias, Experts, Parameters, adapters_of_block, attention_of_rank};
 use crate::run::{Run, Stack, Task};
 
 /// Operations for each number that pointwise work must move: a norm does about five for two
@@ -48,6 +48,7 @@ pub(crate) fn dense_work(
     let width = f64::from(run.model.ffn);
     attention(run, rates, fitted, ledger);
     feed_forward(run, rates, width, ledger);
+    adapters(run, rates, run.model.ffn, ledger);
     pointwise(run, rates, fitted, width, ledger);
 }
 
@@ -67,7 +68,21 @@ pub(crate) fn mixture_work(
         width += shared;
     }
     routed(run, rates, fitted, experts, ledger);
+    adapters(run, rates, experts.shared_ffn, ledger);
     pointwise(run, rates, fitted, width, ledger);
+}
+
+/// Adapters beside a block's products, where they learn in the place of those: there, back to their
+/// input and to themselves, in 16 bits.
+fn adapters(run: &Run, rates: &Rates, ffn: u32, ledger: &mut impl Ledger) {
+    if run.task != Task::Lora {
+        return;
+    }
+    let weights = adapters_of_block(&run.model, run.layout.adapter_rank, ffn);
+    let flops = 6.0 * run.tokens_at_once() * weights / f64::from(run.layout.tp);
+    let bytes = 3.0 * 2.0 * weights / f64::from(run.layout.tp);
+    let work = Work { flops, bytes, seconds: flops / rates.products_half };
+    ledger.enter(Phase::Products, Kind::FeedForwardProducts, work);
 }
 
 /// A linear layer: there, back to its input, back to its weights where they learn, and again.

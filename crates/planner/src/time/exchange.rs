@@ -213,7 +213,10 @@ pub(super) fn between_copies(
     let mut exposed = both(back).times(fitted.copies_exposed);
     if layout.shares_gradients() {
         let reductions = both(reduce).times(f64::from(run.micro_batches()));
-        exposed = exposed.plus(hidden_behind(busy, reductions, fitted.weights_overlap));
+        let left = hidden_behind(busy, reductions, fitted.weights_overlap);
+        // The last has no more to hide behind than the only one.
+        let last = both(reduce).times(fitted.copies_exposed);
+        exposed = exposed.plus(if left.total_s() > last.total_s() { left } else { last });
     } else {
         exposed = exposed.plus(both(reduce).times(fitted.copies_exposed));
     }
