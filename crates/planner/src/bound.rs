@@ -88,13 +88,12 @@ pub fn shares(run: &Run, step: &StepTime, fitted: &Coefficients) -> Vec<Share> {
         let (run, fitted) = with_more(run, fitted, bound);
         time::step(run.as_ref(), &fitted).total_s()
     };
-    let here = time::step(run, fitted).total_s();
     Bound::ALL
         .into_iter()
         .map(|bound| Share {
             bound,
             share: share(bound),
-            gain_of_tenth: (here / gain(bound) - 1.0).max(0.0),
+            gain_of_tenth: (total / gain(bound) - 1.0).max(0.0),
         })
         .collect()
 }

@@ -194,21 +194,24 @@ impl Question<'_> {
             ));
         }
         let numbers = numbers(self.run, node, most);
-        let mut best: Option<(u32, f64)> = None;
-        let mut fastest = 0.0_f64;
+        let mut found: Vec<(u32, f64)> = Vec::new();
+        let (mut best, mut fastest) = (0.0_f64, 0.0_f64);
         for gpus in numbers.iter().rev().copied() {
-            let hoped = ROOM * fastest * f64::from(gpus);
-            if best.is_some_and(|(_, rate)| hoped < rate) {
+            if ROOM * fastest * f64::from(gpus) < best {
                 break;
             }
             let Some(rate) = self.tokens_per_s(gpus) else { continue };
             fastest = fastest.max(rate / f64::from(gpus));
-            if best.is_none_or(|(_, most)| rate > most) {
-                best = Some((gpus, rate));
-            }
+            best = best.max(rate);
+            found.push((gpus, rate));
         }
+        // The whole search decides between those that come near.
+        let near = found.iter().filter(|(_, rate)| rate * QUICK_SHORT >= best);
+        let offers = near.filter_map(|(gpus, _)| self.at(*gpus).ok());
+        let most_of_all =
+            offers.max_by(|left, right| left.tokens_per_s.total_cmp(&right.tokens_per_s));
         // Where no number will do, the largest says why.
-        self.at(best.map_or(numbers.last().copied().unwrap_or(most), |(gpus, _)| gpus))
+        most_of_all.map_or_else(|| self.at(numbers.last().copied().unwrap_or(most)), Ok)
     }
 
     /// The fewest whole nodes that do so many tokens a second.
@@ -220,18 +223,21 @@ impl Question<'_> {
         let mut fastest = 0.0_f64;
         let mut most: Option<(u32, f64)> = None;
         let numbers = numbers(run, run.gpu.gpus_of_node(), MOST_GPUS);
+        let mut skipped = Vec::new();
         for gpus in numbers.iter().copied() {
             if f64::from(gpus) < fewest {
+                skipped.push(gpus);
                 continue;
             }
             let Some(rate) = self.tokens_per_s(gpus) else { continue };
-            // The whole search may find a little more.
-            if rate * QUICK_SHORT >= wanted {
-                let offer = self.at(gpus)?;
-                if offer.tokens_per_s >= wanted {
-                    return Ok(offer);
-                }
+            if let Some(offer) = self.enough(gpus, rate, wanted) {
+                // Where memory is short, fewer may do it too.
+                let fewer = skipped
+                    .iter()
+                    .find_map(|gpus| self.enough(*gpus, self.tokens_per_s(*gpus)?, wanted));
+                return Ok(fewer.unwrap_or(offer));
             }
+            skipped.clear();
             // A number without a good split says nothing of the next.
             fastest = fastest.max(rate / f64::from(gpus));
             fewest = (wanted / (fastest * MORE_OF_MORE)).min(f64::from(gpus) * NEXT_MOST);
@@ -252,6 +258,13 @@ impl Question<'_> {
                 )),
             },
         }
+    }
+
+    /// The offer of a number of GPUs, if it does so many tokens a second: by a quick search it does
+    /// `rate`, and the whole one may find a little more.
+    fn enough(&self, gpus: u32, rate: f64, wanted: f64) -> Option<Offer> {
+        let may = rate * QUICK_SHORT >= wanted;
+        may.then(|| self.at(gpus).ok()).flatten().filter(|offer| offer.tokens_per_s >= wanted)
     }
 
     /// What a number of GPUs does, if a split of it fits.

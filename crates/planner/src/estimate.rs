@@ -108,8 +108,12 @@ impl Planner {
     }
 
     fn nearest(&self, run: &Run) -> Option<Nearest> {
-        let (index, distance) = self.neighbours.nearest(run)?;
-        let row = &self.published[index];
+        // Of runs that are as far, the last that was published.
+        let order = |left: &(f64, &Published), right: &(f64, &Published)| {
+            left.0.total_cmp(&right.0).then_with(|| right.1.date.cmp(&left.1.date))
+        };
+        let rows = self.neighbours.distances(run).zip(&self.published);
+        let (distance, row) = rows.min_by(order)?;
         let like = &row.run;
         Some(Nearest {
             model: like.model.name.clone(),

@@ -202,21 +202,17 @@ impl Neighbours {
         Correction { shift, deviation: left.sqrt() * self.likeness.doubt }
     }
 
-    /// The row nearest to a run, as its place among those given to [`Self::of`], and the distance.
-    pub fn nearest(&self, run: &Run) -> Option<(usize, f64)> {
+    /// How far each row is from a run, in the order of those given to [`Self::of`].
+    pub fn distances(&self, run: &Run) -> impl Iterator<Item = f64> {
         let here = Place::of(run);
         // A run in another precision or on another part is no measurement of this one, however alike
         // the two are off. Which kernels it had few sources say.
-        let squares = self.places.iter().map(|place| {
+        self.places.iter().map(move |place| {
             let mut here = here.clone();
             here.numbers[FUSED] = place.numbers[FUSED];
             let differs = |kind: usize| here.kinds[kind] != place.kinds[kind];
             let others = [0, GENERATION, 2].into_iter().filter(|kind| differs(*kind)).count();
-            self.likeness.square(&here, place) + [0.0, 1.5, 3.0, 4.5][others]
-        });
-        squares
-            .enumerate()
-            .min_by(|(_, left), (_, right)| left.total_cmp(right))
-            .map(|(index, square)| (index, square.sqrt()))
+            (self.likeness.square(&here, place) + [0.0, 1.5, 3.0, 4.5][others]).sqrt()
+        })
     }
 }

@@ -11,9 +11,12 @@ use crate::run::Run;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pieces {
     count: u32,
-    most: u32,
-    at_first: u32,
-    at_end: u32,
+    /// Blocks of a piece that lacks none.
+    pub(crate) most: u32,
+    /// Blocks that the first lacks.
+    pub(crate) at_first: u32,
+    /// Blocks that the last lacks, and those before it where one block is left of it.
+    pub(crate) at_end: u32,
 }
 
 impl Pieces {

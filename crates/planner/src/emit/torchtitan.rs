@@ -5,6 +5,7 @@ use super::flags::{Command, ENVIRONMENT, Group};
 use super::{steps_between_checkpoints, whole};
 use crate::layout::{Layout, Recompute, Schedule, Sharding};
 use crate::model::{Attention, Model, builtin};
+use crate::pieces::Pieces;
 use crate::plan::Plan;
 use crate::precision::Precision;
 use crate::run::{Run, Stack};
@@ -304,21 +305,17 @@ fn pipeline(group: &mut Group, run: &Run, flavor: Option<Flavor>) -> Result<(), 
     group.put("--parallelism.pipeline_parallel_microbatch_size", micro_batch);
     let pieces = pp * vp;
     let layers = run.model.layers;
-    // The two ends may count as a block each; torchtitan rounds the number of pieces up.
-    let fits = |ends: &u32| {
-        let each = (layers + 2 * ends).div_ceil(pieces);
-        (layers + 2 * ends).div_ceil(each) == pieces
-    };
-    let Some(ends) = [1, 0].into_iter().find(fits) else {
+    // Its two ends may lack some; those between are alike.
+    let Pieces { most, at_first, at_end, .. } = Pieces::of(layers, pieces);
+    if at_end > most.max(2) - 1 {
         return Err(lacks(
             format!("split of {layers} blocks into {pieces} pieces"),
-            "PP × VP that divides the blocks, or the blocks and 2",
+            "PP × VP that leaves the last piece a block",
         ));
-    };
-    let each = (layers + 2 * ends).div_ceil(pieces);
-    group.put("--parallelism.pipeline_parallel_layers_per_stage", each);
-    group.put("--parallelism.pipeline_parallel_first_stage_less_layers", ends);
-    group.put("--parallelism.pipeline_parallel_last_stage_less_layers", ends);
+    }
+    group.put("--parallelism.pipeline_parallel_layers_per_stage", most);
+    group.put("--parallelism.pipeline_parallel_first_stage_less_layers", at_first);
+    group.put("--parallelism.pipeline_parallel_last_stage_less_layers", at_end);
     Ok(())
 }
 

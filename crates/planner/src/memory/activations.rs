@@ -112,8 +112,10 @@ fn attention(run: &Run, mode: Recompute) -> Token {
     let hidden = f64::from(model.hidden);
     let read = operand_bytes(run);
     let shape = model.attention;
-    let (query, key_value, value) =
-        (shape.query_width(), shape.key_value_width(), shape.value_width());
+    // Heads of keys and values that several ranks hold are kept by each.
+    let tp = run.layout.tp;
+    let key_value = shape.key_value_width_of_rank(tp) * f64::from(tp);
+    let (query, value) = (shape.query_width(), shape.value_width());
     let heads = f64::from(shape.heads());
     let (latent, is_latent) = match shape {
         Attention::Grouped { .. } => (0.0, false),
@@ -162,8 +164,8 @@ fn feed_forward(run: &Run, mode: Recompute, width: f64) -> Token {
         _ if run.stack == Stack::Fsdp && run.model.gated => {
             Token { spread: 0.0, split: (before + 2.0 + read) * width }
         }
-        // Tuned forks keep what the gate reads and compute its product again (arXiv:2412.19437,
-        // 3.3.3).
+        // Tuned forks keep what the gate reads and compute its product again: so says DeepSeek V3
+        // (arXiv:2412.19437, 3.3.3), and Llama 3 405B does not fit its GPUs without.
         _ if run.stack == Stack::Tuned && run.model.gated => {
             Token { spread: 0.0, split: before * width }
         }

@@ -204,8 +204,7 @@ fn quantized(run: &Run) -> Quantized {
 /// Bytes for a weight that so many copies hold.
 fn bytes(run: &Run, copies: u32, quantized: Quantized) -> Bytes {
     let layout = &run.layout;
-    let group = if layout.shard_group == 0 { copies } else { layout.shard_group.min(copies) };
-    let group = f64::from(group.max(1));
+    let group = f64::from(layout.holders(copies));
     let over = |least: Sharding| if layout.sharding >= least { group } else { 1.0 };
     let gradient_holders = if layout.shares_gradients() { group } else { 1.0 };
     if run.task == Task::Lora {

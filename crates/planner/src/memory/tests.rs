@@ -236,3 +236,21 @@ fn published_runs_fit_their_gpus() {
     }
     assert!(rows_seen > 100, "{rows_seen}");
 }
+
+#[test]
+fn moments_of_fewer_bits_and_adapters_are_shared() {
+    let layout = Layout { sharding: Sharding::Weights, ..Layout::copies(8, 1) };
+    for stack in Stack::ALL {
+        let mut run = run("llama3-8b", stack, layout);
+        let optimizer = |run: &Run| of(run).stages[0].p50.optimizer_gib;
+        let usual = optimizer(&run);
+        run.layout.moment_bytes = 1;
+        // The moments of a weight are 8 bytes of 32 bits and 2 of 8.
+        let less = (usual - optimizer(&run)) * GIB;
+        assert!((less / (6.0 * 8.03e9 / 8.0) - 1.0).abs() < 0.01, "{stack:?} {less}");
+        run.task = Task::Lora;
+        let eight = optimizer(&run);
+        run.layout.dp = 64;
+        assert!((eight / optimizer(&run) - 8.0).abs() < 1e-6, "{stack:?}");
+    }
+}

@@ -12,6 +12,8 @@ use super::{Attention, Bias, Experts, Model, Window};
 
 /// More blocks, heads, experts or width than any model has.
 const MOST: u32 = 1_000_000;
+/// Deeper than any model by far.
+const MOST_BLOCKS: u32 = 10_000;
 /// A wider feed-forward block or a larger vocabulary than any model has.
 const MOST_WIDE: u32 = 100_000_000;
 
@@ -145,7 +147,7 @@ fn model(
     family: &'static Family,
     name: String,
 ) -> Result<Model, ConfigError> {
-    let layers = fields.required(LAYERS, 1, MOST)?;
+    let layers = fields.required(LAYERS, 1, MOST_BLOCKS)?;
     let hidden = fields.required(HIDDEN, 1, MOST)?;
     let vocab = fields.required(&["vocab_size"], 1, MOST_WIDE)?;
     let attention = attention(fields, family, hidden)?;
@@ -351,15 +353,8 @@ fn window(
     if tokens == 0 || !used {
         return Ok(Window::NONE);
     }
-    if let Some((windowed, all)) = fields.layer_types(layers)? {
-        return Ok(match (windowed, all) {
-            (0, _) => Window::NONE,
-            // A pattern that repeats, in its least form.
-            (windowed, all) if windowed.is_multiple_of(all.max(1)) => {
-                Window::with_global_every(tokens, (windowed + all).checked_div(all).unwrap_or(0))
-            }
-            (windowed, all) => Window { tokens, global: all, of: windowed + all },
-        });
+    if let Some(global) = fields.layer_types(layers)? {
+        return Ok(Window::with_global(tokens, &global));
     }
     let pattern = ["sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"];
     if let Some(global_every) = fields.optional(&pattern, 0, MOST)? {

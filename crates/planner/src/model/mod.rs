@@ -139,6 +139,23 @@ impl Window {
     /// All layers see all tokens.
     pub const NONE: Self = Self { tokens: 0, global: 1, of: 1 };
 
+    /// So many tokens, but for the layers that see all, each in its place.
+    pub fn with_global(tokens: u32, layers: &[bool]) -> Self {
+        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        let every = layers.iter().position(|sees_all| *sees_all).map_or(0, |first| first + 1);
+        let repeats = |(at, sees_all): (usize, &bool)| {
+            *sees_all == (every > 0 && (at + 1).is_multiple_of(every))
+        };
+        if layers.iter().all(|sees_all| *sees_all) {
+            return Self::NONE;
+        }
+        if layers.iter().enumerate().all(repeats) {
+            return Self::with_global_every(tokens, count(every));
+        }
+        let global = layers.iter().filter(|sees_all| **sees_all).count();
+        Self { tokens, global: count(global), of: count(layers.len()) }
+    }
+
     /// So many tokens, but every so manieth layer sees all; none does if that is 0.
     pub fn with_global_every(tokens: u32, every: u32) -> Self {
         Self { tokens, global: u32::from(every > 0), of: every.max(1) }

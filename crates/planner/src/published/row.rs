@@ -119,7 +119,12 @@ fn layout(
         sequence_parallel: !early || cells.recompute.contains("SP"),
         tensor_overlap: stack.is_megatron() && !early || said_async(),
         schedule: if two_ways { Schedule::DualPipe } else { Schedule::OneForwardOneBackward },
-        reduce_bytes: if cells.sharding.ends_with("/DEFAULT") || early { 4 } else { 2 },
+        // llm-foundry says what it reduces in behind a stroke.
+        reduce_bytes: match cells.sharding.rsplit_once('/') {
+            Some((_, "PURE")) => 2,
+            Some((_, "DEFAULT")) => 4,
+            _ => stack.reduce_bytes(),
+        },
         moment_bytes: 4,
         adapter_rank: ADAPTER_RANK,
     })

@@ -133,7 +133,7 @@ fn goals(score: &Score, accuracy: &[Reached<'_>], memory: &MemoryScore<'_>) -> S
         memory.mean().is_some_and(|mean| mean <= goal::MEMORY_MEAN_MAX),
     );
     add(
-        "complete, said to fit where they were run",
+        "complete, more likely than not to fit where they were run",
         memory.ran,
         format!("≥ {:.0} %", 100.0 * goal::FITS_MIN),
         percent(fits),

@@ -276,16 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_may_leave_a_place_or_two_empty() {
-        let stages = |model: &str| {
-            let mut stages: Vec<u32> =
-                layouts(model, 256, &Axes::default()).iter().map(|layout| layout.pp).collect();
-            stages.sort_unstable();
-            stages.dedup();
-            stages
+    fn pieces_are_whole_or_none_is_empty() {
+        let pieces = |model: &str, pp| {
+            let model = builtin::named(model).unwrap().model();
+            Axes::default().pieces(&model, pp, Reach::Usual)
         };
-        assert!(stages("deepseek-v3").contains(&8), "61 blocks in 8 stages");
-        assert!(stages("llama3.1-405b").contains(&16), "126 blocks in 16 stages");
+        assert_eq!(pieces("llama3-8b", 4), [1, 2, 4, 8]);
+        // 61 blocks in two stages of 31: as eight pieces of eight, of which the last has five.
+        assert_eq!(pieces("deepseek-v3", 2), [1, 2, 3, 4, 8, 31]);
     }
 
     #[test]

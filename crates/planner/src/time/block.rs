@@ -218,6 +218,10 @@ fn pointwise(
     let passes = 3.0 + layout.recompute.pointwise_again(run.layers_of_stage());
     let numbers = tokens * (10.0 * stream + 2.0 * heads + gates * ffn_width / split) * passes;
     let mut bytes = 2.0 * numbers * rates.pointwise;
+    if run.stack == Stack::Tuned && run.model.gated {
+        // The gate's product is computed again: two are read and one written.
+        bytes += 2.0 * 3.0 * tokens * ffn_width / split * rates.pointwise;
+    }
     if run.precision.is_scaled() {
         let operands = stream * 2.0 + heads + gates * ffn_width / split;
         bytes += 3.0 * tokens * operands * (2.0 + 1.0) * fitted.scaling_traffic;

@@ -65,7 +65,7 @@ impl Group {
     /// For each GPU to gather `bytes` that the group holds together, or to reduce them: a ring for
     /// each port, each of which enters and leaves every domain once.
     fn gather(self, bytes: f64, rates: &Rates, fitted: &Coefficients) -> Wait {
-        if self.size <= 1.0 {
+        if self.size <= 1.0 || bytes <= 0.0 {
             return Wait::default();
         }
         let passed = bytes * (self.size - 1.0) / self.size;
@@ -171,7 +171,7 @@ pub(super) fn between_stages(run: &Run, rates: &Rates, fitted: &Coefficients) ->
     let split = if layout.sequence_parallel { f64::from(layout.tp) } else { 1.0 };
     let bytes = 2.0 * run.tokens_at_once() * f64::from(run.model.hidden) / split;
     let once = if layout.gpus() <= run.gpu.domain {
-        Wait::link(bytes / rates.link + fitted.network_hop_s)
+        Wait::link(bytes / rates.link + fitted.link_hop_s)
     } else {
         Wait::network(bytes / rates.network + fitted.network_hop_s)
     };
@@ -210,15 +210,11 @@ pub(super) fn between_copies(
     };
     // A reduction of gradients and a gather of weights, or both halves of one reduction.
     let back = if layout.sharding == Sharding::None { reduce } else { weight_bytes };
-    let mut exposed = both(back).times(fitted.copies_exposed);
+    let mut exposed = both(back).plus(both(reduce)).times(fitted.copies_exposed);
     if layout.shares_gradients() {
-        let reductions = both(reduce).times(f64::from(run.micro_batches()));
-        let left = hidden_behind(busy, reductions, fitted.weights_overlap);
-        // The last has no more to hide behind than the only one.
-        let last = both(reduce).times(fitted.copies_exposed);
-        exposed = exposed.plus(if left.total_s() > last.total_s() { left } else { last });
-    } else {
-        exposed = exposed.plus(both(reduce).times(fitted.copies_exposed));
+        // Those before the last.
+        let reductions = both(reduce).times(f64::from(run.micro_batches()) - 1.0);
+        exposed = exposed.plus(hidden_behind(busy, reductions, fitted.weights_overlap));
     }
     time.wait(Phase::Copies, exposed);
 }

@@ -23,6 +23,14 @@ const VERSION: &str = "Megatron-LM, megatron-core 0.20.0, commit \
 
 /// A whole command for a run.
 pub(super) fn command(plan: &Plan, run: &Run, nodes: Nodes) -> Result<Command, EmitError> {
+    if run.model.window.global > 1 {
+        return Err(EmitError::Model {
+            program: PROGRAM,
+            model: run.model.name.clone(),
+            what: "the order of the blocks that see all",
+            possible: "`--window-attn-skip-freq` with a list of its own, in a launch file by hand",
+        });
+    }
     let (details, known) = match Blocks::of(&run.model) {
         Blocks::Known(details) => (details, true),
         Blocks::Shape(details) => (details, false),

@@ -38,11 +38,8 @@ pub(super) fn model(run: &Run, details: &Details, command: &mut Command) -> Grou
     if tokens > 0 && global < of {
         // Tokens before the one that looks, and none after.
         group.quote("--window-size", &format!("{},0", tokens - 1));
-        if global > 0 && of.is_multiple_of(global) {
-            group.put("--window-attn-skip-freq", of / global);
-        } else if global > 0 {
-            let layers = format!("([0]*{global}+[1]*{})", of - global);
-            group.quote("--window-attn-skip-freq", &layers);
+        if global > 0 {
+            group.put("--window-attn-skip-freq", of);
         }
     }
     let unit = VOCABULARY_UNIT * run.layout.tp;

@@ -74,10 +74,10 @@ fn pipeline(group: &mut Group, run: &Run) -> Result<(), EmitError> {
         return Err(lacks(what, "one forward, one backward, interleaved with VP above 1"));
     }
     let (layers, pieces) = (run.model.layers, pp * vp);
-    let missing = layers.div_ceil(pieces) * pieces - layers;
-    if missing <= 2 {
-        group.set_if(missing == 2, "--account-for-embedding-in-pipeline-split");
-        group.set_if(missing >= 1, "--account-for-loss-in-pipeline-split");
+    let Pieces { at_first, at_end, .. } = Pieces::of(layers, pieces);
+    if at_end <= 1 {
+        group.set_if(at_first == 1, "--account-for-embedding-in-pipeline-split");
+        group.set_if(at_end == 1, "--account-for-loss-in-pipeline-split");
         if vp > 1 {
             group.put("--num-virtual-stages-per-pipeline-rank", vp);
         }

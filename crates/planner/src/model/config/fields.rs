@@ -92,8 +92,8 @@ impl<'a> Fields<'a> {
         Ok(u32::try_from(blocks.len()).unwrap_or(layers))
     }
 
-    /// Blocks that have a window, and blocks that see all, where the file lists them.
-    pub(super) fn layer_types(&self, layers: u32) -> Result<Option<(u32, u32)>, ConfigError> {
+    /// Of each block whether it sees all, where the file lists them.
+    pub(super) fn layer_types(&self, layers: u32) -> Result<Option<Vec<bool>>, ConfigError> {
         let Some(value) = present(self.object, "layer_types") else { return Ok(None) };
         let possible = || "a list of `full_attention` and `sliding_attention`".to_owned();
         let list = value.as_array().ok_or_else(|| unfit("layer_types", value, possible()))?;
@@ -102,15 +102,15 @@ impl<'a> Fields<'a> {
             let value = Value::from(format!("a list of {}", list.len()));
             return Err(unfit("layer_types", &value, possible));
         }
-        let (mut windowed, mut all) = (0, 0);
+        let mut global = Vec::with_capacity(list.len());
         for kind in list {
-            match kind.as_str() {
-                Some("full_attention") => all += 1,
-                Some("sliding_attention" | "chunked_attention") => windowed += 1,
+            global.push(match kind.as_str() {
+                Some("full_attention") => true,
+                Some("sliding_attention" | "chunked_attention") => false,
                 _ => return Err(unfit("layer_types", kind, possible())),
-            }
+            });
         }
-        Ok(Some((windowed, all)).filter(|counts| *counts != (0, 0)))
+        Ok(Some(global))
     }
 }
 
