@@ -144,6 +144,38 @@ fn what_does_not_fit_ends_with_1() {
 }
 
 #[test]
+fn a_file_of_what_may_not_fit_ends_as_the_plan_does() {
+    let again: Vec<String> = (1..32).map(|blocks| format!("layers:{blocks}")).collect();
+    let is_tight = |again: &&String| {
+        let plan = json(&small(&["--zero", "1", "--recompute", again, "--output", "json"]));
+        plan["tight"] == true && plan["fits"] == false
+    };
+    let again = again.iter().find(is_tight).unwrap();
+    let ran = small(&["--zero", "1", "--recompute", again, "--emit", "torchrun"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("torchrun"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_does_not_fit_is_found_in_any_order_of_numbers() {
+    for gpus in ["8,67", "67,8"] {
+        let ran = train("llama3-70b", "H100", gpus, "64", &["--search"]);
+        assert_eq!(ran.code, 1, "{gpus}: {}", ran.stderr);
+        assert!(flat(&ran.stdout).contains("does not fit on 8 of"), "{gpus}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn gpus_without_nvlink_are_bound_by_pcie() {
+    let more = ["--zero", "3", "--micro-batch", "1"];
+    let ran = train("llama3.2-1b", "A10", "8", "64", &more);
+    assert!(ran.stdout.contains("pcie") && !ran.stdout.contains("nvlink"), "{}", ran.stdout);
+    let ran = train("llama3.2-1b", "A10", "8", "64", &[&more[..], &["--output", "json"]].concat());
+    assert!(ran.stdout.contains("\"nvlink\"") && !ran.stdout.contains("pcie"), "{}", ran.stdout);
+    assert!(!small(&["--zero", "3"]).stdout.contains("pcie"));
+}
+
+#[test]
 fn schedules_are_shown_and_need_stages() {
     let ran = small(&["--pp", "4", "--schedule", "zero-bubble"]);
     assert!(ran.stdout.contains("PP 4 · zero-bubble"), "{}", ran.stdout);
