@@ -701,7 +701,7 @@ fn faults_are_flags_of_a_search_for_goodput() {
 
 #[test]
 fn goodput_blames_the_interval_and_not_the_gpus() {
-    let words = ["--search", "--mtbf", "3", "--interval", "1e9"];
+    let words = ["--search", "--mtbf", "3", "--interval", "1e7"];
     let ran = goodput(&words);
     assert_eq!(ran.code, 1, "{}", ran.stdout);
     let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");

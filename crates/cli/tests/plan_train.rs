@@ -161,7 +161,9 @@ fn what_does_not_fit_is_found_in_any_order_of_numbers() {
     for gpus in ["8,67", "67,8"] {
         let ran = train("llama3-70b", "H100", gpus, "64", &["--search"]);
         assert_eq!(ran.code, 1, "{gpus}: {}", ran.stderr);
-        assert!(flat(&ran.stdout).contains("does not fit on 8 of"), "{gpus}: {}", ran.stdout);
+        let said = flat(&ran.stdout);
+        assert!(said.contains("does not fit on 8 of"), "{gpus}: {said}");
+        assert!(said.contains("possible: 16 of them do"), "{gpus}: {said}");
     }
 }
 

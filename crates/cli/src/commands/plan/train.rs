@@ -290,18 +290,16 @@ pub(super) fn best(
             best = Some((worth, run, found));
         }
     }
-    match (best, refused.map(|(_, err)| err)) {
+    match (best, refused) {
         (Some((_, run, found)), _) => Ok(Ok(Best { run, found, counts })),
-        (None, Some(err @ SearchError::TooLarge { .. })) => {
-            let most = numbers.iter().copied().max().unwrap_or(1);
-            let enough = advice::instead(asked, axes, most);
+        (None, Some((gpus, err @ SearchError::TooLarge { .. }))) => {
+            let enough = advice::instead(asked, axes, gpus);
             Ok(Err(TooLarge { why: err.to_string(), enough, assumed: asked.assumed.clone() }))
         }
-        (None, Some(err @ SearchError::Impossible { .. })) => {
-            let most = numbers.iter().copied().max().unwrap_or(1);
-            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, most)))
+        (None, Some((gpus, err @ SearchError::Impossible { .. }))) => {
+            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, gpus)))
         }
-        (None, Some(err)) => Err(err.into()),
+        (None, Some((_, err))) => Err(err.into()),
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
     }
 }
