@@ -598,6 +598,12 @@ fn goodput_of_absurd_numbers_is_refused_with_the_bounds() {
 }
 
 #[test]
+fn one_spare_is_a_node() {
+    let ran = goodput(&["--search", "--mtbf", "50"]);
+    assert!(ran.stdout.contains("Spares that pay: 1 node ("), "{}", ran.stdout);
+}
+
+#[test]
 fn goodput_blames_planned_stops_that_take_the_time() {
     let ran = goodput(&["--search", "--planned-stops", "1000"]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
