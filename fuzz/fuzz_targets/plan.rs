@@ -3,6 +3,7 @@
 #![no_main]
 
 use farrier_facts::FactSet;
+use farrier_planner::emit::{Launcher, emit};
 use farrier_planner::gpu::{Accelerator, plannable};
 use farrier_planner::layout::{Layout, Recompute, Schedule, Sharding};
 use farrier_planner::model::{builtin, config};
@@ -75,6 +76,7 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         let plan = plan::plan(planner, &run, None, None);
         assert!(plan.estimate.step_time_s.is_finite() && plan.memory.p95_gib.is_finite());
     }
+    let is_free = |kind: u8| kind >= 1 << 7;
     let axes = Axes {
         tp: fixed(tp),
         pp: fixed(pp),
@@ -83,9 +85,24 @@ fuzz_target!(|input: (&str, &[u8], [u8; 10], [u16; 8], u32, u32)| {
         ep: fixed(ep),
         dp: fixed(dp),
         micro_batch: fixed(micro_batch),
-        ..Axes::default()
+        sharding: (!is_free(kinds[2])).then_some(run.layout.sharding),
+        recompute: (!is_free(kinds[3])).then_some(run.layout.recompute),
+        schedule: (!is_free(kinds[4])).then_some(run.layout.schedule),
+        reduce_bytes: (!is_free(kinds[5])).then_some(run.layout.reduce_bytes),
+        stack: (!is_free(kinds[9])).then_some(run.stack),
     };
-    if let Ok(found) = search::search(planner, &run, u32::from(gpus), &axes) {
-        assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
+    let gpus = u32::from(gpus);
+    let quick = search::quick(planner, &run, gpus, &axes);
+    let Ok(found) = search::search(planner, &run, gpus, &axes) else {
+        assert!(quick.is_none(), "what is found quickly is found by a whole search");
+        return;
+    };
+    assert!(found.best.iter().all(|best| best.step_s.is_finite() && best.step_s > 0.0));
+    let mut best = run;
+    axes.lay_out(&mut best, found.best[0].layout);
+    let plan = plan::plan(planner, &best, None, None);
+    for launcher in [Launcher::Torchrun, Launcher::Slurm] {
+        // Written or refused.
+        let _ = emit(&plan, &best, launcher);
     }
 });

@@ -99,7 +99,7 @@ fn what_does_not_fit_says_so_and_what_would() {
 
 #[test]
 fn impossible_runs_are_refused_with_what_would_be_possible() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--tp", "48"], "does not divide heads: 64; possible: "),
         (&["--tp", "3"], "possible: "),
         (&["--pp", "128"], "possible"),
@@ -109,6 +109,8 @@ fn impossible_runs_are_refused_with_what_would_be_possible() {
         (&["--precision", "int3"], "possible: fp16, bf16"),
         (&["--tokens", "NaN"], "300B or 15.6T"),
         (&["--price=-1"], "a number above 0"),
+        (&["--price", "1e18"], "a number above 0, up to 100000"),
+        (&["--tokens", "1e18"], "up to 100000T"),
         (&["--micro-batch", "3"], "micro-batch"),
         (&["--recompute", "some"], "possible: none"),
     ];
@@ -352,6 +354,26 @@ fn gpus_are_compared_at_equal_numbers_money_and_time() {
     assert!(table.stdout.contains("Days"), "{}", table.stdout);
     assert!(table.stdout.contains("published"), "{}", table.stdout);
     assert!(table.stdout.contains(" × H100"), "{}", table.stdout);
+    assert!(table.stdout.contains("Prices  H100-SXM5-80GB: on demand, "), "{}", table.stdout);
+    let source = |found: &Value, gpu: &str| {
+        let offers = found["offers"].as_array().unwrap();
+        let offer = offers.iter().find(|offer| offer["gpu"].as_str().unwrap().starts_with(gpu));
+        offer.unwrap()["price_source"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(source(&time, "GB200"), "as asked for");
+    assert!(source(&time, "H100").starts_with("on demand, "));
+    for (flag, value, said) in [
+        ("--usd-per-hour", "1e18", "a number above 0, up to 1000000000"),
+        ("--usd-per-hour", "-1", "a number above 0, up to 1000000000"),
+        ("--days", "1e18", "from 0.001 to 36500"),
+        ("--days", "1e-18", "from 0.001 to 36500"),
+        ("--days", "-1", "from 0.001 to 36500"),
+        ("--tokens", "1e18", "up to 100000T"),
+    ] {
+        let ran = run(&[&work[..], &[flag, value]].concat());
+        assert_eq!(ran.code, 2, "{flag} {value}: {}", ran.stdout);
+        assert!(ran.stderr.contains(said), "{flag} {value}: {}", ran.stderr);
+    }
 }
 
 #[test]
@@ -379,6 +401,11 @@ fn a_table_is_scored_and_a_wrong_one_refused() {
     let ran = run(&["plan", "score", &path_text]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("Measured") && ran.stdout.contains("14.564"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("Program"), "{}", ran.stdout);
+    let unknown = rows.lines().last().unwrap().trim();
+    fs::write(&path, format!("{head}\n{unknown}\n")).unwrap();
+    let ran = run(&["plan", "score", &path_text]);
+    assert_eq!(ran.code, 1, "no row is estimated: {}", ran.stdout);
     fs::write(&path, format!("{}\n{rows}", head.replace("TP", "Tp"))).unwrap();
     let ran = run(&["plan", "score", &path_text, "--worst", "0"]);
     assert!(ran.stdout.contains("no column is called so: `Tp`"), "{}", ran.stdout);
@@ -535,10 +562,57 @@ fn goodput_without_faults_is_said_plainly() {
 fn goodput_of_absurd_repairs_is_refused() {
     let ran = goodput(&["--search", "--repair", "1e15"]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("`repair_h` is") && ran.stderr.contains("87600"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("'--repair <HOURS>'"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a number above 0, up to 87600"), "{}", ran.stderr);
     let ran = goodput(&["--search", "--spares", "4294967295"]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
     assert!(ran.stderr.contains("1048576"), "{}", ran.stderr);
+}
+
+#[test]
+fn goodput_of_absurd_numbers_is_refused_with_the_bounds() {
+    let flags = [
+        ("--mtbf", "10000000"),
+        ("--detection", "10000000"),
+        ("--recovery", "10000000"),
+        ("--interval", "10000000"),
+        ("--storage-interval", "10000000"),
+        ("--storage", "1000000"),
+        ("--planned-stops", "1440"),
+        ("--repair", "87600"),
+        ("--tokens-per-s", "1000000000000"),
+    ];
+    for (flag, most) in flags {
+        for value in ["1e18", "-1", "0"] {
+            let ran = goodput(&["--search", flag, value]);
+            assert_eq!(ran.code, 2, "{flag} {value}: {}", ran.stdout);
+            let said = format!("expected a number above 0, up to {most}\n");
+            assert!(ran.stderr.contains(&said), "{flag} {value}: {}", ran.stderr);
+        }
+    }
+    for value in ["1e18", "-1"] {
+        let ran = goodput(&["--search", "--spares", value]);
+        assert!(ran.stderr.contains("a whole number from 0 to 1048576"), "{}", ran.stderr);
+    }
+    assert_eq!(goodput(&["--search", "--spares", "0"]).code, 0);
+}
+
+#[test]
+fn one_spare_is_a_node() {
+    let ran = goodput(&["--search", "--mtbf", "50"]);
+    assert!(ran.stdout.contains("Spares that pay: 1 node ("), "{}", ran.stdout);
+}
+
+#[test]
+fn goodput_blames_planned_stops_that_take_the_time() {
+    let ran = goodput(&["--search", "--planned-stops", "1000"]);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    assert!(ran.stderr.contains("1000 planned stops a day are not possible"), "{}", ran.stderr);
+    let ran = goodput(&["--search", "--recovery", "5", "--planned-stops", "260"]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("260 planned stops a day of 5."), "{said}");
+    assert!(!said.contains("something fails"), "{said}");
 }
 
 #[test]
@@ -633,7 +707,7 @@ fn faults_are_flags_of_a_search_for_goodput() {
 
 #[test]
 fn goodput_blames_the_interval_and_not_the_gpus() {
-    let words = ["--search", "--mtbf", "3", "--interval", "1e9"];
+    let words = ["--search", "--mtbf", "3", "--interval", "1e7"];
     let ran = goodput(&words);
     assert_eq!(ran.code, 1, "{}", ran.stdout);
     let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");

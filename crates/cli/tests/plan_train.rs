@@ -127,6 +127,20 @@ fn only_what_was_tried_is_advised() {
 }
 
 #[test]
+fn where_nothing_helps_that_is_said() {
+    let more = ["--lora", "--tp", "1", "--pp", "1", "--zero", "1", "--search"];
+    let ran = train("llama3.1-405b", "H100", "8", "1", &more);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains(
+            "hint: more of them, GPUs with more memory and adapters were tried, and none does"
+        ),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
 fn what_does_not_fit_ends_with_1() {
     let ran = train("llama3.1-405b", "H100", "8", "64", &["--emit", "slurm"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
@@ -141,6 +155,40 @@ fn what_does_not_fit_ends_with_1() {
     assert!(ran.stderr.contains("no page was written"), "{}", ran.stderr);
     let ran = train("llama3.1-405b", "H100", "8", "64", &["--search", "--emit", "slurm"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+}
+
+#[test]
+fn a_file_of_what_may_not_fit_ends_as_the_plan_does() {
+    let again: Vec<String> = (1..32).map(|blocks| format!("layers:{blocks}")).collect();
+    let is_tight = |again: &&String| {
+        let plan = json(&small(&["--zero", "1", "--recompute", again, "--output", "json"]));
+        plan["tight"] == true && plan["fits"] == false
+    };
+    let again = again.iter().find(is_tight).unwrap();
+    let ran = small(&["--zero", "1", "--recompute", again, "--emit", "torchrun"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("torchrun"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_does_not_fit_is_found_in_any_order_of_numbers() {
+    for gpus in ["8,67", "67,8"] {
+        let ran = train("llama3-70b", "H100", gpus, "64", &["--search"]);
+        assert_eq!(ran.code, 1, "{gpus}: {}", ran.stderr);
+        let said = flat(&ran.stdout);
+        assert!(said.contains("does not fit on 8 of"), "{gpus}: {said}");
+        assert!(said.contains("possible: 16 of them do"), "{gpus}: {said}");
+    }
+}
+
+#[test]
+fn gpus_without_nvlink_are_bound_by_pcie() {
+    let more = ["--zero", "3", "--micro-batch", "1"];
+    let ran = train("llama3.2-1b", "A10", "8", "64", &more);
+    assert!(ran.stdout.contains("pcie") && !ran.stdout.contains("nvlink"), "{}", ran.stdout);
+    let ran = train("llama3.2-1b", "A10", "8", "64", &[&more[..], &["--output", "json"]].concat());
+    assert!(ran.stdout.contains("\"nvlink\"") && !ran.stdout.contains("pcie"), "{}", ran.stdout);
+    assert!(!small(&["--zero", "3"]).stdout.contains("pcie"));
 }
 
 #[test]

@@ -41,6 +41,14 @@ impl Bound {
         }
     }
 
+    /// What people call it on a part with `NVLink`, or without.
+    pub fn name_on(self, has_nvlink: bool) -> &'static str {
+        match self {
+            Self::Nvlink if !has_nvlink => "pcie",
+            _ => self.name(),
+        }
+    }
+
     /// What a phase of a step is bound by: most of it, where it waits for two.
     pub fn of(phase: Phase, step: &StepTime) -> Self {
         if step.network_s(phase) > 0.5 * step.of(phase) {

@@ -66,8 +66,12 @@ pub struct Offer {
     pub mfu_causal: f64,
     /// What takes most of the step.
     pub bound: Bound,
+    /// Whether `NVLink` joins GPUs of this kind; `PCIe` does where not.
+    pub has_nvlink: bool,
     /// Dollars for a GPU and hour, if a price is known.
     pub usd_per_gpu_hour: Option<f64>,
+    /// Whose price that is, as far as who asks knows it.
+    pub price_source: Option<String>,
     /// Dollars for an hour of all of them.
     pub usd_per_hour: Option<f64>,
     /// Dollars for a million tokens.
@@ -293,7 +297,9 @@ impl Question<'_> {
             days: self.tokens.map(|tokens| tokens / tokens_per_s / DAY_S),
             mfu_causal: estimate.mfu_causal,
             bound: estimate.bound,
+            has_nvlink: run.gpu.has_nvlink,
             usd_per_gpu_hour: price,
+            price_source: None,
             usd_per_hour: price.map(|usd| usd * f64::from(gpus)),
             cost_per_million_tokens_usd: price
                 .map(|usd| usd / 3600.0 / estimate.tokens_per_s_per_gpu * 1e6),

@@ -50,6 +50,8 @@ pub struct Accelerator {
     pub hbm_bytes_per_s: f64,
     /// `NVLink` in one direction, bytes/s; `PCIe` where there is none.
     pub link_bytes_per_s: f64,
+    /// Whether that is `NVLink`.
+    pub has_nvlink: bool,
     /// GPUs that `NVLink` joins; those of a node where there is none.
     pub domain: u32,
     /// `PCIe` to the host in one direction, bytes/s.
@@ -149,6 +151,7 @@ impl Accelerator {
             hbm_bytes: memory.capacity_gb * 1e9 * left_by_error_correction(&memory.technology),
             hbm_bytes_per_s: memory.bandwidth_gb_per_s * 1e9,
             link_bytes_per_s: links.nvlink_gb_per_s.map_or(pcie, |both| both / 2.0 * 1e9),
+            has_nvlink: links.nvlink_gb_per_s.is_some(),
             domain,
             // Where the facts do not say: Ampere has PCIe 4, what came after it 5 or better.
             host_bytes_per_s: match (links.pcie_generation, generation) {

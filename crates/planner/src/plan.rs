@@ -31,6 +31,8 @@ pub struct Plan {
     pub model: About,
     /// On what.
     pub gpu: String,
+    /// Whether `NVLink` joins GPUs of this kind; `PCIe` does where not.
+    pub has_nvlink: bool,
     /// On how many.
     pub gpus: u32,
     /// Tokens of a sequence.
@@ -129,6 +131,7 @@ pub fn plan(planner: &Planner, run: &Run, tokens: Option<f64>, price: Option<Pri
         v: 1,
         model: About::of(run),
         gpu: run.gpu.id.clone(),
+        has_nvlink: run.gpu.has_nvlink,
         gpus,
         seq_len: run.seq_len,
         global_batch: run.global_batch,

@@ -115,8 +115,8 @@ pub(super) fn balance(timing: &Timing, interval_s: f64) -> Balance {
     let detection = timing.per_s * exposed * timing.detection_s;
     let waiting = timing.per_s * exposed * timing.wait_s;
     let unplanned = exposed + detection + waiting;
-    let planned = unplanned * timing.planned_per_s * (timing.stall_s + timing.recovery_s);
-    let total = unplanned + planned;
+    let stopped = timing.stopped_share().min(1.0);
+    let total = unplanned / (1.0 - stopped);
     if !total.is_finite() {
         let split = Split { recovery_share: 1.0, ..Split::default() };
         return Balance { split, failures_per_s: timing.per_s };
@@ -134,7 +134,7 @@ pub(super) fn balance(timing: &Timing, interval_s: f64) -> Balance {
         detection_share: detection / total,
         recovery_share: recovering / total,
         waiting_share: waiting / total,
-        planned_share: planned / total,
+        planned_share: stopped,
     };
     Balance { split, failures_per_s: timing.per_s * exposed / total }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::Checkpoint;
 use super::error::{GoodputError, at_least_zero, at_most, positive, share};
 use super::hazard::Hazard;
+use super::timing::Timing;
 
 /// A run as far as failures are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -118,7 +119,12 @@ impl Conditions {
         at_most("repair_h", self.spares.repair_h, MOST_REPAIR_H)?;
         at_most("spares", f64::from(self.spares.nodes.unwrap_or(0)), f64::from(MOST_SPARES))?;
         share("repair_share", self.spares.repair_share)?;
-        at_least_zero("planned_stops_per_day", self.planned_stops_per_day)
+        at_least_zero("planned_stops_per_day", self.planned_stops_per_day)?;
+        if self.planned_stops_per_day > 0.0 && Timing::of(self).stopped_share() >= 1.0 {
+            let (per_day, each_s) = (self.planned_stops_per_day, Timing::of(self).stop_s());
+            return Err(GoodputError::StopsBeyondDay { per_day, each_s });
+        }
+        Ok(())
     }
 }
 
@@ -126,6 +132,20 @@ impl Conditions {
 mod tests {
     use super::super::checkpoint::CheckpointKind;
     use super::*;
+
+    #[test]
+    fn stops_that_a_day_has_no_room_for_are_refused() {
+        let checkpoint = Checkpoint::new(CheckpointKind::Asynchronous, 1e12, 2e11);
+        let usual = Conditions::new(1_024, checkpoint, 5.0);
+        let with = |planned_stops_per_day| Conditions { planned_stops_per_day, ..usual }.check();
+        assert_eq!(with(200.0), Ok(()));
+        let said = with(5_000.0).unwrap_err().to_string();
+        assert!(
+            said.starts_with("5000 planned stops a day are not possible: each takes 5."),
+            "{said}"
+        );
+        assert!(said.contains("fewer than 2"), "{said}");
+    }
 
     #[test]
     fn what_no_cluster_has_is_refused() {

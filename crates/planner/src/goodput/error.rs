@@ -58,6 +58,17 @@ pub enum GoodputError {
         /// How many times faster the write would have to be.
         faster: f64,
     },
+    /// Planned stops would take all of the time, or more.
+    #[error(
+        "{per_day} planned stops a day are not possible: each takes {:.1} min with its checkpoint \
+         and recovery; fewer than {:.1} a day are possible", each_s / 60.0, 86_400.0 / each_s
+    )]
+    StopsBeyondDay {
+        /// As given.
+        per_day: f64,
+        /// A stop.
+        each_s: f64,
+    },
     /// A checkpoint within a step.
     #[error(
         "a checkpoint every {interval_s:.3} s is not possible: a step takes {step_s:.3} s, and a \

@@ -35,7 +35,7 @@ pub use conditions::{Conditions, DETECTION_S, MOST_REPAIR_H, MOST_SPARES, Recove
 pub use error::GoodputError;
 pub use hazard::Hazard;
 pub use interval::{daly_s, young_s};
-pub use no_headway::{NoHeadway, WrongInterval};
+pub use no_headway::{NoHeadway, TooManyStops, WrongInterval};
 pub use of_run::saved_bytes;
 pub use report::{LostTime, Report, RunCost, Training};
 pub use spares::{SpareChoice, SparesThatPay};

@@ -19,8 +19,10 @@ pub struct NoHeadway {
     pub wait_s: f64,
     /// The interval that was asked for, where it alone is to blame.
     pub interval: Option<WrongInterval>,
+    /// The planned stops, where they are to blame.
+    pub stops: Option<TooManyStops>,
     /// The most GPUs with which half of the time would be kept; none where one is too many, or where
-    /// the interval is to blame.
+    /// the interval or planned stops are to blame.
     pub most_gpus: Option<u32>,
 }
 
@@ -37,12 +39,26 @@ pub struct WrongInterval {
     pub best_share: f64,
 }
 
+/// Planned stops that leave no headway where none would.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TooManyStops {
+    /// As asked for.
+    pub per_day: f64,
+    /// Share of time that they take.
+    pub stopped_share: f64,
+    /// Share of time that is kept without them.
+    pub share_without: f64,
+}
+
 impl std::fmt::Display for NoHeadway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kept, least) = (self.share * 100.0, HEADWAY_SHARE * 100.0);
         write!(f, "makes no headway: {kept:.2} % of the time is kept, less than {least:.0} %; ")?;
         if let Some(wrong) = &self.interval {
             return wrong.tell(self.mtbf_s, f);
+        }
+        if let Some(stops) = &self.stops {
+            return stops.tell(f);
         }
         write!(
             f,
@@ -83,6 +99,27 @@ impl WrongInterval {
     }
 }
 
+impl TooManyStops {
+    /// Of a run at an interval.
+    fn of(conditions: &Conditions, chosen: &Goodput) -> Option<Self> {
+        let stopped_share = chosen.split.planned_share;
+        let share_without = chosen.share / (1.0 - stopped_share);
+        let per_day = conditions.planned_stops_per_day;
+        (share_without >= HEADWAY_SHARE).then_some(Self { per_day, stopped_share, share_without })
+    }
+
+    fn tell(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (stopped, kept) = (100.0 * self.stopped_share, 100.0 * self.share_without);
+        let each_min = 24.0 * 60.0 * self.stopped_share / self.per_day;
+        write!(
+            f,
+            "{} planned stops a day of {each_min:.1} min take {stopped:.1} %; without them \
+             {kept:.1} % would be kept",
+            self.per_day
+        )
+    }
+}
+
 fn minutes(seconds: f64) -> f64 {
     seconds / 60.0
 }
@@ -97,13 +134,16 @@ impl NoHeadway {
             best_s: best.interval_s,
             best_share: best.share,
         });
+        let stops = if interval.is_some() { None } else { TooManyStops::of(conditions, chosen) };
+        let is_told = interval.is_some() || stops.is_some();
         Self {
             share: chosen.share,
             mtbf_s: chosen.mtbf_s,
             down_s: chosen.down_s,
             wait_s: chosen.wait_s,
             interval,
-            most_gpus: if interval.is_some() { None } else { most_gpus(conditions) },
+            stops,
+            most_gpus: if is_told { None } else { most_gpus(conditions) },
         }
     }
 }
@@ -124,4 +164,26 @@ fn most_gpus(conditions: &Conditions) -> Option<u32> {
         }
     }
     (enough > 0).then_some(enough)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checkpoint::{Checkpoint, CheckpointKind};
+    use super::*;
+
+    #[test]
+    fn planned_stops_are_blamed_where_they_take_the_time() {
+        let checkpoint = Checkpoint::new(CheckpointKind::Asynchronous, 1e12, 2e11);
+        let mut conditions = Conditions::new(64, checkpoint, 5.0);
+        conditions.planned_stops_per_day = 0.97 * 86_400.0 / Timing::of(&conditions).stop_s();
+        let best = Goodput::best(&conditions).unwrap();
+        assert!(!best.makes_headway && (best.split.planned_share - 0.97).abs() < 1e-9);
+        let said = NoHeadway::of(&conditions, &best, None).to_string();
+        assert!(said.contains("planned stops a day of 5.") && said.contains("97.0 %"), "{said}");
+        assert!(!said.contains("fails"), "{said}");
+        conditions.planned_stops_per_day = 0.0;
+        let without = Goodput::best(&conditions).unwrap().share;
+        let kept = format!("without them {:.1} % would be kept", 100.0 * without);
+        assert!(said.ends_with(&kept), "{said}");
+    }
 }

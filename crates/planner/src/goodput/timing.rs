@@ -84,6 +84,16 @@ impl Timing {
         Self { stall_s: 0.0, settle_s: 0.0, behind: None, ..*self }
     }
 
+    /// A planned stop, after a checkpoint.
+    pub(super) fn stop_s(&self) -> f64 {
+        self.stall_s + self.recovery_s
+    }
+
+    /// Share of time that planned stops take.
+    pub(super) fn stopped_share(&self) -> f64 {
+        self.planned_per_s * self.stop_s()
+    }
+
     /// From a failure to training again where nothing else fails, the wait for a node aside.
     pub(super) fn down_s(&self) -> f64 {
         self.detection_s + self.recovery_s

@@ -47,12 +47,23 @@ fn covered(facts: &FactSet, cells: &Cells) -> Result<Published, String> {
 }
 
 fn run(facts: &FactSet, cells: &Cells, assumed: &mut Vec<&'static str>) -> Result<Run, String> {
+    for (cell, what) in [
+        (&cells.layers, "layers"),
+        (&cells.hidden, "hidden"),
+        (&cells.heads, "heads"),
+        (&cells.ffn, "ffn"),
+        (&cells.vocab, "vocab"),
+    ] {
+        stated_count(cell, what)?;
+    }
     let model = shape::model(cells, assumed)?;
     let gpu = part::accelerator(facts, &cells.gpu)?;
-    let need = |cell: &str, what: &str| count(cell).ok_or_else(|| format!("no {what}"));
-    let gpus = need(&cells.n_gpus, "number of GPUs")?;
-    let seq_len = need(&cells.seq_len, "sequence length")?;
-    let global_batch = need(&cells.global_batch_seqs, "global batch")?;
+    let need = |cell: &str, column: &str, what: &str| {
+        stated_count(cell, column)?.ok_or_else(|| format!("no {what}"))
+    };
+    let gpus = need(&cells.n_gpus, "n_gpus", "number of GPUs")?;
+    let seq_len = need(&cells.seq_len, "seq_len", "sequence length")?;
+    let global_batch = need(&cells.global_batch_seqs, "global_batch_seqs", "global batch")?;
     let precision = Precision::named(&cells.precision)
         .ok_or_else(|| format!("precision `{}` is not known", cells.precision))?;
     let stack = program::stack(cells)?;
@@ -221,6 +232,7 @@ mod tests {
             ([("TP", "65536"), ("PP", "65536")], "do not divide by TP × PP × CP"),
             ([("n_gpus", "12"), ("TP", "3")], "TP 3 does not divide heads: 32"),
             ([("micro_batch", "3999999999"), ("n_gpus", "8")], "micro-batch"),
+            ([("layers", "0"), ("TP", "1")], "layers `0` is no whole number above zero"),
             ([("recompute", "block:4"), ("TP", "1")], "recomputation `block:4` is not known"),
             ([("step_time_s", ""), ("tokens_per_s_per_gpu", "1e-310")], "beyond all numbers"),
         ] {
@@ -253,8 +265,10 @@ mod tests {
     #[test]
     fn what_is_no_number_is_not_stated() {
         for (column, cell, why) in [
-            ("n_gpus", "abc", "no number of GPUs"),
-            ("seq_len", "8k", "no sequence length"),
+            ("n_gpus", "", "no number of GPUs"),
+            ("n_gpus", "-5", "n_gpus `-5` is no whole number above zero"),
+            ("n_gpus", "1e18", "n_gpus `1e18` is no whole number"),
+            ("seq_len", "8k", "seq_len `8k` is no whole number"),
             ("TP", "8x", "TP `8x` is no whole number"),
             ("step_time_s", "-1", "no number above zero"),
         ] {

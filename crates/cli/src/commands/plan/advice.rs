@@ -44,7 +44,7 @@ pub(super) fn instead(asked: &Asked, axes: &Axes, few: u32) -> String {
     .flatten()
     .collect();
     if found.is_empty() {
-        "nothing that was tried (more of them, GPUs with more memory, adapters)".to_owned()
+        "more of them, GPUs with more memory and adapters were tried, and none does".to_owned()
     } else {
         found.join("; ")
     }

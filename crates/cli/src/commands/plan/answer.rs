@@ -106,7 +106,7 @@ fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
         plan.precision,
         number(estimate.model_tflops_per_gpu),
     ))?;
-    printer.line(&format!("bound     {}", estimate.bound.name()))?;
+    printer.line(&format!("bound     {}", estimate.bound.name_on(plan.has_nvlink)))?;
     if let (Some(tokens), Some(days)) = (plan.tokens, plan.time_days) {
         printer.line(&format!(
             "time      {} for {} tokens, without faults (`farrier plan goodput` counts those)",
@@ -187,7 +187,7 @@ fn phases(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
                 phase.phase.name().to_owned(),
                 format!("{} s", number(phase.seconds)),
                 percent(phase.share),
-                phase.bound.name().to_owned(),
+                phase.bound.name_on(plan.has_nvlink).to_owned(),
             ]
         })
         .collect();
@@ -203,7 +203,10 @@ fn bounds(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
             .iter()
             .filter(|share| share.gain_of_tenth >= 0.0005)
             .filter(|share| matches!(share.bound, Bound::Bubble | Bound::Launch) == less)
-            .map(|share| format!("{} {}", share.bound.name(), percent(share.gain_of_tenth)))
+            .map(|share| {
+                let name = share.bound.name_on(plan.has_nvlink);
+                format!("{name} {}", percent(share.gain_of_tenth))
+            })
             .collect();
         gains.join(", ")
     };

@@ -10,7 +10,7 @@ use farrier_planner::search::describe;
 use super::calibrate::Calibrated;
 use super::figures::{count, number, percent};
 use super::request::{self, Links, Work};
-use super::values::{count as whole, positive};
+use super::values::{count as whole, days, price, up_to};
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::failure::Hinted;
@@ -40,10 +40,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = whole, group = "equal", allow_negative_numbers = true)]
     gpus: Option<u32>,
     /// Equal money: the number of whole nodes within so many dollars an hour that does most
-    #[arg(long, value_name = "USD", value_parser = positive, group = "equal")]
+    #[arg(long, value_name = "USD", value_parser = up_to(1e9), group = "equal", allow_negative_numbers = true)]
     usd_per_hour: Option<f64>,
     /// Equal time: the fewest whole nodes that do `--tokens` in so many days
-    #[arg(long, value_name = "DAYS", value_parser = positive, group = "equal", requires = "tokens")]
+    #[arg(long, value_name = "DAYS", value_parser = days, group = "equal", requires = "tokens", allow_negative_numbers = true)]
     days: Option<f64>,
     /// Prices where the list has none or another: `GB200=10.5,H100=2.5`
     #[arg(long = "prices", value_name = "SKU=USD", value_delimiter = ',')]
@@ -82,9 +82,11 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         .into_iter()
         .map(|name| request::accelerator(&facts, name, &links))
         .collect::<anyhow::Result<Vec<Accelerator>>>()?;
-    for price in &args.prices {
-        set_price(&facts, price, &mut parts)?;
-    }
+    let asked = args
+        .prices
+        .iter()
+        .map(|text| set_price(&facts, text, &mut parts))
+        .collect::<anyhow::Result<Vec<String>>>()?;
     if args.links.price.is_some() {
         return Err(Hinted::error(
             "one price is not for several GPUs",
@@ -109,7 +111,12 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         tokens: args.work.tokens,
         equal,
     };
-    let found = compare(args.calibrated.planner_of(&parts)?, &run, &parts, &terms);
+    let mut found = compare(args.calibrated.planner_of(&parts)?, &run, &parts, &terms);
+    for offer in &mut found.offers {
+        let Some(part) = parts.iter().find(|part| part.id == offer.gpu) else { continue };
+        let usd = part.usd_per_hour.filter(|_| asked.contains(&part.id));
+        offer.price_source = request::price(&facts, part, usd).map(|price| price.source);
+    }
     match args.output {
         Output::Json => printer.json(&found)?,
         Output::Table => {
@@ -122,25 +129,27 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     Ok(Outcome::finding_if(found.offers.is_empty()))
 }
 
+/// Sets the price of a part as asked for, and says which part that is.
 fn set_price(
     facts: &farrier_facts::FactSet,
     text: &str,
     parts: &mut [Accelerator],
-) -> anyhow::Result<()> {
-    let wrong = || Hinted::error(format!("`{text}` is not a price"), "such as `GB200=10.5`");
+) -> anyhow::Result<String> {
+    let wrong =
+        || Hinted::error(format!("`{text}` is not a price"), "such as `GB200=10.5`, up to 100000");
     let (name, usd) = text.split_once('=').ok_or_else(wrong)?;
-    let usd = positive(usd).map_err(|_| wrong())?;
+    let usd = price(usd).map_err(|_| wrong())?;
     let id = facts.gpus.by_name(name).map(|named| named.gpu.id.clone());
     match parts.iter_mut().find(|part| Some(&part.id) == id.as_ref()) {
-        Some(part) => part.usd_per_hour = Some(usd),
-        None => {
-            return Err(Hinted::error(
-                format!("`{name}` is not among the GPUs that are compared"),
-                "name it in `--gpu` too",
-            ));
+        Some(part) => {
+            part.usd_per_hour = Some(usd);
+            Ok(part.id.clone())
         }
+        None => Err(Hinted::error(
+            format!("`{name}` is not among the GPUs that are compared"),
+            "name it in `--gpu` too",
+        )),
     }
-    Ok(())
 }
 
 fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
@@ -155,6 +164,7 @@ fn print(args: &Args, run: &Run, found: &Comparison, printer: &mut Printer) -> a
     ))?;
     printer.line("")?;
     table(args, found, printer)?;
+    prices(found, printer)?;
     for offer in &found.offers {
         printer.paragraph("", 0, &format!("{}: {}", offer.gpu, describe(&offer.layout)))?;
         published(offer, printer)?;
@@ -200,7 +210,7 @@ fn table(args: &Args, found: &Comparison, printer: &mut Printer) -> anyhow::Resu
             ),
             count(offer.tokens_per_s),
             percent(offer.mfu_causal),
-            offer.bound.name().to_owned(),
+            offer.bound.name_on(offer.has_nvlink).to_owned(),
         ];
         row.extend(offer.days.map(number));
         row.push(dollars(if args.usd_per_hour.is_some() {
@@ -213,6 +223,16 @@ fn table(args: &Args, found: &Comparison, printer: &mut Printer) -> anyhow::Resu
     };
     let rows: Vec<Vec<String>> = found.offers.iter().map(row).collect();
     printer.table(&head, &rows)?;
+    Ok(())
+}
+
+/// Whose prices these are.
+fn prices(found: &Comparison, printer: &mut Printer) -> anyhow::Result<()> {
+    let of = |offer: &Offer| Some(format!("{}: {}", offer.gpu, offer.price_source.as_ref()?));
+    let sources: Vec<String> = found.offers.iter().filter_map(of).collect();
+    if !sources.is_empty() {
+        printer.paragraph("Prices", 8, &sources.join("; "))?;
+    }
     Ok(())
 }
 

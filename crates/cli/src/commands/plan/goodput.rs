@@ -17,7 +17,7 @@ use super::calibrate::Calibrated;
 use super::request::{self, Asked, Cluster, Split, Work};
 use super::searched::{Goal, Search};
 use super::train::{TooLarge, best};
-use super::values::positive;
+use super::values::up_to;
 use crate::cli::Output;
 use crate::commands::Outcome;
 use crate::printer::Printer;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     search: Search,
     /// Tokens a second of the whole run, where they are measured and not to be estimated
-    #[arg(long, value_name = "TOKENS/S", value_parser = positive)]
+    #[arg(long, value_name = "TOKENS/S", value_parser = up_to(1e12), allow_negative_numbers = true)]
     tokens_per_s: Option<f64>,
     #[command(flatten)]
     calibrated: Calibrated,

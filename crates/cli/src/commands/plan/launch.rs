@@ -77,5 +77,5 @@ pub(super) fn file(
     for line in text.lines() {
         printer.line(line)?;
     }
-    Ok(Outcome::Fine)
+    Ok(Outcome::finding_if(!plan.fits))
 }

@@ -90,7 +90,7 @@ fn answer(plan: &Plan, goodput: Option<&goodput::Report>) -> String {
         "MFU {} causal, {} full; bound by {}",
         percent(estimate.mfu_causal),
         percent(estimate.mfu_full),
-        bound_words(estimate.bound)
+        bound_words(estimate.bound, plan.has_nvlink)
     );
     if let Some((days, (least, most))) = plan.time_days.zip(days_range(plan)) {
         rest.push_str(&format!("; {} days ({}–{})", number(days), number(least), number(most)));
@@ -192,10 +192,11 @@ fn facts(plan: &Plan) -> String {
 }
 
 /// A bound as a reader would say it.
-fn bound_words(bound: Bound) -> &'static str {
+fn bound_words(bound: Bound, has_nvlink: bool) -> &'static str {
     match bound {
         Bound::Tensor => "tensor cores",
         Bound::Hbm => "GPU memory (HBM)",
+        Bound::Nvlink if !has_nvlink => "PCIe",
         Bound::Nvlink => "NVLink",
         Bound::Network => "network",
         Bound::Bubble => "pipeline bubble",

@@ -13,8 +13,7 @@ use farrier_planner::run::{Run, Stack, Task};
 use farrier_planner::search::Axes;
 
 use super::values::{
-    amount, count, gbit, gradients, moments, positive, precision, recompute, schedule, seq_len,
-    stack,
+    self, count, gbit, gradients, moments, precision, recompute, schedule, seq_len, stack,
 };
 use crate::failure::Hinted;
 
@@ -24,7 +23,7 @@ pub(super) struct Work {
     /// A model by name (`llama3-70b`), or a `config.json` of Hugging Face
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
-    /// Tokens of a sequence, such as 8192 or 8k
+    /// Tokens of a sequence, such as 8192, 8k or 1M
     #[arg(long, value_name = "TOKENS", value_parser = seq_len, allow_negative_numbers = true)]
     pub(super) seq_len: u32,
     /// Sequences of a step, over all GPUs
@@ -34,14 +33,14 @@ pub(super) struct Work {
     /// each generation is usually trained in]
     #[arg(long, value_parser = precision)]
     pub(super) precision: Option<Precision>,
-    /// Train low-rank adapters beside frozen weights
+    /// Train low-rank adapters beside frozen weights: of attention and dense feed-forward, not of routed experts
     #[arg(long)]
     pub(super) lora: bool,
     /// Width of the adapters [default: 32]
     #[arg(long, value_name = "N", requires = "lora", value_parser = count, allow_negative_numbers = true)]
     lora_rank: Option<u32>,
     /// Tokens to train on, such as 15.6T or 300e9
-    #[arg(long, value_parser = amount, allow_negative_numbers = true)]
+    #[arg(long, value_parser = values::tokens, allow_negative_numbers = true)]
     pub(super) tokens: Option<f64>,
     /// By what program: megatron-bridge, megatron, megatron-early, fsdp-compiled, fsdp, llm-foundry, tuned [default:
     /// megatron-bridge, or fsdp-compiled where weights are shared (`--zero 3`)]
@@ -101,11 +100,11 @@ pub(super) struct Links {
     #[arg(long, value_name = "GBIT/S", value_parser = gbit, allow_negative_numbers = true)]
     pub(super) network: Option<f64>,
     /// GPUs that NVLink joins [default: 8 on a board, 72 where the switch is in the rack, 2 of PCIe cards with a bridge,
-    /// 1 of the others, such as GH200]
+    /// 1 of GH200; without NVLink, the GPUs of a node, which PCIe joins]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) nvlink_domain: Option<u32>,
     /// Dollars for one GPU and hour [default: a dated list price]
-    #[arg(long, value_name = "USD", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "USD", value_parser = values::price, allow_negative_numbers = true)]
     pub(super) price: Option<f64>,
 }
 
@@ -131,7 +130,7 @@ pub(super) struct Split {
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(super) dp: Option<u32>,
     /// What copies keep once: 0 nothing, 1 the optimizer, 2 and gradients, 3 and weights (FSDP) [default: 1; 3 with
-    /// `--stack fsdp` or `fsdp-compiled`]
+    /// `--stack fsdp`, `fsdp-compiled` or `llm-foundry`]
     #[arg(long, value_name = "0-3", value_parser = clap::value_parser!(u8).range(0..=3), allow_negative_numbers = true)]
     pub(super) zero: Option<u8>,
     /// Sequences that a GPU takes at once [default: 1]

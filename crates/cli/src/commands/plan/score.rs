@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             list(&score, args.worst.unwrap_or(few), printer)?;
         }
     }
-    Ok(Outcome::Fine)
+    Ok(Outcome::finding_if(score.rows.is_empty()))
 }
 
 /// A row for programs.
@@ -73,6 +73,7 @@ fn line(scored: &Scored) -> serde_json::Value {
         "gpu": scored.row.gpu,
         "gpus": run.layout.gpus(),
         "precision": run.precision.name(),
+        "stack": run.stack.name(),
         "seq_len": run.seq_len,
         "global_batch": run.global_batch,
         "layout": run.layout,
@@ -157,6 +158,7 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
             run.model.name.clone(),
             format!("{} × {}", run.layout.gpus(), scored.row.gpu),
             run.precision.name().to_owned(),
+            run.stack.name().to_owned(),
             farrier_planner::search::describe(&run.layout),
             scored.row.source.chars().take(40).collect(),
         ]
@@ -172,6 +174,7 @@ fn list(score: &Score, most: usize, printer: &mut Printer) -> anyhow::Result<()>
             "Model",
             "GPUs",
             "Precision",
+            "Program",
             "Split",
             "Source",
         ],

@@ -265,13 +265,20 @@ pub(super) fn best(
         ));
     }
     let mut best: Option<(f64, Run, Report)> = None;
-    let (mut counts, mut refused) = (Vec::new(), None);
+    let mut counts = Vec::new();
+    let mut refused: Option<(u32, SearchError)> = None;
     for gpus in numbers {
         let found = match search::search(planner, &asked.run, *gpus, axes) {
             Ok(found) => found,
             Err(err) => {
                 counts.push(Count::refused(*gpus, &err));
-                refused = Some(err);
+                let weight =
+                    |gpus, err: &SearchError| (matches!(err, SearchError::TooLarge { .. }), gpus);
+                // What could be run says more than what could not, and the most GPUs most.
+                if refused.as_ref().is_none_or(|(of, last)| weight(*gpus, &err) > weight(*of, last))
+                {
+                    refused = Some((*gpus, err));
+                }
                 continue;
             }
         };
@@ -285,16 +292,14 @@ pub(super) fn best(
     }
     match (best, refused) {
         (Some((_, run, found)), _) => Ok(Ok(Best { run, found, counts })),
-        (None, Some(err @ SearchError::TooLarge { .. })) => {
-            let most = numbers.iter().copied().max().unwrap_or(1);
-            let enough = advice::instead(asked, axes, most);
+        (None, Some((gpus, err @ SearchError::TooLarge { .. }))) => {
+            let enough = advice::instead(asked, axes, gpus);
             Ok(Err(TooLarge { why: err.to_string(), enough, assumed: asked.assumed.clone() }))
         }
-        (None, Some(err @ SearchError::Impossible { .. })) => {
-            let most = numbers.iter().copied().max().unwrap_or(1);
-            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, most)))
+        (None, Some((gpus, err @ SearchError::Impossible { .. }))) => {
+            Err(Hinted::error(err.to_string(), advice::instead(asked, axes, gpus)))
         }
-        (None, Some(err)) => Err(err.into()),
+        (None, Some((_, err))) => Err(err.into()),
         (None, None) => Err(Hinted::error("no number of GPUs was given", "`--gpus N`")),
     }
 }

@@ -65,51 +65,101 @@ pub(super) fn count(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A number of tokens, with k for 1,024 of them.
+/// A number of tokens, with k for 1,024 of them and M for 1,024 k.
 pub(super) fn seq_len(text: &str) -> Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1024),
-        None => (text, 1),
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        _ => (text, 1),
     };
-    count(digits)
-        .ok()
-        .and_then(|number| number.checked_mul(unit))
-        .ok_or_else(|| "expected a whole number above 0, such as 8192 or 8k".to_owned())
+    count(digits).ok().and_then(|number| number.checked_mul(unit)).ok_or_else(|| {
+        format!("expected a whole number from 1 to {}, such as 8192, 8k or 1M", u32::MAX)
+    })
 }
 
-/// A number above zero.
-pub(super) fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err("expected a number above 0".to_owned()),
+/// A number above zero, and no more than the most.
+pub(super) fn up_to(
+    most: f64,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= most => Ok(number),
+        _ => Err(format!("expected a number above 0, up to {most}")),
     }
+}
+
+/// Dollars for one GPU and hour.
+pub(super) fn price(text: &str) -> Result<f64, String> {
+    up_to(1e5)(text)
+}
+
+/// Minutes or hours of something that happens to a run: up to a thousand years of them.
+pub(super) fn time(text: &str) -> Result<f64, String> {
+    up_to(1e7)(text)
+}
+
+/// Days that a run may take.
+pub(super) fn days(text: &str) -> Result<f64, String> {
+    const LEAST: f64 = 0.001;
+    const MOST: f64 = 36_500.0;
+    up_to(MOST)(text)
+        .ok()
+        .filter(|days| *days >= LEAST)
+        .ok_or_else(|| format!("expected a number of days from {LEAST} to {MOST}"))
 }
 
 /// A rate that a network may have.
 pub(super) fn gbit(text: &str) -> Result<f64, String> {
-    positive(text)
+    up_to(1e6)(text)
         .ok()
-        .filter(|rate| (0.1..=1e6).contains(rate))
+        .filter(|rate| *rate >= 0.1)
         .ok_or_else(|| "expected Gbit/s of one GPU, between 0.1 and 1000000".to_owned())
 }
 
-/// A number above zero, with K, M, B (or G), T behind it.
-pub(super) fn amount(text: &str) -> Result<f64, String> {
+/// Tokens of a run, with K, M, B (or G), T behind the number.
+pub(super) fn tokens(text: &str) -> Result<f64, String> {
+    const MOST: f64 = 1e17;
     let text = text.trim();
     let (digits, unit) = match text.char_indices().last() {
         Some((at, letter)) if letter.is_ascii_alphabetic() => (&text[..at], letter),
         _ => (text, ' '),
     };
     let factor = match unit.to_ascii_uppercase() {
-        ' ' => 1.0,
-        'K' => 1e3,
-        'M' => 1e6,
-        'B' | 'G' => 1e9,
-        'T' => 1e12,
-        _ => return Err("expected a number such as 300B or 15.6T".to_owned()),
+        ' ' => Some(1.0),
+        'K' => Some(1e3),
+        'M' => Some(1e6),
+        'B' | 'G' => Some(1e9),
+        'T' => Some(1e12),
+        _ => None,
     };
-    positive(digits)
-        .map(|number| number * factor)
-        .and_then(|number| if number < 1e30 { Ok(number) } else { Err(String::new()) })
-        .map_err(|_| "expected a number above 0, such as 300B or 15.6T".to_owned())
+    factor
+        .and_then(|factor| up_to(MOST / factor)(digits).ok().map(|number| number * factor))
+        .ok_or_else(|| "expected a number above 0, up to 100000T, such as 300B or 15.6T".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_all_runs_are_refused_with_the_bounds() {
+        assert_eq!(up_to(1e5)("1e5"), Ok(1e5));
+        for wrong in ["0", "-1", "1e18", "inf", "NaN", "many", ""] {
+            let said = up_to(1e5)(wrong).unwrap_err();
+            assert_eq!(said, "expected a number above 0, up to 100000", "{wrong}");
+            assert!(tokens(wrong).unwrap_err().contains("300B or 15.6T"), "{wrong}");
+            assert!(seq_len(wrong).unwrap_err().contains("from 1 to 4294967295"), "{wrong}");
+        }
+        assert!(tokens("1e6T").unwrap_err().contains("up to 100000T"));
+        assert_eq!(tokens("15.6T"), Ok(15.6e12));
+        for wrong in ["1e-18", "1e18"] {
+            assert_eq!(days(wrong).unwrap_err(), "expected a number of days from 0.001 to 36500");
+        }
+    }
+
+    #[test]
+    fn lengths_have_k_and_m_of_1024() {
+        assert_eq!(seq_len("8k"), Ok(8192));
+        assert_eq!(seq_len("1M"), Ok(1_048_576));
+        assert!(seq_len("5000M").is_err());
+    }
 }

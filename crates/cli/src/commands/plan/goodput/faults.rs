@@ -2,11 +2,12 @@
 
 use clap::ValueEnum;
 use farrier_planner::goodput::{
-    CheckpointKind, Conditions, Goodput, Hazard, Recovery, Report, Training,
+    CheckpointKind, Conditions, Goodput, Hazard, MOST_REPAIR_H, MOST_SPARES, Recovery, Report,
+    Training,
 };
 use farrier_planner::run::Run;
 
-use super::super::values::positive;
+use super::super::values::{time, up_to};
 use crate::failure::Hinted;
 
 /// Storage of a cluster, where none is given.
@@ -17,38 +18,38 @@ const STORAGE_GB_PER_S: f64 = 200.0;
 #[command(next_help_heading = "Faults")]
 pub(in super::super) struct Faults {
     /// A fault that stops the run comes every so many hours [default: by --hazard and the number of GPUs]
-    #[arg(long, value_name = "HOURS", value_parser = positive, conflicts_with = "hazard")]
+    #[arg(long, value_name = "HOURS", value_parser = time, conflicts_with = "hazard", allow_negative_numbers = true)]
     mtbf: Option<f64>,
     /// How often faults come: dedicated (as Llama 3's cluster), research (RSC-1), research-calm (RSC-2), none
     /// [default: dedicated]
     #[arg(long, value_name = "KIND", value_parser = hazard)]
     hazard: Option<Hazard>,
     /// Minutes until a fault is seen [default: 10]
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     detection: Option<f64>,
     /// Minutes from there until the job trains again, without what it lost [default: 5, and what loading takes]
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     recovery: Option<f64>,
     /// How checkpoints are kept [default: asynchronous]
     #[arg(long, value_name = "KIND")]
     checkpoint: Option<Kind>,
     /// Storage, GB/s of the whole cluster [default: 200]
-    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    #[arg(long, value_name = "GB/S", value_parser = up_to(1e6), allow_negative_numbers = true)]
     storage: Option<f64>,
     /// Minutes between checkpoints [default: the best]
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     interval: Option<f64>,
     /// Minutes between those that go to storage, behind checkpoints in memory [default: as often as storage keeps up]
-    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    #[arg(long, value_name = "MINUTES", value_parser = time, allow_negative_numbers = true)]
     storage_interval: Option<f64>,
     /// Spare nodes that wait; without it the provider replaces nodes at once
-    #[arg(long, value_name = "NODES")]
+    #[arg(long, value_name = "NODES", value_parser = spares, allow_negative_numbers = true)]
     spares: Option<u32>,
     /// Hours until a broken node is back [default: 24]
-    #[arg(long, value_name = "HOURS", value_parser = positive)]
+    #[arg(long, value_name = "HOURS", value_parser = up_to(MOST_REPAIR_H), allow_negative_numbers = true)]
     repair: Option<f64>,
     /// Planned stops a day, each after a checkpoint [default: none]
-    #[arg(long, value_name = "STOPS", value_parser = positive)]
+    #[arg(long, value_name = "STOPS", value_parser = up_to(1440.0), allow_negative_numbers = true)]
     planned_stops: Option<f64>,
 }
 
@@ -65,6 +66,11 @@ enum Kind {
 
 fn hazard(text: &str) -> Result<Hazard, String> {
     Hazard::named(text).ok_or_else(|| format!("possible: {}", Hazard::NAMES.join(", ")))
+}
+
+fn spares(text: &str) -> Result<u32, String> {
+    let nodes = text.parse().ok().filter(|nodes| *nodes <= MOST_SPARES);
+    nodes.ok_or_else(|| format!("expected a whole number from 0 to {MOST_SPARES}"))
 }
 
 impl Faults {

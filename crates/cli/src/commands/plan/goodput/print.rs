@@ -191,8 +191,11 @@ fn worth(report: &Report, printer: &mut Printer) -> anyhow::Result<()> {
     }
     let cheapest = &report.spares.cheapest;
     printer.line(&format!(
-        "Spares that pay: {} nodes (on average {} are out).",
-        cheapest.nodes,
+        "Spares that pay: {} (on average {} are out).",
+        match cheapest.nodes {
+            1 => "1 node".to_owned(),
+            nodes => format!("{nodes} nodes"),
+        },
         number(report.spares.mean_nodes_out)
     ))?;
     Ok(())

@@ -118,7 +118,7 @@ pub(super) fn step(plan: &Plan) -> String {
     let shown = Bound::ALL
         .into_iter()
         .filter(|bound| estimate.phases.iter().any(|phase| phase.bound == *bound))
-        .map(|bound| (bound_colour(bound), bound_words(bound)));
+        .map(|bound| (bound_colour(bound), bound_words(bound, plan.has_nvlink)));
     let note = "The colour says what a part is bound by. Traffic is only what the step waits for; \
                 what hides behind work is not in it. The range of the whole is P10 to P90.";
     figure(title, &plot, &legend(shown), note)

@@ -65,7 +65,7 @@ pub(super) fn tenth_more(plan: &Plan) -> String {
         let less = matches!(share.bound, Bound::Bubble | Bound::Launch);
         let name = format!(
             "{}{}",
-            bound_words(share.bound),
+            bound_words(share.bound, plan.has_nvlink),
             if less { " <small>(a tenth less)</small>" } else { "" }
         );
         table.row(

@@ -178,6 +178,16 @@ fn where_nothing_fails_nothing_is_endless() {
 }
 
 #[test]
+fn gpus_without_nvlink_wait_for_pcie() {
+    let layout = Layout { sharding: Sharding::Weights, ..Layout::copies(8, 1) };
+    for (gpu, link, other) in [("A10", "PCIe", "NVLink"), ("H100", "NVLink", "PCIe")] {
+        let run = run("llama3.2-1b", gpu, layout, 16, Stack::FsdpCompiled);
+        let html = page(&planned(&run, None), None, None, &[]);
+        assert!(html.contains(link) && !html.contains(other), "{gpu}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_says_so_first() {
     let mut run = small();
     run.layout.sharding = Sharding::None;
