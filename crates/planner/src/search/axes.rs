@@ -47,10 +47,13 @@ pub(super) enum Reach {
 const MOST_STAGES: u32 = 64;
 
 /// A part of a sequence shorter than this does not keep a GPU busy.
-const LEAST_TOKENS: u32 = 2048;
+const LEAST_TOKENS: u32 = 512;
 
 /// Larger micro-batches bring nothing that these do not.
-const MICRO_BATCHES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+const MOST_AT_ONCE: u32 = 32;
+
+/// GPUs that share products where a batch is small, whatever joins them; and at most.
+const TENSOR: (u32, u32) = (8, 16);
 
 impl Axes {
     /// The program that a split is for.
@@ -139,7 +142,7 @@ impl Axes {
     }
 
     fn tensor(&self, run: &Run) -> Vec<u32> {
-        let most = run.gpu.domain.min(16).min(run.model.attention.heads());
+        let most = run.gpu.domain.clamp(TENSOR.0, TENSOR.1).min(run.model.attention.heads());
         powers(self.tp, most, |tp| run.model.attention.heads().is_multiple_of(tp))
     }
 
@@ -226,7 +229,7 @@ impl Axes {
             return vec![micro_batch];
         }
         let whole = |size: &u32| of_copy > 0 && of_copy.is_multiple_of(*size);
-        let found: Vec<u32> = MICRO_BATCHES.into_iter().filter(whole).collect();
+        let found: Vec<u32> = (1..=MOST_AT_ONCE).filter(whole).collect();
         if found.is_empty() { vec![1] } else { found }
     }
 }
