@@ -317,14 +317,13 @@ fn whole_nodes(gpus: f64, node: u32) -> u32 {
 /// Numbers of GPUs in whole nodes, up to the most, that a split may have: copies that the batch
 /// divides over, stages, and powers of two for what shares products and sequences.
 fn numbers(run: &Run, node: u32, most: u32) -> Vec<u32> {
-    const MOST_STAGES: u32 = 64;
     const SHARE_MOST_LOG2: u32 = 10;
     let batch = run.global_batch;
     let copies: Vec<u32> = (1..=batch.isqrt())
         .filter(|copies| batch.is_multiple_of(*copies))
         .flat_map(|copies| [copies, batch / copies])
         .collect();
-    let mut numbers: Vec<u32> = (1..=MOST_STAGES.min(run.model.layers))
+    let mut numbers: Vec<u32> = (1..=search::MOST_STAGES.min(run.model.layers))
         .flat_map(|stages| (0..=SHARE_MOST_LOG2).map(move |power| stages << power))
         .flat_map(|each| copies.iter().filter_map(move |copies| copies.checked_mul(each)))
         .filter(|gpus| gpus.is_multiple_of(node) && *gpus <= most)

@@ -1,7 +1,7 @@
 //! What training a model needs, how fast it goes, what bounds it and what it costs.
 //!
 //! Pure: no clock, no file, no network. Closed formulas over fitted rates: one estimate takes
-//! microseconds, so a search tries every split.
+//! microseconds, so a search tries thousands of splits.
 //!
 //! ```text
 //! config.json, name ─> Model ───┐
@@ -9,7 +9,7 @@
 //! Layout, Precision ────────────┘                 ├─> Planner::estimate seconds by phase, bounds, doubt
 //!                                                 └─> plan::plan        the whole answer
 //! published rows ─> fit ─> Coefficients (data/planner/coefficients.toml); score: how far off they are
-//! search: every split of a run; compare: GPUs for a model; emit: a file that starts a planned run
+//! search: the best split of a run; compare: GPUs for a model; emit: a file that starts a planned run
 //! ```
 
 pub mod bound;

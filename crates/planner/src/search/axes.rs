@@ -44,7 +44,7 @@ pub(super) enum Reach {
 }
 
 /// Longer pipelines fill with bubble before they help.
-const MOST_STAGES: u32 = 64;
+pub(crate) const MOST_STAGES: u32 = 64;
 
 /// A part of a sequence shorter than this does not keep a GPU busy.
 const LEAST_TOKENS: u32 = 512;

@@ -9,6 +9,7 @@ mod quick;
 mod report;
 
 pub use axes::Axes;
+pub(crate) use axes::MOST_STAGES;
 pub use quick::quick;
 pub use report::{Other, Report, RuledOut, Summary, describe};
 

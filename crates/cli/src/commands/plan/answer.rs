@@ -75,22 +75,25 @@ fn told(plan: &Plan) -> String {
     plan.unusual.iter().fold(adapters, |text, unusual| format!("{text}, {unusual}"))
 }
 
-fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
-    let estimate = &plan.estimate;
-    let (tone, word) = if plan.fits {
+/// Whether memory suffices: what is needed in the middle and at P95, and what there is, in GiB.
+pub(super) fn room(fits: bool, tight: bool, needs_gib: [f64; 3], printer: &Printer) -> String {
+    let (tone, word) = if fits {
         (Tone::Good, "fits")
-    } else if plan.tight {
+    } else if tight {
         (Tone::Caution, "may not fit")
     } else {
         (Tone::Bad, "does not fit")
     };
+    let [middle, p95, capacity] = needs_gib.map(number);
     let verdict = printer.toned(tone, word);
-    printer.line(&format!(
-        "memory    {verdict}: {} GiB in the middle, {} GiB at P95, of {} GiB",
-        number(plan.memory.p50_gib),
-        number(plan.memory.p95_gib),
-        number(plan.capacity_gib),
-    ))?;
+    format!("{verdict}: {middle} GiB in the middle, {p95} GiB at P95, of {capacity} GiB")
+}
+
+fn headline(plan: &Plan, printer: &mut Printer) -> anyhow::Result<()> {
+    let estimate = &plan.estimate;
+    let needs_gib = [plan.memory.p50_gib, plan.memory.p95_gib, plan.capacity_gib];
+    let room = room(plan.fits, plan.tight, needs_gib, printer);
+    printer.line(&format!("memory    {room}"))?;
     printer.line(&format!(
         "speed     {} tokens/s for each GPU (P10 {}, P90 {}), {} a step, {} tokens/s in all",
         number(estimate.tokens_per_s_per_gpu),

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 /// Whether to search, and for what.
 #[derive(Debug, clap::Args)]
 pub(super) struct Search {
-    /// Try every split and take the best; what is given stays as it is
+    /// Try splits and take the best (docs/plan.md says which); what is given stays as it is
     #[arg(long)]
     pub(super) search: bool,
     /// What is best of several numbers of GPUs: most tokens a second, least cost, or most tokens for the money with

@@ -3,9 +3,10 @@
 use farrier_planner::goodput::{Goodput, Report, RunCost, Worth};
 use farrier_planner::search;
 
+use super::super::answer::room;
 use super::super::figures::{count, duration, number, percent, usd};
 use super::Answer;
-use crate::printer::{Printer, Tone};
+use crate::printer::Printer;
 
 /// Prints the whole answer.
 pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
@@ -45,20 +46,9 @@ pub(super) fn answer(answer: &Answer, printer: &mut Printer) -> anyhow::Result<(
 
 fn memory(answer: &Answer, printer: &mut Printer) -> anyhow::Result<()> {
     let (Some(fits), Some(memory)) = (answer.fits, &answer.memory) else { return Ok(()) };
-    let (tone, word) = if fits {
-        (Tone::Good, "fits")
-    } else if memory.tight {
-        (Tone::Caution, "may not fit")
-    } else {
-        (Tone::Bad, "does not fit")
-    };
-    let verdict = printer.toned(tone, word);
-    printer.line(&format!(
-        "memory      {verdict}: {} GiB in the middle, {} GiB at P95, of {} GiB",
-        number(memory.p50_gib),
-        number(memory.p95_gib),
-        number(memory.capacity_gib),
-    ))?;
+    let needs_gib = [memory.p50_gib, memory.p95_gib, memory.capacity_gib];
+    let room = room(fits, memory.tight, needs_gib, printer);
+    printer.line(&format!("memory      {room}"))?;
     if !fits && !memory.tight {
         printer
             .line("            what follows holds if it did; `--search` finds a split that does")?;
