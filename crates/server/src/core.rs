@@ -85,8 +85,11 @@ impl Core {
         inputs: Vec<(Actor, Event)>,
         now: Timestamp,
     ) -> Result<Committed, LogError> {
-        // The wall clock may be set back; the log's time is not.
-        let at = now.max(self.state.at);
+        // The log's time goes back only with an entry that says so.
+        let at = match inputs.first() {
+            Some((_, Event::ClockStepped { to, .. })) => *to,
+            _ => now.max(self.state.at),
+        };
         let batch = self.state.seq + 1;
         let mut entries = Vec::with_capacity(inputs.len());
         let mut dirty = BTreeSet::new();
