@@ -13,10 +13,10 @@ use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::clock::LogClock;
-use crate::core::Core;
-use crate::ingest::Roster;
+use crate::clock::{LogClock, Step};
+use crate::core::{Committed, Core};
 use crate::ingest::news::{self, Verdict};
+use crate::ingest::{Cut, Roster};
 use crate::log::LogError;
 
 /// Inputs that may wait. Whoever brings more waits, and with them the stream that they read from.
@@ -25,6 +25,8 @@ const WAITING_MAX: usize = 4096;
 const BATCH_MAX: usize = 4096;
 /// Time is looked at this often.
 const TICK: Duration = Duration::from_secs(1);
+/// A tick that comes later than this means that the process did not run, or could not: a pause, a suspended machine, a disk that hung.
+const TICK_GAP: Duration = Duration::from_secs(5);
 /// Nodes whose time has come and for whom nothing could be done are looked at again this often.
 const AGAIN: SignedDuration = SignedDuration::from_secs(60);
 /// A state is kept after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
@@ -67,11 +69,22 @@ enum Job {
     Stop,
 }
 
+/// What the thread counts, for `/metrics`.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Batches that were written since the server started.
+    commits: AtomicU64,
+    /// Steps of the wall clock.
+    clock_steps: AtomicU64,
+    /// Gaps between ticks.
+    pauses: AtomicU64,
+}
+
 /// The way to the thread.
 #[derive(Clone)]
 pub struct Brain {
     jobs: mpsc::Sender<Job>,
-    commits: Arc<AtomicU64>,
+    counters: Arc<Counters>,
     clock: Arc<LogClock>,
 }
 
@@ -97,9 +110,8 @@ impl Brain {
         let (end, ended) = oneshot::channel();
         let looked = Timestamp::MIN;
         let kept = core.state().seq;
-        let started = Instant::now();
-        let commits = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&commits);
+        let counters = Arc::new(Counters::default());
+        let counted = Arc::clone(&counters);
         let clock = Arc::new(LogClock::after(core.state().at));
         let mut thread = Thread {
             core,
@@ -110,9 +122,9 @@ impl Brain {
             looked,
             kept,
             keeping: None,
-            started,
+            last_tick: None,
             dies_after,
-            commits: counted,
+            counters: counted,
         };
         std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
             let ended = thread.run();
@@ -121,7 +133,7 @@ impl Brain {
             // Nobody is left to tell when the receiver is gone.
             let _ = end.send(ended);
         })?;
-        Ok((Self { jobs, commits, clock }, ended))
+        Ok((Self { jobs, counters, clock }, ended))
     }
 
     /// Gives it an input, and waits until that is on disk.
@@ -152,7 +164,17 @@ impl Brain {
 
     /// Batches that were written since the server started.
     pub fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Relaxed)
+        self.counters.commits.load(Ordering::Relaxed)
+    }
+
+    /// Steps of the wall clock since the server started.
+    pub(crate) fn clock_steps(&self) -> u64 {
+        self.counters.clock_steps.load(Ordering::Relaxed)
+    }
+
+    /// Pauses of the controller since the server started.
+    pub(crate) fn pauses(&self) -> u64 {
+        self.counters.pauses.load(Ordering::Relaxed)
     }
 
     /// Inputs that wait.
@@ -191,13 +213,20 @@ struct Thread {
     kept: u64,
     /// Who keeps it.
     keeping: Option<JoinHandle<()>>,
-    started: Instant,
+    /// When it last ran, by the monotonic clock and by the log's; none before the first tick.
+    last_tick: Option<(Instant, Timestamp)>,
     dies_after: Option<u64>,
-    commits: Arc<AtomicU64>,
+    counters: Arc<Counters>,
 }
 
 impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
+        self.follow_clock()?;
+        // Nobody was observed while there was no server: what was to be waited for is waited for from here on.
+        let last_ran = self.core.state().at;
+        if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
+            self.write(Event::ControllerResumed { last_ran })?;
+        }
         let mut held = None;
         while let Some(job) = held.take().or_else(|| self.inbox.blocking_recv()) {
             match job {
@@ -261,25 +290,66 @@ impl Thread {
         Ok(held)
     }
 
+    /// Has the log follow the wall clock where that was stepped. Agents go by the server's clock for leases, and are told the time anew.
+    fn follow_clock(&mut self) -> Result<(), LogError> {
+        let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
+        self.counters.clock_steps.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
+        self.looked = Timestamp::MIN;
+        self.write(Event::ClockStepped { from, to })?;
+        self.roster.cut(|_, _| Some(Cut::ClockStepped));
+        Ok(())
+    }
+
+    /// Time in which this thread did not run is no time in which a node kept silent, or an order went unanswered.
+    fn resume(&mut self) -> Result<(), LogError> {
+        let Some((ran, last_ran)) = self.last_tick.filter(|(at, _)| at.elapsed() > TICK_GAP) else {
+            return Ok(());
+        };
+        let paused = ran.elapsed();
+        self.last_tick = None;
+        self.counters.pauses.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            paused_s = paused.as_secs(),
+            "the controller did not run; heartbeat timeouts start over"
+        );
+        self.roster.restart_timeouts();
+        self.write(Event::ControllerResumed { last_ran })
+    }
+
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<(), LogError> {
         if inputs.is_empty() {
             return Ok(());
         }
+        self.follow_clock()?;
+        self.resume()?;
         let done = self.core.commit(inputs, self.clock.now())?;
-        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(left) = &mut self.dies_after {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 return Err(LogError::Rehearsed);
             }
         }
+        self.announce(&done);
+        Ok(())
+    }
+
+    /// Writes what the controller has to say of itself.
+    fn write(&mut self, event: Event) -> Result<(), LogError> {
+        let done = self.core.commit(vec![(Actor::Server, event)], self.clock.now())?;
+        self.announce(&done);
+        Ok(())
+    }
+
+    /// Those whom a commit concerns hear of it.
+    fn announce(&mut self, done: &Committed) {
         self.roster.dispatch(&done.entries);
         self.log_end.send_replace(self.core.state().seq);
         let every = KEEP_EVERY.max(self.core.state().nodes.len() as u64);
         if self.core.state().seq >= self.kept + every {
             self.keep();
         }
-        Ok(())
     }
 
     /// Has the state kept beside all else. Where that fails the next start takes longer, and it is tried again later.
@@ -301,9 +371,12 @@ impl Thread {
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
+        self.follow_clock()?;
+        self.resume()?;
         let now = self.clock.now();
+        self.last_tick = Some((Instant::now(), now));
         let state = self.core.state();
-        let silent = self.roster.silent(state, self.started.elapsed(), now);
+        let silent = self.roster.silent(state, now);
         let mut inputs: Vec<(Actor, Event)> =
             silent.into_iter().map(|event| (Actor::Server, event)).collect();
         let due = |after| {
@@ -316,5 +389,81 @@ impl Thread {
             self.looked = now;
         }
         self.commit(inputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::{Place, Standing};
+
+    use super::*;
+    use crate::log::sqlite::SqliteLog;
+
+    /// A controller that is not started, whose log ends then, and the nodes of whose fleet were last heard then.
+    fn thread(folder: &tempfile::TempDir, last_ran: Timestamp, ago: Duration) -> Thread {
+        let log = SqliteLog::open(&folder.path().join("log")).unwrap();
+        let mut core = Core::open(Box::new(log)).unwrap();
+        let place = Place::in_pool("train".parse().unwrap());
+        let joined =
+            |name: &str| Event::Enrolled { node: name.parse().unwrap(), place: place.clone() };
+        core.commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
+            .unwrap();
+        let roster = Arc::new(Roster::started_at(Instant::now().checked_sub(ago).unwrap()));
+        roster.expect(core.state());
+        Thread {
+            clock: Arc::new(LogClock::after(core.state().at)),
+            core,
+            roster,
+            inbox: mpsc::channel(1).1,
+            log_end: watch::channel(0).0,
+            looked: Timestamp::MIN,
+            kept: 0,
+            keeping: None,
+            last_tick: None,
+            dies_after: None,
+            counters: Arc::default(),
+        }
+    }
+
+    fn silent(thread: &Thread) -> usize {
+        thread.core.state().nodes.values().filter(|it| it.silent_since.is_some()).count()
+    }
+
+    #[test]
+    fn a_paused_controller_has_missed_no_heartbeat() {
+        let (folder, pause) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
+        let ago = SignedDuration::try_from(pause).unwrap();
+        let mut thread = thread(&folder, Timestamp::now() - ago, pause);
+        thread.last_tick =
+            Some((Instant::now().checked_sub(pause).unwrap(), Timestamp::now() - ago));
+        thread.tick().unwrap();
+        assert_eq!((silent(&thread), thread.counters.pauses.load(Ordering::Relaxed)), (0, 1));
+        thread.tick().unwrap();
+        assert_eq!((silent(&thread), thread.counters.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert!(thread.core.state().nodes.values().all(|it| it.standing == Standing::Joining));
+    }
+
+    #[test]
+    fn nodes_that_are_silent_while_the_controller_runs_are_found() {
+        let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
+        let mut thread = thread(&folder, Timestamp::now(), quiet);
+        thread.last_tick = Some((Instant::now(), Timestamp::now()));
+        thread.tick().unwrap();
+        assert_eq!(silent(&thread), 2);
+    }
+
+    #[test]
+    fn a_log_that_is_ahead_of_the_wall_clock_is_brought_back_by_an_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let ten_days = SignedDuration::from_hours(240);
+        let mut thread = thread(&folder, Timestamp::now() + ten_days, Duration::ZERO);
+        thread.tick().unwrap();
+        assert_eq!(thread.counters.clock_steps.load(Ordering::Relaxed), 1);
+        let at = thread.core.state().at;
+        assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
+        let behind = thread.core.state().nodes.values().all(|it| it.since <= at);
+        assert!(behind, "nothing that has happened lies in the future");
+        thread.tick().unwrap();
+        assert_eq!(thread.counters.clock_steps.load(Ordering::Relaxed), 1);
     }
 }

@@ -58,7 +58,8 @@ impl LogClock {
     fn read(&self, on_step: impl FnOnce(Timestamp, Timestamp) -> Timestamp) -> Timestamp {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (wall, now, is_exact) = both_clocks();
-        let passed = now.saturating_duration_since(last.1).try_into().unwrap_or_default();
+        let passed = SignedDuration::try_from(now.saturating_duration_since(last.1));
+        let passed = passed.unwrap_or_default();
         let (before, expected) = (last.0, last.0.checked_add(passed).unwrap_or(last.0));
         let time = match judged(before, expected, wall) {
             Judged::Follows(time) => time,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::{AccessChange, Entry, FleetState, NodeId, Order};
@@ -30,6 +30,8 @@ pub(crate) enum Cut {
     Retired,
     /// It does not read what it is told.
     Slow,
+    /// The server's clock was stepped: leases are counted by it, and a new stream begins with the time.
+    ClockStepped,
     /// The server ends.
     Stopping,
 }
@@ -78,7 +80,15 @@ pub(crate) struct Roster {
 
 impl Roster {
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), numbers: AtomicU64::new(1), seats: Mutex::default() }
+        Self::started_at(Instant::now())
+    }
+
+    pub(crate) fn started_at(started: Instant) -> Self {
+        Self { started, numbers: AtomicU64::new(1), seats: Mutex::default() }
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Has a seat for every node of the fleet. Before this server nobody was heard: it begins to wait when it starts.
@@ -120,8 +130,7 @@ impl Roster {
 
     /// A node was heard. Whether the log says that it is silent, once.
     pub(crate) fn heard(&self, pulse: &Pulse) -> bool {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        pulse.heard_ms.store(ms, Ordering::Relaxed);
+        pulse.heard_ms.store(self.elapsed_ms(), Ordering::Relaxed);
         pulse.is_silent.load(Ordering::Relaxed) && pulse.is_silent.swap(false, Ordering::Relaxed)
     }
 
@@ -183,16 +192,24 @@ impl Roster {
         self.seats().values().filter(|seat| seat.stream.is_some()).count()
     }
 
+    /// Every heartbeat timeout starts over, as after a start.
+    pub(crate) fn restart_timeouts(&self) {
+        let ms = self.elapsed_ms();
+        for seat in self.seats().values() {
+            seat.pulse.heard_ms.store(ms, Ordering::Relaxed);
+        }
+    }
+
     /// Nodes that were not heard for too long and of which the log does not say so.
     ///
     /// Of a large fleet nearly all were heard lately: for these nothing but their pulse is looked at, because whoever decides waits for it.
-    pub(crate) fn silent(&self, state: &FleetState, up: Duration, now: Timestamp) -> Vec<Event> {
+    pub(crate) fn silent(&self, state: &FleetState, now: Timestamp) -> Vec<Event> {
         let patience_ms = |silent_s: u32| u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
         let pools = state.policy.pools.values().map(|pool| pool.silent_s);
         let shortest_s =
             pools.chain([state.policy.pools_default.silent_s]).min().unwrap_or_default();
         let soonest_ms = patience_ms(shortest_s);
-        let up_ms = u64::try_from(up.as_millis()).unwrap_or(u64::MAX);
+        let up_ms = self.elapsed_ms();
         let mut silent = Vec::new();
         for (id, seat) in self.seats().iter() {
             let pulse = &seat.pulse;

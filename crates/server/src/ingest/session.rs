@@ -86,6 +86,9 @@ impl End {
             Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
                 Status::unavailable("the server ends or has no time")
             }
+            Self::Cut(Cut::ClockStepped) => {
+                Status::unavailable("the server's clock was stepped: connect again for the time")
+            }
             Self::Take(TakeError::TooMany(_)) => Status::resource_exhausted(text),
             Self::Idle => Status::deadline_exceeded(text),
             Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),

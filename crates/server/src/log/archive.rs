@@ -62,9 +62,6 @@ pub fn archive(
     Ok(Ok(Archived::Moved { from, through: Anchor { seq, hash } }))
 }
 
-/// Entries read at once.
-const PAGE: usize = 8192;
-
 /// Brings a file to disk, and its name.
 pub fn synced(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;

@@ -7,7 +7,7 @@ use farrier_wire::rest::{
     DiagAsk, Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, TuneAsk,
     VerifyAsk,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::Call;
 use super::failure::Failure;
@@ -161,8 +161,16 @@ async fn owned(call: &Call, domain: &farrier_fleet::fleet::Domain) -> Result<(),
 }
 
 pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
-    let FreezeAsk { domain, until, reason } = call.body()?;
-    let now = Timestamp::now();
+    let FreezeAsk { domain, for_s, until, reason } = call.body()?;
+    let now = call.site.brain.now();
+    let until = match (for_s, until) {
+        (Some(seconds), None) => {
+            let time = SignedDuration::from_secs(u32::from(seconds).into());
+            now.checked_add(time).unwrap_or(now)
+        }
+        (None, Some(until)) => until,
+        _ => return Err(Failure::wrong("expected one of `for_s` and `until`")),
+    };
     let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
     if until <= now || !is_soon {
         return Err(Failure::wrong("`until`: expected a time to come, within a year"));

@@ -105,6 +105,16 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         "Batches written to the log",
         site.brain.commits(),
     );
+    text.counter(
+        "farrier_server_clock_steps_total",
+        "Steps of the server's wall clock",
+        site.brain.clock_steps(),
+    );
+    text.counter(
+        "farrier_server_pauses_total",
+        "Times that the controller did not run for seconds",
+        site.brain.pauses(),
+    );
     text.gauge(
         "farrier_server_inputs_waiting",
         "Inputs that wait for the brain",

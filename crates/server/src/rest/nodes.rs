@@ -13,7 +13,6 @@ use farrier_wire::rest::{
     ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
     OrderView, ProofView,
 };
-use jiff::Timestamp;
 
 use super::caller::Caller;
 use super::failure::Failure;
@@ -216,7 +215,7 @@ fn besides(node: &Node) -> Vec<String> {
 }
 
 pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
-    let (now, eyes) = (Timestamp::now(), call.caller()?.clone());
+    let (now, eyes) = (call.site.brain.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
         let told = explain(state, id)?;
         // Those that it stands there for first, then what else is wrong with it by now.

@@ -193,8 +193,10 @@ view! { strict
     FreezeAsk {
         /// Where.
         domain: Domain,
-        /// Until when: a time to come, within a year.
-        until: Timestamp,
+        /// For how many seconds from now, by the server's clock. Either this or `until`.
+        for_s: Option<Between<1, 31_536_000>>,
+        /// Until when: a time to come by the server's clock, within a year. Either this or `for_s`.
+        until: Option<Timestamp>,
         /// Why.
         reason: Words,
     }

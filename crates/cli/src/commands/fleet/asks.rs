@@ -4,7 +4,7 @@ use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::{Domain, NodeId, Rung};
 use farrier_fleet::health::{Action, Finding};
 use farrier_wire::rest::{DomainList, Done, NodeDetail};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::findings::code;
@@ -232,9 +232,9 @@ pub(super) fn freeze(
     args: &FreezeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let until = Timestamp::now().checked_add(args.time)?;
-    let body = json!({ "domain": args.domain, "until": until, "reason": args.reason });
-    let done = format!("nothing is repaired in {} until {until:.0}", args.domain);
+    let body =
+        json!({ "domain": args.domain, "for_s": args.time.as_secs(), "reason": args.reason });
+    let done = format!("nothing is repaired in {} for {:#}", args.domain, args.time);
     let outcome = ask(session, printer, "/api/v1/freezes", &body, &done)?;
     let DomainList { domains } = session.get("/api/v1/domains")?;
     if !domains.iter().any(|it| it.domain == args.domain) {

@@ -10,7 +10,7 @@ use crate::health::{Action, Finding, FindingKind, Severity, Subject};
 const SERVER_FINDING_ID: u64 = (1 << 53) - 1;
 
 /// The code of the finding.
-pub const QUOTA_CODE: &str = "agent.report-quota";
+const QUOTA_CODE: &str = "agent.report-quota";
 
 impl Node {
     /// Every open finding by number, the server's own last. Decisions on the node go by its agent's alone.
