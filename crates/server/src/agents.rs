@@ -192,7 +192,7 @@ fn unwell(err: &dyn std::error::Error) -> Status {
 fn ending(err: &TakeError) -> Status {
     match err {
         TakeError::Stranger(_) => Status::failed_precondition(err.to_string()),
-        TakeError::TooMany(_) => Status::resource_exhausted(err.to_string()),
+        TakeError::TooMany(_) | TakeError::LowSpace => Status::resource_exhausted(err.to_string()),
         TakeError::Ended => Status::unavailable(err.to_string()),
     }
 }

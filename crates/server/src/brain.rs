@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::mem::Discriminant;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::core::{Committed, Core};
 use crate::ingest::news::{self, Verdict};
 use crate::ingest::{Cut, Roster};
 use crate::log::LogError;
+use crate::space::Space;
 
 /// Inputs that may wait. Whoever brings more waits, and with them the stream that they read from.
 const WAITING_MAX: usize = 4096;
@@ -51,6 +52,9 @@ pub enum TakeError {
     /// The node has more open findings than anybody reads.
     #[error("`{0}` has too many open findings")]
     TooMany(NodeId),
+    /// Disk space is low, and the report changes no decision.
+    #[error("disk space is low: reports below critical are not logged")]
+    LowSpace,
     /// The log takes nothing any more. Nobody knows whether it has the input.
     #[error("the server is ending")]
     Ended,
@@ -69,7 +73,7 @@ enum Job {
     Stop,
 }
 
-/// What the thread counts, for `/metrics`.
+/// What the thread and those who wait for it share.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Batches that were written since the server started.
@@ -78,6 +82,8 @@ pub(crate) struct Counters {
     clock_steps: AtomicU64,
     /// Gaps between ticks.
     pauses: AtomicU64,
+    /// Whether a tick waits for the thread.
+    tick_waits: AtomicBool,
 }
 
 /// The way to the thread.
@@ -102,6 +108,7 @@ impl Brain {
     pub(crate) fn spawn(
         core: Core,
         roster: Arc<Roster>,
+        space: Arc<Space>,
         log_end: watch::Sender<u64>,
         dies_after: Option<u64>,
     ) -> std::io::Result<(Self, Ended)> {
@@ -117,6 +124,7 @@ impl Brain {
             core,
             clock: Arc::clone(&clock),
             roster,
+            space,
             inbox,
             log_end,
             looked,
@@ -188,7 +196,12 @@ impl Brain {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.jobs.send(Job::Tick).await.is_err() {
+            // One that waits is enough.
+            let waits = self.counters.tick_waits.swap(true, Ordering::Relaxed);
+            if !waits && self.jobs.send(Job::Tick).await.is_err() {
+                return;
+            }
+            if self.jobs.is_closed() {
                 return;
             }
         }
@@ -204,6 +217,7 @@ struct Thread {
     core: Core,
     clock: Arc<LogClock>,
     roster: Arc<Roster>,
+    space: Arc<Space>,
     inbox: mpsc::Receiver<Job>,
     /// Who waits for entries hears here that there are some.
     log_end: watch::Sender<u64>,
@@ -251,7 +265,7 @@ impl Thread {
         let mut held = None;
         while let Some(job) = next {
             match job {
-                Job::Take(input) => match news::judge(self.core.state(), &input.by, &input.event) {
+                Job::Take(input) => match self.judge(&input) {
                     Verdict::Known => drop(input.reply.send(Ok(Taking::Known))),
                     Verdict::Stranger(node) => {
                         drop(input.reply.send(Err(TakeError::Stranger(node))));
@@ -259,6 +273,7 @@ impl Thread {
                     Verdict::TooMany(node) => {
                         drop(input.reply.send(Err(TakeError::TooMany(node))));
                     }
+                    Verdict::LowValue => drop(input.reply.send(Err(TakeError::LowSpace))),
                     Verdict::News => {
                         let kind = std::mem::discriminant(&input.event);
                         if !kinds.insert((input.event.node().cloned(), kind)) {
@@ -317,6 +332,16 @@ impl Thread {
         self.write(Event::ControllerResumed { last_ran })
     }
 
+    fn judge(&self, input: &Input) -> Verdict {
+        let state = self.core.state();
+        match news::judge(state, &input.by, &input.event) {
+            Verdict::News if self.space.is_low() && news::is_low_value(state, &input.event) => {
+                Verdict::LowValue
+            }
+            verdict => verdict,
+        }
+    }
+
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<(), LogError> {
         if inputs.is_empty() {
             return Ok(());
@@ -371,6 +396,7 @@ impl Thread {
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
+        self.counters.tick_waits.store(false, Ordering::Relaxed);
         self.follow_clock()?;
         self.resume()?;
         let now = self.clock.now();
@@ -397,6 +423,7 @@ mod tests {
     use farrier_fleet::fleet::{Place, Standing};
 
     use super::*;
+    use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
 
     /// A controller that is not started, whose log ends then, and the nodes of whose fleet were last heard then.
@@ -408,12 +435,16 @@ mod tests {
             |name: &str| Event::Enrolled { node: name.parse().unwrap(), place: place.clone() };
         core.commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
             .unwrap();
-        let roster = Arc::new(Roster::started_at(Instant::now().checked_sub(ago).unwrap()));
+        let roster = Arc::new(Roster::started_at(
+            Instant::now().checked_sub(ago).unwrap(),
+            ReportQuota::default(),
+        ));
         roster.expect(core.state());
         Thread {
             clock: Arc::new(LogClock::after(core.state().at)),
             core,
             roster,
+            space: Arc::default(),
             inbox: mpsc::channel(1).1,
             log_end: watch::channel(0).0,
             looked: Timestamp::MIN,

@@ -23,3 +23,4 @@ pub mod rest;
 pub mod run;
 mod serve;
 pub mod served;
+mod space;

@@ -24,12 +24,14 @@ use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
 use crate::core::Core;
 use crate::follow::Tail;
-use crate::ingest::{Cut, Desk, Roster};
+pub use crate::ingest::ReportQuota;
+use crate::ingest::{Cut, Desk, Lanes, Roster};
 use crate::log::LogError;
 use crate::log::sqlite::SqliteLog;
 use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
 use crate::served;
+use crate::space::Space;
 
 /// Another process may change who may speak: so often it is looked whether one did.
 const ACCESS_EVERY: Duration = Duration::from_millis(200);
@@ -96,6 +98,10 @@ pub struct Options {
     pub plain_pool: Option<Pool>,
     /// How often agents say that they live.
     pub report_interval_s: u32,
+    /// How much one node may report.
+    pub report_quota: ReportQuota,
+    /// Free disk space below which only reports that matter are logged; none: a twentieth of the disk, 2 GiB at most.
+    pub disk_reserve_bytes: Option<u64>,
     /// How often one token of a person may ask.
     pub rate: Rate,
     /// How long a certificate of a node counts.
@@ -119,6 +125,8 @@ impl Options {
             names: Vec::new(),
             plain_pool: None,
             report_interval_s: 10,
+            report_quota: ReportQuota::default(),
+            disk_reserve_bytes: None,
             rate: Rate::default(),
             certificate_life: NODE_LIFE,
             new_authority: false,
@@ -148,6 +156,7 @@ pub struct Running {
     brain: Brain,
     tail: Tail,
     roster: Arc<Roster>,
+    space: Arc<Space>,
     ended: Ended,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
@@ -194,13 +203,17 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         nodes = core.state().nodes.len(),
         "the log was read"
     );
-    let roster = Arc::new(Roster::new());
-    let (brain, ended) = Brain::spawn(core, Arc::clone(&roster), log_end, options.dies_after)
-        .map_err(ServerError::Start)?;
+    let roster = Arc::new(Roster::new(options.report_quota));
+    let space = Arc::new(Space::new(options.disk_reserve_bytes));
+    let (brain, ended) =
+        Brain::spawn(core, Arc::clone(&roster), Arc::clone(&space), log_end, options.dies_after)
+            .map_err(ServerError::Start)?;
     let desk = Arc::new(Desk {
         brain: brain.clone(),
         roster: Arc::clone(&roster),
         store: Arc::clone(&store),
+        space: Arc::clone(&space),
+        lanes: Lanes::default(),
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
@@ -210,6 +223,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         brain: brain.clone(),
         tail: tail.clone(),
         roster: Arc::clone(&roster),
+        space: Arc::clone(&space),
         store: Arc::clone(&store),
         fingerprint: fingerprint.clone(),
         facts: options.facts,
@@ -229,6 +243,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         stopped.clone(),
     ));
     tasks.spawn(brain.clone().tick());
+    tasks.spawn(Arc::clone(&space).watch(log_path(&options.dir)));
     tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
@@ -237,7 +252,18 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tracing::warn!(%err, "where the server is found is not noted");
     }
     tracing::info!(%address, %fingerprint, "agents are served");
-    Ok(Running { address, fingerprint, brain, tail, roster, ended, stop, tasks, _lock: lock })
+    Ok(Running {
+        address,
+        fingerprint,
+        brain,
+        tail,
+        roster,
+        space,
+        ended,
+        stop,
+        tasks,
+        _lock: lock,
+    })
 }
 
 /// Makes the server's own certificate anew from time to time.
@@ -292,6 +318,11 @@ impl Running {
     /// The way to the brain.
     pub fn brain(&self) -> &Brain {
         &self.brain
+    }
+
+    /// Whether disk space is low.
+    pub fn is_disk_low(&self) -> bool {
+        self.space.is_low()
     }
 
     /// The log as it grows.

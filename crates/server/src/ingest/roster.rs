@@ -10,6 +10,8 @@ use farrier_fleet::fleet::{AccessChange, Entry, FleetState, NodeId, Order};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
+use super::quota::{NodeQuota, ReportQuota};
+
 /// Orders that may wait for a stream: there is one at a time.
 const ORDERS_MAX: usize = 4;
 
@@ -54,9 +56,11 @@ struct Stream {
     cut: oneshot::Sender<Cut>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seat {
     pulse: Arc<Pulse>,
+    /// Outlives the stream: a node gets no more by connecting again.
+    quota: Arc<Mutex<NodeQuota>>,
     stream: Option<Stream>,
 }
 
@@ -65,6 +69,7 @@ struct Seat {
 pub(crate) struct Seated {
     pub(crate) number: u64,
     pub(crate) pulse: Arc<Pulse>,
+    pub(crate) quota: Arc<Mutex<NodeQuota>>,
     /// Boxed: a channel has room for thirty-two before the first is sent.
     pub(crate) orders: mpsc::Receiver<Box<Order>>,
     pub(crate) cut: oneshot::Receiver<Cut>,
@@ -75,16 +80,47 @@ pub(crate) struct Seated {
 pub(crate) struct Roster {
     started: Instant,
     numbers: AtomicU64,
+    quota: ReportQuota,
+    /// Times that a node's reports had to wait for its quota.
+    throttled: AtomicU64,
     seats: Mutex<HashMap<NodeId, Seat>>,
 }
 
 impl Roster {
-    pub(crate) fn new() -> Self {
-        Self::started_at(Instant::now())
+    pub(crate) fn new(quota: ReportQuota) -> Self {
+        Self::started_at(Instant::now(), quota)
     }
 
-    pub(crate) fn started_at(started: Instant) -> Self {
-        Self { started, numbers: AtomicU64::new(1), seats: Mutex::default() }
+    pub(crate) fn started_at(started: Instant, quota: ReportQuota) -> Self {
+        Self {
+            started,
+            numbers: AtomicU64::new(1),
+            quota,
+            throttled: AtomicU64::new(0),
+            seats: Mutex::default(),
+        }
+    }
+
+    fn seat<'s>(&self, seats: &'s mut HashMap<NodeId, Seat>, node: &NodeId) -> &'s mut Seat {
+        seats.entry(node.clone()).or_insert_with(|| Seat {
+            pulse: Arc::default(),
+            quota: Arc::new(Mutex::new(NodeQuota::new(self.quota, Instant::now()))),
+            stream: None,
+        })
+    }
+
+    /// A node is not read, because its reports wait for its quota: what it does not say meanwhile counts as no missed heartbeat.
+    pub(crate) fn skip_heartbeats(&self, pulse: &Pulse) {
+        pulse.heard_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_throttled(&self) {
+        self.throttled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Times that a node's reports had to wait for its quota.
+    pub(crate) fn times_throttled(&self) -> u64 {
+        self.throttled.load(Ordering::Relaxed)
     }
 
     fn elapsed_ms(&self) -> u64 {
@@ -95,7 +131,7 @@ impl Roster {
     pub(crate) fn expect(&self, state: &FleetState) {
         let mut seats = self.seats();
         for (id, node) in &state.nodes {
-            let seat = seats.entry(id.clone()).or_default();
+            let seat = self.seat(&mut seats, id);
             seat.pulse.is_silent.store(node.silent_since.is_some(), Ordering::Relaxed);
         }
     }
@@ -110,15 +146,15 @@ impl Roster {
         let (cut, is_cut) = oneshot::channel();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut seats = self.seats();
-        let seat = seats.entry(node.clone()).or_default();
+        let seat = self.seat(&mut seats, node);
         let stream = Stream { number, generation, orders: order, cut };
         if let Some(before) = seat.stream.replace(stream) {
             let _ = before.cut.send(Cut::Displaced);
         }
-        let pulse = Arc::clone(&seat.pulse);
+        let (pulse, quota) = (Arc::clone(&seat.pulse), Arc::clone(&seat.quota));
         drop(seats);
         self.heard(&pulse);
-        Seated { number, pulse, orders, cut: is_cut }
+        Seated { number, pulse, quota, orders, cut: is_cut }
     }
 
     /// The stream has ended; the pulse stays.
@@ -152,7 +188,7 @@ impl Roster {
                     }
                 }
                 Event::Enrolled { node, .. } => {
-                    let pulse = Arc::clone(&self.seats().entry(node.clone()).or_default().pulse);
+                    let pulse = Arc::clone(&self.seat(&mut self.seats(), node).pulse);
                     self.heard(&pulse);
                 }
                 Event::Access { what: AccessChange::CertificateRevoked { node }, .. } => {

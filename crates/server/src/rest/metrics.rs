@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, walk};
+use crate::space::Space;
 
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
@@ -43,10 +44,22 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
         }
     };
     if is_well {
-        Ok(Reply::bytes(reply::TEXT, "ok\n"))
+        Ok(Reply::bytes(reply::TEXT, health(&call.site.space)))
     } else {
         Ok(Reply::unavailable("the server is ending\n"))
     }
+}
+
+/// The server serves; how much room its log has is told beside it.
+fn health(space: &Space) -> String {
+    let bytes = space.bytes();
+    let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |it| it.to_string());
+    format!(
+        "ok\nlog_bytes {}\ndisk_free_bytes {}\ndisk_low {}\n",
+        told(bytes.map(|(log, _)| log)),
+        told(bytes.map(|(_, free)| free)),
+        space.is_low()
+    )
 }
 
 pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
@@ -57,7 +70,7 @@ pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
             standing: node.standing,
             is_silent: node.silent_since.is_some(),
             is_held_back: node.held_back.is_some(),
-            findings: node.findings.values().map(|it| it.severity).collect(),
+            findings: node.open_findings().map(|it| it.severity).collect(),
         });
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
@@ -119,6 +132,21 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         "farrier_server_inputs_waiting",
         "Inputs that wait for the brain",
         site.brain.waiting() as u64,
+    );
+    text.counter(
+        "farrier_server_reports_throttled_total",
+        "Times that a node's reports had to wait for its quota",
+        site.roster.times_throttled(),
+    );
+    // Unknown is no number: what could not be read is left out.
+    if let Some((log_bytes, free_bytes)) = site.space.bytes() {
+        text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
+        text.gauge("farrier_server_disk_free_bytes", "Free space where the log is", free_bytes);
+    }
+    text.gauge(
+        "farrier_server_disk_low",
+        "Whether disk space is low, and reports below critical are not logged",
+        site.space.is_low().into(),
     );
     text.gauge(
         "farrier_server_agents_connected",

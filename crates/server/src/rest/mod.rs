@@ -58,6 +58,7 @@ use crate::brain::Brain;
 use crate::follow::Tail;
 use crate::ingest::Roster;
 use crate::serve::{Presence, Present};
+use crate::space::Space;
 use caller::Caller;
 use failure::{Failure, unwell};
 use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX};
@@ -71,6 +72,7 @@ pub(crate) struct Site {
     pub(crate) brain: Brain,
     pub(crate) tail: Tail,
     pub(crate) roster: Arc<Roster>,
+    pub(crate) space: Arc<Space>,
     pub(crate) store: Arc<Store>,
     pub(crate) fingerprint: String,
     pub(crate) facts: Cow<'static, FactSet>,

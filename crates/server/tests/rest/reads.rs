@@ -333,9 +333,16 @@ async fn metrics_count_and_health_is_open_to_all() {
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
+        "farrier_server_clock_steps_total 0",
+        "farrier_server_pauses_total 0",
+        "farrier_server_reports_throttled_total 0",
+        "farrier_server_disk_low ",
     ] {
         assert!(answer.body.contains(line), "{line} is missing: {}", answer.body);
     }
     let health = office.ask("GET", "/healthz", None, None).await;
-    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+    let told: Vec<&str> =
+        health.body.lines().filter_map(|line| line.split_ascii_whitespace().next()).collect();
+    assert_eq!(health.status, 200);
+    assert_eq!(told, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
 }

@@ -3,6 +3,7 @@
 
 mod access;
 mod door;
+mod flood;
 mod follow;
 mod herd;
 mod hostile;

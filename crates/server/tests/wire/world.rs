@@ -15,7 +15,7 @@ use farrier_fleet::health::{Change, Finding};
 use farrier_server::access::{Store, Wanted};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
-use farrier_server::run::{self, Options, Running, log_path};
+use farrier_server::run::{self, Options, ReportQuota, Running, log_path};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 use tokio::sync::{Notify, watch};
@@ -43,26 +43,40 @@ pub(crate) struct Site {
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
     pub(crate) absent_wait: Duration,
+    pub(crate) report_quota: ReportQuota,
+    pub(crate) disk_reserve_bytes: Option<u64>,
 }
 
 impl Site {
     pub(crate) async fn plain() -> Self {
-        Self::new(true).await
+        Self::new(true).started().await
     }
 
     pub(crate) async fn with_tls() -> Self {
-        Self::new(false).await
+        Self::new(false).started().await
     }
 
-    async fn new(is_plain: bool) -> Self {
+    /// One that is not started.
+    pub(crate) fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let certificate_life = farrier_server::access::NODE_LIFE;
         let absent_wait = Duration::from_secs(30);
-        let mut site =
-            Self { folder, running: None, address, is_plain, certificate_life, absent_wait };
-        site.start(None).await;
-        site
+        Self {
+            folder,
+            running: None,
+            address,
+            is_plain,
+            certificate_life,
+            absent_wait,
+            report_quota: ReportQuota::default(),
+            disk_reserve_bytes: None,
+        }
+    }
+
+    pub(crate) async fn started(mut self) -> Self {
+        self.start(None).await;
+        self
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -71,6 +85,8 @@ impl Site {
             report_interval_s: 1,
             certificate_life: self.certificate_life,
             absent_wait: self.absent_wait,
+            report_quota: self.report_quota,
+            disk_reserve_bytes: self.disk_reserve_bytes,
             ..Options::new(self.folder.path().join("server"), self.address)
         }
     }
@@ -278,8 +294,12 @@ impl Member {
 
     /// Finds something, durably.
     pub(crate) fn find(&mut self, id: u64) {
+        self.open_finding(finding(id));
+    }
+
+    pub(crate) fn open_finding(&mut self, finding: Finding) {
         let journal = self.journal.as_mut().unwrap();
-        let changes = vec![Change::Opened(finding(id))];
+        let changes = vec![Change::Opened(finding)];
         journal.note(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
         journal.flush(Timestamp::now(), &Crash::default()).unwrap();
         self.durable.send_replace(journal.durable().seq);

@@ -6,7 +6,7 @@ use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
 use farrier_server::access::AuthorityError;
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options, ServerError};
+use farrier_server::run::{self, Options, ReportQuota, ServerError};
 use jiff::SignedDuration;
 
 use super::{Folder, span};
@@ -37,6 +37,15 @@ pub(crate) struct Args {
     /// Make another authority where the fleet's own, ca.key and ca.pem, is lost: every node enrols anew, and everybody logs in anew
     #[arg(long)]
     new_authority: bool,
+    /// What one node may report: entries a second; up to fifty times that at once
+    #[arg(long, value_name = "PER_SECOND", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    report_entries: u32,
+    /// What one node may report: bytes a second; up to fifty times that at once
+    #[arg(long, value_name = "PER_SECOND", default_value = "65536", value_parser = clap::value_parser!(u32).range(1024..))]
+    report_bytes: u32,
+    /// Free disk space, in MiB, below which reports under `critical` are not logged [default: a twentieth of the disk, 2048 at most]
+    #[arg(long, value_name = "MIB")]
+    disk_reserve: Option<u32>,
     /// How often one token of a person may ask
     #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     request_rate: u32,
@@ -57,6 +66,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         names: args.names.clone(),
         plain_pool: args.plain.clone(),
         report_interval_s: args.report_interval,
+        report_quota: ReportQuota {
+            bytes_per_s: f64::from(args.report_bytes),
+            entries_per_s: f64::from(args.report_entries),
+            ..ReportQuota::default()
+        },
+        disk_reserve_bytes: args.disk_reserve.map(|mib| u64::from(mib) << 20),
         rate: Rate {
             per_s: f64::from(args.request_rate),
             burst: f64::from(args.request_rate) * 4.0,
