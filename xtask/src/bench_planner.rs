@@ -16,7 +16,11 @@ use crate::shell::{command, root, say};
 /// The page that is kept in the repository.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
 /// The peer.
-const PEER: &str = "llm-analysis==0.2.2";
+const PEER: &[&str] = &["llm-analysis==0.2.2"];
+/// The peer with what it imports. Its other dependencies, transformers and numpy among them, read models
+/// from a hub and take minutes to install; without them the same functions run.
+const PEER_QUICK: &[&str] =
+    &["--no-deps", "llm-analysis==0.2.2", "fire==0.5.0", "six==1.17.0", "termcolor==3.3.0"];
 /// Turns of each program.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
@@ -114,7 +118,9 @@ impl Rounds {
 
 /// Asks both the same, by turns, and writes `bench/planner.md`.
 fn beside(size: Size) -> anyhow::Result<()> {
-    let python = python::environment("bench-llm-analysis", &[PEER])?;
+    let (name, packages) =
+        size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));
+    let python = python::environment(name, packages)?;
     let folder = python::target().join("bench");
     fs::create_dir_all(&folder)?;
     let questions = folder.join("planner_questions.json");
