@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,36 +9,44 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::bench_log;
-use crate::shell::{cargo, command, root, say};
+use crate::bench_size::Size;
+use crate::process::Running;
+use crate::python::target;
+use crate::shell::{command, say};
 
-/// The size that the budget of decode is stated for.
-const LOG_BYTES: u64 = 1 << 30;
-/// Cold starts measured of each program.
-const STARTS: usize = 200;
-/// Passes over the log of each program.
-const PASSES: usize = 5;
+/// How much of everything.
+#[derive(Clone, Copy)]
+struct Sizes {
+    log_bytes: u64,
+    /// Cold starts measured of each program.
+    starts: usize,
+    /// Passes over the log of each program.
+    passes: usize,
+}
+
+/// What the budgets are stated for.
+const FULL: Sizes = Sizes { log_bytes: 1 << 30, starts: 200, passes: 5 };
+const QUICK: Sizes = Sizes { log_bytes: 16 << 20, starts: 10, passes: 2 };
 
 /// The words of the check that is timed.
 const CHECK: [&str; 7] = ["check", "--gpu", "H100", "--driver", "550.54.15", "--cuda", "12.8"];
 
 /// Measures and writes `bench/facts.md`.
-pub(crate) fn facts() -> anyhow::Result<()> {
-    cargo(&["build", "--release", "--locked"])?;
-    let farrier = root().join("target/release/farrier");
-    let cold = cold_starts(&farrier)?;
-    let in_process = in_process()?;
-    let decode = decode(&farrier)?;
-    let report = report(&cold, &in_process, &decode)?;
-    let file = root().join("bench/facts.md");
-    std::fs::create_dir_all(root().join("bench"))?;
-    std::fs::write(&file, &report)
-        .with_context(|| format!("failed to write `{}`", file.display()))?;
-    say(&report);
-    let ratio = decode.times[0].median_ms() / decode.times[1].median_ms();
-    if cold[0].median_ms() > COLD_MS_MAX || ratio > DECODE_RATIO_MAX {
-        bail!("over budget; is the machine busy with something else?");
+pub(crate) fn facts(size: Size) -> anyhow::Result<()> {
+    size.build(&[])?;
+    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
+    let cold = cold_starts(&farrier, sizes.starts)?;
+    let in_process = in_process(size)?;
+    let decode = decode(&farrier, sizes)?;
+    size.publish("facts", &report(sizes, &cold, &in_process, &decode)?)?;
+    let mut over = Vec::new();
+    if cold[0].median_ms() > COLD_MS_MAX {
+        over.push("a cold check".to_owned());
     }
-    Ok(())
+    if decode.times[0].median_ms() / decode.times[1].median_ms() > DECODE_RATIO_MAX {
+        over.push("decode beside grep".to_owned());
+    }
+    size.judge(&over)
 }
 
 /// Budgets: an answer "at once", and a log read as fast as a person would grep it.
@@ -78,23 +85,31 @@ fn interleaved(rounds: usize, commands: &mut [Command]) -> anyhow::Result<Vec<Ti
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
             let mut output = child.stdout.take().context("the child has a pipe")?;
             std::io::copy(&mut output, &mut std::io::sink())?;
-            child.wait()?;
+            let status = child.wait()?;
             times.push(start.elapsed());
+            // `farrier` exits with 1 for a finding, and `grep` for no match; 2 is an error of either.
+            if status.code().is_none_or(|code| code >= 2) {
+                bail!("{command:?} failed ({status})");
+            }
         }
     }
     Ok(times.into_iter().map(Times::of).collect())
 }
 
-fn cold_starts(farrier: &Path) -> anyhow::Result<Vec<Times>> {
+fn cold_starts(farrier: &Path, starts: usize) -> anyhow::Result<Vec<Times>> {
     let mut check = command(farrier);
     check.args(CHECK);
-    interleaved(STARTS, &mut [check, command("true")])
+    interleaved(starts, &mut [check, command("true")])
 }
 
-/// What the in-process benchmark prints: microseconds a check.
-fn in_process() -> anyhow::Result<String> {
+/// What the in-process benchmark prints: microseconds a check. A quick run makes one round of the dev
+/// build, which is what `cargo test` does with a benchmark.
+fn in_process(size: Size) -> anyhow::Result<String> {
+    let full = ["bench", "--package", "farrier-facts"];
+    let quick = ["test", "--workspace", "--exclude=xtask"];
     let output = command("cargo")
-        .args(["bench", "--quiet", "--locked", "--package", "farrier-facts", "--bench", "check"])
+        .args(size.pick(full, quick))
+        .args(["--quiet", "--locked", "--bench", "check"])
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
@@ -109,29 +124,31 @@ struct Decode {
     resident_kib: [(u64, u64); 2],
 }
 
-fn decode(farrier: &Path) -> anyhow::Result<Decode> {
-    let log = log_file(LOG_BYTES)?;
-    let small = log_file(LOG_BYTES / 16)?;
-    let decode = |log: &Path| {
+fn decode(farrier: &Path, sizes: Sizes) -> anyhow::Result<Decode> {
+    let (bytes, small_bytes) = (sizes.log_bytes, sizes.log_bytes / 16);
+    let (log, small) = (log_file(bytes)?, log_file(small_bytes)?);
+    let decode = || {
         let mut decode = command(farrier);
-        decode.args(["decode", "--output", "json"]).arg(log);
+        decode.args(["decode", "--output", "json"]);
         decode
     };
+    let mut of_file = decode();
+    of_file.arg(&log);
     let mut grep = command("grep");
     grep.env("LC_ALL", "C").args(["-F", "NVRM"]).arg(&log);
     // Once over the file, so that neither pays for the disk.
     std::io::copy(&mut File::open(&log)?, &mut std::io::sink())?;
-    let times = interleaved(PASSES, &mut [decode(&log), grep])?;
+    let times = interleaved(sizes.passes, &mut [of_file, grep])?;
     let resident_kib = [
-        (LOG_BYTES / 16, peak_resident_kib(decode(&small))?),
-        (LOG_BYTES, peak_resident_kib(decode(&log))?),
+        (small_bytes, peak_resident_kib(decode(), &small)?),
+        (bytes, peak_resident_kib(decode(), &log)?),
     ];
     Ok(Decode { times, resident_kib })
 }
 
 /// A log of that size under target/, made once.
 fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
-    let folder = root().join("target/bench");
+    let folder = target().join("bench");
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("kernel-{}-mib.log", bytes >> 20));
     if std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() >= bytes) {
@@ -142,27 +159,33 @@ fn log_file(bytes: u64) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The peak of a child's memory, read while its last output waits in the pipe.
-fn peak_resident_kib(mut command: Command) -> anyhow::Result<u64> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
+/// The peak memory of a command that reads this log from standard input. It is read when all of the
+/// log is in, and before the end of the input lets the process exit.
+fn peak_resident_kib(mut command: Command, log: &Path) -> anyhow::Result<u64> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().context("the child has a pipe")?;
     let mut output = child.stdout.take().context("the child has a pipe")?;
-    let status = format!("/proc/{}/status", child.id());
-    let mut peak = 0;
-    let mut buffer = vec![0; 64 << 10];
-    while output.read(&mut buffer)? > 0 {
-        let Ok(text) = std::fs::read_to_string(&status) else { continue };
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.split_whitespace().next());
-        peak = kib.and_then(|kib| kib.parse().ok()).unwrap_or(peak);
+    let mut process = Running(child);
+    let drain = std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
+    std::io::copy(&mut File::open(log)?, &mut input)?;
+    let text = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
+    drop(input);
+    let status = process.0.wait()?;
+    drain.join().map_err(|_| anyhow::anyhow!("the reader of decode's output panicked"))??;
+    if status.code().is_none_or(|code| code >= 2) {
+        bail!("{command:?} failed ({status})");
     }
-    child.wait()?;
-    if peak == 0 {
-        bail!("the memory of decode could not be read");
-    }
-    Ok(peak)
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    kib.and_then(|kib| kib.parse().ok()).context("the memory of decode could not be read")
 }
 
-fn report(cold: &[Times], in_process: &str, decode: &Decode) -> anyhow::Result<String> {
+fn report(
+    sizes: Sizes,
+    cold: &[Times],
+    in_process: &str,
+    decode: &Decode,
+) -> anyhow::Result<String> {
     let (check, peer) = (&cold[0], &cold[1]);
     let (ours, grep) = (&decode.times[0], &decode.times[1]);
     let ratio = ours.median_ms() / grep.median_ms();
@@ -173,9 +196,10 @@ fn report(cold: &[Times], in_process: &str, decode: &Decode) -> anyhow::Result<S
     writeln!(text, "|---|---|---|")?;
     writeln!(
         text,
-        "| `farrier {}`, cold process, median of {STARTS} (99 %: {:.2} ms; `true`, by turns: {:.2} ms) \
+        "| `farrier {}`, cold process, median of {} (99 %: {:.2} ms; `true`, by turns: {:.2} ms) \
          | {:.2} ms | 5 ms |",
         CHECK.join(" "),
+        sizes.starts,
         check.worst_of_ninety_nine_percent_ms(),
         peer.median_ms(),
         check.median_ms()
@@ -186,8 +210,10 @@ fn report(cold: &[Times], in_process: &str, decode: &Decode) -> anyhow::Result<S
     }
     writeln!(
         text,
-        "| `farrier decode --output json` of a 1 GiB log, median of {PASSES}, by turns with \
+        "| `farrier decode --output json` of a log of {} MiB, median of {}, by turns with \
          `grep -F NVRM` ({:.0} ms) | {:.0} ms, ratio {ratio:.2} | ratio 1.5 |",
+        sizes.log_bytes >> 20,
+        sizes.passes,
         grep.median_ms(),
         ours.median_ms()
     )?;

@@ -3,30 +3,44 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
 use crate::bench::{machine, today};
+use crate::bench_size::Size;
 use crate::python;
-use crate::shell::{cargo, command, root, say};
+use crate::shell::{command, root, say};
 
 /// The page that is kept in the repository.
 const SCOREBOARD: &str = "docs/planner_scoreboard.md";
 /// The peer.
-const PEER: &str = "llm-analysis==0.2.2";
+const PEER: &[&str] = &["llm-analysis==0.2.2"];
+/// The peer with what it imports. Its other dependencies, transformers and numpy among them, read models
+/// from a hub and take minutes to install; without them the same functions run.
+const PEER_QUICK: &[&str] =
+    &["--no-deps", "llm-analysis==0.2.2", "fire==0.5.0", "six==1.17.0", "termcolor==3.3.0"];
 /// Turns of each program.
 const ROUNDS: usize = 5;
+const ROUNDS_QUICK: usize = 1;
 
 /// Goals: an answer that a search can afford thousands of, and a search "at once".
 const ANSWER_US_MAX: f64 = 50.0;
 const SEARCH_MS_MAX: f64 = 100.0;
 
-/// Writes the scoreboard and the page of measurements.
-pub(crate) fn measure() -> anyhow::Result<()> {
-    build()?;
-    fs::write(root().join(SCOREBOARD), scoreboard()?)
+/// Writes the scoreboard and the page of measurements. A quick run writes neither: it compares.
+pub(crate) fn measure(size: Size) -> anyhow::Result<()> {
+    build(size)?;
+    match size {
+        Size::Full => write(&scoreboard(size)?)?,
+        Size::Quick => compare(&fs::read_to_string(root().join(SCOREBOARD))?, size)?,
+    }
+    beside(size)
+}
+
+fn write(scoreboard: &str) -> anyhow::Result<()> {
+    fs::write(root().join(SCOREBOARD), scoreboard)
         .with_context(|| format!("failed to write `{SCOREBOARD}`"))?;
     let mut diff = command("git");
     diff.args(["diff", "--stat", "HEAD", "--", SCOREBOARD]);
@@ -35,35 +49,31 @@ pub(crate) fn measure() -> anyhow::Result<()> {
         "" => format!("{SCOREBOARD} is what is committed"),
         changed => format!("{SCOREBOARD} is not what is committed:\n{changed}"),
     });
-    beside()
-}
-
-/// Whether the scoreboard that is kept is the one that is printed now. Writes nothing.
-pub(crate) fn check() -> anyhow::Result<()> {
-    build()?;
-    let mut show = command("git");
-    show.args(["show", &format!("HEAD:{SCOREBOARD}")]);
-    if printed(&mut show, "git show")? != scoreboard()? {
-        bail!(
-            "`{SCOREBOARD}` is not what is printed now; `cargo xtask bench planner` writes it anew"
-        );
-    }
-    say(&format!("{SCOREBOARD} is what is committed"));
     Ok(())
 }
 
-fn build() -> anyhow::Result<()> {
-    let example = ["--example", "scoreboard", "--example", "beside"];
-    let words = ["build", "--quiet", "--release", "--locked", "--package", "farrier-planner"];
-    cargo(&[&words[..], &example[..]].concat())
+/// Whether the scoreboard that is committed is the one that is printed now. Writes nothing.
+pub(crate) fn check() -> anyhow::Result<()> {
+    build(Size::Full)?;
+    let mut show = command("git");
+    show.args(["show", &format!("HEAD:{SCOREBOARD}")]);
+    compare(&printed(&mut show, "git show")?, Size::Full)
 }
 
-fn example(name: &str) -> PathBuf {
-    python::target().join("release/examples").join(name)
+fn compare(kept: &str, size: Size) -> anyhow::Result<()> {
+    if kept != scoreboard(size)? {
+        bail!("`{SCOREBOARD}` is out of date; `cargo xtask bench planner` writes it");
+    }
+    say(&format!("{SCOREBOARD} is up to date"));
+    Ok(())
 }
 
-fn scoreboard() -> anyhow::Result<String> {
-    printed(&mut command(example("scoreboard")), "scoreboard")
+fn build(size: Size) -> anyhow::Result<()> {
+    size.build(&["--package=farrier-planner", "--example=scoreboard", "--example=beside"])
+}
+
+fn scoreboard(size: Size) -> anyhow::Result<String> {
+    printed(&mut command(size.example("scoreboard")), "scoreboard")
 }
 
 /// What a command prints.
@@ -107,28 +117,33 @@ impl Rounds {
 }
 
 /// Asks both the same, by turns, and writes `bench/planner.md`.
-fn beside() -> anyhow::Result<()> {
-    let python = python::environment("bench-llm-analysis", &[PEER])?;
+fn beside(size: Size) -> anyhow::Result<()> {
+    let (name, packages) =
+        size.pick(("bench-llm-analysis", PEER), ("bench-llm-analysis-quick", PEER_QUICK));
+    let python = python::environment(name, packages)?;
     let folder = python::target().join("bench");
     fs::create_dir_all(&folder)?;
     let questions = folder.join("planner_questions.json");
-    let mut ask = command(example("beside"));
-    fs::write(&questions, printed(ask.arg("questions"), "beside questions")?)?;
+    let own = || command(size.example("beside"));
+    fs::write(&questions, printed(own().arg("questions"), "beside questions")?)?;
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
-    for round in 0..ROUNDS {
-        say(&format!("--- round {} of {ROUNDS}", round + 1));
-        ours.add(&printed(command(example("beside")).arg("time"), "beside time")?)?;
+    let rounds = size.pick(ROUNDS, ROUNDS_QUICK);
+    for round in 0..rounds {
+        say(&format!("--- round {} of {rounds}", round + 1));
+        ours.add(&printed(own().arg("time"), "beside time")?)?;
         theirs.add(&printed(&mut peer(&python, "time", &questions), "llm-analysis")?)?;
     }
     let errors = printed(&mut peer(&python, "table", &questions), "llm-analysis")?;
-    let text = text(&ours, &theirs, &errors)?;
-    fs::write(root().join("bench/planner.md"), &text)?;
-    say(&text);
+    size.publish("planner", &text(rounds, &ours, &theirs, &errors)?)?;
     let answer_us = ours.median("answer")?.max(ours.median("largest")?);
-    if answer_us > ANSWER_US_MAX || ours.median("search")? / 1e3 > SEARCH_MS_MAX {
-        bail!("over budget; is the machine busy with something else?");
+    let mut over = Vec::new();
+    if answer_us > ANSWER_US_MAX {
+        over.push("an answer".to_owned());
     }
-    Ok(())
+    if ours.median("search")? / 1e3 > SEARCH_MS_MAX {
+        over.push("a search".to_owned());
+    }
+    size.judge(&over)
 }
 
 fn peer(python: &Path, what: &str, questions: &Path) -> Command {
@@ -137,14 +152,14 @@ fn peer(python: &Path, what: &str, questions: &Path) -> Command {
     peer
 }
 
-fn text(ours: &Rounds, theirs: &Rounds, errors: &str) -> anyhow::Result<String> {
+fn text(rounds: usize, ours: &Rounds, theirs: &Rounds, errors: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# The planner beside llm-analysis\n")?;
     writeln!(text, "Made by `cargo xtask bench planner` on {}: {}.\n", today()?, machine()?)?;
     writeln!(text, "## Speed\n")?;
     writeln!(
         text,
-        "{ROUNDS} rounds of each program, by turns, each in a process of its own; medians of the rounds. An answer is of one of the \
+        "{rounds} rounds of each program, by turns, each in a process of its own; medians of the rounds. An answer is of one of the \
          runs below. Farrier's is a whole plan: time by phase with P10 and P90, bounds, the nearest published run, memory of each \
          stage; that of llm-analysis is its `training()`, time and memory, with its log off.\n"
     )?;

@@ -11,17 +11,30 @@ use anyhow::{Context, bail};
 
 use crate::bench::{machine, today};
 use crate::bench_agent::peers;
+use crate::bench_size::Size;
+use crate::needs;
 use crate::process::{Memory, Spent};
-use crate::shell::{cargo, command, root, run, say};
+use crate::python::target;
+use crate::shell::{command, run, say};
 
 /// How the servers of tmux begin that are ours alone.
 const SOCKET: &str = "farrier-bench-top";
 
-const ROUNDS: usize = 3;
-/// Of each in each round; a minute in all.
-const WATCH: Duration = Duration::from_secs(20);
-/// Until lines, processes and caches are there.
-const WARM: Duration = Duration::from_secs(6);
+/// How often and how long.
+#[derive(Clone, Copy)]
+struct Sizes {
+    rounds: usize,
+    /// Of each program in each round.
+    watch: Duration,
+    /// Until lines, processes and caches are there.
+    warm_up: Duration,
+}
+
+/// A minute of each program in all.
+const FULL: Sizes =
+    Sizes { rounds: 3, watch: Duration::from_secs(20), warm_up: Duration::from_secs(6) };
+const QUICK: Sizes =
+    Sizes { rounds: 1, watch: Duration::from_secs(3), warm_up: Duration::from_secs(3) };
 
 /// Of one core, in milliseconds a second: one per cent.
 const BUDGET_MS_PER_S: f64 = 10.0;
@@ -34,35 +47,28 @@ struct Program {
     rss_mb: f64,
 }
 
-/// Measures; `is_debug`: what a plain `cargo build` made, which is slower than what people install.
-pub(crate) fn run_all(is_debug: bool) -> anyhow::Result<()> {
-    let profile = if is_debug { "debug" } else { "release" };
-    let mut words = vec!["build", "--quiet", "--locked", "-p", "farrier", "-p", "farrier-nvml-sim"];
-    if !is_debug {
-        words.push("--release");
-    }
-    cargo(&words)?;
-    let farrier = root().join("target").join(profile).join("farrier");
+/// Measures and writes `bench/top.md`.
+pub(crate) fn run_all(size: Size) -> anyhow::Result<()> {
+    needs::tmux()?;
+    size.build(&["--quiet", "--package=farrier", "--package=farrier-nvml-sim"])?;
+    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
     let node = make(&farrier)?;
     let mut programs = programs(&farrier, &node)?;
-    for round in 0..ROUNDS {
+    for round in 0..sizes.rounds {
         for program in &mut programs {
-            say(&format!("--- round {} of {ROUNDS}: {}", round + 1, program.name));
-            measure(program)?;
+            say(&format!("--- round {} of {}: {}", round + 1, sizes.rounds, program.name));
+            measure(program, sizes)?;
         }
     }
-    let text = text(&programs, profile)?;
-    fs::write(root().join("bench/top.md"), text)?;
+    size.publish("top", &text(&programs, sizes)?)?;
     let own = median(&programs[0].ms_per_s);
-    if own > BUDGET_MS_PER_S {
-        bail!("`farrier top` takes {own:.1} ms a second; the budget is {BUDGET_MS_PER_S}");
-    }
-    Ok(())
+    let over = (own > BUDGET_MS_PER_S).then(|| format!("`farrier top` takes {own:.1} ms a second"));
+    size.judge(&over.into_iter().collect::<Vec<_>>())
 }
 
 /// A node of eight H100 with a job on all of them.
 fn make(farrier: &Path) -> anyhow::Result<PathBuf> {
-    let folder = root().join("target/bench/top");
+    let folder = target().join("bench/top");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
@@ -116,7 +122,7 @@ fn programs(farrier: &Path, node: &Path) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-fn measure(program: &mut Program) -> anyhow::Result<()> {
+fn measure(program: &mut Program, sizes: Sizes) -> anyhow::Result<()> {
     // A server of tmux ends some time after its last session: each has its own.
     let socket = format!("{SOCKET}-{}-{}", program.name.replace(' ', "-"), program.ms_per_s.len());
     let tmux = || {
@@ -130,14 +136,14 @@ fn measure(program: &mut Program) -> anyhow::Result<()> {
     if !start.status().context("tmux is needed: `apt-get install tmux`")?.success() {
         bail!("tmux did not start `{}`", program.line);
     }
-    std::thread::sleep(WARM);
+    std::thread::sleep(sizes.warm_up);
     let output = tmux().args(["display-message", "-p", "-t", "bench", "#{pane_pid}"]).output()?;
     let pid: u32 = String::from_utf8_lossy(&output.stdout)
         .trim()
         .parse()
         .with_context(|| format!("`{}` has ended", program.name))?;
     let before = Spent::by(pid, "child")?;
-    std::thread::sleep(WATCH);
+    std::thread::sleep(sizes.watch);
     let rates = Spent::by(pid, "child")?.rates_since(&before);
     program.ms_per_s.push(rates.values().sum());
     program.rss_mb = program.rss_mb.max(Memory::of(pid)?.rss_mb());
@@ -151,22 +157,16 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn text(programs: &[Program], profile: &str) -> anyhow::Result<String> {
+fn text(programs: &[Program], sizes: Sizes) -> anyhow::Result<String> {
     let mut text = String::from("# What `farrier top` costs\n\n");
     writeln!(text, "Made by `cargo xtask bench top` on {}: {}.", today()?, machine()?)?;
     writeln!(
         text,
-        "A simulated node of eight H100 with a process on each; every program in a terminal of 80×24, once a second, {ROUNDS} rounds of {} s each, in \
-         turns. Processor time and memory are of each program with its children, of which `farrier top` has one, the probe. `farrier` was built as \
-         {profile}.\n",
-        WATCH.as_secs()
+        "A simulated node of eight H100 with a process on each; every program in a terminal of 80×24, once a second, {} rounds of {} s each, in \
+         turns. Processor time and memory are of each program with its children, of which `farrier top` has one, the probe.\n",
+        sizes.rounds,
+        sizes.watch.as_secs()
     )?;
-    if profile == "debug" {
-        writeln!(
-            text,
-            "A debug build is several times slower than what people install, and other work ran on the machine: the first line is an upper bound.\n"
-        )?;
-    }
     writeln!(
         text,
         "| program | CPU, ms a second: median | rounds | × `farrier top` | RSS, MB | budget |"

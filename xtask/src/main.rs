@@ -6,6 +6,7 @@ mod bench_agent;
 mod bench_fleet;
 mod bench_log;
 mod bench_planner;
+mod bench_size;
 mod bench_top;
 mod kernels;
 mod needs;
@@ -16,6 +17,11 @@ mod shell;
 mod test;
 
 use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::bail;
+
+use bench_size::Size;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
@@ -28,11 +34,14 @@ usage: cargo xtask COMMAND
   bench facts       speed of check and decode, kept in bench/facts.md
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
-                    `--quick` for a minute of it; burst, findings, steady, certified, restart: only that
+                    burst, findings, steady, certified, restart: only that
   bench planner     how far the planner is from published runs, kept in docs/planner_scoreboard.md, and its errors and speed beside
                     llm-analysis, kept in bench/planner.md; `--check`: only whether the scoreboard is what is committed
+  bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md
+  bench all         all of these, one after the other
+                    --quick, after any of them: every stage with small sizes on the dev build, to see that the benchmark works;
+                    the report goes to target/bench/quick, and no budget is judged
   kernels           the GPU kernels of `farrier diag` from their sources, with clang-14; only where a source was changed
-  bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md; `--debug` with what `cargo build` made
   picture top       `farrier top` on a simulated node, recorded in tmux: docs/top_80x24.svg, docs/top_wide.svg, docs/top_gpu.svg, docs/top.cast
 ";
 
@@ -45,14 +54,9 @@ fn main() -> ExitCode {
         ["test", "frameworks"] => python::frameworks(),
         ["test", "gpu"] => python::gpu(),
         ["audit"] => audit::run(),
-        ["bench", "facts"] => bench::facts(),
-        ["bench", "agent"] => bench_agent::run(),
-        ["bench", "planner"] => bench_planner::measure(),
         ["bench", "planner", "--check"] => bench_planner::check(),
-        ["bench", "top"] => bench_top::run_all(false),
-        ["bench", "top", "--debug"] => bench_top::run_all(true),
+        ["bench", which, more @ ..] => bench(which, more),
         ["picture", "top"] => picture::top(),
-        ["bench", "fleet", how @ ..] => bench_fleet::run(how),
         ["kernels"] => kernels::build(),
         _ => {
             shell::say(USAGE);
@@ -66,4 +70,39 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// The benchmarks, shortest first.
+const BENCHES: [&str; 5] = ["planner", "facts", "top", "agent", "fleet"];
+
+fn bench(which: &str, words: &[&str]) -> anyhow::Result<()> {
+    let (size, more) = Size::parse(words);
+    match (which, more.as_slice()) {
+        ("facts", []) => bench::facts(size),
+        ("agent", []) => bench_agent::run(size),
+        ("planner", []) => bench_planner::measure(size),
+        ("top", []) => bench_top::run_all(size),
+        ("fleet", parts) => bench_fleet::run(size, parts),
+        ("all", []) => bench_all(words),
+        _ => bail!("no benchmark is called `{which} {}`\n\n{USAGE}", more.join(" ")),
+    }
+}
+
+/// Runs every benchmark, also after one that fails.
+fn bench_all(words: &[&str]) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    for which in BENCHES {
+        let begun = Instant::now();
+        shell::say(&format!("=== bench {which}"));
+        let result = bench(which, words);
+        shell::say(&format!("=== bench {which}: {:.0} s", begun.elapsed().as_secs_f64()));
+        if let Err(err) = result {
+            failed.push(format!("bench {which}: {err:#}"));
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} of {} benchmarks failed\n{}", failed.len(), BENCHES.len(), failed.join("\n"));
+    }
+    shell::say(&format!("{} benchmarks ran to their end", BENCHES.len()));
+    Ok(())
 }

@@ -33,6 +33,23 @@ pub(crate) fn slurm() -> anyhow::Result<()> {
     do_without(advice, "the tests with Slurm will be skipped")
 }
 
+/// tmux: `cargo xtask bench top` runs each program in a terminal of its own.
+pub(crate) fn tmux() -> anyhow::Result<()> {
+    let has_tmux = || {
+        let mut tmux = command("tmux");
+        tmux.arg("-V").stdout(Stdio::null()).stderr(Stdio::null());
+        tmux.status().is_ok_and(|status| status.success())
+    };
+    if has_tmux() {
+        return Ok(());
+    }
+    say("--- tmux is missing: installing it");
+    if install(&["tmux"]) && has_tmux() {
+        return Ok(());
+    }
+    bail!("tmux could not be installed: `apt-get install tmux` as root")
+}
+
 /// Installs packages of Debian's, as root or with sudo.
 fn install(packages: &[&str]) -> bool {
     for (program, words) in [("apt-get", &[][..]), ("sudo", &["--non-interactive", "apt-get"])] {

@@ -17,24 +17,45 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::bench::Times;
+use crate::bench_size::Size;
 use crate::process::{Memory, Spent};
-use crate::shell::{cargo, root, say};
+use crate::shell::say;
 use node::{Agent, Node};
 use peers::Peer;
 use server::Server;
 
-/// Until everybody has started and the agent has looked at everything once.
-const WARM_UP: Duration = Duration::from_secs(15);
-/// How long costs are measured; the slowest tier comes by once in it.
-const WATCH: Duration = Duration::from_secs(60);
+/// How much of everything.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Until everybody has started and the agent has looked at everything once.
+    warm_up: Duration,
+    /// How long costs are measured.
+    watch: Duration,
+    /// Lines whose way to a finding is timed.
+    lines_timed: usize,
+    /// Lines of the flood.
+    flood_lines: u64,
+}
+
+/// What the budgets are stated for; the slowest tier comes by once in the minute.
+const FULL: Sizes = Sizes {
+    warm_up: Duration::from_secs(15),
+    watch: Duration::from_secs(60),
+    lines_timed: 300,
+    flood_lines: 100_000,
+};
+const QUICK: Sizes = Sizes {
+    warm_up: Duration::from_secs(5),
+    watch: Duration::from_secs(5),
+    lines_timed: 20,
+    flood_lines: 5_000,
+};
+
 /// As Prometheus commonly scrapes.
 const SCRAPE: Duration = Duration::from_secs(15);
-/// Lines whose way to a finding is timed.
-const LINES_TIMED: usize = 300;
-/// Pauses between them, at most; not in step with how often the log is looked at.
+/// Pauses between timed lines, at most; not in step with how often the log is looked at.
 const PAUSE_US_MAX: u64 = 80_000;
-/// The flood, and its speed.
-const FLOOD_LINES: u64 = 100_000;
+/// The speed of the flood.
 const FLOOD_LINES_PER_S: u64 = 10_000;
 
 /// Budgets.
@@ -47,27 +68,26 @@ const XID_UNKNOWN: usize = 1000;
 const XID_FLOOD: usize = 31;
 
 /// Measures and writes `bench/agent.md`.
-pub(crate) fn run() -> anyhow::Result<()> {
-    cargo(&["build", "--release", "--locked"])?;
-    let farrier = root().join("target/release/farrier");
+pub(crate) fn run(size: Size) -> anyhow::Result<()> {
+    size.build(&[])?;
+    let (farrier, sizes) = (size.farrier(), size.pick(FULL, QUICK));
     let node = Node::make(&farrier)?;
     let server = Server::start(&farrier, &node.folder)?;
     let mut agent = node.agent(&server.enrol("bench-1")?)?;
-    let costs = costs(&node, &mut agent)?;
+    let costs = costs(&node, &mut agent, sizes)?;
     say("--- from line to finding");
-    let latency = latency(&node, &mut agent)?;
+    let latency = latency(&node, &mut agent, sizes.lines_timed)?;
     say("--- a flood");
-    let flood = flood(&node, &mut agent)?;
-    let text = report::text(&costs, &latency, &flood)?;
-    let file = root().join("bench/agent.md");
-    std::fs::write(&file, &text)
-        .with_context(|| format!("failed to write `{}`", file.display()))?;
-    say(&text);
-    let rss_mb = costs[0].memory.rss_mb().max(flood.memory.rss_mb());
-    if rss_mb > RSS_MB_MAX || latency.worst_of_ninety_nine_percent_ms() > LATENCY_MS_MAX {
-        bail!("over budget; is the machine busy with something else?");
+    let flood = flood(&node, &mut agent, sizes.flood_lines)?;
+    size.publish("agent", &report::text(sizes, &costs, &latency, &flood)?)?;
+    let mut over = Vec::new();
+    if costs[0].memory.rss_mb().max(flood.memory.rss_mb()) > RSS_MB_MAX {
+        over.push("memory".to_owned());
     }
-    Ok(())
+    if latency.worst_of_ninety_nine_percent_ms() > LATENCY_MS_MAX {
+        over.push("from line to finding".to_owned());
+    }
+    size.judge(&over)
 }
 
 /// What one watcher costs.
@@ -87,10 +107,10 @@ impl Cost {
 }
 
 /// The agent and its peers at the same time; the agent is first.
-fn costs(node: &Node, agent: &mut Agent) -> anyhow::Result<Vec<Cost>> {
+fn costs(node: &Node, agent: &mut Agent, sizes: Sizes) -> anyhow::Result<Vec<Cost>> {
     let mut peers = peers::start(node)?;
-    say(&format!("--- costs: {} s", (WARM_UP + WATCH).as_secs()));
-    scraped_for(agent, WARM_UP)?;
+    say(&format!("--- costs: {} s", (sizes.warm_up + sizes.watch).as_secs()));
+    scraped_for(agent, sizes.warm_up)?;
     let rounds =
         |peers: &[Peer]| peers.iter().map(Peer::rounds).collect::<anyhow::Result<Vec<_>>>();
     let spent = |agent: &Agent, peers: &[Peer]| {
@@ -99,7 +119,7 @@ fn costs(node: &Node, agent: &mut Agent) -> anyhow::Result<Vec<Cost>> {
         pids.map(|pid| Spent::by(pid, "probe")).collect::<anyhow::Result<Vec<_>>>()
     };
     let (spent_before, rounds_before) = (spent(agent, &peers)?, rounds(&peers)?);
-    scraped_for(agent, WATCH)?;
+    scraped_for(agent, sizes.watch)?;
     let (spent_after, rounds_after) = (spent(agent, &peers)?, rounds(&peers)?);
     let mut rates =
         spent_after.iter().zip(&spent_before).map(|(after, before)| after.rates_since(before));
@@ -129,12 +149,12 @@ fn scraped_for(agent: &Agent, time: Duration) -> anyhow::Result<()> {
 }
 
 /// From the write of a kernel line to its finding in the sink, which comes after the disk has it.
-fn latency(node: &Node, agent: &mut Agent) -> anyhow::Result<Times> {
+fn latency(node: &Node, agent: &mut Agent, lines: usize) -> anyhow::Result<Times> {
     let mut log = node.kernel_log()?;
     // Knuth's generator, as in `bench_log`.
     let mut state = 42_u64;
-    let mut times = Vec::with_capacity(LINES_TIMED);
-    for xid in XID_UNKNOWN..XID_UNKNOWN + LINES_TIMED {
+    let mut times = Vec::with_capacity(lines);
+    for xid in XID_UNKNOWN..XID_UNKNOWN + lines {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((state >> 33) % PAUSE_US_MAX));
@@ -160,13 +180,13 @@ struct Flood {
     memory_before: Memory,
 }
 
-fn flood(node: &Node, agent: &mut Agent) -> anyhow::Result<Flood> {
+fn flood(node: &Node, agent: &mut Agent, lines: u64) -> anyhow::Result<Flood> {
     const WRITES_PER_S: u64 = 100;
     let pid = agent.process.pid();
     let mut log = node.kernel_log()?;
     let (spent_before, memory_before) = (Spent::by(pid, "probe")?, Memory::of(pid)?);
     let begun = Instant::now();
-    for write in 0..FLOOD_LINES / FLOOD_LINES_PER_S * WRITES_PER_S {
+    for write in 0..lines * WRITES_PER_S / FLOOD_LINES_PER_S {
         let due = begun + Duration::from_secs(write) / u32::try_from(WRITES_PER_S)?;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         log.xid(XID_FLOOD, FLOOD_LINES_PER_S / WRITES_PER_S)?;
@@ -176,12 +196,12 @@ fn flood(node: &Node, agent: &mut Agent) -> anyhow::Result<Flood> {
     let counted = agent.until_sunk(|line| {
         let count = line.contains(&wanted).then(|| line.split("\"count\":").nth(1))??;
         let count = count.split(',').next()?.parse::<u64>().ok()?;
-        (count >= FLOOD_LINES).then_some(count)
+        (count >= lines).then_some(count)
     })?;
     let (written, counted_after) = (last_line - begun, last_line.elapsed());
     let lost = "\nfarrier_agent_kernel_lines_lost_total 0\n";
-    if counted != FLOOD_LINES || !agent.metrics()?.contains(lost) {
-        bail!("{counted} of {FLOOD_LINES} lines were counted, or lines were lost");
+    if counted != lines || !agent.metrics()?.contains(lost) {
+        bail!("{counted} of {lines} lines were counted, or lines were lost");
     }
     let ms_per_s = Spent::by(pid, "probe")?.rates_since(&spent_before).values().sum();
     let memory = Memory::of(pid)?;

@@ -9,7 +9,8 @@ use anyhow::Context;
 use super::node::Node;
 use crate::needs;
 use crate::process::Running;
-use crate::shell::{command, root, run};
+use crate::python::target;
+use crate::shell::{command, run};
 
 /// As the tests of the simulated library pin them, and in the same folder.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
@@ -59,7 +60,7 @@ pub(super) fn start(node: &Node) -> anyhow::Result<Vec<Peer>> {
 
 /// A Python with the clients, installed once.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
-    let folder = root().join("target/python-clients");
+    let folder = target().join("python-clients");
     let python = folder.join("bin/python");
     let lock = File::create(folder.with_extension("lock"))?;
     lock.lock()?;

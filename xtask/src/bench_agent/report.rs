@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    Cost, FLOOD_LINES_PER_S, Flood, LATENCY_MS_MAX, LINES_TIMED, RSS_MB_MAX, SCRAPE, WATCH,
-};
+use super::{Cost, FLOOD_LINES_PER_S, Flood, LATENCY_MS_MAX, RSS_MB_MAX, SCRAPE, Sizes};
 use crate::bench::{Times, machine, today};
 
 /// Why the peers' numbers are beside ours, and what the simulation adds.
@@ -18,7 +16,12 @@ The kernel log of a simulated node is a file, for whose growth the reader waits 
 `/dev/kmsg` wakes its reader by itself.
 ";
 
-pub(super) fn text(costs: &[Cost], latency: &Times, flood: &Flood) -> anyhow::Result<String> {
+pub(super) fn text(
+    sizes: Sizes,
+    costs: &[Cost],
+    latency: &Times,
+    flood: &Flood,
+) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "# Cost and speed of the agent\n")?;
     writeln!(text, "Made by `cargo xtask bench agent` on {}: {}.", today()?, machine()?)?;
@@ -27,17 +30,17 @@ pub(super) fn text(costs: &[Cost], latency: &Times, flood: &Flood) -> anyhow::Re
         "The node is simulated, with eight H100. The agent is enrolled with a server on this machine (TLS), tells it what it finds, and carries out \
          its orders. On a real GPU: [agent_h200.md](agent_h200.md).\n"
     )?;
-    write_costs(&mut text, costs)?;
+    write_costs(&mut text, costs, sizes)?;
     write_parts(&mut text, &costs[0])?;
     writeln!(text, "{NOTES}")?;
-    write_latency(&mut text, latency)?;
-    write_flood(&mut text, flood)?;
+    write_latency(&mut text, latency, sizes)?;
+    write_flood(&mut text, flood, sizes)?;
     Ok(text)
 }
 
-fn write_costs(text: &mut String, costs: &[Cost]) -> anyhow::Result<()> {
+fn write_costs(text: &mut String, costs: &[Cost], sizes: Sizes) -> anyhow::Result<()> {
     let agent = &costs[0];
-    let (watch_s, scrape_s) = (WATCH.as_secs(), SCRAPE.as_secs());
+    let (watch_s, scrape_s) = (sizes.watch.as_secs(), SCRAPE.as_secs());
     writeln!(
         text,
         "## Beside gpustat and nvitop\n\nAll at the same time for {watch_s} s; the agent is scraped every {scrape_s} s. \
@@ -92,11 +95,12 @@ fn write_parts(text: &mut String, agent: &Cost) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write_latency(text: &mut String, latency: &Times) -> anyhow::Result<()> {
+fn write_latency(text: &mut String, latency: &Times, sizes: Sizes) -> anyhow::Result<()> {
     writeln!(
         text,
-        "## From kernel line to finding\n\n{LINES_TIMED} Xid lines, each of another number, at random moments: from the write of \
-         the line until its finding is in the sink's file, which comes after the journal's fsync.\n"
+        "## From kernel line to finding\n\n{} Xid lines, each of another number, at random moments: from the write of \
+         the line until its finding is in the sink's file, which comes after the journal's fsync.\n",
+        sizes.lines_timed
     )?;
     writeln!(text, "| median | 99 % | worst | budget of 99 % |\n|---|---|---|---|")?;
     writeln!(
@@ -109,7 +113,7 @@ fn write_latency(text: &mut String, latency: &Times) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write_flood(text: &mut String, flood: &Flood) -> anyhow::Result<()> {
+fn write_flood(text: &mut String, flood: &Flood, sizes: Sizes) -> anyhow::Result<()> {
     writeln!(text, "## A flood of Xids\n\n| what | measured | budget |\n|---|---|---|")?;
     writeln!(
         text,
@@ -125,7 +129,8 @@ fn write_flood(text: &mut String, flood: &Flood) -> anyhow::Result<()> {
     writeln!(text, "| CPU meanwhile | {:.0} ms a second | |", flood.ms_per_s)?;
     writeln!(
         text,
-        "| RSS of agent and probe before, with {LINES_TIMED} open findings | {:.1} MB | |",
+        "| RSS of agent and probe before, with {} open findings | {:.1} MB | |",
+        sizes.lines_timed,
         flood.memory_before.rss_mb()
     )?;
     writeln!(

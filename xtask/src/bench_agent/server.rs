@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::node::PATIENCE;
 use crate::process::Running;
 use crate::shell::command;
-
-/// What takes longer does not come.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that runs.
 pub(super) struct Server {

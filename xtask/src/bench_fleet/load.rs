@@ -6,8 +6,9 @@ use std::process::Stdio;
 
 use anyhow::{Context, bail};
 
+use crate::bench_size::Size;
 use crate::process::Running;
-use crate::shell::{command, root, say};
+use crate::shell::{command, say};
 
 /// What was measured, by name.
 #[derive(Default, Clone)]
@@ -21,6 +22,7 @@ impl Figures {
 
 /// Runs the agents to their end. They wait where they have marked a moment until `at_mark` is done with it.
 pub(super) fn run(
+    size: Size,
     words: &[&str],
     mut at_mark: impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Figures> {
@@ -29,7 +31,7 @@ pub(super) fn run(
         words[0],
         words[2..].iter().rev().take(3).rev().copied().collect::<Vec<_>>().join(" ")
     ));
-    let mut agents = command(root().join("target/release/examples/load"));
+    let mut agents = command(size.example("load"));
     let mut child = agents.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut answers = child.stdin.take().context("the child has a pipe")?;
     let said = BufReader::new(child.stdout.take().context("the child has a pipe")?);

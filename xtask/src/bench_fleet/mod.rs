@@ -9,9 +9,10 @@ mod report;
 mod scenes;
 mod server;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
-use crate::shell::{cargo, root, say};
+use crate::bench_size::Size;
+use crate::shell::say;
 use scenes::{Burst, Certified, Findings, Restart, Steady};
 
 /// How much of everything.
@@ -29,20 +30,19 @@ struct Sizes {
 }
 
 /// What the budgets are stated for. The state is kept every 50,000 entries, and more come while it is written.
-const WHOLE: Sizes = Sizes {
+const FULL: Sizes = Sizes {
     steady: (100_000, 180),
     certified: 2_000,
     burst: (1_500, 375),
     findings: (1_500, 2_000),
     history: (1_000_000, 65_000),
 };
-/// To see whether it works.
 const QUICK: Sizes = Sizes {
-    steady: (5_000, 10),
-    certified: 100,
+    steady: (500, 5),
+    certified: 20,
     burst: (200, 50),
-    findings: (200, 200),
-    history: (200_000, 20_000),
+    findings: (100, 100),
+    history: (10_000, 1_000),
 };
 
 /// What was measured; a part that was not asked for is missing.
@@ -55,20 +55,15 @@ struct Measured {
     restarts: Vec<Restart>,
 }
 
-/// Measures all, or the parts that are named, and writes `bench/fleet.md` where it was all of the whole.
-pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
-    let is_quick = words.contains(&"--quick");
-    let parts: Vec<&str> = words.iter().copied().filter(|word| *word != "--quick").collect();
-    let sizes = if is_quick { QUICK } else { WHOLE };
+/// Measures all, or the parts that are named, and writes `bench/fleet.md` where it was all of them.
+pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
+    let sizes = size.pick(FULL, QUICK);
     let known = ["burst", "findings", "steady", "restart", "certified"];
     if let Some(unknown) = parts.iter().find(|part| !known.contains(part)) {
         bail!("`{unknown}` is none of {}", known.join(", "));
     }
     let wants = |part: &str| parts.is_empty() || parts.contains(&part);
-    cargo(&[
-        "build",
-        "--release",
-        "--locked",
+    size.build(&[
         "--package=farrier",
         "--package=farrier-sim",
         "--features=farrier-sim/wire",
@@ -79,33 +74,29 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     if wants("burst") {
         // As policy has it at first, and with room for all that fail.
         for share in ["0", "0.5"] {
-            measured.bursts.push(scenes::burst(sizes.burst, share)?);
+            measured.bursts.push(scenes::burst(size, sizes.burst, share)?);
         }
     }
     if wants("findings") {
-        measured.findings = Some(scenes::findings(sizes.findings)?);
+        measured.findings = Some(scenes::findings(size, sizes.findings)?);
     }
     if wants("steady") {
         for report in ["heartbeat", "makeup"] {
-            measured.steady.push(scenes::steady(sizes.steady, report)?);
+            measured.steady.push(scenes::steady(size, sizes.steady, report)?);
         }
     }
     if wants("certified") {
-        measured.certified = Some(scenes::certified(sizes.certified)?);
+        measured.certified = Some(scenes::certified(size, sizes.certified)?);
     }
     if wants("restart") {
-        measured.restarts = scenes::restarts(sizes.history)?;
+        measured.restarts = scenes::restarts(size, sizes.history)?;
     }
     let text = report::text(&measured)?;
-    say(&text);
-    if !is_quick && parts.is_empty() {
-        let file = root().join("bench/fleet.md");
-        std::fs::write(&file, &text)
-            .with_context(|| format!("failed to write `{}`", file.display()))?;
+    if parts.is_empty() {
+        size.publish("fleet", &text)?;
+    } else {
+        say(&text);
     }
-    let over = report::over_budget(&measured)?;
-    if !over.is_empty() {
-        bail!("over budget: {}; is the machine busy with something else?", over.join(", "));
-    }
-    Ok(())
+    report::check_nothing_lost(&measured)?;
+    size.judge(&report::over_budget(&measured)?)
 }

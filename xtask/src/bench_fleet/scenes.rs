@@ -8,8 +8,10 @@ use anyhow::Context;
 
 use super::load::{self, Figures};
 use super::server::{Cost, Door, Server, folder};
+use crate::bench_size::Size;
 use crate::process::{Memory, Spent};
-use crate::shell::{root, say};
+use crate::python::target;
+use crate::shell::say;
 
 pub(super) struct Steady {
     pub(super) report: String,
@@ -23,15 +25,19 @@ pub(super) struct Steady {
     pub(super) figures: Figures,
 }
 
-pub(super) fn steady((nodes, seconds): (usize, usize), report: &str) -> anyhow::Result<Steady> {
+pub(super) fn steady(
+    size: Size,
+    (nodes, seconds): (usize, usize),
+    report: &str,
+) -> anyhow::Result<Steady> {
     let folder = folder("steady")?;
-    let server = Server::start(&folder, Door::Plain)?;
+    let server = Server::start(size, &folder, Door::Plain)?;
     let empty_mb = Memory::of(server.pid())?.pss_mb();
     let token = server.person()?;
     let (of, time) = (nodes.to_string(), seconds.to_string());
     let words = ["steady", &server.url(), &token, &of, report, &time];
     let (mut before, mut cost) = (None, Cost::default());
-    let figures = load::run(&words, |mark| {
+    let figures = load::run(size, &words, |mark| {
         match mark {
             "begin" => before = Some(Spent::by(server.pid(), "child")?),
             _ => cost = Cost::since(before.as_ref().context("it has begun")?, server.pid())?,
@@ -39,7 +45,7 @@ pub(super) fn steady((nodes, seconds): (usize, usize), report: &str) -> anyhow::
         Ok(())
     })?;
     server.kill()?;
-    let server = Server::start(&folder, Door::Plain)?;
+    let server = Server::start(size, &folder, Door::Plain)?;
     let restart = (server.ready_after, server.ready_cpu);
     say(&format!("    restart {restart:?}"));
     server.kill()?;
@@ -51,11 +57,11 @@ pub(super) struct Findings {
     pub(super) figures: Figures,
 }
 
-pub(super) fn findings((nodes, findings): (usize, usize)) -> anyhow::Result<Findings> {
-    let server = Server::start(&folder("findings")?, Door::Plain)?;
+pub(super) fn findings(size: Size, (nodes, findings): (usize, usize)) -> anyhow::Result<Findings> {
+    let server = Server::start(size, &folder("findings")?, Door::Plain)?;
     let token = server.person()?;
     let (count, of) = (findings.to_string(), nodes.to_string());
-    let figures = load::run(&["findings", &server.url(), &token, &of, &count], |_| Ok(()))?;
+    let figures = load::run(size, &["findings", &server.url(), &token, &of, &count], |_| Ok(()))?;
     server.kill()?;
     Ok(Findings { nodes, figures })
 }
@@ -66,11 +72,16 @@ pub(super) struct Burst {
     pub(super) figures: Figures,
 }
 
-pub(super) fn burst((nodes, failing): (usize, usize), share: &str) -> anyhow::Result<Burst> {
-    let server = Server::start(&folder("burst")?, Door::Plain)?;
+pub(super) fn burst(
+    size: Size,
+    (nodes, failing): (usize, usize),
+    share: &str,
+) -> anyhow::Result<Burst> {
+    let server = Server::start(size, &folder("burst")?, Door::Plain)?;
     let token = server.person()?;
     let (of, count) = (nodes.to_string(), failing.to_string());
-    let figures = load::run(&["burst", &server.url(), &token, &of, &count, share], |_| Ok(()))?;
+    let figures =
+        load::run(size, &["burst", &server.url(), &token, &of, &count, share], |_| Ok(()))?;
     server.kill()?;
     Ok(Burst { nodes, failing, figures })
 }
@@ -91,22 +102,22 @@ impl Certified {
     }
 }
 
-pub(super) fn certified(nodes: usize) -> anyhow::Result<Certified> {
+pub(super) fn certified(size: Size, nodes: usize) -> anyhow::Result<Certified> {
     let folder = folder("certified")?;
-    let first = Server::start(&folder, Door::Tls)?;
+    let first = Server::start(size, &folder, Door::Tls)?;
     let (url, address) = (first.url(), first.address);
     let person = first.person()?;
     let (join, fingerprint) = first.join(nodes)?;
     let mut server = Some(first);
     let (mut pss_mb, mut peak_rss_mb) = ((0.0, 0.0), 0.0);
     let words = ["certified", &url, &join, &fingerprint, &person, &nodes.to_string()];
-    let figures = load::run(&words, |mark| {
+    let figures = load::run(size, &words, |mark| {
         let running = || server.as_ref().context("the server runs").map(Server::pid);
         match mark {
             "enrolled" => {
                 // Enrolled by one that is fresh, so that what enrolling left behind is not counted for connections.
                 server.take().context("the server runs")?.stop()?;
-                server = Some(Server::start_at(&folder, Door::Tls, address)?);
+                server = Some(Server::start_at(size, &folder, Door::Tls, address)?);
                 let pid = server.as_ref().context("the server runs")?.pid();
                 pss_mb.0 = Memory::of(pid)?.pss_mb();
             }
@@ -116,7 +127,7 @@ pub(super) fn certified(nodes: usize) -> anyhow::Result<Certified> {
                 peak_rss_mb = Cost::since(&Spent::by(pid, "child")?, pid)?.peak_rss_mb;
                 server.take().context("the server runs")?.kill()?;
             }
-            "gone" => server = Some(Server::start_at(&folder, Door::Tls, address)?),
+            "gone" => server = Some(Server::start_at(size, &folder, Door::Tls, address)?),
             _ => {}
         }
         Ok(())
@@ -148,14 +159,17 @@ impl Restart {
 /// Starts of each kind.
 const STARTS: usize = 3;
 
-pub(super) fn restarts((entries, unkept): (usize, usize)) -> anyhow::Result<Vec<Restart>> {
-    let made = root().join("target/bench/fleet").join(format!("history-{entries}-{unkept}"));
+pub(super) fn restarts(
+    size: Size,
+    (entries, unkept): (usize, usize),
+) -> anyhow::Result<Vec<Restart>> {
+    let made = target().join("bench/fleet").join(format!("history-{entries}-{unkept}"));
     let known = made.join("figures");
-    if !known.exists() {
+    if !is_newer(&known, &size.example("load")) {
         let _ = fs::remove_dir_all(&made);
         let path = made.to_string_lossy().into_owned();
         let words = ["history", &path, &entries.to_string(), &unkept.to_string()];
-        let figures = load::run(&words, |_| Ok(()))?;
+        let figures = load::run(size, &words, |_| Ok(()))?;
         let line = ["entries", "nodes", "days"].map(|it| figures.get(it).map(|it| it.to_string()));
         let line = line.into_iter().collect::<anyhow::Result<Vec<_>>>()?.join(" ");
         fs::write(&known, line)?;
@@ -174,7 +188,7 @@ pub(super) fn restarts((entries, unkept): (usize, usize)) -> anyhow::Result<Vec<
         let (mut times, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..STARTS {
             before()?;
-            let server = Server::start(&folder, Door::Plain)?;
+            let server = Server::start(size, &folder, Door::Plain)?;
             times.push(server.ready_after);
             cpu.push(server.ready_cpu);
             ends(server)?;
@@ -186,21 +200,27 @@ pub(super) fn restarts((entries, unkept): (usize, usize)) -> anyhow::Result<Vec<
     let worst = || copy(&made, &folder);
     measure("after kill -9, just before the state is kept next", true, &worst, &Server::kill)?;
     // One that was stopped in order leaves its state; the copy above is from before.
-    Server::start(&folder, Door::Plain)?.stop()?;
+    Server::start(size, &folder, Door::Plain)?.stop()?;
     measure("after it was stopped", true, &|| Ok(()), &Server::stop)?;
     let none = || forget(&folder);
     measure("with no state that was kept", false, &none, &Server::kill)?;
     Ok(restarts)
 }
 
-/// Copies a server's log with the state that was kept.
+/// Whether a file is there and was written after the other. A history that an older program wrote may
+/// have another format.
+fn is_newer(file: &Path, than: &Path) -> bool {
+    let written = |path: &Path| fs::metadata(path).and_then(|it| it.modified());
+    matches!((written(file), written(than)), (Ok(file), Ok(than)) if file > than)
+}
+
+/// Copies a server's folder: the log, the state that was kept and the authority, without which a
+/// server does not take up a log.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     forget(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("log") {
-            fs::copy(entry.path(), to.join(entry.file_name()))?;
-        }
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
     }
     Ok(())
 }

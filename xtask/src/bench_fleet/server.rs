@@ -2,26 +2,24 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::bench_size::Size;
 use crate::process::{Memory, Running, Spent, own_time};
-use crate::shell::{command, root};
+use crate::python::target;
+use crate::shell::command;
 
 /// Longer than a start may ever take.
 const START_WAIT: Duration = Duration::from_secs(180);
 
-pub(super) fn farrier() -> PathBuf {
-    root().join("target/release/farrier")
-}
-
 /// A folder for a server, empty.
 pub(super) fn folder(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = root().join("target/bench/fleet").join(name);
+    let folder = target().join("bench/fleet").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
@@ -43,40 +41,49 @@ pub(super) struct Server {
     pub(super) ready_after: Duration,
     /// Processor time until then.
     pub(super) ready_cpu: Duration,
+    farrier: PathBuf,
     folder: PathBuf,
     door: Door,
 }
 
 impl Server {
-    pub(super) fn start(folder: &Path, door: Door) -> anyhow::Result<Self> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        Self::start_at(folder, door, address)
+    /// Starts one on a port that the kernel chooses.
+    pub(super) fn start(size: Size, folder: &Path, door: Door) -> anyhow::Result<Self> {
+        Self::start_at(size, folder, door, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
 
-    pub(super) fn start_at(folder: &Path, door: Door, address: SocketAddr) -> anyhow::Result<Self> {
-        let said = folder.join("said");
+    pub(super) fn start_at(
+        size: Size,
+        folder: &Path,
+        door: Door,
+        listen: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let (farrier, log) = (size.farrier(), folder.join("said"));
         let begun = Instant::now();
-        let mut run = command(farrier());
-        run.args(["server", "run", "--listen", &address.to_string(), "--dir"]).arg(folder);
+        let mut run = command(&farrier);
+        run.args(["server", "run", "--listen", &listen.to_string(), "--dir"]).arg(folder);
         if door == Door::Plain {
             run.args(["--plain", "train"]);
         }
-        let child = run.stdin(Stdio::null()).stderr(File::create(&said)?).spawn()?;
+        let child = run.stdin(Stdio::null()).stderr(File::create(&log)?).spawn()?;
         let mut process = Running(child);
-        let is_ready = || match door {
-            Door::Plain => is_healthy(address),
-            Door::Tls => fs::read_to_string(&said).is_ok_and(|it| it.contains("agents are served")),
-        };
-        while !is_ready() {
-            process.must_run("the server")?;
+        let address = loop {
+            if let Some(address) = served_at(&log)
+                && (door == Door::Tls || is_healthy(address))
+            {
+                break address;
+            }
+            let ended = process.must_run("the server");
+            ended.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
             if begun.elapsed() > START_WAIT {
                 bail!("the server does not answer");
             }
             std::thread::sleep(Duration::from_millis(5));
-        }
+        };
         let ready_after = begun.elapsed();
         let ready_cpu = own_time(process.pid()).context("the server runs")?;
-        Ok(Self { process, address, ready_after, ready_cpu, folder: folder.to_owned(), door })
+        let folder = folder.to_owned();
+        Ok(Self { process, address, ready_after, ready_cpu, farrier, folder, door })
     }
 
     pub(super) fn url(&self) -> String {
@@ -105,7 +112,7 @@ impl Server {
     }
 
     fn asked(&self, words: &[&str]) -> anyhow::Result<String> {
-        let mut ask = command(farrier());
+        let mut ask = command(&self.farrier);
         let output = ask.arg("server").args(words).arg("--dir").arg(&self.folder).output()?;
         if !output.status.success() {
             bail!("`{}` failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
@@ -127,6 +134,13 @@ impl Server {
         self.process.0.wait()?;
         Ok(())
     }
+}
+
+/// The address that the server's log names once it serves.
+fn served_at(log: &Path) -> Option<SocketAddr> {
+    let text = fs::read_to_string(log).ok()?;
+    let line = text.lines().find(|line| line.contains("agents are served"))?;
+    line.split("address=").nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
 fn is_healthy(address: SocketAddr) -> bool {

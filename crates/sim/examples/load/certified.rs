@@ -27,6 +27,9 @@ const FINDINGS: usize = 2;
 /// Until what was said is answered, and memory is counted.
 const REST: Duration = Duration::from_secs(5);
 
+/// What is not at a reader of the log after this long is lost, however busy the machine.
+const FEED_WAIT: Duration = Duration::from_secs(120);
+
 /// What lets nodes and a person in.
 pub(crate) struct Access {
     pub(crate) join: String,
@@ -96,12 +99,9 @@ async fn compare(url: &ServerUrl, access: &Access, sent: usize) -> anyhow::Resul
     let mut feed = Feed::after(url, pinned, &access.person, Some(0)).await?;
     let (mut logged, mut records) = (0_usize, HashSet::new());
     let mut findings: BTreeMap<String, HashSet<u64>> = BTreeMap::new();
-    let begun = Instant::now();
+    let end = tokio::time::Instant::now() + FEED_WAIT;
     while findings.values().map(HashSet::len).sum::<usize>() < sent {
-        if begun.elapsed() > Duration::from_secs(60) {
-            break;
-        }
-        let Ok(next) = tokio::time::timeout(REST, feed.next()).await else { break };
+        let Ok(next) = tokio::time::timeout_at(end, feed.next()).await else { break };
         for row in next?.1.into_iter().filter(|row| row.kind == "found") {
             let node = row.node.context("a finding is of a node")?.to_string();
             let number = |at: &str| row.event.pointer(at).and_then(serde_json::Value::as_u64);

@@ -7,6 +7,7 @@ use std::path::Path;
 use farrier_fleet::fleet::event::Ask;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, NodeId, Order, Standing};
+use farrier_server::access::Authority;
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_sim::fleet::{Fleet, Plan};
@@ -31,11 +32,17 @@ struct World {
     round: Timestamp,
 }
 
-/// Writes `folder/log` with so many entries, the last `unkept` of them after the state that is kept.
+/// Entries of the log for each node: about a fortnight of it.
+const ENTRIES_PER_NODE: usize = 50;
+
+/// Writes `folder/log` with so many entries, the last `unkept` of them after the state that is kept,
+/// and the authority that belongs to a fleet: a server does not start on a log without one.
 pub(crate) fn write(folder: &Path, entries: usize, unkept: usize) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let now: Timestamp = "2026-10-01T00:00:00Z".parse()?;
-    let plan = Plan { nodes: 20_000, trouble_every_s: 4 * 86_400, ..Plan::default() };
+    Authority::open(folder, Timestamp::now())?;
+    let nodes = u32::try_from(entries / ENTRIES_PER_NODE)?;
+    let plan = Plan { nodes, trouble_every_s: 4 * 86_400, ..Plan::default() };
     let fleet = Fleet::new(plan, now);
     let log = SqliteLog::open(&folder.join("log"))?;
     let core = Core::open(Box::new(log))?;
