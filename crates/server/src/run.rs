@@ -25,8 +25,8 @@ use crate::brain::{Brain, Ended};
 use crate::core::Core;
 use crate::follow::Tail;
 use crate::ingest::{Cut, Desk, Roster};
-use crate::log::LogError;
 use crate::log::sqlite::SqliteLog;
+use crate::log::{Damage, LogError};
 use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
 use crate::served;
@@ -149,6 +149,7 @@ pub struct Running {
     tail: Tail,
     roster: Arc<Roster>,
     ended: Ended,
+    damage: Damage,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     _lock: File,
@@ -187,8 +188,10 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
     }
     let audited = core.state().access;
+    store.check_has(audited)?;
     let (log_end, end) = watch::channel(core.state().seq);
-    let tail = Tail::new(path, end);
+    let damage = core.damage();
+    let tail = Tail::new(path, end, damage.clone());
     tracing::info!(
         entries = core.state().seq,
         nodes = core.state().nodes.len(),
@@ -204,7 +207,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited)?);
+    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited));
     let (stop, stopped) = watch::channel(false);
     let site = Site {
         brain: brain.clone(),
@@ -218,7 +221,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     };
     let rest = Rest::new(site, options.rate);
     let life = options.certificate_life;
-    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool, life);
+    let service = Service::new(desk, Arc::clone(&audit), authority, options.plain_pool, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(serve::run(
         listener,
@@ -237,7 +240,18 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tracing::warn!(%err, "where the server is found is not noted");
     }
     tracing::info!(%address, %fingerprint, "agents are served");
-    Ok(Running { address, fingerprint, brain, tail, roster, ended, stop, tasks, _lock: lock })
+    Ok(Running {
+        address,
+        fingerprint,
+        brain,
+        tail,
+        roster,
+        ended,
+        damage,
+        stop,
+        tasks,
+        _lock: lock,
+    })
 }
 
 /// Makes the server's own certificate anew from time to time.
@@ -299,11 +313,14 @@ impl Running {
         self.tail.clone()
     }
 
-    /// Waits until the brain ends by itself, which is an error.
+    /// Waits until the brain ends by itself, or somebody who reads finds the log damaged, which is an error.
     pub async fn failed(&mut self) -> ServerError {
-        match (&mut self.ended).await {
-            Ok(Err(err)) => ServerError::Log(err),
-            Ok(Ok(())) | Err(_) => ServerError::Brain,
+        tokio::select! {
+            ended = &mut self.ended => match ended {
+                Ok(Err(err)) => ServerError::Log(err),
+                Ok(Ok(())) | Err(_) => ServerError::Brain,
+            },
+            err = self.damage.found() => ServerError::Log(err),
         }
     }
 
@@ -343,8 +360,8 @@ pub fn run(options: Options) -> Result<(), ServerError> {
     })
 }
 
-/// One server a folder: a second one would fence the first.
-fn take(dir: &Path) -> Result<File, ServerError> {
+/// Takes a folder for oneself, for as long as the file is open. One server a folder: a second one would fence the first.
+pub fn take(dir: &Path) -> Result<File, ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
     let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));
