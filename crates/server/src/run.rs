@@ -23,6 +23,7 @@ use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::follow::Tail;
 use crate::ingest::{Cut, Desk, Roster};
 use crate::log::sqlite::SqliteLog;
@@ -200,10 +201,12 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let roster = Arc::new(Roster::new());
     let (brain, ended) = Brain::spawn(core, Arc::clone(&roster), log_end, options.dies_after)
         .map_err(ServerError::Start)?;
+    let counters = Arc::new(Counters::default());
     let desk = Arc::new(Desk {
         brain: brain.clone(),
         roster: Arc::clone(&roster),
         store: Arc::clone(&store),
+        counters: Arc::clone(&counters),
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
@@ -215,6 +218,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         roster: Arc::clone(&roster),
         store: Arc::clone(&store),
         fingerprint: fingerprint.clone(),
+        counters: Arc::clone(&counters),
         facts: options.facts,
         changes: Arc::clone(&audit),
         stopped: stopped.clone(),
@@ -232,6 +236,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         stopped.clone(),
     ));
     tasks.spawn(brain.clone().tick());
+    tasks.spawn(counters.tell());
     tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));

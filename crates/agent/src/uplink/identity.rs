@@ -20,6 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use sha2::{Digest, Sha256};
 
 /// A certificate of weeks is looked at, and renewed, at most this often.
 const LOOK_EVERY_MOST: Duration = Duration::from_secs(600);
@@ -64,6 +65,8 @@ pub struct Keep {
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
     pub(crate) tls: Arc<ClientConfig>,
+    /// What tells this enrolment from every other: who signed, and for whom. A renewal does not change it.
+    pub(crate) enrolment: String,
     /// None: that is not known, and it is not renewed.
     pub(crate) term: Option<Term>,
 }
@@ -116,9 +119,13 @@ impl Keep {
         let authorities = fs::read_to_string(&path)
             .map_err(|err| IdentityError::File { path: path.clone(), err })?;
         let mut roots = RootCertStore::empty();
+        let mut enrolment = Sha256::new();
         for authority in pem::read(pem::CERTIFICATE, &authorities) {
+            enrolment.update(&authority);
             roots.add(authority.into())?;
         }
+        let enrolment = enrolment.chain_update(identity.to_string()).finalize();
+        let enrolment = enrolment.iter().map(|byte| format!("{byte:02x}")).collect();
         if roots.is_empty() {
             return Err(IdentityError::Foreign { path, what: "certificate" });
         }
@@ -128,7 +135,7 @@ impl Keep {
             .with_client_auth_cert(chain, key.into())?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
         tls.resumption = rustls::client::Resumption::disabled();
-        Ok(Opened { identity, tls: Arc::new(tls), term: Term::of(&text) })
+        Ok(Opened { identity, tls: Arc::new(tls), enrolment, term: Term::of(&text) })
     }
 
     /// TLS with the node's key and certificate, for whoever has a connection of their own.

@@ -167,3 +167,60 @@ async fn a_crash_between_the_log_and_its_head_is_no_damage() {
     let end = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap().head().unwrap().seq;
     assert!(end > 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not() {
+    use farrier_server::access::{Store, changes_in};
+
+    let mut site = Site::with_tls().await;
+    let (good, bad) = (Member::new("good"), Member::new("bad"));
+    site.enrol("good", &good.identity(), &site.token(None, 1)).await.unwrap();
+    site.enrol("bad", &bad.identity(), &site.token(None, 1)).await.unwrap();
+    site.store().revoke(&node("bad"), Timestamp::now()).unwrap();
+    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    site.running.take().unwrap().stop().await.unwrap();
+    for path in files(&site.dir(), "access") {
+        std::fs::remove_file(path).unwrap();
+    }
+    refused(site.options()).await.unwrap();
+    let log = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap();
+    let changes = changes_in(&[&log]).unwrap();
+    let rebuilt = Store::open(&site.dir()).unwrap().rebuild(&changes, Timestamp::now()).unwrap();
+    assert_eq!((rebuilt.revoked, rebuilt.lost.len()), (vec![node("bad")], 2));
+    drop(log);
+    site.start(None).await;
+    let mut agents = crate::access::raw(&site, &good).await;
+    crate::access::open(&mut agents, None).await.unwrap();
+    let mut agents = crate::access::raw(&site, &bad).await;
+    let status = crate::access::open(&mut agents, None).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_a_reader_finds_ends_the_server() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    for number in 1..=200 {
+        member.find(number);
+    }
+    member.connect(&site);
+    member.acked(200).await;
+    member.disconnect();
+    // What is in the WAL goes into the file, of which a page is then lost.
+    let path = log_path(&site.dir());
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(other);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 4096], 9 * 4096).unwrap();
+    let mut running = site.running.take().unwrap();
+    let read = running.tail().read(0, usize::MAX).await;
+    assert!(read.as_ref().is_err_and(farrier_server::log::LogError::is_damage), "{read:?}");
+    let err = running.failed().await;
+    let is_damage = |err: &farrier_server::log::LogError| err.is_damage();
+    assert!(matches!(&err, run::ServerError::Log(log) if is_damage(log)), "{err:?}");
+    // Nothing is appended meanwhile.
+    let event = Event::Retired { node: node("a"), why: "sold".to_owned() };
+    let by = farrier_fleet::fleet::identity::Actor::Server;
+    assert!(running.brain().take(by, event).await.is_err());
+}
