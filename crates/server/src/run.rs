@@ -12,6 +12,7 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Pool};
+use farrier_wire::file_mode::{self, FileKind, LooseModes};
 use jiff::{SignedDuration, Timestamp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -49,6 +50,9 @@ pub enum ServerError {
         #[source]
         err: io::Error,
     },
+    /// Others may read or change what is there.
+    #[error(transparent)]
+    Modes(#[from] LooseModes),
     /// Somebody else has it.
     #[error("another server uses the folder `{}`", .0.display())]
     InUse(PathBuf),
@@ -135,11 +139,29 @@ pub fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
 
-/// The server's folder, for this user only.
+/// The server's folder, for this user only. What is there must be so, too.
 pub fn folder(dir: &Path) -> Result<(), ServerError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
+    let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    let stores = STORES.map(|name| dir.join(name));
+    let stores = stores.iter().map(|path| (path.as_path(), FileKind::Store));
+    let key = dir.join("ca.key");
+    let known = [(dir, FileKind::Folder), (key.as_path(), FileKind::Secret)];
+    Ok(file_mode::check(known.into_iter().chain(stores)).map_err(failed)??)
 }
+
+/// Files of the folder that others may neither read nor change.
+const STORES: [&str; 9] = [
+    "access",
+    "access-wal",
+    "access-shm",
+    "log",
+    "log-wal",
+    "log-shm",
+    "log-head",
+    "log.state",
+    "log.state.before",
+];
 
 /// A server that runs.
 #[derive(Debug)]

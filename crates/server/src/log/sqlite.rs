@@ -140,6 +140,7 @@ impl SqliteLog {
 
     /// A whole copy of the log as it is now, in one file that is not there yet.
     pub fn back_up(&self, to: &Path) -> Result<(), LogError> {
+        make_private(to);
         let name = to.to_string_lossy();
         self.connection
             .execute("VACUUM INTO ?1", [name.as_ref()])
@@ -150,10 +151,14 @@ impl SqliteLog {
 
 /// A database for its owner only; SQLite gives the mode to the files beside it, too.
 pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
-    let mut open = std::fs::OpenOptions::new();
-    // Where it cannot be made SQLite says why.
-    let _ = open.write(true).create_new(true).mode(0o600).open(path);
+    make_private(path);
     Connection::open(path)
+}
+
+/// An empty file for its owner only, unless there is one. Where it cannot be made SQLite says why.
+fn make_private(path: &Path) {
+    let mut open = std::fs::OpenOptions::new();
+    let _ = open.write(true).create_new(true).mode(0o600).open(path);
 }
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {

@@ -224,3 +224,42 @@ async fn damage_that_a_reader_finds_ends_the_server() {
     let by = farrier_fleet::fleet::identity::Actor::Server;
     assert!(running.brain().take(by, event).await.is_err());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_stores() {
+    use std::fs::{Permissions, metadata, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    for (name, mode) in [
+        ("", 0o755),
+        ("", 0o777),
+        ("", 0o770),
+        ("ca.key", 0o644),
+        ("ca.key", 0o640),
+        ("access", 0o644),
+        ("log", 0o666),
+        ("log.state", 0o604),
+        ("log-head", 0o620),
+    ] {
+        let path = site.dir().join(name);
+        let path = path.as_path();
+        let before = metadata(path).unwrap().permissions();
+        set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let text = refused(site.options()).await.unwrap();
+        assert!(text.contains(&format!("has mode {mode:04o}")), "{name}: {text}");
+        let wanted = if name.is_empty() { "700" } else { "600" };
+        assert!(text.contains(&format!("chmod {wanted} ")), "{name}: {text}");
+        set_permissions(path, before).unwrap();
+    }
+    // A group may read what is no key.
+    for (name, mode) in [("", 0o750), ("log", 0o640)] {
+        set_permissions(site.dir().join(name), Permissions::from_mode(mode)).unwrap();
+    }
+    site.start(None).await;
+}
