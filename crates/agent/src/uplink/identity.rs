@@ -139,7 +139,9 @@ impl Keep {
             roots.add(authority.into())?;
         }
         let enrolment = enrolment.chain_update(identity.to_string()).finalize();
-        let enrolment = enrolment.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut short = [0; 16];
+        short.copy_from_slice(&enrolment[..16]);
+        let enrolment = format!("{:032x}", u128::from_be_bytes(short));
         if roots.is_empty() {
             return Err(IdentityError::Foreign { path, what: "certificate" });
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use serde::Serialize;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
@@ -25,7 +25,7 @@ pub(super) async fn drain(mut body: Incoming) {
     let drained = async {
         let mut left = DRAIN_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {
-            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, |it| it.len())) else {
+            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
                 return;
             };
             left = rest;

@@ -95,34 +95,34 @@ fn is_reset_early(address: SocketAddr, token: &str) -> bool {
         ("authorization", &format!("Bearer {token}")),
         ("content-type", "application/json"),
     ];
-    let mut head = Vec::new();
+    let mut fields_encoded = Vec::new();
     for (name, value) in fields {
-        head.push(0);
+        fields_encoded.push(0);
         for text in [name, value] {
-            head.push(u8::try_from(text.len()).unwrap());
-            head.extend(text.as_bytes());
+            fields_encoded.push(u8::try_from(text.len()).unwrap());
+            fields_encoded.extend(text.as_bytes());
         }
     }
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[]));
-    bytes.extend(frame(HEADERS, END_HEADERS, 1, &head));
+    bytes.extend(frame(HEADERS, END_HEADERS, 1, &fields_encoded));
     bytes.extend(frame(DATA, 0, 1, b"{\"reason\":"));
     socket.write_all(&bytes).unwrap();
     let mut was_reset = false;
-    let mut hear = |socket: &mut TcpStream, until: &dyn Fn((u8, u8, u32)) -> bool| loop {
-        let heard = next_frame(socket);
-        was_reset |= (heard.0, heard.2) == (RESET, 1);
-        if until(heard) {
+    let mut read_until = |socket: &mut TcpStream, until: &dyn Fn((u8, u8, u32)) -> bool| loop {
+        let next = next_frame(socket);
+        was_reset |= (next.0, next.2) == (RESET, 1);
+        if until(next) {
             return;
         }
     };
     let is_answered = |(kind, flags, stream): (u8, u8, u32)| {
         stream == 1 && (kind == RESET || kind == DATA && flags & END_STREAM != 0)
     };
-    hear(&mut socket, &is_answered);
+    read_until(&mut socket, &is_answered);
     // Whatever else was said of the stream comes before the answer to a ping.
     socket.write_all(&frame(PING, 0, 0, &[7; 8])).unwrap();
-    hear(&mut socket, &|(kind, flags, _)| kind == PING && flags & ACK != 0);
+    read_until(&mut socket, &|(kind, flags, _)| kind == PING && flags & ACK != 0);
     socket.write_all(&frame(DATA, END_STREAM, 1, b"\"cable\"}")).unwrap();
     was_reset
 }
@@ -162,8 +162,8 @@ async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
         answer.assert_problem(400);
         assert!(answer.body.contains(&format!("`{key}`")), "{answer:?}");
     }
-    let once = pools(&format!(r#"{{"train":{one}}}"#));
-    let answer = office.ask("PUT", "/api/v1/policy", Some(&token), Some(&once)).await;
+    let valid = pools(&format!(r#"{{"train":{one}}}"#));
+    let answer = office.ask("PUT", "/api/v1/policy", Some(&token), Some(&valid)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 

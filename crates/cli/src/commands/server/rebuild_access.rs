@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use farrier_fleet::fleet::NodeId;
 use farrier_server::access::{AccessError, Lost, Rebuilt, Store, changes_in};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, joined, verify};
@@ -93,7 +94,7 @@ fn tell(rebuilt: &Rebuilt, printer: &mut Printer) -> anyhow::Result<()> {
         some => printer.line(&format!("{some} changes were brought back from the log"))?,
     }
     if !rebuilt.revoked.is_empty() {
-        let names: Vec<&str> = rebuilt.revoked.iter().map(|it| it.as_str()).collect();
+        let names: Vec<&str> = rebuilt.revoked.iter().map(NodeId::as_str).collect();
         printer.paragraph("Revoked:", 9, &names.join(", "))?;
     }
     if !rebuilt.lost.is_empty() {
