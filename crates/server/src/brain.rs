@@ -75,7 +75,7 @@ enum Job {
 
 /// What the thread and those who wait for it share.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct ControllerStats {
     /// Batches that were written since the server started.
     commits: AtomicU64,
     /// Steps of the wall clock.
@@ -90,7 +90,7 @@ pub(crate) struct Counters {
 #[derive(Clone)]
 pub struct Brain {
     jobs: mpsc::Sender<Job>,
-    counters: Arc<Counters>,
+    stats: Arc<ControllerStats>,
     clock: Arc<LogClock>,
 }
 
@@ -117,8 +117,8 @@ impl Brain {
         let (end, ended) = oneshot::channel();
         let looked = Timestamp::MIN;
         let kept = core.state().seq;
-        let counters = Arc::new(Counters::default());
-        let counted = Arc::clone(&counters);
+        let stats = Arc::new(ControllerStats::default());
+        let counted = Arc::clone(&stats);
         let clock = Arc::new(LogClock::after(core.state().at));
         let mut thread = Thread {
             core,
@@ -132,7 +132,7 @@ impl Brain {
             keeping: None,
             last_tick: None,
             dies_after,
-            counters: counted,
+            stats: counted,
         };
         std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
             let ended = thread.run();
@@ -141,7 +141,7 @@ impl Brain {
             // Nobody is left to tell when the receiver is gone.
             let _ = end.send(ended);
         })?;
-        Ok((Self { jobs, counters, clock }, ended))
+        Ok((Self { jobs, stats, clock }, ended))
     }
 
     /// Gives it an input, and waits until that is on disk.
@@ -172,17 +172,17 @@ impl Brain {
 
     /// Batches that were written since the server started.
     pub fn commits(&self) -> u64 {
-        self.counters.commits.load(Ordering::Relaxed)
+        self.stats.commits.load(Ordering::Relaxed)
     }
 
     /// Steps of the wall clock since the server started.
     pub(crate) fn clock_steps(&self) -> u64 {
-        self.counters.clock_steps.load(Ordering::Relaxed)
+        self.stats.clock_steps.load(Ordering::Relaxed)
     }
 
     /// Pauses of the controller since the server started.
     pub(crate) fn pauses(&self) -> u64 {
-        self.counters.pauses.load(Ordering::Relaxed)
+        self.stats.pauses.load(Ordering::Relaxed)
     }
 
     /// Inputs that wait.
@@ -197,7 +197,7 @@ impl Brain {
         loop {
             ticks.tick().await;
             // One that waits is enough.
-            let waits = self.counters.tick_waits.swap(true, Ordering::Relaxed);
+            let waits = self.stats.tick_waits.swap(true, Ordering::Relaxed);
             if !waits && self.jobs.send(Job::Tick).await.is_err() {
                 return;
             }
@@ -230,7 +230,7 @@ struct Thread {
     /// When it last ran, by the monotonic clock and by the log's; none before the first tick.
     last_tick: Option<(Instant, Timestamp)>,
     dies_after: Option<u64>,
-    counters: Arc<Counters>,
+    stats: Arc<ControllerStats>,
 }
 
 impl Thread {
@@ -308,7 +308,7 @@ impl Thread {
     /// Has the log follow the wall clock where that was stepped. Agents go by the server's clock for leases, and are told the time anew.
     fn follow_clock(&mut self) -> Result<(), LogError> {
         let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
-        self.counters.clock_steps.fetch_add(1, Ordering::Relaxed);
+        self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
         self.looked = Timestamp::MIN;
         self.write(Event::ClockStepped { from, to })?;
@@ -323,7 +323,7 @@ impl Thread {
         };
         let paused = ran.elapsed();
         self.last_tick = None;
-        self.counters.pauses.fetch_add(1, Ordering::Relaxed);
+        self.stats.pauses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             paused_s = paused.as_secs(),
             "the controller did not run; heartbeat timeouts start over"
@@ -349,7 +349,7 @@ impl Thread {
         self.follow_clock()?;
         self.resume()?;
         let done = self.core.commit(inputs, self.clock.now())?;
-        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        self.stats.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(left) = &mut self.dies_after {
             *left = left.saturating_sub(1);
             if *left == 0 {
@@ -396,7 +396,7 @@ impl Thread {
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
-        self.counters.tick_waits.store(false, Ordering::Relaxed);
+        self.stats.tick_waits.store(false, Ordering::Relaxed);
         self.follow_clock()?;
         self.resume()?;
         let now = self.clock.now();
@@ -452,7 +452,7 @@ mod tests {
             keeping: None,
             last_tick: None,
             dies_after: None,
-            counters: Arc::default(),
+            stats: Arc::default(),
         }
     }
 
@@ -468,9 +468,9 @@ mod tests {
         thread.last_tick =
             Some((Instant::now().checked_sub(pause).unwrap(), Timestamp::now() - ago));
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.counters.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         thread.tick().unwrap();
-        assert_eq!((silent(&thread), thread.counters.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         assert!(thread.core.state().nodes.values().all(|it| it.standing == Standing::Joining));
     }
 
@@ -489,12 +489,12 @@ mod tests {
         let ten_days = SignedDuration::from_hours(240);
         let mut thread = thread(&folder, Timestamp::now() + ten_days, Duration::ZERO);
         thread.tick().unwrap();
-        assert_eq!(thread.counters.clock_steps.load(Ordering::Relaxed), 1);
+        assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
         let at = thread.core.state().at;
         assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
         let behind = thread.core.state().nodes.values().all(|it| it.since <= at);
         assert!(behind, "nothing that has happened lies in the future");
         thread.tick().unwrap();
-        assert_eq!(thread.counters.clock_steps.load(Ordering::Relaxed), 1);
+        assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
     }
 }

@@ -16,6 +16,7 @@ mod audit;
 pub mod brain;
 mod clock;
 pub mod core;
+mod counters;
 pub mod follow;
 mod ingest;
 pub mod log;

@@ -54,6 +54,8 @@ pub trait OrderDesk: Send + Sync {
     fn last_order(&self) -> u64;
     /// The server has what became of an order on disk.
     fn acknowledged(&self, generation: u64);
+    /// The node talks under this enrolment: with another one numbers of orders begin anew. May wait for the disk.
+    fn enrolled(&self, _enrolment: &str) {}
 }
 
 impl OrderDesk for Desk {
@@ -72,6 +74,10 @@ impl OrderDesk for Desk {
 
     fn acknowledged(&self, generation: u64) {
         Self::acknowledged(self, generation);
+    }
+
+    fn enrolled(&self, enrolment: &str) {
+        Self::enrolled(self, enrolment);
     }
 }
 
@@ -261,6 +267,7 @@ async fn once(talk: &mut Talk) -> TalkError {
             Ok(opened) => {
                 talk.teller.opened(&opened);
                 talk.term = opened.term;
+                talk.parts.desk.enrolled(&opened.enrolment);
                 (opened.identity.node, opened.tls)
             }
             Err(err) => {

@@ -71,7 +71,11 @@ impl Event {
     pub fn subject(&self) -> Option<&super::NodeId> {
         match self {
             Self::Asked { what } => what.node(),
-            Self::Access { what: AccessChange::CertificateRevoked { node }, .. } => Some(node),
+            Self::Access {
+                what:
+                    AccessChange::CertificateRevoked { node } | AccessChange::NodeEnrolled { node, .. },
+                ..
+            } => Some(node),
             _ => self.node(),
         }
     }
@@ -203,6 +207,11 @@ fn access(what: &AccessChange) -> String {
         AccessChange::TokenRevoked { token, name: None } => format!("token {token} was taken back"),
         AccessChange::TokenRevoked { token, name: Some(name) } => {
             format!("token {token} of {name} was taken back")
+        }
+        AccessChange::NodeEnrolled { token, generation, .. } => {
+            format!(
+                "enrolled with token {token}: certificates from generation {generation} on count"
+            )
         }
         AccessChange::CertificateRevoked { .. } => {
             "no certificate of it counts any more: it is out of service until it enrols anew"

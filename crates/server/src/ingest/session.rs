@@ -1,5 +1,6 @@
 //! One node's stream: what it says is bounded, compared with what it said last, and acknowledged when it is on disk.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
-use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDER_MAX};
+use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use hyper::body::Bytes;
 use jiff::Timestamp;
@@ -21,6 +22,7 @@ use super::quota::NodeQuota;
 use super::roster::{Cut, Pulse, Roster, Seated};
 use crate::access::Store;
 use crate::brain::{Brain, TakeError};
+use crate::counters::Counters;
 use crate::serve::NodePeer;
 use crate::space::Space;
 
@@ -48,6 +50,7 @@ pub(crate) struct Desk {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,
     pub(crate) lanes: Lanes,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) report_interval_s: u32,
 }
 
@@ -74,6 +77,11 @@ enum End {
     Unread,
     #[error("the first message must be a hello, and only the first")]
     Hello,
+    #[error(
+        "the node says that it had order {said}, and this server has given {given}: at most {ORDERS_AHEAD_MAX} more are believed. \
+         With another enrolment its orders are counted anew"
+    )]
+    OrdersAhead { said: u64, given: u64 },
     #[error(transparent)]
     Form(#[from] FormError),
     #[error(transparent)]
@@ -106,6 +114,7 @@ impl End {
                 Status::resource_exhausted(text)
             }
             Self::Idle => Status::deadline_exceeded(text),
+            Self::OrdersAhead { .. } => Status::failed_precondition(text),
             Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
         })
     }
@@ -176,6 +185,9 @@ pub(crate) async fn serve(
     };
     let Some(end) = end else { return };
     match &end {
+        End::OrdersAhead { .. } => {
+            tracing::warn!(%node, why = %end, "a node is not let in");
+        }
         End::Left | End::Lost(_) => tracing::debug!(%node, why = %end, "a stream has ended"),
         _ => tracing::info!(%node, why = %chain(&end), "a stream has ended"),
     }
@@ -323,12 +335,13 @@ impl Session<'_> {
             hello;
         bounded("journal", journal.len(), NAME_BYTES_MAX)?;
         bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
-        if last_order > ORDER_MAX {
-            return Err(FormError::Order(last_order).into());
-        }
         let makeup = form::makeup(makeup.ok_or(FormError::Missing("makeup"))?)?;
         let cordon = form::cordon(cordon.unwrap_or_default())?;
         let known = self.known().await?;
+        if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
+            self.desk.counters.orders_ahead.fetch_add(1, Ordering::Relaxed);
+            return Err(End::OrdersAhead { said: last_order, given: known.generation });
+        }
         self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
         self.journal = journal;
         self.makeup = known.makeup;

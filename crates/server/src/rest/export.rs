@@ -18,8 +18,8 @@ use super::{Call, walk};
 /// Nodes or entries of one piece.
 const STEP: usize = 500;
 
-pub(super) async fn export(call: Call) -> Result<Reply, Failure> {
-    let place = call.rest.limits.stream()?;
+pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
+    let place = call.stream_place()?;
     let (out, reply) = Reply::stream(reply::LINES);
     let of_log = call.query.text("what") == Some("log");
     let filter = Filter::of(&call.query)?;

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, walk};
+use crate::counters::HandshakeFailure;
 use crate::space::Space;
 
 const SEVERITIES: [Severity; 4] =
@@ -152,6 +153,19 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         "farrier_server_agents_connected",
         "Streams of agents",
         site.roster.connected() as u64,
+    );
+    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), site.counters.handshakes(why)));
+    text.labelled(
+        "farrier_server_tls_handshakes_failed_total",
+        "counter",
+        "TLS handshakes that came to nothing",
+        "reason",
+        failed,
+    );
+    text.counter(
+        "farrier_server_order_numbers_refused_total",
+        "Nodes that said a number of an order that was never given",
+        site.counters.orders_ahead.load(Ordering::Relaxed),
     );
     let streams = call.rest.limits.streams_open() as u64;
     text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);

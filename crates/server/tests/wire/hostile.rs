@@ -158,7 +158,7 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
     let mut raw = Raw::open(&site, "a").await.unwrap();
     raw.say(up::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
-    assert_eq!(raw.refused().await, Code::InvalidArgument, "nobody counts on from there");
+    assert_eq!(raw.refused().await, Code::FailedPrecondition, "nobody counts on from there");
     let refused = Raw::open(&site, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(site.found("a"), Vec::<u64>::new());

@@ -203,6 +203,8 @@ pub(crate) struct FakeDesk {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// The number of the last order.
     pub(crate) last: Mutex<u64>,
+    /// The enrolment since which that counts.
+    pub(crate) enrolment: Mutex<Option<String>>,
 }
 
 impl OrderDesk for FakeDesk {
@@ -227,6 +229,13 @@ impl OrderDesk for FakeDesk {
 
     fn last_order(&self) -> u64 {
         *self.last.lock().unwrap()
+    }
+
+    fn enrolled(&self, enrolment: &str) {
+        let before = self.enrolment.lock().unwrap().replace(enrolment.to_owned());
+        if before.is_some_and(|before| before != enrolment) {
+            *self.last.lock().unwrap() = 0;
+        }
     }
 
     fn acknowledged(&self, generation: u64) {

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::{Domain, NodeId, Rung};
 use farrier_fleet::health::{Action, Finding};
-use farrier_wire::rest::{DomainList, Done, NodeDetail};
+use farrier_wire::rest::{Done, NodeDetail};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -11,7 +11,6 @@ use super::findings::code;
 use super::session::Session;
 use crate::commands::Outcome;
 use crate::commands::server::span;
-use crate::failure::warn;
 use crate::printer::Printer;
 
 /// A node.
@@ -235,15 +234,7 @@ pub(super) fn freeze(
     let body =
         json!({ "domain": args.domain, "for_s": args.time.as_secs(), "reason": args.reason });
     let done = format!("nothing is repaired in {} for {:#}", args.domain, args.time);
-    let outcome = ask(session, printer, "/api/v1/freezes", &body, &done)?;
-    let DomainList { domains } = session.get("/api/v1/domains")?;
-    if !domains.iter().any(|it| it.domain == args.domain) {
-        let (domain, thaw) = (&args.domain, String::from(args.domain.clone()));
-        warn(&anyhow::anyhow!(
-            "no node stands in {domain}: the freeze is for those that come there; `farrier fleet thaw {thaw}` if you meant another"
-        ));
-    }
-    Ok(outcome)
+    ask(session, printer, "/api/v1/freezes", &body, &done)
 }
 
 pub(super) fn thaw(

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
-use farrier_server::access::AuthorityError;
+use farrier_server::access::{AccessError, AuthorityError};
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, ReportQuota, ServerError};
 use jiff::SignedDuration;
 
-use super::{Folder, span};
+use super::{BEHIND, Folder, span};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::{log, sets};
@@ -89,6 +89,13 @@ fn explained(err: ServerError) -> anyhow::Error {
     let hint = match &err {
         ServerError::Folder { .. } => "--dir names another folder",
         ServerError::InUse(_) => "one server a folder; --dir names another",
+        ServerError::Access(AccessError::Behind { .. }) => BEHIND,
+        ServerError::Log(err) if err.is_loss() => {
+            "put back the log that was here, with its `-wal`; or move what is here away and `farrier server restore` a backup. To go on with this one, as it is: `farrier server accept-log --dir DIR`"
+        }
+        ServerError::Log(err) if err.is_damage() => {
+            "nothing more is written to it. Move `log` and what belongs to it away, and `farrier server restore` the newest backup; `farrier server verify-log` says what of this one reads"
+        }
         ServerError::Log(_) => {
             "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
         }

@@ -294,7 +294,7 @@ fn order(look: &Look<'_>, what: OrderKind) -> Order {
     let boot = look.node.makeup.as_ref().filter(|_| bound).map(|it| it.boot.clone());
     Order {
         node: look.id.clone(),
-        generation: look.node.generation + 1,
+        generation: look.node.generation.saturating_add(1),
         boot,
         lease_until: later(look.now, look.pool.lease_of(&what)),
         reason: look.node.why.text.clone(),
