@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::reconnect::reconnect_spread_s;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
@@ -213,6 +214,8 @@ struct Known {
     is_out_of_touch: bool,
     /// Of the last order.
     generation: u64,
+    /// By the size of the fleet.
+    reconnect_spread_s: u32,
 }
 
 impl Session<'_> {
@@ -255,6 +258,7 @@ impl Session<'_> {
             acked_record: self.last,
             server_time_ms: self.desk.brain.now().as_millisecond(),
             report_interval_s: self.desk.report_interval_s,
+            reconnect_spread_s: known.reconnect_spread_s,
         }))
         .await?;
         // First of all: what follows may lead to an order.
@@ -292,6 +296,7 @@ impl Session<'_> {
                 makeup: it.makeup.clone(),
                 is_out_of_touch: it.silent_since.is_some() || it.revoked.is_some(),
                 generation: it.generation,
+                reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });
         Ok(known.await?.ok_or_else(|| TakeError::Stranger(self.node.clone()))?)

@@ -7,5 +7,6 @@ mod follow;
 mod herd;
 mod hostile;
 mod orders;
+mod reconnect;
 mod resume;
 mod world;
