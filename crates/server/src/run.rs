@@ -210,6 +210,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         brain: brain.clone(),
         tail: tail.clone(),
         roster: Arc::clone(&roster),
+        heartbeat_interval: Duration::from_secs(u64::from(options.report_interval_s)),
         store: Arc::clone(&store),
         fingerprint: fingerprint.clone(),
         facts: options.facts,

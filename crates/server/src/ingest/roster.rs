@@ -1,5 +1,7 @@
 //! Who is connected, and when each node was last heard. A heartbeat is one store to an atomic, and goes no further.
 
+mod connection;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,6 +58,10 @@ struct Stream {
 struct Seat {
     pulse: Arc<Pulse>,
     stream: Option<Stream>,
+    /// When a session was last opened, in milliseconds since the server started.
+    opened_ms: Option<u64>,
+    /// When the last session ended, while there is no other.
+    closed_ms: Option<u64>,
 }
 
 /// What a stream gets when it takes its node's seat.
@@ -105,6 +111,7 @@ impl Roster {
         if let Some(before) = seat.stream.replace(stream) {
             let _ = before.cut.send(Cut::Displaced);
         }
+        (seat.opened_ms, seat.closed_ms) = (Some(self.up_ms()), None);
         let pulse = Arc::clone(&seat.pulse);
         drop(seats);
         self.heard(&pulse);
@@ -115,13 +122,19 @@ impl Roster {
     pub(crate) fn leave(&self, node: &NodeId, number: u64) {
         if let Some(seat) = self.seats().get_mut(node) {
             seat.stream.take_if(|stream| stream.number == number);
+            if seat.stream.is_none() {
+                seat.closed_ms = Some(self.up_ms());
+            }
         }
+    }
+
+    fn up_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// A node was heard. Whether the log says that it is silent, once.
     pub(crate) fn heard(&self, pulse: &Pulse) -> bool {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        pulse.heard_ms.store(ms, Ordering::Relaxed);
+        pulse.heard_ms.store(self.up_ms(), Ordering::Relaxed);
         pulse.is_silent.load(Ordering::Relaxed) && pulse.is_silent.swap(false, Ordering::Relaxed)
     }
 
