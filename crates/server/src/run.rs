@@ -252,6 +252,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tail: tail.clone(),
         roster: Arc::clone(&roster),
         space: Arc::clone(&space),
+        heartbeat_interval: Duration::from_secs(u64::from(options.report_interval_s)),
         store: Arc::clone(&store),
         fingerprint: fingerprint.clone(),
         counters: Arc::clone(&counters),

@@ -1,5 +1,7 @@
 //! Who is connected, and when each node was last heard. A heartbeat is one store to an atomic, and goes no further.
 
+mod connection;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +45,8 @@ pub(crate) enum Cut {
 pub(crate) struct Pulse {
     /// Milliseconds since the server started.
     heard_ms: AtomicU64,
+    /// From when its heartbeat timeout is counted, where it was not observed since it was last heard: likewise.
+    observed_ms: AtomicU64,
     /// Whether the log says that it is silent.
     is_silent: AtomicBool,
 }
@@ -62,6 +66,10 @@ struct Seat {
     /// Outlives the stream: a node gets no more by connecting again.
     quota: Arc<Mutex<NodeQuota>>,
     stream: Option<Stream>,
+    /// When a session was last opened, in milliseconds since the server started.
+    opened_ms: Option<u64>,
+    /// When the last session ended, while there is no other.
+    closed_ms: Option<u64>,
 }
 
 /// What a stream gets when it takes its node's seat.
@@ -106,12 +114,14 @@ impl Roster {
             pulse: Arc::default(),
             quota: Arc::new(Mutex::new(NodeQuota::new(self.quota, Instant::now()))),
             stream: None,
+            opened_ms: None,
+            closed_ms: None,
         })
     }
 
     /// A node is not read, because its reports wait for its quota: what it does not say meanwhile counts as no missed heartbeat.
     pub(crate) fn skip_heartbeats(&self, pulse: &Pulse) {
-        pulse.heard_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+        pulse.observed_ms.store(self.up_ms(), Ordering::Relaxed);
     }
 
     pub(crate) fn count_throttled(&self) {
@@ -121,10 +131,6 @@ impl Roster {
     /// Times that a node's reports had to wait for its quota.
     pub(crate) fn times_throttled(&self) -> u64 {
         self.throttled.load(Ordering::Relaxed)
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Has a seat for every node of the fleet. Before this server nobody was heard: it begins to wait when it starts.
@@ -151,6 +157,7 @@ impl Roster {
         if let Some(before) = seat.stream.replace(stream) {
             let _ = before.cut.send(Cut::Displaced);
         }
+        (seat.opened_ms, seat.closed_ms) = (Some(self.up_ms()), None);
         let (pulse, quota) = (Arc::clone(&seat.pulse), Arc::clone(&seat.quota));
         drop(seats);
         self.heard(&pulse);
@@ -161,12 +168,19 @@ impl Roster {
     pub(crate) fn leave(&self, node: &NodeId, number: u64) {
         if let Some(seat) = self.seats().get_mut(node) {
             seat.stream.take_if(|stream| stream.number == number);
+            if seat.stream.is_none() {
+                seat.closed_ms = Some(self.up_ms());
+            }
         }
+    }
+
+    fn up_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// A node was heard. Whether the log says that it is silent, once.
     pub(crate) fn heard(&self, pulse: &Pulse) -> bool {
-        pulse.heard_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+        pulse.heard_ms.store(self.up_ms(), Ordering::Relaxed);
         pulse.is_silent.load(Ordering::Relaxed) && pulse.is_silent.swap(false, Ordering::Relaxed)
     }
 
@@ -230,9 +244,9 @@ impl Roster {
 
     /// Every heartbeat timeout starts over, as after a start.
     pub(crate) fn restart_timeouts(&self) {
-        let ms = self.elapsed_ms();
+        let ms = self.up_ms();
         for seat in self.seats().values() {
-            seat.pulse.heard_ms.store(ms, Ordering::Relaxed);
+            seat.pulse.observed_ms.store(ms, Ordering::Relaxed);
         }
     }
 
@@ -245,11 +259,13 @@ impl Roster {
         let shortest_s =
             pools.chain([state.policy.pools_default.silent_s]).min().unwrap_or_default();
         let soonest_ms = patience_ms(shortest_s);
-        let up_ms = self.elapsed_ms();
+        let up_ms = self.up_ms();
         let mut silent = Vec::new();
         for (id, seat) in self.seats().iter() {
             let pulse = &seat.pulse;
-            let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
+            let heard_ms = pulse.heard_ms.load(Ordering::Relaxed);
+            let from_ms = heard_ms.max(pulse.observed_ms.load(Ordering::Relaxed));
+            let quiet_ms = up_ms.saturating_sub(from_ms);
             if quiet_ms <= soonest_ms {
                 continue;
             }
@@ -258,6 +274,7 @@ impl Roster {
             };
             if quiet_ms > patience_ms(state.policy.of(&node.place.pool).silent_s) {
                 pulse.is_silent.store(true, Ordering::Relaxed);
+                // The rest of the timeout is counted from there, too.
                 let ago = SignedDuration::from_millis(quiet_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 silent.push(Event::Silent { node: id.clone(), since });

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::reconnect::reconnect_spread_s;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
@@ -259,6 +260,8 @@ struct Known {
     is_over_quota: bool,
     /// Of the last order.
     generation: u64,
+    /// By the size of the fleet.
+    reconnect_spread_s: u32,
 }
 
 impl Session<'_> {
@@ -350,6 +353,7 @@ impl Session<'_> {
             acked_record: self.last,
             server_time_ms: self.desk.brain.now().as_millisecond(),
             report_interval_s: self.desk.report_interval_s,
+            reconnect_spread_s: known.reconnect_spread_s,
         }))
         .await?;
         // First of all: what follows may lead to an order.
@@ -388,6 +392,7 @@ impl Session<'_> {
                 is_out_of_touch: it.silent_since.is_some() || it.revoked.is_some(),
                 is_over_quota: it.over_quota_since.is_some(),
                 generation: it.generation,
+                reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });
         Ok(known.await?.ok_or_else(|| TakeError::Stranger(self.node.clone()))?)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::Standing;
 use farrier_fleet::health::Severity;
+use farrier_wire::rest::ConnectionState;
 use tokio::sync::Mutex;
 
 use super::failure::Failure;
@@ -23,6 +24,7 @@ const SEVERITIES: [Severity; 4] =
 /// One node's part.
 struct Part {
     standing: Standing,
+    connection: ConnectionState,
     is_silent: bool,
     is_held_back: bool,
     findings: Vec<Severity>,
@@ -66,9 +68,11 @@ fn health(space: &Space) -> String {
 pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
-    let visit: walk::Visit<Part> = Arc::new(|_, _, node, found| {
+    let site = Arc::clone(&call.site);
+    let visit: walk::Visit<Part> = Arc::new(move |_, id, node, found| {
         found.push(Part {
             standing: node.standing,
+            connection: site.connection(id).state,
             is_silent: node.silent_since.is_some(),
             is_held_back: node.held_back.is_some(),
             findings: node.open_findings().map(|it| it.severity).collect(),
@@ -92,6 +96,17 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         (standing.words().replace(' ', "-"), count as u64)
     });
     text.labelled("farrier_fleet_nodes", "gauge", "Nodes by how they stand", "standing", standings);
+    let connections = ConnectionState::ALL.map(|state| {
+        let count = parts.iter().filter(|it| it.connection == state).count();
+        (state.name().to_owned(), count as u64)
+    });
+    text.labelled(
+        "farrier_fleet_node_connections",
+        "gauge",
+        "Nodes by the state of their agent's session",
+        "state",
+        connections,
+    );
     let severities = SEVERITIES
         .map(|it| (it.to_string(), severities.get(&it).copied().unwrap_or_default() as u64));
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);

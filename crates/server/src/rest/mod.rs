@@ -35,10 +35,11 @@ mod walk;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
-use farrier_wire::rest::NothingAsk;
+use farrier_fleet::fleet::NodeId;
+use farrier_wire::rest::{ConnectionView, NothingAsk};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
@@ -77,6 +78,7 @@ pub(crate) struct Site {
     pub(crate) tail: Tail,
     pub(crate) roster: Arc<Roster>,
     pub(crate) space: Arc<Space>,
+    pub(crate) heartbeat_interval: Duration,
     pub(crate) store: Arc<Store>,
     pub(crate) fingerprint: String,
     pub(crate) counters: Arc<Counters>,
@@ -84,6 +86,13 @@ pub(crate) struct Site {
     pub(crate) changes: Arc<Audit>,
     /// Whether the server ends: who follows the log is let go then.
     pub(crate) stopped: watch::Receiver<bool>,
+}
+
+impl Site {
+    /// Whether there is a session with a node's agent.
+    fn connection(&self, node: &NodeId) -> ConnectionView {
+        self.roster.connection(node, self.heartbeat_interval, self.brain.now())
+    }
 }
 
 /// Answers people and programs.

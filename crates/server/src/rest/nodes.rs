@@ -19,7 +19,7 @@ use super::caller::Caller;
 use super::failure::Failure;
 use super::query::Said;
 use super::reply::Reply;
-use super::{Call, reasons, walk};
+use super::{Call, Site, reasons, walk};
 
 const PAGE: usize = 100;
 
@@ -94,10 +94,19 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
             .await?;
     let has_more = nodes.len() > limit;
     nodes.truncate(limit);
+    connections(&call.site, &mut nodes);
     let next = nodes.last().filter(|_| has_more).map(|it| it.node.to_string());
     Reply::json(&NodePage { nodes, next })
 }
 
+/// Fills in connections, which are not part of the fleet's state.
+pub(super) fn connections(site: &Site, rows: &mut [NodeRow]) {
+    for row in rows {
+        row.connection = Some(site.connection(&row.node));
+    }
+}
+
+/// A row without its connection.
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let makeup = node.makeup.as_ref();
     let gpus = makeup.and_then(|it| it.gpus.as_ref());
@@ -118,6 +127,7 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
         order: node.order.as_ref().map(|it| node.words_of_order(&it.order.what)),
         held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it).text),
         silent_since: node.silent_since,
+        connection: None,
     }
 }
 
@@ -142,7 +152,9 @@ async fn with_node<T: Send + 'static>(
 pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
     let eyes = call.caller()?.clone();
     let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&eyes, state, id, node);
-    Reply::json(&with_node(&call, look).await?)
+    let mut node = with_node(&call, look).await?;
+    node.connection = Some(call.site.connection(&node.node));
+    Reply::json(&node)
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
@@ -186,6 +198,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         quarantines: node.quarantines.clone(),
         blamed: reasons::blamed(caller, state, node),
         silent_since: node.silent_since,
+        connection: None,
         history: format!("/api/v1/events?node={id}"),
     }
 }
@@ -250,9 +263,11 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)
                 })
                 .collect(),
+            connection: None,
         })
     });
-    let explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
+    let mut explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
+    explained.connection = Some(call.site.connection(&explained.node));
     Reply::json(&explained)
 }
 

@@ -9,5 +9,6 @@ mod follow;
 mod herd;
 mod hostile;
 mod orders;
+mod reconnect;
 mod resume;
 mod world;

@@ -250,6 +250,9 @@ pub(crate) struct Member {
     pub(crate) folder: TempDir,
     journal: Option<Journal>,
     durable: watch::Sender<u64>,
+    urgent: watch::Sender<uplink::Urgent>,
+    /// In place of the uplink's back-off.
+    pub(crate) fixed_wait: Option<Duration>,
     pub(crate) desk: Arc<FakeDesk>,
     pub(crate) bell: Arc<Notify>,
     pub(crate) cordon: watch::Sender<Cordon>,
@@ -264,6 +267,8 @@ impl Member {
             folder: tempfile::tempdir().unwrap(),
             journal: None,
             durable: watch::channel(0).0,
+            urgent: watch::channel(uplink::Urgent::default()).0,
+            fixed_wait: None,
             desk: Arc::default(),
             bell: Arc::default(),
             cordon: watch::channel(Cordon::Unknown).0,
@@ -314,6 +319,13 @@ impl Member {
         self.durable.send_replace(journal.durable().seq);
     }
 
+    /// As [`Self::find`], and the server has to hear of it at once.
+    pub(crate) fn find_urgent(&mut self, id: u64) {
+        self.find(id);
+        let record = *self.durable.borrow();
+        self.urgent.send_modify(|urgent| urgent.record = record);
+    }
+
     pub(crate) fn connect(&mut self, site: &Site) {
         let boot = self.boot.clone();
         let parts = uplink::Parts {
@@ -322,12 +334,14 @@ impl Member {
             node: Some(node(&self.name)),
             state_dir: self.state(),
             durable: self.durable.subscribe(),
+            urgent: self.urgent.subscribe(),
             made_of: Box::new(move || {
                 Some(Makeup { boot: boot.clone(), gpus: Some(Vec::new()), ..Makeup::default() })
             }),
             cordon: self.cordon.subscribe(),
             desk: Arc::clone(&self.desk) as Arc<dyn OrderDesk>,
             bell: Arc::clone(&self.bell),
+            fixed_wait: self.fixed_wait,
         };
         self.uplink = Some(Uplink::spawn(parts).unwrap());
     }

@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// Without TLS and certificates, on loopback only: whoever says a name is believed and joins this pool
     #[arg(long, value_name = "POOL")]
     plain: Option<Pool>,
-    /// How often agents say that they live
-    #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=600))]
+    /// Heartbeat interval of agents, in seconds; three fit into the shortest time after which a node is suspect
+    #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
     report_interval: u32,
     /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
