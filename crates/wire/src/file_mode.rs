@@ -14,17 +14,26 @@ pub enum FileKind {
     Store,
     /// A folder of such: its owner; a group may read it.
     Folder,
+    /// A folder of secrets that have modes of their own: nobody but its owner may change it.
+    SecretFolder,
 }
 
 impl FileKind {
     /// What it is made with.
     fn mode(self) -> u32 {
-        if self == Self::Folder { 0o700 } else { 0o600 }
+        match self {
+            Self::Secret | Self::Store => 0o600,
+            Self::Folder | Self::SecretFolder => 0o700,
+        }
     }
 
     /// What nobody else may.
     fn forbidden(self) -> u32 {
-        if self == Self::Secret { 0o077 } else { 0o027 }
+        match self {
+            Self::Secret => 0o077,
+            Self::Store | Self::Folder => 0o027,
+            Self::SecretFolder => 0o022,
+        }
     }
 }
 

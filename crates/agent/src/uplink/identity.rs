@@ -103,7 +103,7 @@ impl Keep {
     fn check_modes(&self) -> Result<(), IdentityError> {
         let keys = [self.node_path(), self.dir.join("enrol.key")];
         let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
-        let folder = [(self.dir.as_path(), FileKind::Folder)];
+        let folder = [(self.dir.as_path(), FileKind::SecretFolder)];
         let checked = file_mode::check(folder.into_iter().chain(keys));
         Ok(checked.map_err(|err| IdentityError::File { path: self.dir.clone(), err })??)
     }
@@ -327,7 +327,7 @@ mod tests {
             (keep.node_path(), 0o640, 0o600),
             (keep.node_path(), 0o604, 0o600),
             (dir.join("enrol.key"), 0o644, 0o600),
-            (dir.clone(), 0o755, 0o700),
+            (dir.clone(), 0o775, 0o700),
         ] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             for refused in [keep.check().map(drop), keep.key_to_enrol().map(drop)] {

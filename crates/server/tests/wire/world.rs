@@ -214,7 +214,8 @@ impl OrderDesk for FakeDesk {
             return answer.clone();
         }
         let mut last = self.last.lock().unwrap();
-        if order.generation < *last {
+        // One that was acknowledged may be on its way once more.
+        if order.generation <= *last {
             return Answer::Refused { why: format!("it is not newer than order {last}") };
         }
         *last = order.generation;
