@@ -154,11 +154,67 @@ def test_noise_of_the_whole_size_in_a_gradient_that_counts_is_no_noise():
     assert found.eager_runs_differ
 
 
+class CommonlyScaled:
+    """Twelve gradients that are all scaled alike in a run, by one of some values; `errors` are those of the graph."""
+
+    def __init__(self, seed, values, errors=(0.0,) * 12):
+        self.random, self.values, self.errors = random.Random(seed), values, errors
+        self.names = [f"p{i}" for i in range(12)]
+        self.evidence = Evidence([TensorEvidence(name, "bfloat16", NORM) for name in self.names], 1.0, 4e-3)
+        self.reference = self.random.choice(values)
+        self.replay()
+
+    def readings(self, errors):
+        common = (1 + self.random.choice(self.values)) / (1 + self.reference) - 1
+        scales = [(1 + common) * (1 + error) - 1 + 1e-4 * self.random.gauss(0, 1) for error in errors]
+        return {n: Reading(NORM * math.hypot(scale, 7e-3), scale) for n, scale in zip(self.names, scales, strict=True)}
+
+    def eager_run(self):
+        self.evidence.add_eager_run(self.readings((0.0,) * 12), 1.0)
+
+    def replay(self):
+        self.evidence.add_replay(self.readings(self.errors), 1.0)
+
+    def settle(self, kept=None):
+        return settle(self.evidence, kept, eager_run=self.eager_run, replay=self.replay)
+
+
+NEIGHBOURS = [(0.0, 2.0**-8), (0.0, 2.0**-7), (0.0, 0.0, 0.0, 2.0**-7)]
+
+
+@pytest.mark.parametrize("values", NEIGHBOURS)
+def test_gradients_that_are_scaled_together_by_rounding_pass_also_with_what_was_learned(values):
+    for seed in range(500):
+        found = CommonlyScaled(seed, values).settle()
+        assert found.same, (seed, found)
+        again = CommonlyScaled(SEEDS + seed, values).settle(found.kept)
+        assert again.same, (seed, again)
+
+
+@pytest.mark.parametrize("error", [0.01, -0.01])
+@pytest.mark.parametrize("values", NEIGHBOURS)
+@pytest.mark.parametrize("wrong", [1, 12])
+def test_one_per_cent_in_one_of_them_or_in_all_of_them_is_found(values, error, wrong):
+    errors = (error,) * wrong + (0.0,) * (12 - wrong)
+    for seed in range(500):
+        kept = CommonlyScaled(SEEDS + seed, values).settle().kept if seed % 2 else None
+        found = CommonlyScaled(seed, values, errors).settle(kept)
+        assert not found.same, (seed, found)
+        if wrong == 1:
+            assert "p0" in {each.name for each in found.wrong}
+
+
+def test_a_common_scale_with_more_values_than_rounding_has_is_noise_that_is_too_large():
+    found = CommonlyScaled(0, (0.0, 0.007, 0.014, 0.02)).settle()
+    assert found.too_noisy, found
+
+
 def test_losses():
     def judge(graph, eager, expected=2.0):
         runs = Runs(0, deviation=0.0, noise=0.0)
         runs.evidence.expected_loss = expected
         runs.evidence.graph_losses, runs.evidence.eager_losses = list(graph), list(eager)
+        runs.tensor.graph, runs.tensor.eager = [Reading(0.0, 0.0)] * len(graph), [Reading(0.0, 0.0)] * len(eager)
         return [each.kind for each in runs.evidence.judge(final=True).wrong]
 
     nan, inf = math.nan, math.inf

@@ -75,7 +75,7 @@ def train_step(model, optimizer, spoil):
 
     def train(batch):
         optimizer.zero_grad(set_to_none=True)
-        loss = (model(batch["x"]) - batch["y"]).square().mean()
+        loss = (model(batch["x"]) - batch["y"]).float().square().mean()
         loss.backward()
         if sys._getframe(1).f_code.co_name == "replay":
             spoil(model)
@@ -242,6 +242,53 @@ def test_noise_that_hides_one_per_cent_has_no_graph_and_a_reason_of_its_own(ampl
     if code is ReasonCode.NOISE_TOO_LARGE:
         assert graphed.report.last.eager_runs == 1 + MAX_ROUNDS
         assert graphed.report.last.replays == 1 + MAX_ROUNDS
+
+
+class Deep(nn.Module):
+    """Nine gradients in bfloat16, which are clipped in bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = Noisy()
+        self.rest = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.rest:
+            x = x + layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("scaled", "same"), [(None, True), ("first.noisy", False), ("rest.2.weight", False), ("all", False)]
+)
+def test_gradients_whose_clipped_norm_rounds_to_one_of_two_neighbours(scaled, same):
+    """All of them then are up to 2**-7 apart in two runs."""
+    torch.manual_seed(0)
+    AnyOrder.order.manual_seed(5)
+    AnyOrder.share = 1.0
+    model = Deep().bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    coefficients = [0.5, 0.5 * (1 + 2**-7)]
+
+    def spoil(model):
+        for name, parameter in model.named_parameters():
+            if scaled in (name, "all"):
+                parameter.grad.copy_((parameter.grad.double() * 1.012).bfloat16())
+
+    def clip(*_):
+        place = int(torch.randint(2, (), generator=AnyOrder.order))
+        for parameter in model.parameters():
+            parameter.grad.mul_(coefficients[place])
+
+    train = train_step(model, optimizer, spoil)
+    optimizer.register_step_pre_hook(clip)
+    graphed = step(train, model=model, optimizer=optimizer)
+    for batch in batches(40):
+        graphed({name: tensor.bfloat16() for name, tensor in batch.items()})
+    assert (graphed.report.reason is None) == same, graphed.report
+    if scaled not in (None, "all"):
+        assert scaled in {each.name for each in graphed.report.last.wrong}
 
 
 def test_a_noisy_graph_trains_each_batch_once():

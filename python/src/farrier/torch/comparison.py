@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from farrier.torch.noise import (
+    COMMON_LEAST,
     DISTANCE_MARGIN,
     FLOOR,
     MAX_ROUNDS,
+    Assessment,
+    CommonScale,
     Finding,
     Mismatch,
     Reading,
@@ -113,20 +117,20 @@ class Evidence:
     def judge(self, kept: KeptNoise | None = None, *, final: bool = False) -> Comparison:
         """What the runs so far say. `kept` takes the place of further eager runs as long as there are none."""
         earlier, kept = kept or {}, None if self.eager_losses else kept
-        whole = math.sqrt(sum(each.norm**2 for each in self.tensors))
-        jitters = any(each.jitters for each in self.tensors) or bool(kept and any(noise.spread for noise in kept.values()))
-        wrong, waived = list(self.wrong), list[str]()
-        worst, worst_name, noise, resolution = 0.0, "-", 0.0, 0.0
+        common = self._common_scale()
+        assessed = self._assessed(kept, None, final=final)
+        noisy = any(each.finding is not None and each.finding.kind is Mismatch.NOISE_TOO_LARGE for each in assessed)
+        on_the_whole = common.finding if len(self.tensors) >= COMMON_LEAST else None
+        if noisy and len(self.tensors) >= COMMON_LEAST and on_the_whole is None:
+            assessed = self._assessed(kept, common, final=final)
+        wrong = self.wrong + [each.finding for each in assessed if each.finding is not None]
+        if on_the_whole is not None:
+            wrong.append(on_the_whole)
+        waived = [tensor.name for tensor, each in zip(self.tensors, assessed, strict=True) if each.waived]
+        resolution = max((each.resolution for each in assessed if each.finding is None and not each.waived), default=0.0)
+        worst, worst_name, noise = 0.0, "-", 0.0
         for tensor in self.tensors:
-            noise_kept = kept.get(tensor.name) if kept is not None else None
-            found = assess(tensor, whole, jitters=jitters, kept=noise_kept, final=final)
-            if found.finding is not None:
-                wrong.append(found.finding)
-            if found.waived:
-                waived.append(tensor.name)
-            elif found.finding is None:
-                resolution = max(resolution, found.resolution)
-            size = max(tensor.norm, FLOOR * whole, 1e-300)
+            size = max(tensor.norm, FLOOR * self._whole, 1e-300)
             noise = max([noise] + [each.distance / size for each in tensor.eager])
             nearest = min(each.distance for each in tensor.graph) / size
             if not nearest <= worst:  # NaN is the worst of all.
@@ -145,11 +149,33 @@ class Evidence:
             waived=waived,
             eager_runs=1 + len(self.eager_losses),
             replays=len(self.graph_losses),
-            kept=self._learned(earlier, waived) if self.eager_losses else None,
+            kept=self._learned(earlier, waived, common) if self.eager_losses else None,
         )
 
-    def _learned(self, earlier: KeptNoise, waived: list[str]) -> KeptNoise:
-        return {each.name: each.noise(waived=each.name in waived).after(earlier.get(each.name)) for each in self.tensors}
+    @property
+    def _whole(self) -> float:
+        """The norm of all gradients."""
+        return math.sqrt(sum(each.norm**2 for each in self.tensors))
+
+    def _assessed(self, kept: KeptNoise | None, common: CommonScale | None, *, final: bool) -> list[Assessment]:
+        jitters = any(each.jitters for each in self.tensors) or bool(kept and any(noise.spread for noise in kept.values()))
+        whole, known = self._whole, kept or {}
+        return [
+            assess(each, whole, jitters=jitters, kept=known.get(each.name), common=common, final=final)
+            for each in self.tensors
+        ]
+
+    def _common_scale(self) -> CommonScale:
+        tensors = [each for each in self.tensors if each.norm > 0]
+        if not tensors:
+            return CommonScale([0.0] * len(self.eager_losses), [0.0] * len(self.graph_losses))
+        eager = [median_low(each.eager[run].scale for each in tensors) for run in range(len(self.eager_losses))]
+        graph = [median_low(each.graph[run].scale for each in tensors) for run in range(len(self.graph_losses))]
+        return CommonScale(eager, graph)
+
+    def _learned(self, earlier: KeptNoise, waived: list[str], common: CommonScale) -> KeptNoise:
+        learned = {each.name: each.noise(common, waived=each.name in waived) for each in self.tensors}
+        return {name: noise.after(earlier.get(name)) for name, noise in learned.items()}
 
     def _loss_findings(self, loss: float) -> list[Finding]:
         repeated = max((_apart(each, self.expected_loss) for each in self.eager_losses), default=0.0)

@@ -16,6 +16,9 @@ gradient passes if a replay reproduces the reference run up to rounding, or if
    confidence interval: then a scale error of twice that would have been found;
 2. the nearest replay is no further away than the noise explains, and no replay is far away.
 
+Where there are enough gradients their median scale offset must be that of an eager run as well. Where that median is the
+noise, it is taken out before (`CommonScale`).
+
 A right graph whose noise is normal fails the scale test with a probability of `FALSE_ALARM` per gradient. The distances of
 replays and of eager runs have one distribution if the graph is right, so all 9 replays are further away than all 8 eager
 runs with a probability of 1 in 24,310, and must be so by a factor of `DISTANCE_MARGIN` to be refused.
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from farrier.torch.policy import FRACTION_BITS, tolerance_for
@@ -47,6 +50,11 @@ REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
 OUTLIER = 8 * _BF16_ROUNDING
 #: Eager runs that differ by more than this are not one step with noise.
 MOST_NOISE = 16 * _BF16_ROUNDING
+#: Of the common scale: two neighbours in bfloat16 are at most 2**-7 = 0.0078 apart, and two runs with one value differ by
+#: less than the second. Together they are less than 1 %.
+COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
+#: The median of fewer gradients need not be that of right ones.
+COMMON_LEAST = 8
 #: Gradients below this share of the norm of all gradients may be noise and nothing else (a bias before a softmax), and are
 #: not held to their own size where that is so.
 FLOOR = 1e-3
@@ -108,10 +116,12 @@ class Reading:
 class TensorNoise:
     """What earlier comparisons measured of one gradient, relative to its norm.
 
-    `waived`: they found it too small and too noisy to be told.
+    `residual_deviation` is that of the scale without the run's common one; `waived`: it was found too small and too noisy
+    to be told.
     """
 
     scale_deviation: float
+    residual_deviation: float
     degrees: int
     spread: float
     waived: bool = False
@@ -121,9 +131,41 @@ class TensorNoise:
         if earlier is None:
             return self
         before = min(earlier.degrees, len(STUDENT_T))
-        squares = before * earlier.scale_deviation**2 + self.degrees * self.scale_deviation**2
         degrees = before + self.degrees
-        return TensorNoise(math.sqrt(squares / degrees) if degrees else 0.0, degrees, self.spread, self.waived)
+
+        def pooled(mine: float, its: float) -> float:
+            return math.sqrt((before * its**2 + self.degrees * mine**2) / degrees) if degrees else 0.0
+
+        return replace(
+            self,
+            scale_deviation=pooled(self.scale_deviation, earlier.scale_deviation),
+            residual_deviation=pooled(self.residual_deviation, earlier.residual_deviation),
+            degrees=degrees,
+        )
+
+
+@dataclass(frozen=True)
+class CommonScale:
+    """The median scale offset over all gradients, for each run but the reference run, whose offset is 0.
+
+    Gradients that are clipped in bfloat16 have it: their norm rounds to one of two neighbours from run to run, by which all
+    of them are up to 0.8 % larger or smaller together. That is no noise that averages out within a few runs, but has few
+    values. So a replay must have the value of an eager run, and the values of eager runs must lie so close together that
+    those of a graph that is wrong by 1 % throughout are others.
+    """
+
+    eager: list[float]
+    graph: list[float]
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong with the graph on the whole."""
+        eager, name = [0.0, *self.eager], "the median of all gradients"
+        values = max(max(eager) - min(eager), max(self.graph) - min(self.graph))
+        if values > COMMON_RANGE:
+            return Finding(Mismatch.NOISE_TOO_LARGE, name, values, COMMON_RANGE)
+        gap = min((other - one for one in eager for other in self.graph), key=abs)
+        return Finding(Mismatch.SCALE, name, gap, COMMON_GAP) if abs(gap) > COMMON_GAP else None
 
 
 @dataclass
@@ -148,23 +190,31 @@ class TensorEvidence:
         replays = {(each.distance, each.scale) for each in self.graph}
         return len(replays) > 1 or any(each.distance > 0 for each in self.eager)
 
-    def noise(self, *, waived: bool) -> TensorNoise:
+    def noise(self, common: CommonScale, *, waived: bool) -> TensorNoise:
         """What later comparisons may use."""
-        deviation, degrees = _pooled([each.scale for each in self.eager], [each.scale for each in self.graph])
-        return TensorNoise(deviation, degrees, self.spread / self.norm if self.norm else 0.0, waived)
+        deviation, degrees = _pooled(*self._scales(None))
+        residual, _ = _pooled(*self._scales(common))
+        return TensorNoise(deviation, residual, degrees, self.spread / self.norm if self.norm else 0.0, waived)
 
-    def scale(self, kept: TensorNoise | None) -> tuple[float, float]:
+    def _scales(self, common: CommonScale | None) -> tuple[list[float], list[float]]:
+        eager, graph = [each.scale for each in self.eager], [each.scale for each in self.graph]
+        if common is not None:
+            eager = [scale - its for scale, its in zip(eager, common.eager, strict=True)]
+            graph = [scale - its for scale, its in zip(graph, common.graph, strict=True)]
+        return eager, graph
+
+    def scale(self, kept: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
         """By how much the graph's gradient is scaled, and the half width of the confidence interval of that."""
-        if not self.graph:
-            return 0.0, math.inf
-        mean = sum(each.scale for each in self.graph) / len(self.graph)
-        if self.eager:
-            deviation, degrees = _pooled([each.scale for each in self.eager], [each.scale for each in self.graph])
-            mean -= sum(each.scale for each in self.eager) / len(self.eager)
-            runs = 1 / len(self.eager) + 1 / len(self.graph)
+        eager, graph = self._scales(common)
+        mean = sum(graph) / len(graph)
+        if eager:
+            deviation, degrees = _pooled(eager, graph)
+            mean -= sum(eager) / len(eager)
+            runs = 1 / len(eager) + 1 / len(graph)
         elif kept is not None:
+            deviation = kept.scale_deviation if common is None else kept.residual_deviation
             # The reference run has noise of its own.
-            deviation, degrees, runs = kept.scale_deviation, kept.degrees, 1 + 1 / len(self.graph)
+            degrees, runs = kept.degrees, 1 + 1 / len(graph)
         else:
             return mean, math.inf
         return mean, _student_t(degrees) * deviation * math.sqrt(runs) if degrees else math.inf
@@ -195,12 +245,18 @@ class Assessment:
 
 
 def assess(
-    evidence: TensorEvidence, whole: float, *, jitters: bool, kept: TensorNoise | None = None, final: bool = False
+    evidence: TensorEvidence,
+    whole: float,
+    *,
+    jitters: bool,
+    kept: TensorNoise | None = None,
+    common: CommonScale | None = None,
+    final: bool = False,
 ) -> Assessment:
     """Judges one gradient.
 
-    `whole` is the norm of all gradients, `jitters` whether any gradient of the step does, `final` whether there will be no
-    further runs.
+    `whole` is the norm of all gradients, `jitters` whether any gradient of the step does, `common` what is taken out of
+    scale offsets, `final` whether there will be no further runs.
     """
     name, size, small = evidence.name, max(evidence.norm, FLOOR * whole, 1e-300), evidence.norm < FLOOR * whole
     repeated = max((each.distance for each in evidence.eager), default=0.0)
@@ -222,7 +278,7 @@ def assess(
     allowed = max(rounding, REDRAWN_ROUNDING * size if jitters else 0.0, DISTANCE_MARGIN * spread)
     if nearest.distance > allowed:
         return Assessment(Finding(Mismatch.DISTANCE, name, nearest.distance / size, allowed / size))
-    offset, resolution = evidence.scale(kept)
+    offset, resolution = evidence.scale(kept, common)
     # A small gradient may be rounding and nothing else, and another one in the graph. An error of scale is parallel to it.
     along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest.distance
     if abs(offset) > max(SCALE_LIMIT, resolution) and along:
