@@ -117,15 +117,16 @@ class Evidence:
     def judge(self, kept: KeptNoise | None = None, *, final: bool = False) -> Comparison:
         """What the runs so far say. `kept` takes the place of further eager runs as long as there are none."""
         earlier, kept = kept or {}, None if self.eager_losses else kept
-        common = self._common_scale()
-        assessed = self._assessed(kept, None, final=final)
-        noisy = any(each.finding is not None and each.finding.kind is Mismatch.NOISE_TOO_LARGE for each in assessed)
-        on_the_whole = common.finding if len(self.tensors) >= COMMON_LEAST else None
-        if noisy and len(self.tensors) >= COMMON_LEAST and on_the_whole is None:
-            assessed = self._assessed(kept, common, final=final)
+        common = self._common_scale() if len(self.tensors) >= COMMON_LEAST else None
+        assessed = self._assessed(kept, common, final=final)
+        if final and common is not None:  # What is common to most gradients need not be to all (two optimizers).
+            alone = self._assessed(kept, None, final=True)
+            assessed = [
+                its if one.too_noisy and its.finding is None else one for one, its in zip(assessed, alone, strict=True)
+            ]
         wrong = self.wrong + [each.finding for each in assessed if each.finding is not None]
-        if on_the_whole is not None:
-            wrong.append(on_the_whole)
+        if common is not None and common.finding is not None:
+            wrong.append(common.finding)
         waived = [tensor.name for tensor, each in zip(self.tensors, assessed, strict=True) if each.waived]
         resolution = max((each.resolution for each in assessed if each.finding is None and not each.waived), default=0.0)
         worst, worst_name, noise = 0.0, "-", 0.0
@@ -173,7 +174,7 @@ class Evidence:
         graph = [median_low(each.graph[run].scale for each in tensors) for run in range(len(self.graph_losses))]
         return CommonScale(eager, graph)
 
-    def _learned(self, earlier: KeptNoise, waived: list[str], common: CommonScale) -> KeptNoise:
+    def _learned(self, earlier: KeptNoise, waived: list[str], common: CommonScale | None) -> KeptNoise:
         learned = {each.name: each.noise(common, waived=each.name in waived) for each in self.tensors}
         return {name: noise.after(earlier.get(name)) for name, noise in learned.items()}
 

@@ -16,8 +16,8 @@ gradient passes if a replay reproduces the reference run up to rounding, or if
    confidence interval: then a scale error of twice that would have been found;
 2. the nearest replay is no further away than the noise explains, and no replay is far away.
 
-Where there are enough gradients their median scale offset must be that of an eager run as well. Where that median is the
-noise, it is taken out before (`CommonScale`).
+Where there are enough gradients, the median of their scale offsets is taken out of each, and must be that of an eager run
+as well (`CommonScale`).
 
 A right graph whose noise is normal fails the scale test with a probability of `FALSE_ALARM` per gradient. The distances of
 replays and of eager runs have one distribution if the graph is right, so all 9 replays are further away than all 8 eager
@@ -116,12 +116,10 @@ class Reading:
 class TensorNoise:
     """What earlier comparisons measured of one gradient, relative to its norm.
 
-    `residual_deviation` is that of the scale without the run's common one; `waived`: it was found too small and too noisy
-    to be told.
+    `waived`: it was found too small and too noisy to be told.
     """
 
     scale_deviation: float
-    residual_deviation: float
     degrees: int
     spread: float
     waived: bool = False
@@ -132,16 +130,8 @@ class TensorNoise:
             return self
         before = min(earlier.degrees, len(STUDENT_T))
         degrees = before + self.degrees
-
-        def pooled(mine: float, its: float) -> float:
-            return math.sqrt((before * its**2 + self.degrees * mine**2) / degrees) if degrees else 0.0
-
-        return replace(
-            self,
-            scale_deviation=pooled(self.scale_deviation, earlier.scale_deviation),
-            residual_deviation=pooled(self.residual_deviation, earlier.residual_deviation),
-            degrees=degrees,
-        )
+        squares = before * earlier.scale_deviation**2 + self.degrees * self.scale_deviation**2
+        return replace(self, scale_deviation=math.sqrt(squares / degrees) if degrees else 0.0, degrees=degrees)
 
 
 @dataclass(frozen=True)
@@ -190,13 +180,13 @@ class TensorEvidence:
         replays = {(each.distance, each.scale) for each in self.graph}
         return len(replays) > 1 or any(each.distance > 0 for each in self.eager)
 
-    def noise(self, common: CommonScale, *, waived: bool) -> TensorNoise:
+    def noise(self, common: CommonScale | None, *, waived: bool) -> TensorNoise:
         """What later comparisons may use."""
-        deviation, degrees = _pooled(*self._scales(None))
-        residual, _ = _pooled(*self._scales(common))
-        return TensorNoise(deviation, residual, degrees, self.spread / self.norm if self.norm else 0.0, waived)
+        deviation, degrees = _pooled(*self.scales(common))
+        return TensorNoise(deviation, degrees, self.spread / self.norm if self.norm else 0.0, waived)
 
-    def _scales(self, common: CommonScale | None) -> tuple[list[float], list[float]]:
+    def scales(self, common: CommonScale | None) -> tuple[list[float], list[float]]:
+        """Scale offsets of eager runs and of replays, without what they have in common with those of other gradients."""
         eager, graph = [each.scale for each in self.eager], [each.scale for each in self.graph]
         if common is not None:
             eager = [scale - its for scale, its in zip(eager, common.eager, strict=True)]
@@ -205,16 +195,15 @@ class TensorEvidence:
 
     def scale(self, kept: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
         """By how much the graph's gradient is scaled, and the half width of the confidence interval of that."""
-        eager, graph = self._scales(common)
+        eager, graph = self.scales(common)
         mean = sum(graph) / len(graph)
         if eager:
             deviation, degrees = _pooled(eager, graph)
             mean -= sum(eager) / len(eager)
             runs = 1 / len(eager) + 1 / len(graph)
         elif kept is not None:
-            deviation = kept.scale_deviation if common is None else kept.residual_deviation
             # The reference run has noise of its own.
-            degrees, runs = kept.degrees, 1 + 1 / len(graph)
+            deviation, degrees, runs = kept.scale_deviation, kept.degrees, 1 + 1 / len(graph)
         else:
             return mean, math.inf
         return mean, _student_t(degrees) * deviation * math.sqrt(runs) if degrees else math.inf
@@ -243,6 +232,11 @@ class Assessment:
     resolution: float = 0.0
     waived: bool = False
 
+    @property
+    def too_noisy(self) -> bool:
+        """Whether the noise hides what there may be."""
+        return self.finding is not None and self.finding.kind is Mismatch.NOISE_TOO_LARGE
+
 
 def assess(
     evidence: TensorEvidence,
@@ -265,7 +259,8 @@ def assess(
     odd = max(each.odd for each in evidence.graph)
     if odd:
         return Assessment(Finding(Mismatch.NOT_FINITE, name, odd))
-    nearest, furthest = min(evidence.graph, key=lambda each: each.distance), max(each.distance for each in evidence.graph)
+    distances = [each.distance for each in evidence.graph]
+    nearest, furthest = min(distances), max(distances)
     if not math.isfinite(furthest):
         return Assessment(Finding(Mismatch.DISTANCE, name, furthest, 0.0))
     spread = evidence.spread if evidence.eager or kept is None else kept.spread * evidence.norm
@@ -273,14 +268,14 @@ def assess(
     allowed = max(rounding, OUTLIER * size, DISTANCE_MARGIN * (repeated if evidence.eager else spread))
     if furthest > allowed:
         return Assessment(Finding(Mismatch.DISTANCE, name, furthest / size, allowed / size))
-    if nearest.distance <= rounding and abs(nearest.scale) <= SCALE_LIMIT:
+    if nearest <= rounding and abs(evidence.scales(common)[1][distances.index(nearest)]) <= SCALE_LIMIT:
         return Assessment(None)
     allowed = max(rounding, REDRAWN_ROUNDING * size if jitters else 0.0, DISTANCE_MARGIN * spread)
-    if nearest.distance > allowed:
-        return Assessment(Finding(Mismatch.DISTANCE, name, nearest.distance / size, allowed / size))
+    if nearest > allowed:
+        return Assessment(Finding(Mismatch.DISTANCE, name, nearest / size, allowed / size))
     offset, resolution = evidence.scale(kept, common)
     # A small gradient may be rounding and nothing else, and another one in the graph. An error of scale is parallel to it.
-    along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest.distance
+    along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest
     if abs(offset) > max(SCALE_LIMIT, resolution) and along:
         return Assessment(Finding(Mismatch.SCALE, name, offset, max(SCALE_LIMIT, resolution)), resolution)
     if max(abs(offset), resolution) <= SCALE_LIMIT:
