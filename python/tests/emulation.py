@@ -50,7 +50,7 @@ class Captured:
     workshop = None  # Set by `step`.
 
     def __init__(self, arena, batch):
-        self.arena, self.replays, self.used = arena, 0, 0
+        self.arena, self.replays, self.used, self.noise = arena, 0, 0, None
         arena.graphs += 1
 
     def note_gradients(self, gradients):

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from farrier.bench.model import IGNORED, build
 from farrier.torch import Lengths, Policy, step
+from farrier.torch.explain import ReasonCode
 
 FAST = Policy(warmups=2, gain=0.0, profile=False, verify_every=50)
 
@@ -692,3 +693,71 @@ def test_no_more_memory_than_the_eager_run():
 
     eager, graphed = run(False)[0], run(True)[0]
     assert graphed < 1.08 * eager, (graphed, eager)
+
+
+class GroupedQueries(nn.Module):
+    """A decoder with fewer KV heads than query heads. Its attention's backward pass adds up atomically, in any order."""
+
+    def __init__(self, width=512, heads=8, kv_heads=2, layers=6, vocabulary=1024):
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm": nn.RMSNorm(width),
+                    "q": nn.Linear(width, width, bias=False),
+                    "kv": nn.Linear(width, 2 * kv_heads * self.size),
+                    "out": nn.Linear(width, width, bias=False),
+                }
+            )
+            for _ in range(layers)
+        )
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids, labels):
+        x = self.embedding(ids)
+        for layer in self.layers:
+            y = layer["norm"](x)
+            q = layer["q"](y).unflatten(-1, (self.heads, self.size)).transpose(1, 2)
+            k, v = layer["kv"](y).unflatten(-1, (2 * self.kv_heads, self.size)).transpose(1, 2).chunk(2, 1)
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + layer["out"](y.transpose(1, 2).flatten(2))
+        return functional.cross_entropy(self.head(x).flatten(0, 1).float(), labels.flatten())
+
+
+def grouped_queries(scaled=None, *, count=60, compile=False):
+    """A run of which the captured graph scales one gradient by 1.01."""
+    torch.manual_seed(0)
+    model = GroupedQueries().cuda()
+    optimizer = optimizer_of(model)
+
+    def train(batch):
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(batch["ids"].cuda(), batch["labels"].cuda())
+        loss.backward()
+        if scaled is not None and torch.cuda.is_current_stream_capturing():
+            model.get_parameter(scaled).grad.mul_(1.01)
+        optimizer.step()
+        return loss
+
+    policy = Policy(warmups=2, gain=0.0, profile=False, verify_every=3)
+    graphed = step(train, model=model, optimizer=optimizer, policy=policy, compile=compile)
+    losses(graphed, batches(count, rows=4, length=1024))
+    return graphed
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_attention_with_grouped_queries_has_a_graph(compile):
+    graphed = grouped_queries(compile=compile)
+    assert graphed.report.reason is None, graphed.report
+    assert graphed.report.replays > 50
+    assert graphed.report.verified > 15
+
+
+@pytest.mark.parametrize("name", ["layers.0.q.weight", "layers.0.kv.bias", "layers.5.norm.weight", "head.weight"])
+def test_a_gradient_of_the_graph_that_is_one_per_cent_too_large_is_found(name):
+    graphed = grouped_queries(name, count=6)
+    assert graphed.report.reason.code is ReasonCode.GRAPH_DIFFERS, graphed.report
+    assert {each.name for each in graphed.report.last.wrong} == {name}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from farrier.torch.batch import rebuild, tensors
+from farrier.torch.comparison import KeptNoise
 from farrier.torch.policy import Pace
 
 #: What the CUDA array interface calls a type of that many bytes; the tensor is then viewed as what it is.
@@ -122,6 +123,7 @@ class Captured:
         self.replays = 0
         self.used = 0
         self.pace = Pace(None)
+        self.noise: KeptNoise | None = None
         self.gradients: list[Address] = []
         self._graph = arena.graph()
         self._batch = on_device(batch, arena.device, copy=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
+from farrier.torch.comparison import Comparison
 from farrier.torch.guard_report import RunsInPieces
 
 #: Folders whose frames are not the user's code.
@@ -54,6 +56,15 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+class ReasonCode(Enum):
+    """Reasons that programs may want to tell apart; all others are `OTHER`."""
+
+    EAGER_RUNS_DIFFER = "eager-runs-differ"
+    GRAPH_DIFFERS = "graph-differs"
+    NOISE_TOO_LARGE = "noise-too-large"
+    OTHER = "other"
+
+
 @dataclass(frozen=True)
 class Reason:
     """Why a step runs eagerly."""
@@ -63,10 +74,30 @@ class Reason:
     where: str | None = None
     #: Whether batches of another shape may do better.
     of_this_shape: bool = False
+    code: ReasonCode = ReasonCode.OTHER
 
     def __str__(self) -> str:
         where = f" at {self.where}" if self.where else ""
         return f"{self.what}{where}. What helps: {self.remedy}"
+
+
+def eager_runs_differ(found: Comparison) -> Reason:
+    """Runs of the eager step differ by more than noise."""
+    remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
+    return Reason(f"two eager runs of one batch differ: {found}", remedy, code=ReasonCode.EAGER_RUNS_DIFFER)
+
+
+def not_verified(found: Comparison, replays: int) -> Reason:
+    """A comparison that was not passed, after so many replays."""
+    if found.too_noisy:
+        what = f"eager runs of one batch differ so much that a gradient wrong by 1 % would not be found: {found}"
+        remedy = "use deterministic kernels (torch.use_deterministic_algorithms), or compute in a more precise type"
+        return Reason(what, remedy, code=ReasonCode.NOISE_TOO_LARGE)
+    if found.eager_runs_differ:
+        return eager_runs_differ(found)
+    what = f"graph and eager step differ after {replays} replays: {found}"
+    remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
+    return Reason(what, remedy, code=ReasonCode.GRAPH_DIFFERS)
 
 
 class GiveUp(Exception):

@@ -186,28 +186,12 @@ OTHER_ORDER = 8
 SAME_ORDER = 1
 
 
-def tolerance_for(dtype: str, *, noise: float = 0.0, roundings: int = SAME_ORDER) -> Tolerance:
-    """What so many roundings of that type explain; for 32-bit types the products may be of TF32 (10 bits).
-
-    `noise` is what two eager runs of one batch were seen to differ by (atomic additions): four times that is allowed.
-    """
+def tolerance_for(dtype: str, *, roundings: int = SAME_ORDER) -> Tolerance:
+    """What so many roundings of that type explain; for 32-bit types the products may be of TF32 (10 bits)."""
     if dtype not in FRACTION_BITS:
         raise ValueError(f"no tolerance is known for gradients of {dtype}")
     bits = min(FRACTION_BITS[dtype], 10) if dtype == "float32" else FRACTION_BITS[dtype]
-    return Tolerance(relative=max(roundings * 2.0 ** -(bits + 1), 4.0 * noise))
-
-
-#: The noise that comparisons begin with grows to at most so many times what was measured before the first capture.
-NOISE_GROWTH = 16.0
-
-
-def kept_noise(first: float, before: float, found: float) -> float:
-    """What two eager runs are taken to differ by, from here on, after `found` was measured in a comparison that was passed.
-
-    Noise grows with training as gradients shrink, but what was seen once on one batch is not to hide a wrong graph for
-    good: beyond the bound it is measured again at each comparison that needs it.
-    """
-    return max(before, min(found, NOISE_GROWTH * first))
+    return Tolerance(relative=roundings * 2.0 ** -(bits + 1))
 
 
 def coarsest(dtypes: Iterable[str]) -> str:

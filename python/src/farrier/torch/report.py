@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from farrier.plural import counted, percent
+from farrier.torch.comparison import Comparison
 from farrier.torch.explain import Reason
 from farrier.torch.policy import Boundness, Pace
-from farrier.torch.verify import Comparison
 
 
 @dataclass
@@ -16,6 +16,8 @@ class StepReport:
 
     Of comparisons: `verified` counts them, `verified_s` is the time of all, `pace` how often there are any of the graph
     compared last. `compared_since_s` and `called_s` are readings of one clock: when the first began, and the last call.
+    `eager_runs` counts the eager runs that verification took, and `noise` is the largest relative distance of a gradient
+    between eager runs of one batch, when that was last measured.
     """
 
     steps: int = 0
@@ -30,6 +32,7 @@ class StepReport:
     eager: Boundness | None = None
     graph_s: float | None = None
     noise: float = 0.0
+    eager_runs: int = 0
     last: Comparison | None = None
     reason: Reason | None = None
     refused: list[Reason] = field(default_factory=list)
@@ -38,6 +41,9 @@ class StepReport:
         """Another comparison is done, and took so long."""
         self.last, self.called_s = found, now_s
         self.verified += 1
+        self.eager_runs += found.eager_runs
+        if found.eager_runs > 1:
+            self.noise = found.noise
         self.verified_s += took_s
         if self.compared_since_s is None:
             self.compared_since_s = now_s - took_s
@@ -65,7 +71,7 @@ class StepReport:
         if self.captures:
             lines.append(f"{counted(self.captures, 'capture')}, {self.evicted:,} given up for others")
         if self.last is not None:
-            lines.append(f"verified {counted(self.verified, 'time')}: {self.last}")
+            lines.append(f"verified {counted(self.verified, 'time')}, {counted(self.eager_runs, 'eager run')}: {self.last}")
             lines.append(self._cost())
         lines += [f"eager for some batches: {reason}" for reason in self.refused]
         if self.reason is not None:

@@ -13,12 +13,13 @@ from torch.optim import Optimizer
 from farrier.torch.agreement import Ranks
 from farrier.torch.batch import tensors
 from farrier.torch.capture import Arena, Captured, on_device, survive
-from farrier.torch.explain import GiveUp, Reason, reason
+from farrier.torch.comparison import Comparison, settle
+from farrier.torch.explain import GiveUp, Reason, eager_runs_differ, reason
 from farrier.torch.generators import HostGenerators
 from farrier.torch.optimizer import Look, Rates, Watch
 from farrier.torch.rehearsal import as_captured
 from farrier.torch.undo import Also, Undo
-from farrier.torch.verify import AGAIN, PADDED, Comparison, Gradients, Measured, Rule
+from farrier.torch.verify import PADDED, Gradients, Measured, Measuring
 
 #: Whether the step draws from a generator of the host or a thread beside it does (or the compiler, once) shows when it is
 #: run again: the step does so each time, and who loads data ahead stops when there is enough of it.
@@ -90,14 +91,11 @@ class Trial:
 
     def noise(self, ready: Any, undo: Undo) -> float:
         """How far two eager runs of one batch lie apart: atomic additions come in any order. More is no noise."""
-        first, second = Gradients(), Gradients()
-        loss = self._run(ready, undo, first.take, alone=True)
-        again = self._run(ready, undo, second.take, alone=True)
-        found = Measured.of(first, second.on(self.device), loss, again).judge(AGAIN)
+        reference = Gradients()
+        loss = self._run(ready, undo, reference.take, alone=True)
+        found = self._measured(ready, undo, reference, alone=True).repeats(loss)
         if not found.same:
-            what = f"two eager runs of one batch differ: {found}"
-            remedy = "the step must depend on nothing but the batch, the model, the optimizer and torch's random numbers"
-            raise GiveUp(Reason(what, remedy))
+            raise GiveUp(eager_runs_differ(found))
         return found.worst
 
     def captured(self, ready: Any) -> Captured:
@@ -111,38 +109,49 @@ class Trial:
             raise
         return graph
 
-    def compared(self, graph: Captured, batch: Any, ready: Any, noise: float) -> Comparison:
-        """The graph against the eager step; where batches are padded (`ready`), padded against as it came as well."""
-        undo, eager, padding = self.undo(), Gradients(), None
+    def compared(self, graph: Captured, batch: Any, ready: Any) -> Comparison:
+        """The graph against the eager step; where batches are padded (`ready`), padded against as it came as well.
+
+        One eager run is the reference. As long as the replays and eager runs so far do not settle it, on any rank, there
+        is another one of each (`settle`). What was learned of the noise is left with the graph.
+        """
+        undo, reference, padding = self.undo(), Gradients(), None
         try:
-            loss = self._run(ready, undo, eager.take)
+            loss = self._run(ready, undo, reference.take)
             if ready is not batch:
-                as_it_came = Gradients()
-                its_loss = self._run(batch, undo, as_it_came.take)
-                padding = Measured.of(as_it_came, eager.on(self.device), its_loss, loss).judge(PADDED)
-            self.rates.refresh()
-            self.watch.close(True)
-            graph.replay(ready)
-            measured = Measured.of(eager, graph.found(), loss, _loss(graph.result))
+                padding = self._measured(batch, undo, reference).within(PADDED, PADDED, loss)
+            evidence = self._replayed(graph, ready, undo, reference).evidence(loss)
+            found = settle(
+                evidence,
+                graph.noise,
+                eager_run=lambda: self._measured(ready, undo, reference).add_to(evidence, eager=True),
+                replay=lambda: self._replayed(graph, ready, undo, reference).add_to(evidence, eager=False),
+                agreed=self.ranks.all,
+            )
         finally:
             self.watch.close(False)
             undo.all()
-        found = measured.judge(Rule(noise=noise))
-        if not self.ranks.all(found.same):
-            found = self._with_noise_of_now(measured, found, ready, undo)
+        if found.same and found.kept is not None:
+            graph.noise = found.kept
         return found if padding is None or padding.same else padding
 
-    def _with_noise_of_now(self, measured: Measured, found: Comparison, ready: Any, undo: Undo) -> Comparison:
-        """Judges again, by what two eager runs differ by now and on this batch.
+    def _measured(self, batch: Any, undo: Undo, reference: Gradients, *, alone: bool = False) -> Measured:
+        """An eager run against the reference, measured where its gradients lie."""
+        measuring = Measuring(reference)
+        return measuring.done(self._run(batch, undo, measuring.take, alone=alone))
 
-        Gradients shrink in the course of training, and the noise of atomic additions does not. A step that has shown none
-        is judged as before.
-        """
+    def _replayed(self, graph: Captured, ready: Any, undo: Undo, reference: Gradients) -> Measured:
+        """A replay against the reference, which trains nothing."""
+        measuring = Measuring(reference)
+        self.rates.refresh()
+        self.watch.close(True)
         try:
-            noise = self.noise(ready, undo)
-        except GiveUp:
-            return found
-        return measured.judge(Rule.of_noise(max(noise, found.noise)))
+            graph.replay(ready)
+            measuring.take(graph.found())
+            return measuring.done(_loss(graph.result))
+        finally:
+            self.watch.close(False)
+            undo.all()
 
     def _run(
         self,

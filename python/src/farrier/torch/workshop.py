@@ -23,12 +23,12 @@ from farrier.torch.agreement import ANOTHER_RANK
 from farrier.torch.baked import Baked
 from farrier.torch.batch import padded, signature, tensors
 from farrier.torch.capture import Captured, detached, survive
-from farrier.torch.explain import GiveUp, Reason, reason
+from farrier.torch.explain import GiveUp, Reason, not_verified, reason
 from farrier.torch.lengths import Lengths, Recent, TooLong
 from farrier.torch.measure import profiled, timed
 from farrier.torch.optimizer import SETS_THE_RATE, UnsupportedOptimizer, constants, leave, prepare
 from farrier.torch.pinned import GivenAgain
-from farrier.torch.policy import Move, Pace, Policy, kept_noise, may_go
+from farrier.torch.policy import Move, Pace, Policy, may_go
 from farrier.torch.report import StepReport
 from farrier.torch.trial import Trial, names_of
 from farrier.torch.undo import Also, Undo
@@ -57,7 +57,6 @@ class Workshop:
         self._seen: Counter[Key] = Counter()
         self._refused: set[Key] = set()
         self._calls = self._warm = self._changes = 0
-        self._first_noise = 0.0
         self._leaving: Reason | None = None
         self._graphs: Recent[Key, Captured] = Recent(policy.graphs)
         self._fused: list[Optimizer] = []
@@ -265,7 +264,8 @@ class Workshop:
         def rehearse(undo: Undo) -> None:
             made_state.append(self._trial.rehearse(ready, undo))
             if not self._report.captures and not made_state[0]:
-                self._report.noise = self._first_noise = self._trial.noise(ready, undo)
+                self._report.noise = self._trial.noise(ready, undo)
+                self._report.eager_runs += 2
 
         why = self._trial.attempt(rehearse)
         if not self._ranks.all(why is None):
@@ -295,19 +295,15 @@ class Workshop:
     def _verified(self, graph: Captured, batch: Any, ready: Any) -> Any:
         """The step on this batch, compared first: eagerly and as a graph, neither of which trains; then for good."""
         try:
-            found, cost = timed(lambda: self._trial.compared(graph, batch, ready, self._report.noise))
+            found, cost = timed(lambda: self._trial.compared(graph, batch, ready))
         except Exception as err:
             survive(err)
             if not self._ranks.alone:
                 raise  # The others are at their comparison: the job ends, as it does when a rank fails in any step.
             raise GiveUp(err.why if isinstance(err, GiveUp) else reason(err)) from err
         self._report.compared(found, cost.wall_s, time.perf_counter())
-        if found.same:
-            self._report.noise = kept_noise(self._first_noise, self._report.noise, found.noise)
         if not self._ranks.all(found.same):
-            what = f"graph and eager step differ after {graph.replays} replays: {found}"
-            remedy = "the step uses what a graph bakes in: a Python number that changes, state beside model and optimizer"
-            raise GiveUp(ANOTHER_RANK if found.same else Reason(what, remedy))
+            raise GiveUp(ANOTHER_RANK if found.same else not_verified(found, graph.replays))
         result, took = timed(functools.partial(self._replay, graph, ready))
         if graph.replays >= 2:  # The first one uploads the graph.
             self._report.graph_s = min(took.wall_s, self._report.graph_s or took.wall_s)

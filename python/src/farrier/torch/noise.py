@@ -1,0 +1,285 @@
+"""Whether a graph computes the gradients of the eager step, where eager runs of one batch differ as well. No torch.
+
+Atomic additions come in any order (flash attention's backward pass), and bfloat16 rounds what comes of them anew. So two
+runs of one batch may differ in some 0.5 % of a gradient's norm, and often they do not differ at all: bitwise equal runs do
+not prove that there is no noise. Therefore each gradient is judged by repeated runs. Every run is reduced to two numbers
+per gradient, against one reference run of the eager step (gradient `r`, run `x`):
+
+- the distance, |x - r|;
+- the scale offset, <x - r, r> / <r, r>: in a projection the noise of elements averages out, so that a gradient that is 1 %
+  too large shows far below its elementwise noise (offsets of 0.001 at most were seen where distances were 0.008).
+
+A graph passes as soon as every gradient does, and is only refused after `MAX_ROUNDS` further eager runs and replays. A
+gradient passes if a replay reproduces the reference run up to rounding, or if
+
+1. the mean scale offset of the replays is within `SCALE_LIMIT` of that of the eager runs, and so is the half width of its
+   confidence interval: then a scale error of twice that would have been found;
+2. the nearest replay is no further away than the noise explains, and no replay is far away.
+
+Where there are enough gradients, the median of their scale offsets is taken out of each, and must be that of an eager run
+as well (`CommonScale`).
+
+A right graph whose noise is normal fails the scale test with a probability of `FALSE_ALARM` per gradient. The distances of
+replays and of eager runs have one distribution if the graph is right, so all 9 replays are further away than all 8 eager
+runs with a probability of 1 in 24,310, and must be so by a factor of `DISTANCE_MARGIN` to be refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from farrier.torch.policy import FRACTION_BITS, tolerance_for
+
+#: Half of the smallest scale error that must be found (1 %): as far from a right graph as from a wrong one.
+SCALE_LIMIT = 0.005
+#: Two-sided probability that normal noise alone exceeds the confidence interval of a scale offset.
+FALSE_ALARM = 1e-6
+#: Quantiles of Student's t for `FALSE_ALARM`, by degrees of freedom from 1 on; more of them are taken as the last.
+STUDENT_T = (6.366e5, 1000, 130.2, 49.46, 28.48, 20.05, 15.77, 13.26, 11.64, 10.52, 9.701, 9.085, 8.603, 8.218, 7.903)
+#: Eager runs and replays of one comparison, beyond the reference run and the first replay.
+MAX_ROUNDS = 8
+#: The nearest replay may be so many times as far away as the furthest eager run was.
+DISTANCE_MARGIN = 4.0
+_BF16_ROUNDING = 2.0 ** -(FRACTION_BITS["bfloat16"] + 1)
+#: Noise rounds anew in the type of the computation. Autocast hides that type, so it is taken to be bfloat16.
+REDRAWN_ROUNDING = 2 * _BF16_ROUNDING
+#: No single replay may be further away than this, or than `DISTANCE_MARGIN` times the furthest eager run.
+OUTLIER = 8 * _BF16_ROUNDING
+#: Eager runs that differ by more than this are not one step with noise.
+MOST_NOISE = 16 * _BF16_ROUNDING
+#: Of the common scale: two neighbours in bfloat16 are at most 2**-7 = 0.0078 apart, and two runs with one value differ by
+#: less than the second. Together they are less than 1 %.
+COMMON_RANGE, COMMON_GAP = 0.0085, 0.001
+#: The median of fewer gradients need not be that of right ones.
+COMMON_LEAST = 8
+#: Gradients below this share of the norm of all gradients may be noise and nothing else (a bias before a softmax), and are
+#: not held to their own size where that is so.
+FLOOR = 1e-3
+
+
+class Mismatch(Enum):
+    """In what a graph, or an eager run, differs from the reference run."""
+
+    MISSING_IN_GRAPH = "missing-in-graph"
+    MISSING_EAGERLY = "missing-eagerly"
+    SHAPE = "shape"
+    NOT_FINITE = "not-finite"
+    SCALE = "scale"
+    DISTANCE = "distance"
+    LOSS = "loss"
+    EAGER_RUNS_DIFFER = "eager-runs-differ"
+    NOISE_TOO_LARGE = "noise-too-large"
+
+
+_SENTENCES = {
+    Mismatch.MISSING_IN_GRAPH: "{name} has a gradient eagerly and none in the graph",
+    Mismatch.MISSING_EAGERLY: "{name} has a gradient in the graph and none eagerly",
+    Mismatch.SHAPE: "{name} has a gradient in the graph and another shape eagerly",
+    Mismatch.NOT_FINITE: "{name} is infinite or no number in {value:.0f} places where the other is not",
+    Mismatch.SCALE: "{name} is scaled by {value:+.1e} (allowed {limit:.1e})",
+    Mismatch.DISTANCE: "{name} is {value:.1e} away (allowed {limit:.1e})",
+    Mismatch.LOSS: "the loss is {value:.6g}, eagerly {limit:.6g}",
+    Mismatch.EAGER_RUNS_DIFFER: "{name} is {value:.1e} away in another eager run (allowed {limit:.1e})",
+    Mismatch.NOISE_TOO_LARGE: "{name} has its scale known to {value:.1e} only (needed {limit:.1e})",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mismatch. `value` and `limit` are what its sentence says; for the loss, both losses."""
+
+    kind: Mismatch
+    name: str
+    value: float = 0.0
+    limit: float = 0.0
+
+    def __str__(self) -> str:
+        return _SENTENCES[self.kind].format(name=self.name, value=self.value, limit=self.limit)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A gradient of one run against the reference run.
+
+    `odd` counts the elements that are finite in one of the runs only; the other numbers are of the rest.
+    """
+
+    distance: float
+    scale: float
+    odd: float = 0.0
+
+
+@dataclass(frozen=True)
+class TensorNoise:
+    """What earlier comparisons measured of one gradient, relative to its norm.
+
+    `waived`: it was found too small and too noisy to be told.
+    """
+
+    scale_deviation: float
+    degrees: int
+    spread: float
+    waived: bool = False
+
+    def after(self, earlier: TensorNoise | None) -> TensorNoise:
+        """Pools both, with a bounded weight of the earlier one: noise changes in the course of training."""
+        if earlier is None:
+            return self
+        before = min(earlier.degrees, len(STUDENT_T))
+        degrees = before + self.degrees
+        squares = before * earlier.scale_deviation**2 + self.degrees * self.scale_deviation**2
+        return replace(self, scale_deviation=math.sqrt(squares / degrees) if degrees else 0.0, degrees=degrees)
+
+
+@dataclass(frozen=True)
+class CommonScale:
+    """The median scale offset over all gradients, for each run but the reference run, whose offset is 0.
+
+    Gradients that are clipped in bfloat16 have it: their norm rounds to one of two neighbours from run to run, by which all
+    of them are up to 0.8 % larger or smaller together. That is no noise that averages out within a few runs, but has few
+    values. So a replay must have the value of an eager run, and the values of eager runs must lie so close together that
+    those of a graph that is wrong by 1 % throughout are others.
+    """
+
+    eager: list[float]
+    graph: list[float]
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong with the graph on the whole."""
+        eager, name = [0.0, *self.eager], "the median of all gradients"
+        values = max(max(eager) - min(eager), max(self.graph) - min(self.graph))
+        if values > COMMON_RANGE:
+            return Finding(Mismatch.NOISE_TOO_LARGE, name, values, COMMON_RANGE)
+        gap = min((other - one for one in eager for other in self.graph), key=abs)
+        return Finding(Mismatch.SCALE, name, gap, COMMON_GAP) if abs(gap) > COMMON_GAP else None
+
+
+@dataclass
+class TensorEvidence:
+    """All readings of one gradient. `norm` is that of the reference run."""
+
+    name: str
+    dtype: str
+    norm: float
+    eager: list[Reading] = field(default_factory=list)
+    graph: list[Reading] = field(default_factory=list)
+
+    @property
+    def spread(self) -> float:
+        """The largest distance between runs that are known to be of one kind."""
+        distances = [each.distance for each in self.graph] or [0.0]
+        return max([each.distance for each in self.eager] + [max(distances) - min(distances)])
+
+    @property
+    def jitters(self) -> bool:
+        """Whether two runs of one kind differed in any bit."""
+        replays = {(each.distance, each.scale) for each in self.graph}
+        return len(replays) > 1 or any(each.distance > 0 for each in self.eager)
+
+    def noise(self, common: CommonScale | None, *, waived: bool) -> TensorNoise:
+        """What later comparisons may use."""
+        deviation, degrees = _pooled(*self.scales(common))
+        return TensorNoise(deviation, degrees, self.spread / self.norm if self.norm else 0.0, waived)
+
+    def scales(self, common: CommonScale | None) -> tuple[list[float], list[float]]:
+        """Scale offsets of eager runs and of replays, without what they have in common with those of other gradients."""
+        eager, graph = [each.scale for each in self.eager], [each.scale for each in self.graph]
+        if common is not None:
+            eager = [scale - its for scale, its in zip(eager, common.eager, strict=True)]
+            graph = [scale - its for scale, its in zip(graph, common.graph, strict=True)]
+        return eager, graph
+
+    def scale(self, kept: TensorNoise | None, common: CommonScale | None) -> tuple[float, float]:
+        """By how much the graph's gradient is scaled, and the half width of the confidence interval of that."""
+        eager, graph = self.scales(common)
+        mean = sum(graph) / len(graph)
+        if eager:
+            deviation, degrees = _pooled(eager, graph)
+            mean -= sum(eager) / len(eager)
+            runs = 1 / len(eager) + 1 / len(graph)
+        elif kept is not None:
+            # The reference run has noise of its own.
+            deviation, degrees, runs = kept.scale_deviation, kept.degrees, 1 + 1 / len(graph)
+        else:
+            return mean, math.inf
+        return mean, _student_t(degrees) * deviation * math.sqrt(runs) if degrees else math.inf
+
+
+def _pooled(*groups: Sequence[float]) -> tuple[float, int]:
+    """Standard deviation within groups, and its degrees of freedom."""
+    squares, degrees = 0.0, 0
+    for group in groups:
+        if group:
+            mean = sum(group) / len(group)
+            squares += sum((each - mean) ** 2 for each in group)
+            degrees += len(group) - 1
+    return (math.sqrt(squares / degrees) if degrees else 0.0), degrees
+
+
+def _student_t(degrees: int) -> float:
+    return STUDENT_T[min(degrees, len(STUDENT_T)) - 1]
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What is known of one gradient. `finding` None: it passes. `waived`: it is too small and too noisy to be told."""
+
+    finding: Finding | None
+    resolution: float = 0.0
+    waived: bool = False
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether the noise hides what there may be."""
+        return self.finding is not None and self.finding.kind is Mismatch.NOISE_TOO_LARGE
+
+
+def assess(
+    evidence: TensorEvidence,
+    whole: float,
+    *,
+    jitters: bool,
+    kept: TensorNoise | None = None,
+    common: CommonScale | None = None,
+    final: bool = False,
+) -> Assessment:
+    """Judges one gradient.
+
+    `whole` is the norm of all gradients, `jitters` whether any gradient of the step does, `common` what is taken out of
+    scale offsets, `final` whether there will be no further runs.
+    """
+    name, size, small = evidence.name, max(evidence.norm, FLOOR * whole, 1e-300), evidence.norm < FLOOR * whole
+    repeated = max((each.distance for each in evidence.eager), default=0.0)
+    if not repeated <= MOST_NOISE * size or any(each.odd for each in evidence.eager):
+        return Assessment(Finding(Mismatch.EAGER_RUNS_DIFFER, name, repeated / size, MOST_NOISE))
+    odd = max(each.odd for each in evidence.graph)
+    if odd:
+        return Assessment(Finding(Mismatch.NOT_FINITE, name, odd))
+    distances = [each.distance for each in evidence.graph]
+    nearest, furthest = min(distances), max(distances)
+    if not math.isfinite(furthest):
+        return Assessment(Finding(Mismatch.DISTANCE, name, furthest, 0.0))
+    spread = evidence.spread if evidence.eager or kept is None else kept.spread * evidence.norm
+    rounding = tolerance_for(evidence.dtype).relative * size
+    allowed = max(rounding, OUTLIER * size, DISTANCE_MARGIN * (repeated if evidence.eager else spread))
+    if furthest > allowed:
+        return Assessment(Finding(Mismatch.DISTANCE, name, furthest / size, allowed / size))
+    if nearest <= rounding and abs(evidence.scales(common)[1][distances.index(nearest)]) <= SCALE_LIMIT:
+        return Assessment(None)
+    allowed = max(rounding, REDRAWN_ROUNDING * size if jitters else 0.0, DISTANCE_MARGIN * spread)
+    if nearest > allowed:
+        return Assessment(Finding(Mismatch.DISTANCE, name, nearest / size, allowed / size))
+    offset, resolution = evidence.scale(kept, common)
+    # A small gradient may be rounding and nothing else, and another one in the graph. An error of scale is parallel to it.
+    along = not small or spread > 0 or abs(offset) * evidence.norm >= 0.9 * nearest
+    if abs(offset) > max(SCALE_LIMIT, resolution) and along:
+        return Assessment(Finding(Mismatch.SCALE, name, offset, max(SCALE_LIMIT, resolution)), resolution)
+    if max(abs(offset), resolution) <= SCALE_LIMIT:
+        return Assessment(None, resolution)
+    if small and (final or (not evidence.eager and kept is not None and kept.waived)):
+        return Assessment(None, resolution, waived=True)
+    return Assessment(Finding(Mismatch.NOISE_TOO_LARGE, name, resolution, SCALE_LIMIT), resolution)
