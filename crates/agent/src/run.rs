@@ -265,10 +265,12 @@ fn uplink(
         node,
         state_dir: config.state_dir.clone(),
         durable: published.durable(),
+        urgent: published.urgent(),
         made_of: uplink::of_published(published.clone(), Arc::clone(board), &config.root),
         cordon: cordon.map_err(AgentError::Start)?,
         desk: desk.map_or_else(|| Arc::new(NoOrders) as Arc<dyn OrderDesk>, |it| Arc::new(it)),
         bell,
+        fixed_wait: uplink::fixed_wait_from_environment(),
     };
     Uplink::spawn(parts).map(Some).map_err(AgentError::Start)
 }

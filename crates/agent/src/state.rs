@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::brain::{Blindness, CollectorState, Held, Unseen};
+use crate::uplink::Urgent;
 
 /// A finding, and whether it is on disk.
 #[derive(Debug, Clone, PartialEq)]
@@ -152,6 +153,7 @@ pub struct Published {
     current: Arc<RwLock<Option<Arc<State>>>>,
     /// The last record on disk, for whoever follows the journal.
     durable: Arc<watch::Sender<u64>>,
+    urgent: Arc<watch::Sender<Urgent>>,
 }
 
 impl Published {
@@ -165,9 +167,15 @@ impl Published {
         self.durable.subscribe()
     }
 
+    /// The newest urgent finding on disk, and word whenever there is another.
+    pub fn urgent(&self) -> watch::Receiver<Urgent> {
+        self.urgent.subscribe()
+    }
+
     pub(crate) fn set(&self, state: State) {
         let seq = state.journal.seq;
         self.durable.send_if_modified(|last| std::mem::replace(last, seq) != seq);
+        self.urgent.send_if_modified(|urgent| urgent.update(&state.findings, seq));
         let state = Some(Arc::new(state));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = state;
     }

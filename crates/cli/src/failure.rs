@@ -1,9 +1,12 @@
 //! How an error reaches a person: the chain once, then what to do.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
+
+use farrier_wire::hidden::escaped_but;
 
 /// An error that knows what the person should do about it.
 #[derive(Debug)]
@@ -72,7 +75,7 @@ pub(crate) fn report(err: &anyhow::Error) {
         text.push('\n');
     }
     // Nothing is left to do when stderr itself is gone.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let _ = std::io::stderr().write_all(shown(&text).as_bytes());
 }
 
 /// Prints on stderr what a person should know though the command goes on: once, however often it is met.
@@ -81,6 +84,11 @@ pub(crate) fn warn(err: &anyhow::Error) {
     let causes: Vec<String> = err.chain().map(ToString::to_string).collect();
     let text = format!("warning: {}\n", causes.join(": "));
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        let _ = std::io::stderr().write_all(shown(&text).as_bytes());
     }
+}
+
+/// What a server or a file has put into an error moves nothing on the terminal; some have several lines.
+fn shown(text: &str) -> Cow<'_, str> {
+    escaped_but(text, |letter| letter == '\n')
 }

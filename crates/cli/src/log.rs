@@ -3,9 +3,11 @@
 //! Spans are not used, so that nothing has to be kept between two events; a registry of spans would be the largest part
 //! of a logger that writes lines.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 
+use farrier_wire::hidden::escaped;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -73,13 +75,7 @@ impl Visit for Words {
         let from = into.len();
         let _ = write!(into, " {name}{equals}{value:?}");
         // An event is a line, whatever a device or a client has put into its name.
-        if into[from..].contains(char::is_control) {
-            let clean: String = into[from..]
-                .chars()
-                .map(
-                    |letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter },
-                )
-                .collect();
+        if let Cow::Owned(clean) = escaped(&into[from..]) {
             into.truncate(from);
             into.push_str(&clean);
         }

@@ -1,10 +1,13 @@
 //! The one way to stdout.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::sync::LazyLock;
 
 use comfy_table::{ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle};
 use farrier_facts::xid::Severity;
+use farrier_wire::hidden::{escaped, escaped_but};
 
 /// A rule under the headings, and nothing else: copies well into a ticket.
 const STYLE: TableStyle =
@@ -73,13 +76,13 @@ impl Printer {
 
     /// One JSON document on a line of its own, indented.
     pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut self.out, value)?;
+        self.out.write_all(harmless_json(value, true)?.as_bytes())?;
         self.out.write_all(b"\n")
     }
 
     /// One JSON document on one line.
     pub(crate) fn json_line(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
-        serde_json::to_writer(&mut self.out, value)?;
+        self.out.write_all(harmless_json(value, false)?.as_bytes())?;
         self.out.write_all(b"\n")
     }
 
@@ -94,12 +97,14 @@ impl Printer {
             .set_header(headings.to_vec());
         // Says where each column begins, and is not printed.
         table.add_row(vec![MARK.to_string(); headings.len()]);
-        let mut tones: Vec<Vec<(&str, &str)>> = vec![Vec::new(); headings.len()];
+        let mut tones: Vec<Vec<(String, char)>> = vec![Vec::new(); headings.len()];
         for row in rows {
             let mut plain = Vec::with_capacity(row.len());
             for (cell, tones) in row.iter().zip(&mut tones) {
                 let (text, tone) = untoned(cell);
-                tones.extend(tone.map(|tone| (text, tone)));
+                // Before it is laid out: a line break in a name would begin a row.
+                let text = escaped(text).into_owned();
+                tones.extend(tone.map(|tone| (text.clone(), tone)));
                 plain.push(text);
             }
             table.add_row(plain);
@@ -160,13 +165,14 @@ impl Printer {
 
     /// A word in colour where there is colour.
     pub(crate) fn toned(&self, tone: Tone, word: &str) -> String {
-        let code = match tone {
-            Tone::Good => "32",
-            Tone::Caution => "33",
-            Tone::Bad => "31",
-            Tone::Strong => "1",
+        let [(good, _), (caution, _), (bad, _), (strong, _)] = COLOURS;
+        let begin = match tone {
+            Tone::Good => good,
+            Tone::Caution => caution,
+            Tone::Bad => bad,
+            Tone::Strong => strong,
         };
-        if self.colour { format!("\x1b[{code}m{word}\x1b[0m") } else { word.to_owned() }
+        if self.colour { marked(begin, word) } else { word.to_owned() }
     }
 
     /// A line that is taken back before the next one: how things stand. Only on a terminal.
@@ -225,17 +231,40 @@ pub(crate) fn ascii(letter: char) -> char {
 /// A letter that no cell has.
 const MARK: char = '█';
 
-/// A cell without its colour, and the code of that.
-fn untoned(cell: &str) -> (&str, Option<&str>) {
-    let toned = || {
-        let (code, text) = cell.strip_prefix("\x1b[")?.strip_suffix("\x1b[0m")?.split_once('m')?;
-        Some((text, code))
-    };
-    toned().map_or((cell, None), |(text, code)| (text, Some(code)))
+/// Begins and ends a colour inside of a text, each followed by [`own`]: what comes from outside cannot have it. None of them shows.
+const COLOURS: [(char, &str); 4] =
+    [('\u{fdd1}', "32"), ('\u{fdd2}', "33"), ('\u{fdd3}', "31"), ('\u{fdd4}', "1")];
+const PLAIN: (char, &str) = ('\u{fdd0}', "0");
+
+/// A character of this run of the program.
+fn own() -> char {
+    static OWN: LazyLock<char> = LazyLock::new(|| {
+        let random = RandomState::new().build_hasher().finish() % 0xfffe;
+        u32::try_from(random)
+            .ok()
+            .and_then(|it| char::from_u32(0xf_0000 + it))
+            .unwrap_or('\u{f0000}')
+    });
+    *OWN
+}
+
+/// A cell without its colour, and the mark of that.
+fn untoned(cell: &str) -> (&str, Option<char>) {
+    let begun = COLOURS.iter().find_map(|(begin, _)| {
+        let rest = cell.strip_prefix(*begin)?.strip_prefix(own())?;
+        Some((rest.strip_suffix(own())?.strip_suffix(PLAIN.0)?, *begin))
+    });
+    begun.map_or((cell, None), |(text, begin)| (text, Some(begin)))
+}
+
+/// A text in a colour, as [`harmless`] knows it.
+fn marked(begin: char, text: &str) -> String {
+    let (own, end) = (own(), PLAIN.0);
+    format!("{begin}{own}{text}{end}{own}")
 }
 
 /// A line of a table in the colours of its cells.
-fn coloured(line: &str, begins: &[usize], tones: &[Vec<(&str, &str)>]) -> String {
+fn coloured(line: &str, begins: &[usize], tones: &[Vec<(String, char)>]) -> String {
     let letters: Vec<char> = line.chars().collect();
     let mut out: String = letters.iter().take(begins.first().copied().unwrap_or(0)).collect();
     for (place, begin) in begins.iter().enumerate() {
@@ -243,46 +272,61 @@ fn coloured(line: &str, begins: &[usize], tones: &[Vec<(&str, &str)>]) -> String
         let cell: String = letters.iter().skip(*begin).take(end.saturating_sub(*begin)).collect();
         let text = cell.trim_end();
         let tone = tones[place].iter().find(|(toned, _)| *toned == text && !text.is_empty());
-        let (before, after) = match tone {
-            Some((_, code)) => (format!("\x1b[{code}m"), "\x1b[0m"),
-            None => (String::new(), ""),
-        };
-        out.push_str(&format!("{before}{text}{after}{}", &cell[text.len()..]));
+        match tone {
+            Some((_, begin)) => out.push_str(&marked(*begin, text)),
+            None => out.push_str(text),
+        }
+        out.push_str(&cell[text.len()..]);
     }
     out
 }
 
 /// Letters that show: colours take no room.
 fn visible(text: &str) -> usize {
-    let coloured = text.split("\x1b[").skip(1);
-    let hidden = coloured.filter_map(|part| part.find('m')).map(|end| end + 3).sum::<usize>();
-    text.chars().count() - hidden
+    let own = own();
+    let mut letters = text.chars().peekable();
+    let mut count = 0;
+    while let Some(letter) = letters.next() {
+        if code(letter).is_some() && letters.next_if_eq(&own).is_some() {
+            continue;
+        }
+        count += 1;
+    }
+    count
 }
 
-/// A text without control characters, but for the codes of [`Printer::toned`].
+/// The colour that a mark stands for.
+fn code(letter: char) -> Option<&'static str> {
+    let mut all = COLOURS.iter().chain([&PLAIN]);
+    all.find(|(mark, _)| *mark == letter).map(|(_, code)| *code)
+}
+
+/// A text as a terminal may have it: what does not show is written out, and nothing but our own colours moves anything.
 fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(char::is_control) {
-        return Cow::Borrowed(text);
+    let text = escaped(text);
+    if !text.contains(|letter| code(letter).is_some()) {
+        return text;
     }
+    let own = own();
     let mut clean = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find(char::is_control) {
-        clean.push_str(&rest[..at]);
-        rest = &rest[at..];
-        if let Some(code) = ["32", "33", "31", "1", "0"]
-            .iter()
-            .map(|code| format!("\x1b[{code}m"))
-            .find(|code| rest.starts_with(code.as_str()))
-        {
-            clean.push_str(&code);
-            rest = &rest[code.len()..];
-        } else {
-            clean.push(char::REPLACEMENT_CHARACTER);
-            rest = &rest[rest.chars().next().map_or(1, char::len_utf8)..];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match code(letter) {
+            Some(code) if letters.next_if_eq(&own).is_some() => {
+                clean.push_str(&format!("\x1b[{code}m"));
+            }
+            Some(_) => clean.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            None => clean.push(letter),
         }
     }
-    clean.push_str(rest);
     Cow::Owned(clean)
+}
+
+/// JSON as a terminal may have it: it means the same.
+fn harmless_json(value: &impl serde::Serialize, is_pretty: bool) -> io::Result<String> {
+    let text =
+        if is_pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    Ok(escaped_but(&text?, |letter| letter == '\n').into_owned())
 }
 
 #[cfg(test)]
@@ -314,7 +358,8 @@ mod tests {
     fn a_coloured_cell_is_whole_whatever_the_width() {
         let row = |word: &str, code: &str| {
             let why = "a long reason that has to be folded somewhere";
-            vec!["node-1".to_owned(), format!("\x1b[{code}m{word}\x1b[0m"), why.to_owned()]
+            let begin = COLOURS.iter().find(|(_, it)| *it == code).unwrap().0;
+            vec!["node-1".to_owned(), marked(begin, word), why.to_owned()]
         };
         let rows = [row("in service", "32"), row("in repair", "31")];
         for width in [40, 60, 200] {
@@ -323,24 +368,45 @@ mod tests {
             assert!(text.contains("\x1b[31min repair\x1b[0m"), "{width}: {text}");
             assert_eq!(text.matches('\x1b').count(), 4, "{width}: {text}");
             assert!(!text.contains(MARK) && !text.contains('\u{fffd}'), "{width}: {text}");
-            let longest = text.lines().map(visible).max().unwrap();
+            let plain = text.replace("\x1b[32m", "").replace("\x1b[31m", "").replace("\x1b[0m", "");
+            let longest = plain.lines().map(visible).max().unwrap();
             assert!(longest <= usize::from(width), "{width}: {longest}: {text}");
         }
     }
 
     #[test]
     fn colours_take_no_room() {
-        assert_eq!(visible("a\x1b[31mred\x1b[0m b"), 6);
+        assert_eq!(visible(&format!("a{} b", marked('\u{fdd3}', "red"))), 6);
         assert_eq!(visible("grün"), 4);
     }
 
     #[test]
-    fn control_characters_do_not_reach_the_terminal() {
+    fn what_does_not_show_does_not_reach_the_terminal_but_is_written_out() {
         assert_eq!(harmless("plain \u{e9}"), "plain \u{e9}");
-        assert_eq!(harmless("a\x1b[31mred\x1b[0m"), "a\x1b[31mred\x1b[0m");
-        assert_eq!(
-            harmless("a\x1b]0;title\x07b\r\n"),
-            "a\u{fffd}]0;title\u{fffd}b\u{fffd}\u{fffd}"
-        );
+        let red = marked('\u{fdd3}', "red\u{202e}");
+        assert_eq!(harmless(&format!("a{red}")), "a\x1b[31mred\\u202e\x1b[0m");
+        assert_eq!(harmless("a\x1b]0;title\x07b\r\n"), "a\\u001b]0;title\\u0007b\\r\\n");
+        // Somebody else's colours, and marks that only look like ours.
+        assert_eq!(harmless("\x1b[31mred\x1b[0m"), "\\u001b[31mred\\u001b[0m");
+        assert_eq!(harmless("\u{fdd3}\u{f0000}\u{f0001}x"), "\\ufdd3\u{f0000}\u{f0001}x");
+    }
+
+    #[test]
+    fn a_name_with_a_line_break_is_one_row() {
+        let evil = "H100\nnode-2  in service\u{202e}\x1b[2K";
+        let rows = [vec!["node-1".to_owned(), evil.to_owned()]];
+        let text = printed(120, &["Node", "GPU"], &rows);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("H100\\nnode-2  in service\\u202e\\u001b[2K"), "{text}");
+    }
+
+    #[test]
+    fn json_means_the_same_and_moves_nothing() {
+        let value = serde_json::json!({ "name": "a\u{202e}b\n\u{9b}31m" });
+        for is_pretty in [true, false] {
+            let text = harmless_json(&value, is_pretty).unwrap();
+            assert!(!text.contains(['\u{202e}', '\u{9b}']), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        }
     }
 }

@@ -17,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::{Authority, JoinError, Joined, Placing, Store, TokenDigest};
+use crate::audit::{Audit, AuditError};
 use crate::brain::TakeError;
 use crate::ingest::{self, Cut, Desk};
 use crate::serve::{NodePeer, Peer};
@@ -34,6 +35,7 @@ pub(crate) const NODE_HEADER: &str = "farrier-node";
 pub(crate) struct Service {
     pub(crate) desk: Arc<Desk>,
     pub(crate) store: Arc<Store>,
+    pub(crate) changes: Arc<Audit>,
     pub(crate) authority: Arc<Authority>,
     /// The pool of nodes that come without a certificate; none: they are not let in.
     pub(crate) plain_pool: Option<Pool>,
@@ -52,13 +54,14 @@ struct Speaker {
 impl Service {
     pub(crate) fn new(
         desk: Arc<Desk>,
-        store: Arc<Store>,
+        changes: Arc<Audit>,
         authority: Arc<Authority>,
         plain_pool: Option<Pool>,
         certificate_life: SignedDuration,
     ) -> Self {
         let enrolments = Arc::new(Semaphore::new(ENROLMENTS_MAX));
-        Self { desk, store, authority, plain_pool, enrolments, certificate_life }
+        let store = Arc::clone(&desk.store);
+        Self { desk, store, changes, authority, plain_pool, enrolments, certificate_life }
     }
 
     /// The certificate of whoever asks, where it counts.
@@ -162,6 +165,11 @@ impl Service {
             joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
         let Joined { identity, place, placing } = joined.map_err(|err| refused(&node, &err))?;
         let pool = place.pool.clone();
+        // From which generation on its certificates count is in the log before it has one.
+        self.changes.bring().await.map_err(|err| match err {
+            AuditError::Take(err) => ending(&err),
+            AuditError::Access(err) => unwell(&err),
+        })?;
         self.enrol_in(&node, place, placing).await?;
         // Whoever had the name before has it no more.
         let newest = identity.generation;
@@ -192,7 +200,7 @@ fn unwell(err: &dyn std::error::Error) -> Status {
 fn ending(err: &TakeError) -> Status {
     match err {
         TakeError::Stranger(_) => Status::failed_precondition(err.to_string()),
-        TakeError::TooMany(_) => Status::resource_exhausted(err.to_string()),
+        TakeError::TooMany(_) | TakeError::LowSpace => Status::resource_exhausted(err.to_string()),
         TakeError::Ended => Status::unavailable(err.to_string()),
     }
 }

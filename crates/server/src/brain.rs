@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::mem::Discriminant;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,12 @@ use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::clock::LogClock;
-use crate::core::Core;
-use crate::ingest::Roster;
+use crate::clock::{LogClock, Step};
+use crate::core::{Committed, Core};
 use crate::ingest::news::{self, Verdict};
+use crate::ingest::{Cut, Roster};
 use crate::log::LogError;
+use crate::space::Space;
 
 /// Inputs that may wait. Whoever brings more waits, and with them the stream that they read from.
 const WAITING_MAX: usize = 4096;
@@ -25,6 +26,8 @@ const WAITING_MAX: usize = 4096;
 const BATCH_MAX: usize = 4096;
 /// Time is looked at this often.
 const TICK: Duration = Duration::from_secs(1);
+/// A tick that comes later than this means that the process did not run, or could not: a pause, a suspended machine, a disk that hung.
+const TICK_GAP: Duration = Duration::from_secs(5);
 /// Nodes whose time has come and for whom nothing could be done are looked at again this often.
 const AGAIN: SignedDuration = SignedDuration::from_secs(60);
 /// A state is kept after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
@@ -49,6 +52,9 @@ pub enum TakeError {
     /// The node has more open findings than anybody reads.
     #[error("`{0}` has too many open findings")]
     TooMany(NodeId),
+    /// Disk space is low, and the report changes no decision.
+    #[error("disk space is low: reports below critical are not logged")]
+    LowSpace,
     /// The log takes nothing any more. Nobody knows whether it has the input.
     #[error("the server is ending")]
     Ended,
@@ -67,11 +73,24 @@ enum Job {
     Stop,
 }
 
+/// What the thread and those who wait for it share.
+#[derive(Debug, Default)]
+pub(crate) struct ControllerStats {
+    /// Batches that were written since the server started.
+    commits: AtomicU64,
+    /// Steps of the wall clock.
+    clock_steps: AtomicU64,
+    /// Gaps between ticks.
+    pauses: AtomicU64,
+    /// Whether a tick waits for the thread.
+    tick_waits: AtomicBool,
+}
+
 /// The way to the thread.
 #[derive(Clone)]
 pub struct Brain {
     jobs: mpsc::Sender<Job>,
-    commits: Arc<AtomicU64>,
+    stats: Arc<ControllerStats>,
     clock: Arc<LogClock>,
 }
 
@@ -89,6 +108,7 @@ impl Brain {
     pub(crate) fn spawn(
         core: Core,
         roster: Arc<Roster>,
+        space: Arc<Space>,
         log_end: watch::Sender<u64>,
         dies_after: Option<u64>,
     ) -> std::io::Result<(Self, Ended)> {
@@ -97,22 +117,22 @@ impl Brain {
         let (end, ended) = oneshot::channel();
         let looked = Timestamp::MIN;
         let kept = core.state().seq;
-        let started = Instant::now();
-        let commits = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&commits);
+        let stats = Arc::new(ControllerStats::default());
+        let counted = Arc::clone(&stats);
         let clock = Arc::new(LogClock::after(core.state().at));
         let mut thread = Thread {
             core,
             clock: Arc::clone(&clock),
             roster,
+            space,
             inbox,
             log_end,
             looked,
             kept,
             keeping: None,
-            started,
+            last_tick: None,
             dies_after,
-            commits: counted,
+            stats: counted,
         };
         std::thread::Builder::new().name("brain".to_owned()).spawn(move || {
             let ended = thread.run();
@@ -121,7 +141,7 @@ impl Brain {
             // Nobody is left to tell when the receiver is gone.
             let _ = end.send(ended);
         })?;
-        Ok((Self { jobs, commits, clock }, ended))
+        Ok((Self { jobs, stats, clock }, ended))
     }
 
     /// Gives it an input, and waits until that is on disk.
@@ -152,7 +172,17 @@ impl Brain {
 
     /// Batches that were written since the server started.
     pub fn commits(&self) -> u64 {
-        self.commits.load(Ordering::Relaxed)
+        self.stats.commits.load(Ordering::Relaxed)
+    }
+
+    /// Steps of the wall clock since the server started.
+    pub(crate) fn clock_steps(&self) -> u64 {
+        self.stats.clock_steps.load(Ordering::Relaxed)
+    }
+
+    /// Pauses of the controller since the server started.
+    pub(crate) fn pauses(&self) -> u64 {
+        self.stats.pauses.load(Ordering::Relaxed)
     }
 
     /// Inputs that wait.
@@ -166,7 +196,12 @@ impl Brain {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.jobs.send(Job::Tick).await.is_err() {
+            // One that waits is enough.
+            let waits = self.stats.tick_waits.swap(true, Ordering::Relaxed);
+            if !waits && self.jobs.send(Job::Tick).await.is_err() {
+                return;
+            }
+            if self.jobs.is_closed() {
                 return;
             }
         }
@@ -182,6 +217,7 @@ struct Thread {
     core: Core,
     clock: Arc<LogClock>,
     roster: Arc<Roster>,
+    space: Arc<Space>,
     inbox: mpsc::Receiver<Job>,
     /// Who waits for entries hears here that there are some.
     log_end: watch::Sender<u64>,
@@ -191,13 +227,20 @@ struct Thread {
     kept: u64,
     /// Who keeps it.
     keeping: Option<JoinHandle<()>>,
-    started: Instant,
+    /// When it last ran, by the monotonic clock and by the log's; none before the first tick.
+    last_tick: Option<(Instant, Timestamp)>,
     dies_after: Option<u64>,
-    commits: Arc<AtomicU64>,
+    stats: Arc<ControllerStats>,
 }
 
 impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
+        self.follow_clock()?;
+        // Nobody was observed while there was no server: what was to be waited for is waited for from here on.
+        let last_ran = self.core.state().at;
+        if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
+            self.write(Event::ControllerResumed { last_ran })?;
+        }
         let mut held = None;
         while let Some(job) = held.take().or_else(|| self.inbox.blocking_recv()) {
             match job {
@@ -222,7 +265,7 @@ impl Thread {
         let mut held = None;
         while let Some(job) = next {
             match job {
-                Job::Take(input) => match news::judge(self.core.state(), &input.by, &input.event) {
+                Job::Take(input) => match self.judge(&input) {
                     Verdict::Known => drop(input.reply.send(Ok(Taking::Known))),
                     Verdict::Stranger(node) => {
                         drop(input.reply.send(Err(TakeError::Stranger(node))));
@@ -230,6 +273,7 @@ impl Thread {
                     Verdict::TooMany(node) => {
                         drop(input.reply.send(Err(TakeError::TooMany(node))));
                     }
+                    Verdict::LowValue => drop(input.reply.send(Err(TakeError::LowSpace))),
                     Verdict::News => {
                         let kind = std::mem::discriminant(&input.event);
                         if !kinds.insert((input.event.node().cloned(), kind)) {
@@ -261,25 +305,76 @@ impl Thread {
         Ok(held)
     }
 
+    /// Has the log follow the wall clock where that was stepped. Agents go by the server's clock for leases, and are told the time anew.
+    fn follow_clock(&mut self) -> Result<(), LogError> {
+        let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
+        self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
+        self.looked = Timestamp::MIN;
+        self.write(Event::ClockStepped { from, to })?;
+        self.roster.cut(|_, _| Some(Cut::ClockStepped));
+        Ok(())
+    }
+
+    /// Time in which this thread did not run is no time in which a node kept silent, or an order went unanswered.
+    fn resume(&mut self) -> Result<(), LogError> {
+        let Some((ran, last_ran)) = self.last_tick.filter(|(at, _)| at.elapsed() > TICK_GAP) else {
+            return Ok(());
+        };
+        let paused = ran.elapsed();
+        self.last_tick = None;
+        self.stats.pauses.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            paused_s = paused.as_secs(),
+            "the controller did not run; heartbeat timeouts start over"
+        );
+        self.roster.restart_timeouts();
+        self.write(Event::ControllerResumed { last_ran })
+    }
+
+    fn judge(&self, input: &Input) -> Verdict {
+        let state = self.core.state();
+        match news::judge(state, &input.by, &input.event) {
+            Verdict::News if self.space.is_low() && news::is_low_value(state, &input.event) => {
+                Verdict::LowValue
+            }
+            verdict => verdict,
+        }
+    }
+
     fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<(), LogError> {
         if inputs.is_empty() {
             return Ok(());
         }
+        self.follow_clock()?;
+        self.resume()?;
         let done = self.core.commit(inputs, self.clock.now())?;
-        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.stats.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(left) = &mut self.dies_after {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 return Err(LogError::Rehearsed);
             }
         }
+        self.announce(&done);
+        Ok(())
+    }
+
+    /// Writes what the controller has to say of itself.
+    fn write(&mut self, event: Event) -> Result<(), LogError> {
+        let done = self.core.commit(vec![(Actor::Server, event)], self.clock.now())?;
+        self.announce(&done);
+        Ok(())
+    }
+
+    /// Those whom a commit concerns hear of it.
+    fn announce(&mut self, done: &Committed) {
         self.roster.dispatch(&done.entries);
         self.log_end.send_replace(self.core.state().seq);
         let every = KEEP_EVERY.max(self.core.state().nodes.len() as u64);
         if self.core.state().seq >= self.kept + every {
             self.keep();
         }
-        Ok(())
     }
 
     /// Has the state kept beside all else. Where that fails the next start takes longer, and it is tried again later.
@@ -301,9 +396,13 @@ impl Thread {
     }
 
     fn tick(&mut self) -> Result<(), LogError> {
+        self.stats.tick_waits.store(false, Ordering::Relaxed);
+        self.follow_clock()?;
+        self.resume()?;
         let now = self.clock.now();
+        self.last_tick = Some((Instant::now(), now));
         let state = self.core.state();
-        let silent = self.roster.silent(state, self.started.elapsed(), now);
+        let silent = self.roster.silent(state, now);
         let mut inputs: Vec<(Actor, Event)> =
             silent.into_iter().map(|event| (Actor::Server, event)).collect();
         let due = |after| {
@@ -316,5 +415,86 @@ impl Thread {
             self.looked = now;
         }
         self.commit(inputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::{Place, Standing};
+
+    use super::*;
+    use crate::ingest::ReportQuota;
+    use crate::log::sqlite::SqliteLog;
+
+    /// A controller that is not started, whose log ends then, and the nodes of whose fleet were last heard then.
+    fn thread(folder: &tempfile::TempDir, last_ran: Timestamp, ago: Duration) -> Thread {
+        let log = SqliteLog::open(&folder.path().join("log")).unwrap();
+        let mut core = Core::open(Box::new(log)).unwrap();
+        let place = Place::in_pool("train".parse().unwrap());
+        let joined =
+            |name: &str| Event::Enrolled { node: name.parse().unwrap(), place: place.clone() };
+        core.commit(vec![(Actor::Server, joined("a")), (Actor::Server, joined("b"))], last_ran)
+            .unwrap();
+        let roster = Arc::new(Roster::started_at(
+            Instant::now().checked_sub(ago).unwrap(),
+            ReportQuota::default(),
+        ));
+        roster.expect(core.state());
+        Thread {
+            clock: Arc::new(LogClock::after(core.state().at)),
+            core,
+            roster,
+            space: Arc::default(),
+            inbox: mpsc::channel(1).1,
+            log_end: watch::channel(0).0,
+            looked: Timestamp::MIN,
+            kept: 0,
+            keeping: None,
+            last_tick: None,
+            dies_after: None,
+            stats: Arc::default(),
+        }
+    }
+
+    fn silent(thread: &Thread) -> usize {
+        thread.core.state().nodes.values().filter(|it| it.silent_since.is_some()).count()
+    }
+
+    #[test]
+    fn a_paused_controller_has_missed_no_heartbeat() {
+        let (folder, pause) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
+        let ago = SignedDuration::try_from(pause).unwrap();
+        let mut thread = thread(&folder, Timestamp::now() - ago, pause);
+        thread.last_tick =
+            Some((Instant::now().checked_sub(pause).unwrap(), Timestamp::now() - ago));
+        thread.tick().unwrap();
+        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
+        thread.tick().unwrap();
+        assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
+        assert!(thread.core.state().nodes.values().all(|it| it.standing == Standing::Joining));
+    }
+
+    #[test]
+    fn nodes_that_are_silent_while_the_controller_runs_are_found() {
+        let (folder, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(320));
+        let mut thread = thread(&folder, Timestamp::now(), quiet);
+        thread.last_tick = Some((Instant::now(), Timestamp::now()));
+        thread.tick().unwrap();
+        assert_eq!(silent(&thread), 2);
+    }
+
+    #[test]
+    fn a_log_that_is_ahead_of_the_wall_clock_is_brought_back_by_an_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let ten_days = SignedDuration::from_hours(240);
+        let mut thread = thread(&folder, Timestamp::now() + ten_days, Duration::ZERO);
+        thread.tick().unwrap();
+        assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
+        let at = thread.core.state().at;
+        assert!(at.duration_since(Timestamp::now()) < SignedDuration::from_hours(1), "{at}");
+        let behind = thread.core.state().nodes.values().all(|it| it.since <= at);
+        assert!(behind, "nothing that has happened lies in the future");
+        thread.tick().unwrap();
+        assert_eq!(thread.stats.clock_steps.load(Ordering::Relaxed), 1);
     }
 }

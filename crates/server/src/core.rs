@@ -8,7 +8,7 @@ use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
 use jiff::Timestamp;
 
 use crate::log::sqlite::SqliteLog;
-use crate::log::{Head, Keeper, Log, LogError, Snapshot};
+use crate::log::{Damage, Hash, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot};
 
 /// Entries folded at once on start.
 const PAGE: usize = 8192;
@@ -18,13 +18,43 @@ pub struct Core {
     state: FleetState,
     head: Head,
     log: Box<dyn Log + Send>,
+    damage: Damage,
 }
 
-/// Whether a state was kept of this log: one of another, or of what a backup lacks, is folded anew.
+/// Whether the log goes on from a state that was kept. One from before the log begins is passed over: what it has seen was archived. One that has
+/// seen entries that the log does not have is none of its: the log is an older copy, or another.
 fn belongs(log: &dyn Log, kept: &Snapshot) -> Result<bool, LogError> {
-    let Some(before) = kept.state.seq.checked_sub(1) else { return Ok(false) };
+    let (kept_at, found) = (kept.state.seq, log.head()?.seq);
+    match hash_at(log, kept_at)? {
+        Some(hash) if hash == kept.hash => Ok(kept_at > 0),
+        None if kept_at < log.anchor()?.seq => Ok(false),
+        Some(_) | None => Err(LogError::OlderThanState { kept: kept_at, found }),
+    }
+}
+
+/// The hash at an entry, or where the log begins; none: it is not there.
+fn hash_at(log: &dyn Log, seq: u64) -> Result<Option<Hash>, LogError> {
+    let anchor = log.anchor()?;
+    if anchor.seq == seq {
+        return Ok(Some(anchor.hash));
+    }
+    let Some(before) = seq.checked_sub(1) else { return Ok(None) };
     let entries = log.read(before, 1)?;
-    Ok(entries.first().is_some_and(|it| it.seq == kept.state.seq && it.hash == kept.hash))
+    Ok(entries.first().filter(|it| it.seq == seq).map(|it| it.hash))
+}
+
+/// Whether the log has what was acknowledged last. It may have more: whoever dies between the log and that record was not answered.
+pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
+    let Some(recorded) = log.recorded()? else { return Ok(()) };
+    let found = log.head()?.seq;
+    if found < recorded.seq {
+        return Err(LogError::Truncated { recorded: recorded.seq, found });
+    }
+    match hash_at(log, recorded.seq)? {
+        Some(hash) if hash != recorded.hash => Err(LogError::Replaced(recorded.seq)),
+        // None: it is in an archive.
+        _ => Ok(()),
+    }
 }
 
 /// The state at the end of a log, from the newest that was kept.
@@ -61,10 +91,25 @@ pub struct Committed {
 impl Core {
     /// Takes the log over and folds it, from the newest state that was kept.
     pub fn open(mut log: Box<dyn Log + Send>) -> Result<Self, LogError> {
+        // Nothing is written to what is damaged, or is not what it was.
+        if log.check_integrity()? == Integrity::InPart {
+            tracing::warn!(
+                "the log is so large that only the first part of its database was checked for damage"
+            );
+        }
+        check_acknowledged(&*log)?;
         let epoch = log.take_over()?;
         let state = folded(&*log)?;
         let head = Head { epoch, ..log.head()? };
-        Ok(Self { state, head, log })
+        let mut core = Self { state, head, log, damage: Damage::default() };
+        core.acknowledge()?;
+        Ok(core)
+    }
+
+    /// Writes down where the log ends, before anybody hears of it.
+    fn acknowledge(&mut self) -> Result<(), LogError> {
+        let Head { seq, hash, .. } = self.head;
+        self.log.record(&RecordedHead { seq, hash, access: self.state.access })
     }
 
     /// The state, as of the last commit.
@@ -77,6 +122,11 @@ impl Core {
         self.head
     }
 
+    /// Where those who read the log say that it is damaged: nothing is committed from then on.
+    pub fn damage(&self) -> Damage {
+        self.damage.clone()
+    }
+
     /// Takes one batch in and decides on it; both are durable when this returns.
     ///
     /// After an error the state here is ahead of the log: the core must be opened anew.
@@ -85,8 +135,12 @@ impl Core {
         inputs: Vec<(Actor, Event)>,
         now: Timestamp,
     ) -> Result<Committed, LogError> {
-        // The wall clock may be set back; the log's time is not.
-        let at = now.max(self.state.at);
+        self.damage.check()?;
+        // The log's time goes back only with an entry that says so.
+        let at = match inputs.first() {
+            Some((_, Event::ClockStepped { to, .. })) => *to,
+            _ => now.max(self.state.at),
+        };
         let batch = self.state.seq + 1;
         let mut entries = Vec::with_capacity(inputs.len());
         let mut dirty = BTreeSet::new();
@@ -98,6 +152,7 @@ impl Core {
             self.take_in(&mut entries, batch, at, Actor::Server, event);
         }
         self.head = self.log.append(&self.head, &entries)?;
+        self.acknowledge()?;
         Ok(Committed { entries, report })
     }
 

@@ -8,19 +8,25 @@ use farrier_fleet::fleet::Entry;
 use tokio::sync::watch;
 
 use crate::log::sqlite::SqliteLog;
-use crate::log::{Log, LogError};
+use crate::log::{Damage, Log, LogError};
 
 /// Where the log ends, and how to read it.
 #[derive(Debug, Clone)]
 pub struct Tail {
     path: Arc<PathBuf>,
     end: watch::Receiver<u64>,
+    damage: Damage,
 }
 
 impl Tail {
     /// Of the log at `path`, whose last entry `end` tells.
-    pub(crate) fn new(path: PathBuf, end: watch::Receiver<u64>) -> Self {
-        Self { path: Arc::new(path), end }
+    pub(crate) fn new(path: PathBuf, end: watch::Receiver<u64>, damage: Damage) -> Self {
+        Self { path: Arc::new(path), end, damage }
+    }
+
+    /// What was read; a log that is found damaged is not written on.
+    fn told<T>(&self, read: Result<T, LogError>) -> Result<T, LogError> {
+        read.inspect_err(|err| self.damage.note(err))
     }
 
     /// The last entry's place.
@@ -35,7 +41,7 @@ impl Tail {
             Ok(SqliteLog::open_to_read(&path)?.anchor()?.seq + 1)
         });
         // A task that was cut off has read nothing: the server ends.
-        read.await.unwrap_or(Ok(1))
+        self.told(read.await.unwrap_or(Ok(1)))
     }
 
     /// Up to `most` entries after `seq`, as they are now.
@@ -49,7 +55,7 @@ impl Tail {
             log.read(seq, most)?.iter().map(crate::log::Stored::entry).collect()
         });
         // A task that panicked or was cut off has read nothing, and whoever asks again is told.
-        read.await.unwrap_or_else(|_| Ok(Vec::new()))
+        self.told(read.await.unwrap_or_else(|_| Ok(Vec::new())))
     }
 
     /// Up to `most` entries after `seq`, as soon as there is one. None: the server has ended.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Pool};
+use farrier_wire::file_mode::{self, FileKind, LooseModes};
 use jiff::{SignedDuration, Timestamp};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,13 +24,16 @@ use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::follow::Tail;
-use crate::ingest::{Cut, Desk, Roster};
-use crate::log::LogError;
+pub use crate::ingest::ReportQuota;
+use crate::ingest::{Cut, Desk, Lanes, Roster};
 use crate::log::sqlite::SqliteLog;
+use crate::log::{Damage, LogError};
 use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
 use crate::served;
+use crate::space::Space;
 
 /// Another process may change who may speak: so often it is looked whether one did.
 const ACCESS_EVERY: Duration = Duration::from_millis(200);
@@ -48,6 +52,9 @@ pub enum ServerError {
         #[source]
         err: io::Error,
     },
+    /// Others may read or change what is there.
+    #[error(transparent)]
+    Modes(#[from] LooseModes),
     /// Somebody else has it.
     #[error("another server uses the folder `{}`", .0.display())]
     InUse(PathBuf),
@@ -96,6 +103,10 @@ pub struct Options {
     pub plain_pool: Option<Pool>,
     /// How often agents say that they live.
     pub report_interval_s: u32,
+    /// How much one node may report.
+    pub report_quota: ReportQuota,
+    /// Free disk space below which only reports that matter are logged; none: a twentieth of the disk, 2 GiB at most.
+    pub disk_reserve_bytes: Option<u64>,
     /// How often one token of a person may ask.
     pub rate: Rate,
     /// How long a certificate of a node counts.
@@ -119,6 +130,8 @@ impl Options {
             names: Vec::new(),
             plain_pool: None,
             report_interval_s: 10,
+            report_quota: ReportQuota::default(),
+            disk_reserve_bytes: None,
             rate: Rate::default(),
             certificate_life: NODE_LIFE,
             new_authority: false,
@@ -134,11 +147,29 @@ pub fn log_path(dir: &Path) -> PathBuf {
     dir.join("log")
 }
 
-/// The server's folder, for this user only.
+/// The server's folder, for this user only. What is there must be so, too.
 pub fn folder(dir: &Path) -> Result<(), ServerError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|err| ServerError::Folder { dir: dir.to_owned(), err })
+    let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    let stores = STORES.map(|name| dir.join(name));
+    let stores = stores.iter().map(|path| (path.as_path(), FileKind::Store));
+    let key = dir.join("ca.key");
+    let known = [(dir, FileKind::Folder), (key.as_path(), FileKind::Secret)];
+    Ok(file_mode::check(known.into_iter().chain(stores)).map_err(failed)??)
 }
+
+/// Files of the folder that others may neither read nor change.
+const STORES: [&str; 9] = [
+    "access",
+    "access-wal",
+    "access-shm",
+    "log",
+    "log-wal",
+    "log-shm",
+    "log-head",
+    "log.state",
+    "log.state.before",
+];
 
 /// A server that runs.
 #[derive(Debug)]
@@ -148,7 +179,9 @@ pub struct Running {
     brain: Brain,
     tail: Tail,
     roster: Arc<Roster>,
+    space: Arc<Space>,
     ended: Ended,
+    damage: Damage,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     _lock: File,
@@ -187,38 +220,49 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
     }
     let audited = core.state().access;
+    store.check_has(audited)?;
     let (log_end, end) = watch::channel(core.state().seq);
-    let tail = Tail::new(path, end);
+    let damage = core.damage();
+    let tail = Tail::new(path, end, damage.clone());
     tracing::info!(
         entries = core.state().seq,
         nodes = core.state().nodes.len(),
         "the log was read"
     );
-    let roster = Arc::new(Roster::new());
-    let (brain, ended) = Brain::spawn(core, Arc::clone(&roster), log_end, options.dies_after)
-        .map_err(ServerError::Start)?;
+    let roster = Arc::new(Roster::new(options.report_quota));
+    let space = Arc::new(Space::new(options.disk_reserve_bytes));
+    let (brain, ended) =
+        Brain::spawn(core, Arc::clone(&roster), Arc::clone(&space), log_end, options.dies_after)
+            .map_err(ServerError::Start)?;
+    let counters = Arc::new(Counters::default());
     let desk = Arc::new(Desk {
         brain: brain.clone(),
         roster: Arc::clone(&roster),
         store: Arc::clone(&store),
+        space: Arc::clone(&space),
+        lanes: Lanes::default(),
+        counters: Arc::clone(&counters),
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited)?);
+    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited));
     let (stop, stopped) = watch::channel(false);
     let site = Site {
         brain: brain.clone(),
         tail: tail.clone(),
         roster: Arc::clone(&roster),
+        space: Arc::clone(&space),
+        heartbeat_interval: Duration::from_secs(u64::from(options.report_interval_s)),
         store: Arc::clone(&store),
         fingerprint: fingerprint.clone(),
+        counters: Arc::clone(&counters),
         facts: options.facts,
         changes: Arc::clone(&audit),
         stopped: stopped.clone(),
     };
     let rest = Rest::new(site, options.rate);
     let life = options.certificate_life;
-    let service = Service::new(desk, Arc::clone(&store), authority, options.plain_pool, life);
+    let service = Service::new(desk, Arc::clone(&audit), authority, options.plain_pool, life);
     let mut tasks = JoinSet::new();
     tasks.spawn(serve::run(
         listener,
@@ -229,6 +273,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         stopped.clone(),
     ));
     tasks.spawn(brain.clone().tick());
+    tasks.spawn(Arc::clone(&space).watch(log_path(&options.dir)));
+    tasks.spawn(counters.tell());
     tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
@@ -237,7 +283,19 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tracing::warn!(%err, "where the server is found is not noted");
     }
     tracing::info!(%address, %fingerprint, "agents are served");
-    Ok(Running { address, fingerprint, brain, tail, roster, ended, stop, tasks, _lock: lock })
+    Ok(Running {
+        address,
+        fingerprint,
+        brain,
+        tail,
+        roster,
+        space,
+        ended,
+        damage,
+        stop,
+        tasks,
+        _lock: lock,
+    })
 }
 
 /// Makes the server's own certificate anew from time to time.
@@ -294,16 +352,24 @@ impl Running {
         &self.brain
     }
 
+    /// Whether disk space is low.
+    pub fn is_disk_low(&self) -> bool {
+        self.space.is_low()
+    }
+
     /// The log as it grows.
     pub fn tail(&self) -> Tail {
         self.tail.clone()
     }
 
-    /// Waits until the brain ends by itself, which is an error.
+    /// Waits until the brain ends by itself, or somebody who reads finds the log damaged, which is an error.
     pub async fn failed(&mut self) -> ServerError {
-        match (&mut self.ended).await {
-            Ok(Err(err)) => ServerError::Log(err),
-            Ok(Ok(())) | Err(_) => ServerError::Brain,
+        tokio::select! {
+            ended = &mut self.ended => match ended {
+                Ok(Err(err)) => ServerError::Log(err),
+                Ok(Ok(())) | Err(_) => ServerError::Brain,
+            },
+            err = self.damage.found() => ServerError::Log(err),
         }
     }
 
@@ -343,8 +409,8 @@ pub fn run(options: Options) -> Result<(), ServerError> {
     })
 }
 
-/// One server a folder: a second one would fence the first.
-fn take(dir: &Path) -> Result<File, ServerError> {
+/// Takes a folder for oneself, for as long as the file is open. One server a folder: a second one would fence the first.
+pub fn take(dir: &Path) -> Result<File, ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
     let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));

@@ -12,7 +12,9 @@
 #[cfg(feature = "client")]
 pub mod client;
 pub mod codec;
+pub mod file_mode;
 pub mod form;
+pub mod hidden;
 pub mod identity;
 pub mod limits;
 pub mod pem;

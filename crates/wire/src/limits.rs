@@ -24,8 +24,9 @@ pub const GPUS_MAX: usize = 1024;
 /// Frameworks of a node.
 pub const FRAMEWORKS_MAX: usize = 256;
 
-/// The number of an order: so high that no fleet comes there, and so low that a node that lies cannot make anybody count beyond a number.
-pub const ORDER_MAX: u64 = 1 << 48;
+/// Orders that a node may have had and the server's log lacks, because it was restored from a backup. A node that says more has another server's journal or a
+/// damaged one, or lies: it is not believed, and the server counts on from its own.
+pub const ORDERS_AHEAD_MAX: u64 = 1000;
 
 /// Answers that wait on a node: there is one order at a time, and what was not acknowledged.
 pub const ANSWERS_MAX: usize = 1024;

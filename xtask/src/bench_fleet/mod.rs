@@ -13,7 +13,7 @@ use anyhow::bail;
 
 use crate::bench_size::Size;
 use crate::shell::say;
-use scenes::{Burst, Certified, Findings, Restart, Steady};
+use scenes::{Burst, Certified, Findings, Flood, Restart, Steady};
 
 /// How much of everything.
 #[derive(Clone, Copy)]
@@ -25,6 +25,8 @@ struct Sizes {
     burst: (usize, usize),
     /// Nodes, and findings on them.
     findings: (usize, usize),
+    /// Nodes, nodes that flood, and fatal findings on the others.
+    flood: (usize, usize, usize),
     /// Entries of the log, and how many of them come after the state that was kept.
     history: (usize, usize),
 }
@@ -35,6 +37,7 @@ const FULL: Sizes = Sizes {
     certified: 2_000,
     burst: (1_500, 375),
     findings: (1_500, 2_000),
+    flood: (200, 1_000, 600),
     history: (1_000_000, 65_000),
 };
 const QUICK: Sizes = Sizes {
@@ -42,6 +45,7 @@ const QUICK: Sizes = Sizes {
     certified: 20,
     burst: (200, 50),
     findings: (100, 100),
+    flood: (20, 20, 20),
     history: (10_000, 1_000),
 };
 
@@ -52,13 +56,14 @@ struct Measured {
     certified: Option<Certified>,
     bursts: Vec<Burst>,
     findings: Option<Findings>,
+    flood: Option<Flood>,
     restarts: Vec<Restart>,
 }
 
 /// Measures all, or the parts that are named, and writes `bench/fleet.md` where it was all of them.
 pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     let sizes = size.pick(FULL, QUICK);
-    let known = ["burst", "findings", "steady", "restart", "certified"];
+    let known = ["burst", "findings", "flood", "steady", "restart", "certified"];
     if let Some(unknown) = parts.iter().find(|part| !known.contains(part)) {
         bail!("`{unknown}` is none of {}", known.join(", "));
     }
@@ -79,6 +84,9 @@ pub(crate) fn run(size: Size, parts: &[&str]) -> anyhow::Result<()> {
     }
     if wants("findings") {
         measured.findings = Some(scenes::findings(size, sizes.findings)?);
+    }
+    if wants("flood") {
+        measured.flood = Some(scenes::flood(size, sizes.flood)?);
     }
     if wants("steady") {
         for report in ["heartbeat", "makeup"] {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::bail;
 
 use super::Measured;
-use super::scenes::{Burst, Certified, Findings, Restart, Steady};
+use super::scenes::{Burst, Certified, Findings, Flood, Restart, Steady};
 use crate::bench::{machine, today};
 
 /// Budgets.
@@ -13,6 +13,8 @@ const CORES_MAX: f64 = 1.0;
 const MEMORY_MB_MAX: f64 = 2000.0;
 const DECISIONS_S_MAX: f64 = 2.0;
 const EVENT_MS_MAX: f64 = 250.0;
+/// How much later a fatal finding may be in a flood, at the 99th percentile.
+const FLOOD_DELAY_MS_MAX: f64 = 100.0;
 const RESTART_S_MAX: f64 = 5.0;
 
 /// What another system has published, as the reference.
@@ -40,6 +42,11 @@ pub(super) fn over_budget(measured: &Measured) -> anyhow::Result<Vec<String>> {
         && it.figures.get("finding_to_event_p99_ms")? > EVENT_MS_MAX
     {
         over.push("from finding to event".to_owned());
+    }
+    if let Some(it) = &measured.flood
+        && it.figures.get("flooded_p99_ms")? - it.figures.get("quiet_p99_ms")? > FLOOD_DELAY_MS_MAX
+    {
+        over.push(format!("a fatal finding beside {} nodes that flood", it.flooding));
     }
     for it in measured.restarts.iter().filter(|it| it.has_budget) {
         if it.worst_s() > RESTART_S_MAX {
@@ -79,6 +86,9 @@ pub(super) fn text(measured: &Measured) -> anyhow::Result<String> {
     }
     if let Some(it) = &measured.findings {
         findings(&mut text, it)?;
+    }
+    if let Some(it) = &measured.flood {
+        flood(&mut text, it)?;
     }
     if let Some(it) = &measured.certified {
         certified(&mut text, it)?;
@@ -186,6 +196,35 @@ fn bursts(text: &mut String, all: &[Burst]) -> anyhow::Result<()> {
     }
     writeln!(text, "| budget: 1500 | 375 | | | | | | {:.0} ms |", DECISIONS_S_MAX * 1e3)?;
     writeln!(text, "| NVSentinel: 1500 | 375 | 375 | | | 90 %: 163 s | | |\n")?;
+    Ok(())
+}
+
+fn flood(text: &mut String, it: &Flood) -> anyhow::Result<()> {
+    let get = |name: &str| it.figures.get(name);
+    writeln!(text, "## A fatal finding while nodes flood the server\n")?;
+    writeln!(
+        text,
+        "{} nodes, each on a connection of its own, send reports of 4 MB as fast as the server reads them. Meanwhile {} other nodes have \
+         {} fatal findings, 20 a second: from the finding to its acknowledgement, which is after it is on disk. The load is on the same two cores. \
+         The log grew to {:.0} MB, the server's peak RSS was {:.0} MB.\n",
+        it.flooding,
+        it.nodes,
+        get("flooded_count")?,
+        it.log_mb,
+        it.peak_rss_mb
+    )?;
+    writeln!(text, "| | 50 % | 99 % | worst |")?;
+    writeln!(text, "|---|---|---|---|")?;
+    for (what, name) in [("before the flood", "quiet"), ("in the flood", "flooded")] {
+        writeln!(
+            text,
+            "| {what} | {:.1} ms | {:.1} ms | {:.1} ms |",
+            get(&format!("{name}_p50_ms"))?,
+            get(&format!("{name}_p99_ms"))?,
+            get(&format!("{name}_max_ms"))?,
+        )?;
+    }
+    writeln!(text, "| budget | | {FLOOD_DELAY_MS_MAX:.0} ms later than before | |\n")?;
     Ok(())
 }
 

@@ -66,6 +66,44 @@ pub(super) fn findings(size: Size, (nodes, findings): (usize, usize)) -> anyhow:
     Ok(Findings { nodes, figures })
 }
 
+/// Bytes of each report in a flood: about what a message may have.
+const FLOOD_BYTES: usize = 4_000_000;
+
+pub(super) struct Flood {
+    pub(super) nodes: usize,
+    pub(super) flooding: usize,
+    pub(super) log_mb: f64,
+    pub(super) peak_rss_mb: f64,
+    pub(super) figures: Figures,
+}
+
+pub(super) fn flood(
+    size: Size,
+    (nodes, flooding, findings): (usize, usize, usize),
+) -> anyhow::Result<Flood> {
+    let folder = folder("flood")?;
+    let server = Server::start(size, &folder, Door::Plain)?;
+    let bytes = size.pick(FLOOD_BYTES, 256 << 10);
+    let words = [nodes, flooding, bytes, findings].map(|it| it.to_string());
+    let [nodes_word, flooding_word, bytes, findings] = &words;
+    let url = server.url();
+    let words = ["flood", &url, nodes_word, flooding_word, bytes, findings];
+    let mut peak_rss_mb = 0.0;
+    let figures = load::run(size, &words, |mark| {
+        if mark == "end" {
+            peak_rss_mb =
+                Cost::since(&Spent::by(server.pid(), "child")?, server.pid())?.peak_rss_mb;
+        }
+        Ok(())
+    })?;
+    server.kill()?;
+    let log =
+        ["log", "log-wal"].map(|name| fs::metadata(folder.join(name)).map_or(0, |it| it.len()));
+    #[expect(clippy::cast_precision_loss, reason = "some gigabytes")]
+    let log_mb = log.iter().sum::<u64>() as f64 / 1e6;
+    Ok(Flood { nodes, flooding, log_mb, peak_rss_mb, figures })
+}
+
 pub(super) struct Burst {
     pub(super) nodes: usize,
     pub(super) failing: usize,

@@ -182,6 +182,24 @@ impl Desk {
         self.inner.lock().book.ledger().generation
     }
 
+    /// The node talks under this enrolment. With another one than before the numbers of orders begin anew.
+    pub fn enrolled(&self, enrolment: &str) {
+        let mut books = self.inner.lock();
+        if books.book.ledger().enrolment.as_deref() == Some(enrolment) {
+            return;
+        }
+        let (at, last) = ((self.inner.now)(), books.book.ledger().generation);
+        let written = books.write(at, Note::Enrolled { enrolment: enrolment.to_owned() });
+        match written {
+            Ok(()) if books.book.ledger().generation != last => {
+                tracing::info!(last, "the node enrolled anew: its orders are counted anew");
+            }
+            Ok(()) => {}
+            // It is written with the next talk.
+            Err(err) => tracing::warn!(%err, "that the node enrolled is not on disk"),
+        }
+    }
+
     /// What is in hand, for `farrier status`; none: the journal is being written, which may take as long as a disk hangs.
     pub fn at_hand(&self) -> Option<OrdersStatus> {
         let books = match self.inner.books.try_lock() {

@@ -54,6 +54,11 @@ pub(super) enum Note {
         /// How.
         answer: Answer,
     },
+    /// The node enrolled anew: another server may count from one again.
+    Enrolled {
+        /// What tells this enrolment from every other.
+        enrolment: String,
+    },
     /// The server has that on disk.
     Acknowledged {
         /// Of which order.
@@ -150,8 +155,11 @@ impl Current {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ledger {
-    /// The highest number that was ever taken or refused.
+    /// The highest number that was ever taken or refused since the node enrolled.
     pub(super) generation: u64,
+    /// The enrolment since which numbers count; none: that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) enrolment: Option<String>,
     /// What is being carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) current: Option<Current>,
@@ -199,6 +207,14 @@ impl Ledger {
             Note::Acknowledged { generation } => {
                 self.answers.remove(generation);
             }
+            Note::Enrolled { enrolment } => {
+                // A journal from before enrolments were written down is that of the first that is.
+                if self.enrolment.is_some() {
+                    self.generation = 0;
+                    self.last = None;
+                }
+                self.enrolment = Some(enrolment.clone());
+            }
         }
     }
 
@@ -214,5 +230,23 @@ impl Ledger {
 
     fn of(&mut self, generation: u64) -> Option<&mut Current> {
         self.current.as_mut().filter(|it| it.order.generation == generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_enrolment_counts_anew_and_the_first_that_is_known_does_not() {
+        let mut ledger = Ledger { generation: 41, ..Ledger::default() };
+        let enrolled = |name: &str| Note::Enrolled { enrolment: name.to_owned() };
+        for (name, generation) in [("one", 41), ("one", 0), ("two", 0)] {
+            // The desk does not write the same one twice; if it did, nothing but the count would be lost.
+            ledger.apply(&enrolled(name));
+            assert_eq!(ledger.generation, generation, "{name}");
+        }
+        let kept = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Ledger>(&kept).unwrap(), ledger);
     }
 }

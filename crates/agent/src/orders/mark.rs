@@ -13,6 +13,8 @@ use super::desk::Desk;
 
 /// A look asks the scheduler, which may be a process and a question to its server.
 const EVERY: Duration = Duration::from_secs(15);
+/// While somebody else keeps the node out: from the moment that they release it until the server has it cordoned, it takes work.
+const EVERY_WHILE_THEIRS: Duration = Duration::from_secs(2);
 
 /// Called when there is a new answer.
 #[derive(Debug, Clone)]
@@ -45,7 +47,9 @@ pub fn spawn(desk: Desk, woken: Woken, bell: Arc<Notify>) -> io::Result<watch::R
             let cordon = desk.cordon();
             tell.send_if_modified(|last| std::mem::replace(last, cordon.clone()) != cordon);
             bell.notify_one();
-            if woken.0.recv_timeout(EVERY) == Err(RecvTimeoutError::Disconnected) {
+            let is_theirs = matches!(cordon, Cordon::Theirs { .. });
+            let every = if is_theirs { EVERY_WHILE_THEIRS } else { EVERY };
+            if woken.0.recv_timeout(every) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }

@@ -1,38 +1,76 @@
-//! How long to wait before the next try: twice as long each time, and never all at the same moment.
+//! When the next connection attempt is due: exponential back-off with full jitter, as pure arithmetic on instants.
 
 use std::time::Duration;
 
-use ring::rand::{SecureRandom, SystemRandom};
+use farrier_fleet::fleet::reconnect::RECONNECT_WAIT_MAX_S;
+use tokio::time::Instant;
 
+/// The first step while the server has not said how large its fleet is.
 const FIRST: Duration = Duration::from_secs(1);
-const MOST: Duration = Duration::from_secs(60);
+/// Two attempts begin at least this far apart, whatever the reason: a server that accepts and drops sessions is not hammered.
+const ATTEMPT_EVERY: Duration = Duration::from_secs(1);
+const WAIT_MAX: Duration = Duration::from_secs(RECONNECT_WAIT_MAX_S as u64);
+/// The longest back-off while an urgent finding is unreported, and the shortest time between two attempts that cut a wait short. Short
+/// enough for a fatal finding, and five times rarer than [`ATTEMPT_EVERY`] where every node of a rack has one.
+pub(super) const URGENT_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Counts the tries.
-#[derive(Debug, Default)]
+/// Counts failed attempts.
+#[derive(Debug)]
 pub(super) struct BackOff {
-    tries: u32,
+    /// Attempts since the last accepted session.
+    failures: u32,
+    /// The upper bound of the first wait.
+    first: Duration,
+    /// When the last attempt began.
+    began: Option<Instant>,
+    /// When an urgent finding last cut a wait short.
+    cut_short: Option<Instant>,
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self { failures: 0, first: FIRST, began: None, cut_short: None }
+    }
 }
 
 impl BackOff {
-    /// It went well.
+    /// An attempt begins.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.began = Some(now);
+    }
+
+    /// The server accepted a session, and asks for the next first attempt to be spread over so much time.
+    pub(super) fn accepted(&mut self, spread: Duration) {
+        self.failures = 0;
+        self.first = spread.clamp(FIRST, WAIT_MAX);
+    }
+
+    /// The next wait is from the first step.
     pub(super) fn reset(&mut self) {
-        self.tries = 0;
+        self.failures = 0;
     }
 
-    /// Somewhere between nothing and twice the last one: a server that comes back is not met by everybody at once.
-    pub(super) fn next_wait(&mut self) -> Duration {
-        let most = FIRST.saturating_mul(1 << self.tries.min(16)).min(MOST);
-        self.tries = self.tries.saturating_add(1);
-        most.mul_f64(random())
+    /// When the next attempt is due. `jitter` is from 0 to 1, and multiplies the whole step.
+    pub(super) fn next_attempt(&mut self, now: Instant, is_urgent: bool, jitter: f64) -> Instant {
+        let longest = if is_urgent { URGENT_WAIT_MAX } else { WAIT_MAX };
+        let step = self.first.saturating_mul(1 << self.failures.min(16)).min(longest);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before(now + step.mul_f64(jitter))
     }
-}
 
-/// From 0 to 1.
-fn random() -> f64 {
-    let mut bytes = [0; 4];
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
+    /// When an urgent finding is worth an attempt: at once, unless one did the same shortly before.
+    pub(super) fn urgent_attempt(&self, now: Instant) -> Instant {
+        let again = self.cut_short.map_or(now, |at| at + URGENT_WAIT_MAX);
+        self.not_before(now.max(again))
+    }
+
+    /// A wait ends early, for an urgent finding.
+    pub(super) fn cut_short(&mut self, at: Instant) {
+        self.cut_short = Some(at);
+    }
+
+    fn not_before(&self, at: Instant) -> Instant {
+        self.began.map_or(at, |began| at.max(began + ATTEMPT_EVERY))
     }
 }
 
@@ -41,17 +79,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_and_are_spread() {
-        let mut sums = [Duration::ZERO; 8];
-        for _ in 0..200 {
+    fn waits_double_up_to_the_longest_and_an_accepted_session_begins_again() {
+        let now = Instant::now();
+        let mut back_off = BackOff::default();
+        let mut waits = || {
+            let wait = |back_off: &mut BackOff| back_off.next_attempt(now, false, 1.0) - now;
+            let seconds: Vec<u64> = (0..7).map(|_| wait(&mut back_off).as_secs()).collect();
+            back_off.accepted(Duration::ZERO);
+            seconds
+        };
+        assert_eq!(waits(), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(waits(), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(BackOff::default().next_attempt(now, false, 0.25) - now, FIRST / 4);
+    }
+
+    #[test]
+    fn an_unreported_urgent_finding_keeps_waits_short() {
+        let now = Instant::now();
+        let mut back_off = BackOff { failures: u32::MAX, ..BackOff::default() };
+        assert_eq!(back_off.next_attempt(now, true, 1.0) - now, URGENT_WAIT_MAX);
+        assert_eq!(back_off.next_attempt(now, false, 1.0) - now, WAIT_MAX);
+    }
+
+    /// The busiest second after all sessions of a fleet end at once, for a server that is away for 2 s.
+    #[test]
+    fn a_fleet_does_not_come_back_within_one_second() {
+        let now = Instant::now();
+        let agents = 100_000_u32;
+        let mut accepted = [0_u32; 120];
+        for agent in 0..agents {
             let mut back_off = BackOff::default();
-            for sum in &mut sums {
-                let wait = back_off.next_wait();
-                assert!(wait <= MOST);
-                *sum += wait;
+            back_off.accepted(Duration::from_secs(30));
+            let mut at = now;
+            for attempt in 0..10 {
+                // A low-discrepancy sequence in place of chance: evenly spread over 0 to 1.
+                let jitter =
+                    (f64::from(agent) * 0.618_033_99 + f64::from(attempt) * 0.754_877_67) % 1.0;
+                at = back_off.next_attempt(at, false, jitter);
+                if at >= now + Duration::from_secs(2) {
+                    break;
+                }
+                back_off.begin(at);
             }
+            accepted[usize::try_from((at - now).as_secs()).unwrap()] += 1;
         }
-        assert!(sums[0] < FIRST * 200 && sums[0] > FIRST * 50, "{sums:?}");
-        assert!(sums.windows(2).take(5).all(|pair| pair[0] < pair[1]), "{sums:?}");
+        let busiest = accepted.iter().max().unwrap();
+        assert!(*busiest < agents / 16, "{accepted:?}");
+        assert_eq!(accepted.iter().sum::<u32>(), agents);
     }
 }

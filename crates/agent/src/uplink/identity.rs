@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use farrier_wire::file_mode::{self, FileKind, LooseModes};
 use farrier_wire::identity::Identity;
 use farrier_wire::pem;
 use farrier_wire::proof::NodeKey;
@@ -20,6 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use sha2::{Digest, Sha256};
 
 /// A certificate of weeks is looked at, and renewed, at most this often.
 const LOOK_EVERY_MOST: Duration = Duration::from_secs(600);
@@ -47,6 +49,9 @@ pub enum IdentityError {
         /// What it should be.
         what: &'static str,
     },
+    /// Others may read the key.
+    #[error(transparent)]
+    Modes(#[from] LooseModes),
     /// Key and certificate do not fit.
     #[error("the key and the certificate cannot be used")]
     Rustls(#[from] rustls::Error),
@@ -64,6 +69,8 @@ pub struct Keep {
 pub(crate) struct Opened {
     pub(crate) identity: Identity,
     pub(crate) tls: Arc<ClientConfig>,
+    /// What tells this enrolment from every other: who signed, and for whom. A renewal does not change it.
+    pub(crate) enrolment: String,
     /// None: that is not known, and it is not renewed.
     pub(crate) term: Option<Term>,
 }
@@ -92,7 +99,17 @@ impl Keep {
         Ok(())
     }
 
+    /// A key that others may read is not used: it may be somebody else's by now.
+    fn check_modes(&self) -> Result<(), IdentityError> {
+        let keys = [self.node_path(), self.dir.join("enrol.key")];
+        let keys = keys.iter().map(|path| (path.as_path(), FileKind::Secret));
+        let folder = [(self.dir.as_path(), FileKind::SecretFolder)];
+        let checked = file_mode::check(folder.into_iter().chain(keys));
+        Ok(checked.map_err(|err| IdentityError::File { path: self.dir.clone(), err })??)
+    }
+
     fn read(&self) -> Result<String, IdentityError> {
+        self.check_modes()?;
         let path = self.node_path();
         fs::read_to_string(&path).map_err(|err| match err.kind() {
             io::ErrorKind::NotFound => IdentityError::NotEnrolled(path),
@@ -116,9 +133,15 @@ impl Keep {
         let authorities = fs::read_to_string(&path)
             .map_err(|err| IdentityError::File { path: path.clone(), err })?;
         let mut roots = RootCertStore::empty();
+        let mut enrolment = Sha256::new();
         for authority in pem::read(pem::CERTIFICATE, &authorities) {
+            enrolment.update(&authority);
             roots.add(authority.into())?;
         }
+        let enrolment = enrolment.chain_update(identity.to_string()).finalize();
+        let mut short = [0; 16];
+        short.copy_from_slice(&enrolment[..16]);
+        let enrolment = format!("{:032x}", u128::from_be_bytes(short));
         if roots.is_empty() {
             return Err(IdentityError::Foreign { path, what: "certificate" });
         }
@@ -128,7 +151,7 @@ impl Keep {
             .with_client_auth_cert(chain, key.into())?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
         tls.resumption = rustls::client::Resumption::disabled();
-        Ok(Opened { identity, tls: Arc::new(tls), term: Term::of(&text) })
+        Ok(Opened { identity, tls: Arc::new(tls), enrolment, term: Term::of(&text) })
     }
 
     /// TLS with the node's key and certificate, for whoever has a connection of their own.
@@ -167,6 +190,7 @@ impl Keep {
 
     /// The key of an enrolment that was begun: with it a lost answer can be asked for again.
     pub(crate) fn key_to_enrol(&self) -> Result<NodeKey, IdentityError> {
+        self.check_modes()?;
         let path = self.dir.join("enrol.key");
         let failed = |err| IdentityError::File { path: path.clone(), err };
         let kept = fs::read_to_string(&path).ok();
@@ -290,5 +314,29 @@ mod tests {
             assert_eq!(meta.uid(), owner, "{name}");
         }
         assert!(!given || owner == 4321);
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("identity");
+        let keep = Keep::new(&dir, None);
+        let key = keep.key_to_enrol().unwrap();
+        keep.store(&key, &Certificate::default()).unwrap();
+        for (path, mode, made) in [
+            (keep.node_path(), 0o640, 0o600),
+            (keep.node_path(), 0o604, 0o600),
+            (dir.join("enrol.key"), 0o644, 0o600),
+            (dir.clone(), 0o775, 0o700),
+        ] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            for refused in [keep.check().map(drop), keep.key_to_enrol().map(drop)] {
+                let told = refused.as_ref().map_err(ToString::to_string);
+                let is_told = matches!(&refused, Err(IdentityError::Modes(_)));
+                assert!(is_told, "{mode:o}: {told:?}");
+            }
+            fs::set_permissions(&path, fs::Permissions::from_mode(made)).unwrap();
+        }
+        assert!(!matches!(keep.check(), Err(IdentityError::Modes(_))));
     }
 }

@@ -16,12 +16,14 @@ mod identity;
 mod link;
 mod makeup;
 mod number;
+mod reconnect;
 mod talk;
+mod urgent;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farrier_fleet::fleet::event::{Cordon, Makeup};
 use farrier_fleet::fleet::{Answer, NodeId, Order};
@@ -33,16 +35,15 @@ use tonic::{Code, Status};
 
 use crate::brain::Chain;
 use crate::orders::Desk;
-use back_off::BackOff;
 pub use enrol::{EnrolError, Enrolment, enrol};
 pub use identity::{IdentityError, Keep};
 use link::Teller;
 pub use link::{Link, Sight};
 pub use makeup::of_published;
+use reconnect::Reconnect;
+pub use reconnect::fixed_wait_from_environment;
 use talk::Talk;
-
-/// A stream that lasted so long was a good one: the next try comes soon.
-const GOOD: Duration = Duration::from_secs(30);
+pub use urgent::Urgent;
 
 /// Who carries orders out. Offered an order that it has, it answers how far that is.
 pub trait OrderDesk: Send + Sync {
@@ -54,6 +55,8 @@ pub trait OrderDesk: Send + Sync {
     fn last_order(&self) -> u64;
     /// The server has what became of an order on disk.
     fn acknowledged(&self, generation: u64);
+    /// The node talks under this enrolment: with another one numbers of orders begin anew. May wait for the disk.
+    fn enrolled(&self, _enrolment: &str) {}
 }
 
 impl OrderDesk for Desk {
@@ -72,6 +75,10 @@ impl OrderDesk for Desk {
 
     fn acknowledged(&self, generation: u64) {
         Self::acknowledged(self, generation);
+    }
+
+    fn enrolled(&self, enrolment: &str) {
+        Self::enrolled(self, enrolment);
     }
 }
 
@@ -110,6 +117,8 @@ pub struct Parts {
     pub state_dir: PathBuf,
     /// The last record on disk.
     pub durable: watch::Receiver<u64>,
+    /// The newest finding that the server has to hear of at once.
+    pub urgent: watch::Receiver<Urgent>,
     /// What the node is.
     pub made_of: MadeOf,
     /// Whether it takes new work.
@@ -118,6 +127,8 @@ pub struct Parts {
     pub desk: Arc<dyn OrderDesk>,
     /// Rung when there is a new answer.
     pub bell: Arc<Notify>,
+    /// For a test: the length of every back-off.
+    pub fixed_wait: Option<Duration>,
 }
 
 /// An uplink that runs.
@@ -205,15 +216,17 @@ impl From<Status> for TalkError {
 }
 
 async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: Teller) {
-    let mut back_off = BackOff::default();
+    let mut reconnect = Reconnect::new(parts.urgent.clone(), parts.fixed_wait);
     let mut talk = Talk::new(parts, acked, teller);
     let mut said = String::new();
     loop {
-        let start = Instant::now();
+        reconnect.begin();
         let err = once(&mut talk).await;
-        let again_now = matches!(err, TalkError::Renewed | TalkError::NewJournal);
-        if again_now || talk.was_welcome && start.elapsed() > GOOD {
-            back_off.reset();
+        if let Some(spread) = talk.accepted {
+            reconnect.accepted(spread);
+        }
+        if matches!(err, TalkError::Renewed | TalkError::NewJournal) {
+            reconnect.reset();
         }
         let text = Chain(&err).to_string();
         talk.teller.lost(&text, must_enrol(&err), Timestamp::now());
@@ -221,13 +234,13 @@ async fn run(parts: Parts, acked: watch::Sender<Option<u64>>, teller: Teller) {
             tracing::warn!(why = %text, "the server is not told");
             said = text;
         }
-        if talk.was_welcome {
+        if talk.accepted.is_some() {
             said.clear();
         }
         if refuses_what_is_said(&err) {
             talk.refused();
         }
-        tokio::time::sleep(back_off.next_wait()).await;
+        reconnect.wait(talk.reported).await;
     }
 }
 
@@ -249,7 +262,7 @@ fn must_enrol(err: &TalkError) -> bool {
 }
 
 async fn once(talk: &mut Talk) -> TalkError {
-    talk.was_welcome = false;
+    talk.accepted = None;
     // The certificate may be another one by now.
     let (name, tls) = match (&talk.parts.node, talk.parts.url.is_plain()) {
         (Some(name), true) => {
@@ -261,6 +274,7 @@ async fn once(talk: &mut Talk) -> TalkError {
             Ok(opened) => {
                 talk.teller.opened(&opened);
                 talk.term = opened.term;
+                talk.parts.desk.enrolled(&opened.enrolment);
                 (opened.identity.node, opened.tls)
             }
             Err(err) => {

@@ -39,8 +39,10 @@ const MADE_OF_EVERY: Duration = Duration::from_millis(100);
 /// What is kept between streams.
 pub(super) struct Talk {
     pub(super) parts: Parts,
-    /// Whether the last stream came as far as a welcome.
-    pub(super) was_welcome: bool,
+    /// Where the server accepted the last session: over how much time it wants agents to spread their reconnects.
+    pub(super) accepted: Option<Duration>,
+    /// The server has acknowledged everything up to this record, also records without changes.
+    pub(super) reported: u64,
     pub(super) teller: Teller,
     /// How the life of the certificate goes that this stream has.
     pub(super) term: Option<Term>,
@@ -74,7 +76,8 @@ impl Talk {
         let name = JournalName::new(&parts.state_dir);
         Self {
             parts,
-            was_welcome: false,
+            accepted: None,
+            reported: 0,
             teller,
             term: None,
             acked,
@@ -126,7 +129,7 @@ impl Talk {
         };
         let opened = tokio::time::timeout(WELCOME_WAIT, opening).await;
         let (inbound, welcome) = opened.map_err(|_| TalkError::Slow)??;
-        self.was_welcome = true;
+        self.accepted = Some(Duration::from_secs(u64::from(welcome.reconnect_spread_s)));
         self.teller.connected(Timestamp::now());
         tracing::info!(server = %self.parts.url, acked = ?welcome.acked_record, "the server is told");
         self.begin(&mut stream, &welcome)?;
@@ -205,7 +208,12 @@ impl Talk {
             }
             // One by one: a line is small next to what opening the file costs, and records come one by one.
             let records = match self.follower.read(durable, 1).map_err(TalkError::Journal)? {
-                Read::Records(records) if records.is_empty() => return Ok(()),
+                Read::Records(records) if records.is_empty() => {
+                    if stream.flight.is_empty() {
+                        self.reported = durable;
+                    }
+                    return Ok(());
+                }
                 Read::Records(records) => records,
                 Read::Gap => return self.resync(stream),
             };

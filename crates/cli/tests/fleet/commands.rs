@@ -188,6 +188,6 @@ fn a_login_that_others_can_read_is_not_used() {
     std::fs::set_permissions(&kept, std::fs::Permissions::from_mode(0o644)).unwrap();
     let refused = town.run(&["fleet", "nodes"]);
     assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("can be read by others"), "{}", refused.stderr);
-    assert!(refused.stderr.contains("hint: chmod 600"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("a token can be read by others"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("`chmod 600 "), "{}", refused.stderr);
 }

@@ -136,7 +136,9 @@ fn a_decision_that_does_not_follow_is_found_by_deciding_again() {
             .unwrap();
     }
     drop(connection);
-    std::fs::remove_file(town.path("server/log.state")).unwrap();
+    for name in ["log.state", "log-head"] {
+        std::fs::remove_file(town.path("server").join(name)).unwrap();
+    }
     assert!(changed > 0, "there was a decision to change");
     assert_eq!(verify(&town.text("server"), &[]).code, 0, "the chain alone does not show it");
     let found = verify(&town.text("server"), &["--replay"]);
@@ -263,4 +265,85 @@ fn a_state_that_a_log_begins_with_and_its_archive_does_not_lead_to_is_found() {
     let found = verify(&dir, &["--replay", "--archive", &file]);
     assert_eq!(found.code, 1, "{}", found.stdout);
     assert!(found.stdout.contains("is not of this log"), "{}", found.stdout);
+}
+
+#[test]
+fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
+    let mut town = written();
+    let dir = town.text("server");
+    edit(&town.path("server/log"), "DELETE FROM entries WHERE seq > 10");
+    let found = verify(&dir, &[]);
+    assert_eq!(found.code, 1, "{}", found.stderr);
+    assert!(found.stdout.contains("it ends at entry 10, and entry "), "{}", found.stdout);
+    let refused = run(&["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("was acknowledged"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("farrier server accept-log"), "{}", refused.stderr);
+    let accepted = run(&["server", "accept-log", "--dir", &dir]);
+    assert_eq!(accepted.code, 0, "{}", accepted.stderr);
+    assert!(accepted.stdout.contains("accepted: entries 11 to "), "{}", accepted.stdout);
+    assert_eq!(verify(&dir, &["--replay"]).code, 0);
+    town.start("server");
+    town.find("gpu-1", 100);
+    let running = run(&["server", "accept-log", "--dir", &dir]);
+    assert_eq!(running.code, 2, "while a server runs nothing is accepted: {}", running.stdout);
+    town.stop();
+    assert_eq!(verify(&dir, &["--replay"]).code, 0);
+    // What is not whole in itself is not accepted.
+    edit(&town.path("server/log"), "UPDATE entries SET hash = zeroblob(32) WHERE seq = 5");
+    let flawed = run(&["server", "accept-log", "--dir", &dir]);
+    assert_eq!(flawed.code, 1, "{}", flawed.stderr);
+    assert!(flawed.stdout.contains("entry 5 was changed"), "{}", flawed.stdout);
+}
+
+#[test]
+fn a_lost_access_store_is_rebuilt_from_the_log() {
+    use farrier_server::access::{Store, Wanted};
+    use jiff::{SignedDuration, Timestamp};
+
+    let mut town = Town::plain();
+    let dir = town.text("server");
+    let user = run(&["server", "user", "add", "vic", "--role", "viewer", "--dir", &dir]);
+    assert_eq!(user.code, 0, "{}", user.stderr);
+    let now = Timestamp::now();
+    let store = Store::open(&town.path("server")).unwrap();
+    let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
+    let token = store.create(&Wanted { uses: 2, ..wanted }, now).unwrap().digest();
+    let [good, bad] = ["good", "bad"].map(|name| {
+        let name = name.parse().unwrap();
+        store.join(&token, &name, name.as_str().as_bytes(), None, now).unwrap().identity
+    });
+    assert_eq!(run(&["server", "revoke", "bad", "--dir", &dir]).code, 0);
+    drop(store);
+    // Whatever is not in the log yet comes there with the next start.
+    town.stop();
+    town.start("server");
+    town.log_in("ann", "admin");
+    let all = town.fine(&["fleet", "events", "--limit", "1000"]);
+    assert!(all.contains("no certificate of it counts any more"), "{all}");
+    town.stop();
+    for name in ["access", "access-wal", "access-shm"] {
+        let _ = std::fs::remove_file(town.path("server").join(name));
+    }
+    for words in [
+        &["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"][..],
+        &["server", "token", "create", "--pool", "train", "--dir", &dir],
+    ] {
+        let refused = run(words);
+        assert_eq!(refused.code, 2, "{words:?}: {}", refused.stdout);
+        assert!(refused.stderr.contains("rebuild-access"), "{words:?}: {}", refused.stderr);
+    }
+    let rebuilt = run(&["server", "rebuild-access", "--dir", &dir]);
+    assert_eq!(rebuilt.code, 0, "{}", rebuilt.stderr);
+    for told in ["Revoked: bad", "vic, viewer of", "nodes of pool train"] {
+        assert!(rebuilt.stdout.contains(told), "{told}: {}", rebuilt.stdout);
+    }
+    let store = Store::open(&town.path("server")).unwrap();
+    assert!(store.admits(&good).unwrap() && !store.admits(&bad).unwrap());
+    drop(store);
+    let again = run(&["server", "rebuild-access", "--dir", &dir]);
+    assert!(again.stdout.contains("has every change"), "{}", again.stdout);
+    town.start("server");
+    town.log_in("bob", "viewer");
+    town.fine(&["fleet", "nodes"]);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 mod commands;
+mod connection;
 mod keep;
 mod people;
 mod schemathesis;

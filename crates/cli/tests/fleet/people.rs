@@ -59,8 +59,9 @@ fn where_no_node_stands_is_said() {
         |domain: &str| town.run(&["fleet", "freeze", domain, "--for", "1h", "--reason", "x"]);
     assert_eq!(freeze("rack:r1").stderr, "");
     let none = freeze("rack:r9");
-    assert_eq!(none.code, 0);
-    assert!(none.stderr.contains("no node stands in rack r9"), "{}", none.stderr);
+    assert_eq!(none.code, 2);
+    assert!(none.stderr.contains("no node stands in `rack:r9`"), "{}", none.stderr);
+    assert!(none.stderr.contains("there is `rack:r1`"), "{}", none.stderr);
 }
 
 #[test]

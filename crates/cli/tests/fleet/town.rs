@@ -98,6 +98,14 @@ impl Town {
         }
     }
 
+    /// Runs a task beside the server.
+    pub(crate) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        self.runtime.spawn(task)
+    }
+
     pub(crate) fn running(&self) -> &Running {
         self.running.as_ref().unwrap()
     }

@@ -2,6 +2,7 @@
 //! anew, and when it was retired.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use farrier_agent::uplink::Keep;
@@ -61,7 +62,7 @@ fn certificate(identity: &Path) -> String {
 
 fn copied(world: &World, name: &str) -> std::path::PathBuf {
     let to = world.path(name);
-    fs::create_dir(&to).unwrap();
+    fs::DirBuilder::new().mode(0o700).create(&to).unwrap();
     for file in ["node.pem", "ca.pem"] {
         fs::copy(world.path("identity").join(file), to.join(file)).unwrap();
     }

@@ -6,6 +6,7 @@ mod access;
 #[path = "../support/kill.rs"]
 mod kill;
 mod killed;
+mod reconnect;
 #[path = "../support/server.rs"]
 mod server;
 #[path = "../support/mod.rs"]
@@ -17,6 +18,7 @@ mod world;
 use std::fs;
 
 use farrier_fleet::fleet::{Entry, Event, Standing};
+use farrier_fleet::health::Finding;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::verify;
 
@@ -24,6 +26,12 @@ use server::{Server, found, until};
 use support::run;
 use support::wait::wait_for;
 use world::World;
+
+/// Whether a finding is reported: as a change of the agent's journal or, on the first session with that journal, with all open ones.
+fn reported(event: &Event, detail: &str) -> bool {
+    let is_open = |open: &[Finding]| open.iter().any(|it| it.detail.contains(detail));
+    found(event, detail) || matches!(event, Event::Resynced { open, .. } if is_open(open))
+}
 
 fn open_log(world: &World) -> SqliteLog {
     SqliteLog::open_to_read(&world.path("server/log")).unwrap()
@@ -121,7 +129,9 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     let server = Server::start_with(&world.path(""), &address, "again.log", &plain);
     // Whatever was acknowledged before it ended, this is new.
     world.inject(&["xid", "119", "--gpu", "1"]);
-    until("it goes on", || server.entries().len() > before && server.has(|it| found(it, "Xid 79")));
+    until("it goes on", || {
+        server.entries().len() > before && server.has(|it| reported(it, "Xid 79"))
+    });
     let numbers: Vec<u64> = server
         .entries()
         .into_iter()

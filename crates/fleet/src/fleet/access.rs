@@ -133,6 +133,15 @@ pub enum AccessChange {
         /// Whose; none where it was one to join with.
         name: Option<String>,
     },
+    /// A node enrolled: only certificates of this generation and later ones count.
+    NodeEnrolled {
+        /// Which.
+        node: NodeId,
+        /// The token's number.
+        token: i64,
+        /// Of its certificates.
+        generation: u64,
+    },
     /// No certificate of a node counts any more.
     CertificateRevoked {
         /// Which.

@@ -114,6 +114,16 @@ pub enum Event {
         /// The number of the last one.
         generation: u64,
     },
+    /// A node reports more than its quota: its reports wait.
+    QuotaExceeded {
+        /// Which.
+        node: NodeId,
+    },
+    /// A node's reports keep to its quota again.
+    QuotaKept {
+        /// Which.
+        node: NodeId,
+    },
     /// A person wants something.
     Asked {
         /// What.
@@ -135,6 +145,20 @@ pub enum Event {
     },
     /// Nothing happened but time.
     TimePassed,
+    /// The wall clock was stepped, and the log's time follows it. The only entry whose time may lie before that of the one before it.
+    /// Timers keep what is left of them.
+    ClockStepped {
+        /// What the log's clock showed.
+        from: Timestamp,
+        /// What it shows from here on.
+        to: Timestamp,
+    },
+    /// The controller runs again: after a start, or after a pause of its process or machine. Time in which it did not run counts towards
+    /// no heartbeat timeout, lease or phase timeout.
+    ControllerResumed {
+        /// When it is last known to have run.
+        last_ran: Timestamp,
+    },
     /// Decided: where a node stands from here on.
     Moved {
         /// Which.
@@ -213,6 +237,8 @@ impl Event {
             | Self::CordonSeen { node, .. }
             | Self::Answered { node, .. }
             | Self::OrdersSeen { node, .. }
+            | Self::QuotaExceeded { node }
+            | Self::QuotaKept { node }
             | Self::Moved { node, .. }
             | Self::Withdrawn { node, .. }
             | Self::HeldBack { node, .. } => Some(node),
@@ -221,6 +247,8 @@ impl Event {
             | Self::PolicySet { .. }
             | Self::Access { .. }
             | Self::TimePassed
+            | Self::ClockStepped { .. }
+            | Self::ControllerResumed { .. }
             | Self::Blamed { .. }
             | Self::Absolved { .. } => None,
         }

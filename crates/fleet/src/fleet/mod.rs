@@ -18,6 +18,7 @@ pub mod identity;
 pub mod order;
 pub mod policy;
 mod policy_check;
+pub mod reconnect;
 pub mod replay;
 pub mod state;
 pub mod tell;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::identity::{DomainKind, Pool};
-use super::order::Rung;
+use super::order::{OrderKind, Rung};
 use super::window::Window;
 
 /// The rules of change.
@@ -116,6 +116,9 @@ pub struct PoolPolicy {
     pub retry_s: u32,
     /// What a node must pass to be in service.
     pub prove: Vec<Rung>,
+    /// Whether a node that joins is cordoned until it is verified: for pools whose nodes come up empty. Without it a node that joins
+    /// takes work as it did before it was managed, and installing agents on a busy fleet cordons nothing.
+    pub cordon_joining: bool,
 }
 
 impl Default for PoolPolicy {
@@ -132,6 +135,7 @@ impl Default for PoolPolicy {
             tries: 3,
             retry_s: 60,
             prove: vec![Rung::V0, Rung::V1],
+            cordon_joining: false,
         }
     }
 }
@@ -172,6 +176,16 @@ impl Default for LemonPolicy {
 }
 
 impl PoolPolicy {
+    /// How long an order may go unanswered, with the time that its work takes.
+    pub fn lease_of(&self, what: &OrderKind) -> u32 {
+        let work_s = match what {
+            OrderKind::Drain { wait_s } => *wait_s,
+            OrderKind::Diag { minutes, .. } => minutes.saturating_mul(60),
+            _ => 0,
+        };
+        self.lease_s.saturating_add(work_s)
+    }
+
     /// How long to wait after so many failures.
     pub fn retry_s_after(&self, failures: u32) -> u32 {
         let doublings = failures.saturating_sub(1).min(6);

@@ -1,6 +1,7 @@
 //! Whether a policy can be meant: what a typing error would make of a fleet is refused before it is in force.
 
 use super::policy::{Policy, PoolPolicy};
+use super::reconnect::{HEARTBEAT_TIMEOUT_MIN_S, RECONNECT_WAIT_MAX_S};
 
 /// What is wrong with a policy, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,8 +51,6 @@ impl Policy {
 fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
     for (name, seconds, least) in [
         ("drain_wait_s", policy.drain_wait_s, 0),
-        // Heartbeats come every few seconds: less would take out whoever is late once.
-        ("silent_s", policy.silent_s, 30),
         ("suspect_s", policy.suspect_s, 1),
         ("settle_s", policy.settle_s, 0),
         ("lease_s", policy.lease_s, 10),
@@ -59,12 +58,24 @@ fn pool(at: &str, policy: &PoolPolicy) -> Result<(), PolicyError> {
     ] {
         number(&format!("{at}.{name}"), seconds, least, TIME_S_MAX)?;
     }
+    heartbeat_timeout(&format!("{at}.silent_s"), policy.silent_s)?;
     number(&format!("{at}.tries"), policy.tries, 1, 100)?;
     within(&format!("{at}.repair_windows"), policy.repair_windows.len(), 0, WINDOWS_MAX)?;
     for (number_of, window) in policy.repair_windows.iter().enumerate() {
         number(&format!("{at}.repair_windows[{number_of}].hours"), window.hours, 1, 7 * 24)?;
     }
     within(&format!("{at}.prove"), policy.prove.len(), 0, 4)
+}
+
+fn heartbeat_timeout(at: &str, found: u32) -> Result<(), PolicyError> {
+    wrong_unless(found >= HEARTBEAT_TIMEOUT_MIN_S, at, || {
+        format!(
+            "expected at least {HEARTBEAT_TIMEOUT_MIN_S}, three times the longest back-off of an agent \
+             ({RECONNECT_WAIT_MAX_S} s): a shorter heartbeat timeout takes healthy nodes out of service \
+             after a server restart; found {found}"
+        )
+    })?;
+    number(at, found, HEARTBEAT_TIMEOUT_MIN_S, TIME_S_MAX)
 }
 
 fn share(at: &str, share: f64) -> Result<(), PolicyError> {
@@ -132,5 +143,23 @@ mod tests {
             change(&mut policy);
             assert_eq!(policy.check().unwrap_err().at, at);
         }
+    }
+
+    #[test]
+    fn a_heartbeat_timeout_shorter_than_three_back_offs_is_refused_and_says_why() {
+        let with = |silent_s| {
+            let mut policy = Policy::default();
+            let pool = PoolPolicy { silent_s, ..PoolPolicy::default() };
+            policy.pools.insert("train".parse().unwrap(), pool);
+            policy.check()
+        };
+        assert_eq!(with(HEARTBEAT_TIMEOUT_MIN_S), Ok(()));
+        let refused = with(HEARTBEAT_TIMEOUT_MIN_S - 1).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "pools.train.silent_s: expected at least 90, three times the longest back-off of an agent (30 s): a shorter \
+             heartbeat timeout takes healthy nodes out of service after a server restart; found 89"
+        );
+        assert!(with(u32::MAX).is_err());
     }
 }

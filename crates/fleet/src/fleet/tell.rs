@@ -7,7 +7,7 @@ use super::state::fault_of;
 use crate::health::{Change, Finding};
 
 /// Every kind of event, as [`Event::kind`] names it.
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 25] = [
     "enrolled",
     "placed",
     "retired",
@@ -23,6 +23,10 @@ pub const KINDS: [&str; 21] = [
     "policy-set",
     "access",
     "time-passed",
+    "clock-stepped",
+    "controller-resumed",
+    "quota-exceeded",
+    "quota-kept",
     "moved",
     "ordered",
     "withdrawn",
@@ -50,6 +54,10 @@ impl Event {
             Self::PolicySet { .. } => "policy-set",
             Self::Access { .. } => "access",
             Self::TimePassed => "time-passed",
+            Self::ClockStepped { .. } => "clock-stepped",
+            Self::ControllerResumed { .. } => "controller-resumed",
+            Self::QuotaExceeded { .. } => "quota-exceeded",
+            Self::QuotaKept { .. } => "quota-kept",
             Self::Moved { .. } => "moved",
             Self::Ordered { .. } => "ordered",
             Self::Withdrawn { .. } => "withdrawn",
@@ -63,7 +71,11 @@ impl Event {
     pub fn subject(&self) -> Option<&super::NodeId> {
         match self {
             Self::Asked { what } => what.node(),
-            Self::Access { what: AccessChange::CertificateRevoked { node }, .. } => Some(node),
+            Self::Access {
+                what:
+                    AccessChange::CertificateRevoked { node } | AccessChange::NodeEnrolled { node, .. },
+                ..
+            } => Some(node),
             _ => self.node(),
         }
     }
@@ -115,6 +127,20 @@ impl Event {
             Self::PolicySet { .. } => "there is a new policy".to_owned(),
             Self::Access { what, .. } => access(what),
             Self::TimePassed => "time passed".to_owned(),
+            Self::ClockStepped { from, to } => {
+                format!(
+                    "the server's clock was stepped from {from:.0} to {to:.0}; timers keep what is left of them"
+                )
+            }
+            Self::ControllerResumed { last_ran } => {
+                format!(
+                    "the controller runs again; time since {last_ran:.0} counts towards no timeout"
+                )
+            }
+            Self::QuotaExceeded { .. } => {
+                "reports more than its quota; its reports wait".to_owned()
+            }
+            Self::QuotaKept { .. } => "keeps to its report quota again".to_owned(),
             Self::Moved { to, why, .. } => format!("is {}: {}", to.words(), why.text),
             Self::Ordered { order } => format!("order {}: {}", order.generation, order.what),
             Self::Withdrawn { generation, why, .. } => format!("order {generation} is over: {why}"),
@@ -181,6 +207,11 @@ fn access(what: &AccessChange) -> String {
         AccessChange::TokenRevoked { token, name: None } => format!("token {token} was taken back"),
         AccessChange::TokenRevoked { token, name: Some(name) } => {
             format!("token {token} of {name} was taken back")
+        }
+        AccessChange::NodeEnrolled { token, generation, .. } => {
+            format!(
+                "enrolled with token {token}: certificates from generation {generation} on count"
+            )
         }
         AccessChange::CertificateRevoked { .. } => {
             "no certificate of it counts any more: it is out of service until it enrols anew"

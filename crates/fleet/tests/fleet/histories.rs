@@ -34,6 +34,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (who.clone(), any::<bool>()).prop_map(|(a, b)| Act::Errand(a, b)),
         1 => who.prop_map(Act::Approve),
         6 => (1..2000_u32).prop_map(Act::Wait),
+        1 => (1..2000_u32).prop_map(Act::Pause),
+        1 => (-900_000..900_000_i32).prop_map(Act::ClockStep),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod clock;
 mod histories;
 mod quarantine;
 mod recorded;

@@ -185,6 +185,10 @@ fn added_since() -> Vec<Event> {
         ordered(diag),
         ordered(tune),
         ordered(OrderKind::NoteRepair { what: "a board".to_owned() }),
+        Event::ClockStepped { from: start(), to: start() },
+        Event::ControllerResumed { last_ran: start() },
+        Event::QuotaExceeded { node: node(1) },
+        Event::QuotaKept { node: node(1) },
     ]
 }
 

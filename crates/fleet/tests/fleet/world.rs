@@ -100,6 +100,10 @@ pub(crate) enum Act {
     Approve(usize),
     Errand(usize, bool),
     Wait(u32),
+    /// The server does not run for so long, while time goes on.
+    Pause(u32),
+    /// The wall clock is stepped.
+    ClockStep(i32),
 }
 
 /// A server without a disk: it keeps the log in memory and checks every decision.
@@ -205,6 +209,9 @@ impl World {
                     "{:?} where work may run",
                     order.what
                 );
+                let verifying = node.standing == Standing::Verifying && proof;
+                let cordoned = matches!(node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+                assert!(!verifying || cordoned, "{} is verified while it takes work", order.node);
                 let frozen = self.state.freezes.values().any(|it| it.until > self.now);
                 assert!(!(order.what.changes() && frozen), "a change in a freeze");
             }
@@ -311,6 +318,16 @@ impl World {
             Act::Wait(seconds) => {
                 self.now += SignedDuration::from_secs(i64::from(seconds));
                 push(Actor::Server, Event::TimePassed);
+            }
+            Act::Pause(seconds) => {
+                let last_ran = self.now;
+                self.now += SignedDuration::from_secs(i64::from(seconds));
+                push(Actor::Server, Event::ControllerResumed { last_ran });
+            }
+            Act::ClockStep(seconds) => {
+                let from = self.now;
+                self.now += SignedDuration::from_secs(i64::from(seconds));
+                push(Actor::Server, Event::ClockStepped { from, to: self.now });
             }
         }
         self.batch(inputs);

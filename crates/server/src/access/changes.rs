@@ -48,6 +48,21 @@ fn user(uid: &str) -> Option<String> {
     names.next()
 }
 
+/// Writes a change down, under the next number unless one is given.
+pub(super) fn write_down(
+    transaction: &Transaction<'_>,
+    number: Option<u64>,
+    by: &Actor,
+    at: Timestamp,
+    what: &AccessChange,
+) -> rusqlite::Result<()> {
+    let unwritable = |err| rusqlite::Error::ToSqlConversionFailure(Box::new(err));
+    let by = serde_json::to_string(by).map_err(unwritable)?;
+    let what = serde_json::to_string(what).map_err(unwritable)?;
+    let insert = "INSERT INTO changes (number, by, at_s, what) VALUES (?1, ?2, ?3, ?4)";
+    transaction.execute(insert, params![number, by, at.as_second(), what]).map(drop)
+}
+
 impl Store {
     /// Changes something and writes it down, or neither. None: there was nothing to change.
     pub(super) fn change<T>(
@@ -62,11 +77,7 @@ impl Store {
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let Some((given, what)) = change(&transaction)? else { return Ok(None) };
-            let unwritable = |err| rusqlite::Error::ToSqlConversionFailure(Box::new(err));
-            let by = serde_json::to_string(by).map_err(unwritable)?;
-            let what = serde_json::to_string(&what).map_err(unwritable)?;
-            let insert = "INSERT INTO changes (by, at_s, what) VALUES (?1, ?2, ?3)";
-            transaction.execute(insert, params![by, now.as_second(), what])?;
+            write_down(&transaction, None, by, now, &what)?;
             transaction.commit()?;
             Ok(Some(given))
         };
@@ -96,24 +107,17 @@ impl Store {
         read().map_err(failed("read what was changed"))
     }
 
-    /// Changes from here on have numbers after this one: the log has it, and this file may be from an older backup.
-    pub fn count_on_from(&self, number: u64) -> Result<(), AccessError> {
+    /// The number of the last change.
+    pub fn last_change(&self) -> Result<u64, AccessError> {
+        let query = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'";
         let connection = self.connection();
-        let counted = || -> rusqlite::Result<()> {
-            let last: u64 = connection.query_row(
-                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'",
-                [],
-                |row| row.get(0),
-            )?;
-            if last >= number {
-                return Ok(());
-            }
-            connection.execute("DELETE FROM sqlite_sequence WHERE name = 'changes'", [])?;
-            let insert = "INSERT INTO sqlite_sequence (name, seq) VALUES ('changes', ?1)";
-            connection.execute(insert, [number])?;
-            Ok(())
-        };
-        counted().map_err(failed("count changes on"))
+        connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the last change"))
+    }
+
+    /// Refuses a store that lacks changes that the log has. One that has more is brought into the log.
+    pub fn check_has(&self, logged: u64) -> Result<(), AccessError> {
+        let found = self.last_change()?;
+        if found < logged { Err(AccessError::Behind { found, logged }) } else { Ok(()) }
     }
 }
 
@@ -149,12 +153,12 @@ mod tests {
         assert!(!format!("{changes:?}").contains(secret.reveal()));
         // Another kind's number is none.
         assert!(store.revoke_token_by(&ann, TokenKind::Person, id, now()).is_err());
-        // The log is ahead of a list that came from a backup.
-        store.count_on_from(9).unwrap();
-        store.count_on_from(4).unwrap();
         store.create(&wanted, now()).unwrap();
         let last = store.changes(2).unwrap().pop().unwrap();
-        assert_eq!(last.number, 10);
+        assert_eq!((last.number, store.last_change().unwrap()), (3, 3));
+        store.check_has(3).unwrap();
+        let behind = store.check_has(4);
+        assert!(matches!(behind, Err(AccessError::Behind { found: 3, logged: 4 })), "{behind:?}");
         assert!(matches!(last.by, Actor::Person(name) if name.starts_with("local:")));
     }
 }

@@ -1,10 +1,12 @@
 //! What a join token is good for: who gets a name, and what the token tells of where they stand.
 
-use farrier_fleet::fleet::{Domain, NodeId, Place, Pool};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{AccessChange, Domain, NodeId, Place, Pool};
 use farrier_wire::identity::Identity;
 use jiff::Timestamp;
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior, params};
 
+use super::changes::write_down;
 use super::store::{AccessError, Store, failed, place_of};
 use super::token::TokenDigest;
 
@@ -157,6 +159,8 @@ fn use_up(
         "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)",
         params![node.as_str(), generation],
     )?;
+    let what = AccessChange::NodeEnrolled { node: node.clone(), token: token.id, generation };
+    write_down(transaction, None, &Actor::Node(node.clone()), now, &what)?;
     let placing = if moves { Placing::AnyPool } else { Placing::InPool };
     Ok(Ok(Joined { identity: identity(generation), place: token.place, placing }))
 }

@@ -6,12 +6,14 @@
 //! farrier server user add ─────> token of a person: a role and where it holds ─> Store::person, at each request
 //! ```
 //!
-//! Each change is written down in the transaction that makes it ([`Change`]); the server brings it into the log.
+//! Each change is written down in the transaction that makes it ([`Change`]); the server brings it into the log. A store that lacks what the log
+//! has is refused, and can be rebuilt from the log ([`Store::rebuild`]).
 
 mod authority;
 mod changes;
 mod join;
 mod people;
+mod rebuild;
 mod store;
 mod token;
 
@@ -19,5 +21,6 @@ pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
 pub use changes::{Change, local};
 pub use join::{JoinError, Joined, Placing};
 pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};
+pub use rebuild::{Lost, Rebuilt, changes_in};
 pub use store::{AccessError, Listed, Store, Wanted};
 pub use token::{Secret, TokenDigest, TokenKind};

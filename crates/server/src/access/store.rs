@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::changes::local;
 use super::token::{Secret, TokenKind};
+use crate::log::sqlite::open_private;
 
 /// The version of the tables.
 const FORMAT: i64 = 3;
@@ -49,6 +50,21 @@ pub enum AccessError {
         #[source]
         err: rusqlite::Error,
     },
+    /// The log has changes that are not here: what was revoked would count again.
+    #[error(
+        "the access store ends at change {found}, and the log has change {logged}: it was lost, or is an older copy, and what was revoked since would count again"
+    )]
+    Behind {
+        /// The last change that is here.
+        found: u64,
+        /// The last change that the log has.
+        logged: u64,
+    },
+    /// A change is not the one that the log has under its number.
+    #[error(
+        "change {0} of the access store is not the one that the log has: it is the store of another log"
+    )]
+    Diverged(u64),
     /// Something else is there.
     #[error("the file `access` is of something else, or of a later version")]
     Foreign,
@@ -131,7 +147,7 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Self, AccessError> {
         let path = dir.join("access");
         let what = failed("open the list of who may speak");
-        let mut connection = Connection::open(&path).map_err(&what)?;
+        let mut connection = open_private(&path).map_err(&what)?;
         let found = prepare(&mut connection).map_err(&what)?;
         if found != (APPLICATION_ID, FORMAT) {
             return Err(AccessError::Foreign);

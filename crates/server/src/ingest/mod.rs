@@ -6,9 +6,13 @@
 //!                             └─ Roster: who is connected, when each was last heard
 //! ```
 
+mod lanes;
 pub(crate) mod news;
+mod quota;
 mod roster;
 mod session;
 
+pub(crate) use lanes::Lanes;
+pub use quota::ReportQuota;
 pub(crate) use roster::{Cut, Roster};
 pub(crate) use session::{Desk, Told, expired, serve, stranger};

@@ -1,9 +1,12 @@
 //! Whether an event tells the log something that it does not know: by the truth, at the moment of the commit.
 
+use std::collections::HashSet;
+
 use farrier_fleet::fleet::event::{Ask, Event, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Node, Repair};
 use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
+use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_wire::limits::FINDINGS_MAX;
 
 /// What an event is to the log.
@@ -17,6 +20,27 @@ pub(crate) enum Verdict {
     Stranger(NodeId),
     /// The node would have more open findings than one message can tell.
     TooMany(NodeId),
+    /// It changes no decision, and there is little disk space left.
+    LowValue,
+}
+
+/// Whether a report changes nothing that is decided by: not a finding that is critical, not the node's boot or its GPUs.
+pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
+    let is_serious = |finding: &Finding| finding.severity >= Severity::Critical;
+    let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
+    match event {
+        Event::Found { changes, .. } => !changes.iter().map(Change::finding).any(is_serious),
+        Event::Resynced { open, .. } => {
+            let ids: HashSet<u64> = open.iter().map(|it| it.id).collect();
+            let is_new = |it: &Finding| is_serious(it) && node.findings.get(&it.id) != Some(it);
+            let is_gone = |it: &Finding| is_serious(it) && !ids.contains(&it.id);
+            !open.iter().any(is_new) && !node.findings.values().any(is_gone)
+        }
+        Event::Seen { makeup, .. } => node.makeup.as_ref().is_some_and(|known| {
+            known.boot == makeup.boot && known.gpus == makeup.gpus && known.driver == makeup.driver
+        }),
+        _ => false,
+    }
 }
 
 /// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
@@ -41,6 +65,8 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     | Event::Resynced { node: id, .. }
     | Event::CordonSeen { node: id, .. }
     | Event::Answered { node: id, .. }
+    | Event::QuotaExceeded { node: id }
+    | Event::QuotaKept { node: id }
     | Event::OrdersSeen { node: id, .. }) = event
     else {
         return Verdict::News;
@@ -66,6 +92,8 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
                 !(node.record.as_ref().is_some_and(same) && as_it_was)
             }
         }
+        Event::QuotaExceeded { .. } => node.over_quota_since.is_none(),
+        Event::QuotaKept { .. } => node.over_quota_since.is_some(),
         Event::CordonSeen { cordon, .. } => node.cordon != *cordon,
         Event::OrdersSeen { generation, .. } => *generation > node.generation,
         Event::Answered { generation, answer, .. } => {
@@ -120,7 +148,6 @@ fn is_older(node: &Node, record: &Record) -> bool {
 mod tests {
     use farrier_fleet::fleet::event::{Cordon, Makeup};
     use farrier_fleet::fleet::{AccessChange, Domain, Entry, Place, Rung};
-    use farrier_fleet::health::Change;
     use jiff::Timestamp;
 
     use super::*;

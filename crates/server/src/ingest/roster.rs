@@ -1,14 +1,18 @@
 //! Who is connected, and when each node was last heard. A heartbeat is one store to an atomic, and goes no further.
 
+mod connection;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::{AccessChange, Entry, FleetState, NodeId, Order};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
+
+use super::quota::{NodeQuota, ReportQuota};
 
 /// Orders that may wait for a stream: there is one at a time.
 const ORDERS_MAX: usize = 4;
@@ -30,6 +34,8 @@ pub(crate) enum Cut {
     Retired,
     /// It does not read what it is told.
     Slow,
+    /// The server's clock was stepped: leases are counted by it, and a new stream begins with the time.
+    ClockStepped,
     /// The server ends.
     Stopping,
 }
@@ -39,6 +45,8 @@ pub(crate) enum Cut {
 pub(crate) struct Pulse {
     /// Milliseconds since the server started.
     heard_ms: AtomicU64,
+    /// From when its heartbeat timeout is counted, where it was not observed since it was last heard: likewise.
+    observed_ms: AtomicU64,
     /// Whether the log says that it is silent.
     is_silent: AtomicBool,
 }
@@ -52,10 +60,16 @@ struct Stream {
     cut: oneshot::Sender<Cut>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seat {
     pulse: Arc<Pulse>,
+    /// Outlives the stream: a node gets no more by connecting again.
+    quota: Arc<Mutex<NodeQuota>>,
     stream: Option<Stream>,
+    /// When a session was last opened, in milliseconds since the server started.
+    opened_ms: Option<u64>,
+    /// When the last session ended, while there is no other.
+    closed_ms: Option<u64>,
 }
 
 /// What a stream gets when it takes its node's seat.
@@ -63,6 +77,7 @@ struct Seat {
 pub(crate) struct Seated {
     pub(crate) number: u64,
     pub(crate) pulse: Arc<Pulse>,
+    pub(crate) quota: Arc<Mutex<NodeQuota>>,
     /// Boxed: a channel has room for thirty-two before the first is sent.
     pub(crate) orders: mpsc::Receiver<Box<Order>>,
     pub(crate) cut: oneshot::Receiver<Cut>,
@@ -73,19 +88,56 @@ pub(crate) struct Seated {
 pub(crate) struct Roster {
     started: Instant,
     numbers: AtomicU64,
+    quota: ReportQuota,
+    /// Times that a node's reports had to wait for its quota.
+    throttled: AtomicU64,
     seats: Mutex<HashMap<NodeId, Seat>>,
 }
 
 impl Roster {
-    pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), numbers: AtomicU64::new(1), seats: Mutex::default() }
+    pub(crate) fn new(quota: ReportQuota) -> Self {
+        Self::started_at(Instant::now(), quota)
+    }
+
+    pub(crate) fn started_at(started: Instant, quota: ReportQuota) -> Self {
+        Self {
+            started,
+            numbers: AtomicU64::new(1),
+            quota,
+            throttled: AtomicU64::new(0),
+            seats: Mutex::default(),
+        }
+    }
+
+    fn seat<'s>(&self, seats: &'s mut HashMap<NodeId, Seat>, node: &NodeId) -> &'s mut Seat {
+        seats.entry(node.clone()).or_insert_with(|| Seat {
+            pulse: Arc::default(),
+            quota: Arc::new(Mutex::new(NodeQuota::new(self.quota, Instant::now()))),
+            stream: None,
+            opened_ms: None,
+            closed_ms: None,
+        })
+    }
+
+    /// A node is not read, because its reports wait for its quota: what it does not say meanwhile counts as no missed heartbeat.
+    pub(crate) fn skip_heartbeats(&self, pulse: &Pulse) {
+        pulse.observed_ms.store(self.up_ms(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_throttled(&self) {
+        self.throttled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Times that a node's reports had to wait for its quota.
+    pub(crate) fn times_throttled(&self) -> u64 {
+        self.throttled.load(Ordering::Relaxed)
     }
 
     /// Has a seat for every node of the fleet. Before this server nobody was heard: it begins to wait when it starts.
     pub(crate) fn expect(&self, state: &FleetState) {
         let mut seats = self.seats();
         for (id, node) in &state.nodes {
-            let seat = seats.entry(id.clone()).or_default();
+            let seat = self.seat(&mut seats, id);
             seat.pulse.is_silent.store(node.silent_since.is_some(), Ordering::Relaxed);
         }
     }
@@ -100,28 +152,35 @@ impl Roster {
         let (cut, is_cut) = oneshot::channel();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let mut seats = self.seats();
-        let seat = seats.entry(node.clone()).or_default();
+        let seat = self.seat(&mut seats, node);
         let stream = Stream { number, generation, orders: order, cut };
         if let Some(before) = seat.stream.replace(stream) {
             let _ = before.cut.send(Cut::Displaced);
         }
-        let pulse = Arc::clone(&seat.pulse);
+        (seat.opened_ms, seat.closed_ms) = (Some(self.up_ms()), None);
+        let (pulse, quota) = (Arc::clone(&seat.pulse), Arc::clone(&seat.quota));
         drop(seats);
         self.heard(&pulse);
-        Seated { number, pulse, orders, cut: is_cut }
+        Seated { number, pulse, quota, orders, cut: is_cut }
     }
 
     /// The stream has ended; the pulse stays.
     pub(crate) fn leave(&self, node: &NodeId, number: u64) {
         if let Some(seat) = self.seats().get_mut(node) {
             seat.stream.take_if(|stream| stream.number == number);
+            if seat.stream.is_none() {
+                seat.closed_ms = Some(self.up_ms());
+            }
         }
+    }
+
+    fn up_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// A node was heard. Whether the log says that it is silent, once.
     pub(crate) fn heard(&self, pulse: &Pulse) -> bool {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        pulse.heard_ms.store(ms, Ordering::Relaxed);
+        pulse.heard_ms.store(self.up_ms(), Ordering::Relaxed);
         pulse.is_silent.load(Ordering::Relaxed) && pulse.is_silent.swap(false, Ordering::Relaxed)
     }
 
@@ -143,7 +202,7 @@ impl Roster {
                     }
                 }
                 Event::Enrolled { node, .. } => {
-                    let pulse = Arc::clone(&self.seats().entry(node.clone()).or_default().pulse);
+                    let pulse = Arc::clone(&self.seat(&mut self.seats(), node).pulse);
                     self.heard(&pulse);
                 }
                 Event::Access { what: AccessChange::CertificateRevoked { node }, .. } => {
@@ -183,20 +242,30 @@ impl Roster {
         self.seats().values().filter(|seat| seat.stream.is_some()).count()
     }
 
+    /// Every heartbeat timeout starts over, as after a start.
+    pub(crate) fn restart_timeouts(&self) {
+        let ms = self.up_ms();
+        for seat in self.seats().values() {
+            seat.pulse.observed_ms.store(ms, Ordering::Relaxed);
+        }
+    }
+
     /// Nodes that were not heard for too long and of which the log does not say so.
     ///
     /// Of a large fleet nearly all were heard lately: for these nothing but their pulse is looked at, because whoever decides waits for it.
-    pub(crate) fn silent(&self, state: &FleetState, up: Duration, now: Timestamp) -> Vec<Event> {
+    pub(crate) fn silent(&self, state: &FleetState, now: Timestamp) -> Vec<Event> {
         let patience_ms = |silent_s: u32| u64::from((silent_s / DOUBT_PART).max(1)) * 1000;
         let pools = state.policy.pools.values().map(|pool| pool.silent_s);
         let shortest_s =
             pools.chain([state.policy.pools_default.silent_s]).min().unwrap_or_default();
         let soonest_ms = patience_ms(shortest_s);
-        let up_ms = u64::try_from(up.as_millis()).unwrap_or(u64::MAX);
+        let up_ms = self.up_ms();
         let mut silent = Vec::new();
         for (id, seat) in self.seats().iter() {
             let pulse = &seat.pulse;
-            let quiet_ms = up_ms.saturating_sub(pulse.heard_ms.load(Ordering::Relaxed));
+            let heard_ms = pulse.heard_ms.load(Ordering::Relaxed);
+            let from_ms = heard_ms.max(pulse.observed_ms.load(Ordering::Relaxed));
+            let quiet_ms = up_ms.saturating_sub(from_ms);
             if quiet_ms <= soonest_ms {
                 continue;
             }
@@ -205,6 +274,7 @@ impl Roster {
             };
             if quiet_ms > patience_ms(state.policy.of(&node.place.pool).silent_s) {
                 pulse.is_silent.store(true, Ordering::Relaxed);
+                // The rest of the timeout is counted from there, too.
                 let ago = SignedDuration::from_millis(quiet_ms.cast_signed());
                 let since = now.checked_sub(ago).unwrap_or(now);
                 silent.push(Event::Silent { node: id.clone(), since });

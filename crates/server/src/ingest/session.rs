@@ -1,23 +1,31 @@
 //! One node's stream: what it says is bounded, compared with what it said last, and acknowledged when it is on disk.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::reconnect::reconnect_spread_s;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
-use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDER_MAX};
+use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
+use hyper::body::Bytes;
 use jiff::Timestamp;
+use prost::Message;
 use tokio::sync::mpsc;
 use tonic::{Code, Status, Streaming};
 
+use super::lanes::{self, LARGE_BYTES, Lanes, Turn};
+use super::quota::NodeQuota;
 use super::roster::{Cut, Pulse, Roster, Seated};
 use crate::access::Store;
 use crate::brain::{Brain, TakeError};
+use crate::counters::Counters;
 use crate::serve::NodePeer;
+use crate::space::Space;
 
 /// How long a stream may take to say who it is.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
@@ -25,6 +33,12 @@ const HELLO_WAIT: Duration = Duration::from_secs(10);
 const SEND_WAIT: Duration = Duration::from_secs(10);
 /// A stream that says nothing for so many intervals is dead.
 const INTERVALS_MAX: u32 = 6;
+
+/// While a node's reports wait, it is looked at this often whether they still have to.
+const THROTTLE_STEP: Duration = Duration::from_secs(5);
+/// What an inventory takes of the controller's queue, and what an answer or a cordon does.
+const MAKEUP_BYTES: usize = 4 << 10;
+const SMALL_BYTES: usize = 1 << 10;
 
 /// How often it is looked at the clock for the end of a certificate that lasts longer.
 const CLOCK_EVERY: Duration = Duration::from_secs(3600);
@@ -35,6 +49,9 @@ pub(crate) struct Desk {
     pub(crate) brain: Brain,
     pub(crate) roster: Arc<Roster>,
     pub(crate) store: Arc<Store>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) lanes: Lanes,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) report_interval_s: u32,
 }
 
@@ -61,6 +78,11 @@ enum End {
     Unread,
     #[error("the first message must be a hello, and only the first")]
     Hello,
+    #[error(
+        "the node says that it had order {said}, and this server has given {given}: at most {ORDERS_AHEAD_MAX} more are believed. \
+         With another enrolment its orders are counted anew"
+    )]
+    OrdersAhead { said: u64, given: u64 },
     #[error(transparent)]
     Form(#[from] FormError),
     #[error(transparent)]
@@ -86,8 +108,14 @@ impl End {
             Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
                 Status::unavailable("the server ends or has no time")
             }
-            Self::Take(TakeError::TooMany(_)) => Status::resource_exhausted(text),
+            Self::Cut(Cut::ClockStepped) => {
+                Status::unavailable("the server's clock was stepped: connect again for the time")
+            }
+            Self::Take(TakeError::TooMany(_) | TakeError::LowSpace) => {
+                Status::resource_exhausted(text)
+            }
             Self::Idle => Status::deadline_exceeded(text),
+            Self::OrdersAhead { .. } => Status::failed_precondition(text),
             Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
         })
     }
@@ -120,11 +148,17 @@ pub(crate) async fn serve(
     let end = match hello(&mut inbound).await {
         Ok(hello) => {
             let generation = certificate.as_ref().map(|it| it.identity.generation);
-            let Seated { number, pulse, orders, mut cut } = desk.roster.sit(&node, generation);
+            let Seated { number, pulse, quota, orders, mut cut } =
+                desk.roster.sit(&node, generation);
             let mut session = Session {
                 desk: &desk,
                 node: node.clone(),
                 pulse,
+                quota,
+                is_throttled: false,
+                is_over_quota: false,
+                is_refused: false,
+                refused_makeup: None,
                 out: &out,
                 journal: String::new(),
                 last: None,
@@ -152,6 +186,9 @@ pub(crate) async fn serve(
     };
     let Some(end) = end else { return };
     match &end {
+        End::OrdersAhead { .. } => {
+            tracing::warn!(%node, why = %end, "a node is not let in");
+        }
         End::Left | End::Lost(_) => tracing::debug!(%node, why = %end, "a stream has ended"),
         _ => tracing::info!(%node, why = %chain(&end), "a stream has ended"),
     }
@@ -195,6 +232,15 @@ struct Session<'d> {
     desk: &'d Desk,
     node: NodeId,
     pulse: Arc<Pulse>,
+    quota: Arc<Mutex<NodeQuota>>,
+    /// Whether its reports wait for its quota.
+    is_throttled: bool,
+    /// Whether the log says that it is over its quota.
+    is_over_quota: bool,
+    /// Whether a report was not logged because disk space is low: the node is asked for everything when there is some again.
+    is_refused: bool,
+    /// An inventory that was not logged for that reason.
+    refused_makeup: Option<Makeup>,
     out: &'d Out,
     /// The node's journal, and the last record of it that is on disk here.
     journal: String,
@@ -211,8 +257,11 @@ struct Known {
     makeup: Option<Arc<Makeup>>,
     /// Whether the log says that it is silent, or that its certificates were revoked.
     is_out_of_touch: bool,
+    is_over_quota: bool,
     /// Of the last order.
     generation: u64,
+    /// By the size of the fleet.
+    reconnect_spread_s: u32,
 }
 
 impl Session<'_> {
@@ -226,14 +275,61 @@ impl Session<'_> {
         let idle =
             Duration::from_secs(u64::from(self.desk.report_interval_s * INTERVALS_MAX).max(5));
         loop {
+            let wait = self.quota().wait(Instant::now());
+            self.throttle(wait.is_some()).await?;
             tokio::select! {
-                said = tokio::time::timeout(idle, inbound.message()) => {
+                said = tokio::time::timeout(idle, inbound.message()), if wait.is_none() => {
                     let said = said.map_err(|_| End::Idle)?;
-                    self.take(said.map_err(End::Lost)?.ok_or(End::Left)?).await?;
+                    let said = said.map_err(End::Lost)?.ok_or(End::Left)?;
+                    self.quota().charge(said.encoded_len(), Instant::now());
+                    self.take(said).await?;
+                    self.keep_up().await?;
                 }
+                () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
                 Some(order) = orders.recv() => self.order(&order).await?,
             }
         }
+    }
+
+    fn quota(&self) -> MutexGuard<'_, NodeQuota> {
+        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its reports wait for its quota, or do no longer. By then much may wait on the node: it tells what is open, and passes over the rest.
+    async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
+        if is_throttled {
+            self.desk.roster.skip_heartbeats(&self.pulse);
+        }
+        if is_throttled == self.is_throttled {
+            return Ok(());
+        }
+        self.is_throttled = is_throttled;
+        if !is_throttled {
+            return self.say(down::What::Resync(proto::Resync {})).await;
+        }
+        self.desk.roster.count_throttled();
+        if !self.is_over_quota {
+            tracing::warn!(node = %self.node, "the node reports more than its quota; its reports wait");
+            self.is_over_quota = true;
+            self.give(Event::QuotaExceeded { node: self.node.clone() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what holds no longer: that the node is over its quota, that disk space is low.
+    async fn keep_up(&mut self) -> Result<(), End> {
+        if self.is_over_quota && self.quota().is_kept(Instant::now()) {
+            self.is_over_quota = false;
+            self.give(Event::QuotaKept { node: self.node.clone() }).await?;
+        }
+        if self.is_refused && !self.desk.space.is_low() {
+            self.is_refused = false;
+            if let Some(makeup) = self.refused_makeup.take() {
+                self.made_of(makeup).await?;
+            }
+            self.say(down::What::Resync(proto::Resync {})).await?;
+        }
+        Ok(())
     }
 
     /// Takes in what the node says of itself, and tells it where to go on.
@@ -242,19 +338,22 @@ impl Session<'_> {
             hello;
         bounded("journal", journal.len(), NAME_BYTES_MAX)?;
         bounded("outstanding", outstanding.len(), ANSWERS_MAX)?;
-        if last_order > ORDER_MAX {
-            return Err(FormError::Order(last_order).into());
-        }
         let makeup = form::makeup(makeup.ok_or(FormError::Missing("makeup"))?)?;
         let cordon = form::cordon(cordon.unwrap_or_default())?;
         let known = self.known().await?;
+        if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
+            self.desk.counters.orders_ahead.fetch_add(1, Ordering::Relaxed);
+            return Err(End::OrdersAhead { said: last_order, given: known.generation });
+        }
         self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
         self.journal = journal;
         self.makeup = known.makeup;
+        self.is_over_quota = known.is_over_quota;
         self.say(down::What::Welcome(proto::Welcome {
             acked_record: self.last,
             server_time_ms: self.desk.brain.now().as_millisecond(),
             report_interval_s: self.desk.report_interval_s,
+            reconnect_spread_s: known.reconnect_spread_s,
         }))
         .await?;
         // First of all: what follows may lead to an order.
@@ -291,7 +390,9 @@ impl Session<'_> {
                 record: it.record.clone(),
                 makeup: it.makeup.clone(),
                 is_out_of_touch: it.silent_since.is_some() || it.revoked.is_some(),
+                is_over_quota: it.over_quota_since.is_some(),
                 generation: it.generation,
+                reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })
         });
         Ok(known.await?.ok_or_else(|| TakeError::Stranger(self.node.clone()))?)
@@ -323,14 +424,23 @@ impl Session<'_> {
         if self.last != Some(said.after) || said.record <= said.after {
             return self.say(down::What::Resync(proto::Resync {})).await;
         }
-        let changes = form::changes(&said.json)?;
+        let bytes = said.json.len();
+        let turn = self.desk.lanes.large(bytes).await;
+        let changes = parsed(said.json, form::changes).await?;
         let record = self.record(said.record);
-        let found = self.give(Event::Found { node: self.node.clone(), record, changes }).await;
-        if let Err(End::Take(TakeError::TooMany(_))) = found {
+        let found = Event::Found { node: self.node.clone(), record, changes };
+        match self.report(found, bytes, turn).await {
             // All that are open come in one message, which has its bound.
-            return self.say(down::What::Resync(proto::Resync {})).await;
+            Err(End::Take(TakeError::TooMany(_))) => {
+                return self.say(down::What::Resync(proto::Resync {})).await;
+            }
+            // Not logged, so not acknowledged.
+            Err(End::Take(TakeError::LowSpace)) => {
+                self.is_refused = true;
+                return Ok(());
+            }
+            other => other?,
         }
-        found?;
         self.last = Some(said.record);
         self.acknowledge().await
     }
@@ -339,11 +449,33 @@ impl Session<'_> {
         if self.last.is_some_and(|last| said.record < last) {
             return self.acknowledge().await;
         }
-        let open = form::open_findings(&said.json)?;
+        let bytes = said.json.len();
+        let turn = self.desk.lanes.large(bytes).await;
+        let open = parsed(said.json, form::open_findings).await?;
         let record = self.record(said.record);
-        self.give(Event::Resynced { node: self.node.clone(), record, open }).await?;
+        let resynced = Event::Resynced { node: self.node.clone(), record, open };
+        match self.report(resynced, bytes, turn).await {
+            // Not logged, so not acknowledged.
+            Err(End::Take(TakeError::LowSpace)) => {
+                self.is_refused = true;
+                return Ok(());
+            }
+            other => other?,
+        }
         self.last = Some(said.record);
         self.acknowledge().await
+    }
+
+    /// Brings a report to the controller, when it is its turn.
+    async fn report(&self, event: Event, bytes: usize, turn: Option<Turn>) -> Result<(), End> {
+        let is_urgent =
+            lanes::is_urgent(&event, bytes) && self.quota().may_hurry(bytes, Instant::now());
+        let _turn = match turn {
+            Some(turn) => Some(turn),
+            None if is_urgent => None,
+            None => self.desk.lanes.ordinary(bytes).await,
+        };
+        self.give(event).await
     }
 
     fn record(&self, number: u64) -> Record {
@@ -352,7 +484,16 @@ impl Session<'_> {
 
     async fn made_of(&mut self, makeup: Makeup) -> Result<(), End> {
         if self.makeup.as_deref() != Some(&makeup) {
-            self.give(Event::Seen { node: self.node.clone(), makeup }).await?;
+            let refused = makeup.clone();
+            let seen = Event::Seen { node: self.node.clone(), makeup };
+            match self.report(seen, MAKEUP_BYTES, None).await {
+                Err(End::Take(TakeError::LowSpace)) => {
+                    self.refused_makeup = Some(refused);
+                    self.is_refused = true;
+                    return Ok(());
+                }
+                other => other?,
+            }
             self.makeup = self.known().await?.makeup;
         }
         Ok(())
@@ -360,13 +501,15 @@ impl Session<'_> {
 
     /// What the scheduler says changes with orders too: whether it is news the brain knows better.
     async fn cordoned(&mut self, cordon: Cordon) -> Result<(), End> {
-        self.give(Event::CordonSeen { node: self.node.clone(), cordon }).await
+        let seen = Event::CordonSeen { node: self.node.clone(), cordon };
+        self.report(seen, SMALL_BYTES, None).await
     }
 
     async fn answered(&mut self, said: proto::OrderAnswer) -> Result<(), End> {
         let (generation, answer) = form::answer(said)?;
         let accepted = answer == Answer::Accepted;
-        self.give(Event::Answered { node: self.node.clone(), generation, answer }).await?;
+        let answered = Event::Answered { node: self.node.clone(), generation, answer };
+        self.report(answered, SMALL_BYTES, None).await?;
         self.say(down::What::AnswerAck(proto::AnswerAck { generation, accepted })).await
     }
 
@@ -396,6 +539,18 @@ impl Session<'_> {
             Err(_) => Err(End::Unread),
         }
     }
+}
+
+/// Reads findings; a large report on a thread that may take its time, because those of the runtime serve every other node.
+async fn parsed<T: Send + 'static>(
+    json: Bytes,
+    parse: fn(&[u8]) -> Result<T, FormError>,
+) -> Result<T, End> {
+    if json.len() < LARGE_BYTES {
+        return Ok(parse(&json)?);
+    }
+    let parsed = tokio::task::spawn_blocking(move || parse(&json)).await;
+    Ok(parsed.map_err(|_| TakeError::Ended)??)
 }
 
 fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), FormError> {

@@ -75,14 +75,19 @@ fn last_before(log: &dyn Log, time: Timestamp) -> Result<Option<u64>, LogError> 
         let found = log.read(seq - 1, 1)?.into_iter().next().filter(|it| it.seq == seq);
         found.map(|stored| stored.entry()).transpose()
     };
-    // Times only grow: the first entry that is not older is found by halves.
-    let (mut older, mut not_older) = (begin, end + 1);
-    while older + 1 < not_older {
-        let middle = older.midpoint(not_older);
-        if at(middle)?.is_some_and(|entry| entry.at < time) {
-            older = middle;
-        } else {
-            not_older = middle;
+    // A clock that is stepped back has later entries look older, so halving would go wrong: everything before the first entry that is
+    // not older.
+    let mut older = begin;
+    'pages: while older < end {
+        let page = log.read(older, PAGE)?;
+        if page.is_empty() {
+            break;
+        }
+        for stored in page {
+            if stored.entry()?.at >= time {
+                break 'pages;
+            }
+            older = stored.seq;
         }
     }
     let torn = at(older + 1)?.filter(|next| next.batch <= older);

@@ -1,8 +1,12 @@
 //! The log: entries in order, each bound to all before it by a hash, durable when `append` returns.
 
+mod accept;
 mod archive;
 mod beginning;
 mod chain;
+mod damage;
+mod head_file;
+mod integrity;
 pub mod sqlite;
 mod state_file;
 mod verify;
@@ -12,9 +16,13 @@ use std::path::PathBuf;
 use farrier_fleet::fleet::event::{DecodeError, EncodeError};
 use farrier_fleet::fleet::{Entry, FleetState};
 
+pub use accept::{Accepted, accept};
 pub use archive::{Archived, archive, joined, synced};
 pub use chain::Hash;
-pub use verify::{Flaw, verify};
+pub use damage::Damage;
+pub use head_file::{RecordedHead, head_path, recorded_head, replace_head};
+pub use integrity::Integrity;
+pub use verify::{Flaw, verify, verify_entries};
 
 /// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +111,15 @@ pub trait Log {
 
     /// Forgets the entries up to and with that of a state, with which the log begins from here on.
     fn forget(&mut self, begin: &Snapshot) -> Result<(), LogError>;
+
+    /// The end of it as it was last acknowledged; none: nobody has written that down, as beside a backup.
+    fn recorded(&self) -> Result<Option<RecordedHead>, LogError>;
+
+    /// Writes down an end of it that is durable. On disk when this returns.
+    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError>;
+
+    /// Whether the database is sound, before anything is written to it.
+    fn check_integrity(&self) -> Result<Integrity, LogError>;
 
     /// Deletes what was forgotten: whoever forgets may die before that is done, and nobody sees it any more.
     fn sweep(&mut self) -> Result<(), LogError>;
@@ -194,6 +211,44 @@ pub enum LogError {
         #[source]
         err: rusqlite::Error,
     },
+    /// The database is damaged: nothing is appended to it.
+    #[error("the log's database is damaged, and nothing is appended to it: {0}")]
+    Damaged(String),
+    /// Entries that were acknowledged are gone.
+    #[error(
+        "the log ends at entry {found}, and entry {recorded} was acknowledged: the end of it is gone"
+    )]
+    Truncated {
+        /// The last entry that was acknowledged.
+        recorded: u64,
+        /// Where it ends.
+        found: u64,
+    },
+    /// It is another log than the one that was written.
+    #[error("entry {0} of the log is not the one that was acknowledged: this is another log")]
+    Replaced(u64),
+    /// A state that was kept has seen entries that the log does not have.
+    #[error(
+        "the state that was kept at entry {kept} is not of this log, which ends at entry {found}"
+    )]
+    OlderThanState {
+        /// The state's last entry.
+        kept: u64,
+        /// Where the log ends.
+        found: u64,
+    },
+    /// What was acknowledged cannot be written down, or not be read.
+    #[error("failed to use `{}`", path.display())]
+    Head {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: std::io::Error,
+    },
+    /// What was acknowledged does not read.
+    #[error("`{}` does not read: which entry was acknowledged last is not known", .0.display())]
+    HeadUnreadable(PathBuf),
     /// A test ends the server between the log and whoever waits for it.
     #[error("the server ends here because a test asked for it")]
     Rehearsed,
@@ -206,4 +261,29 @@ pub enum LogError {
         #[source]
         err: std::io::Error,
     },
+}
+
+impl LogError {
+    /// Whether it says that this is not the log that was written here, or not all of it.
+    pub fn is_loss(&self) -> bool {
+        matches!(
+            self,
+            Self::Truncated { .. }
+                | Self::Replaced(_)
+                | Self::OlderThanState { .. }
+                | Self::HeadUnreadable(_)
+        )
+    }
+
+    /// Whether it says that the database itself is damaged: nothing is appended to it any more.
+    pub fn is_damage(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        match self {
+            Self::Damaged(_) => true,
+            Self::Sqlite { err, .. } => {
+                matches!(err.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+            }
+            _ => false,
+        }
+    }
 }

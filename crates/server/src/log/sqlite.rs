@@ -1,6 +1,7 @@
 //! The log in one SQLite file. A transaction an append, in WAL mode with full sync: what was appended survives a crash. States are kept in
 //! files beside it: SQLite has one writer at a time, and an append must not wait for hundreds of megabytes.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
@@ -12,8 +13,9 @@ use rusqlite::{
 };
 
 use super::beginning::{Beginning, Unread, state_of};
+use super::head_file::{HeadFile, RecordedHead, recorded_head};
 use super::state_file::StateFile;
-use super::{Anchor, Hash, Head, Keeper, Log, LogError, Snapshot, Stored};
+use super::{Anchor, Hash, Head, Integrity, Keeper, Log, LogError, Snapshot, Stored, integrity};
 
 /// The version of the tables.
 const FORMAT: i64 = 2;
@@ -39,6 +41,8 @@ CREATE TABLE anchor (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NU
 pub struct SqliteLog {
     path: PathBuf,
     connection: Connection,
+    /// What was acknowledged; opened with the first that is.
+    acknowledged: Option<HeadFile>,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(rusqlite::Error) -> LogError {
@@ -48,8 +52,8 @@ fn failed(what: &'static str) -> impl FnOnce(rusqlite::Error) -> LogError {
 impl SqliteLog {
     /// The log at `path`; made if there is none.
     pub fn open(path: &Path) -> Result<Self, LogError> {
-        let connection = Connection::open(path).map_err(failed("open the log"))?;
-        let mut log = Self { path: path.to_owned(), connection };
+        let connection = open_private(path).map_err(failed("open the log"))?;
+        let mut log = Self { path: path.to_owned(), connection, acknowledged: None };
         log.prepare()?;
         Ok(log)
     }
@@ -59,7 +63,7 @@ impl SqliteLog {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection =
             Connection::open_with_flags(path, flags).map_err(failed("open the log"))?;
-        let log = Self { path: path.to_owned(), connection };
+        let log = Self { path: path.to_owned(), connection, acknowledged: None };
         log.recognise()?;
         Ok(log)
     }
@@ -72,6 +76,9 @@ impl SqliteLog {
             .map_err(failed("read the log"))?;
         if tables > 0 {
             self.recognise()?;
+        } else if let Some(recorded) = self.recorded()?.filter(|it| it.seq > 0) {
+            // There was a log: what is here is the rest of one whose WAL is gone, or nothing.
+            return Err(LogError::Truncated { recorded: recorded.seq, found: 0 });
         }
         let busy = std::time::Duration::from_secs(10);
         let set_up = |connection: &mut Connection| {
@@ -133,12 +140,25 @@ impl SqliteLog {
 
     /// A whole copy of the log as it is now, in one file that is not there yet.
     pub fn back_up(&self, to: &Path) -> Result<(), LogError> {
+        make_private(to);
         let name = to.to_string_lossy();
         self.connection
             .execute("VACUUM INTO ?1", [name.as_ref()])
             .map_err(failed("copy the log"))?;
         Ok(())
     }
+}
+
+/// A database for its owner only; SQLite gives the mode to the files beside it, too.
+pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
+    make_private(path);
+    Connection::open(path)
+}
+
+/// An empty file for its owner only, unless there is one. Where it cannot be made SQLite says why.
+fn make_private(path: &Path) {
+    let mut open = std::fs::OpenOptions::new();
+    let _ = open.write(true).create_new(true).mode(0o600).open(path);
 }
 
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
@@ -317,5 +337,21 @@ impl Log for SqliteLog {
 
     fn newest(&self) -> Result<Option<Snapshot>, LogError> {
         StateFile::beside(&self.path).newest()
+    }
+
+    fn recorded(&self) -> Result<Option<RecordedHead>, LogError> {
+        recorded_head(&self.path)
+    }
+
+    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+        let file = match &mut self.acknowledged {
+            Some(file) => file,
+            none => none.insert(HeadFile::open(&self.path)?),
+        };
+        file.record(head)
+    }
+
+    fn check_integrity(&self) -> Result<Integrity, LogError> {
+        integrity::check(&self.connection)
     }
 }

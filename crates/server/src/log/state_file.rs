@@ -71,6 +71,19 @@ impl StateFile {
         Ok(None)
     }
 
+    /// Forgets what was kept: the log has everything.
+    pub(super) fn remove(&self) -> Result<(), LogError> {
+        for path in [&self.newest, &self.before] {
+            match fs::remove_file(path) {
+                Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                    return Err(LogError::State { path: path.clone(), err });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Whole under its name, or not there.
     fn write(&self, snapshot: &Snapshot) -> io::Result<()> {
         let mut open = OpenOptions::new();

@@ -1,6 +1,6 @@
 //! Whether a log is what was written: every hash again, from the first entry to the last.
 
-use super::{Anchor, Hash, Head, Log, LogError, Stored};
+use super::{Anchor, Hash, Head, Log, LogError, RecordedHead, Snapshot, Stored};
 
 /// Entries read at once.
 const PAGE: usize = 4096;
@@ -25,6 +25,17 @@ pub enum Flaw {
         /// Why.
         why: String,
     },
+    /// Entries that were acknowledged are gone from its end.
+    #[error("it ends at entry {found}, and entry {recorded} was acknowledged")]
+    Truncated {
+        /// The last entry that was acknowledged.
+        recorded: u64,
+        /// Where it ends.
+        found: u64,
+    },
+    /// It is another log than the one that was written.
+    #[error("entry {0} is not the one that was acknowledged")]
+    Replaced(u64),
     /// A state that was kept does not belong to the log.
     #[error("the state that was kept at entry {0} is not of this log")]
     Snapshot(u64),
@@ -32,10 +43,34 @@ pub enum Flaw {
 
 /// Reads everything that is here; the head, or the first flaw. A server may append meanwhile, and what is old be moved to an archive.
 pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
+    // Before the log is read: it may only grow meanwhile.
+    let recorded = log.recorded()?;
     let snapshot = log.newest()?;
+    verify_against(log, recorded, snapshot)
+}
+
+/// The same, of the entries alone: whether something is missing at the end is not asked.
+pub fn verify_entries(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
+    verify_against(log, None, None)
+}
+
+fn verify_against(
+    log: &dyn Log,
+    recorded: Option<RecordedHead>,
+    snapshot: Option<Snapshot>,
+) -> Result<Result<Head, Flaw>, LogError> {
     let Anchor { mut seq, mut hash } = log.anchor()?;
-    if snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash) {
-        return Ok(Err(Flaw::Snapshot(seq)));
+    let disowned = |seq: u64, hash: Hash| {
+        let by_state = snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash);
+        let by_head = recorded.is_some_and(|it| it.seq == seq && it.hash != hash);
+        match (by_head, by_state) {
+            (true, _) => Some(Flaw::Replaced(seq)),
+            (_, true) => Some(Flaw::Snapshot(seq)),
+            _ => None,
+        }
+    };
+    if let Some(flaw) = disowned(seq, hash) {
+        return Ok(Err(flaw));
     }
     // Where the log was read to when it turned out to be longer.
     let mut ended = None;
@@ -61,11 +96,14 @@ pub fn verify(log: &dyn Log) -> Result<Result<Head, Flaw>, LogError> {
                 return Ok(Err(flaw));
             }
             (seq, hash) = (stored.seq, stored.hash);
-            if snapshot.as_ref().is_some_and(|it| it.state.seq == seq && it.hash != hash) {
-                return Ok(Err(Flaw::Snapshot(seq)));
+            if let Some(flaw) = disowned(seq, hash) {
+                return Ok(Err(flaw));
             }
         }
     };
+    if let Some(recorded) = recorded.filter(|it| it.seq > seq) {
+        return Ok(Err(Flaw::Truncated { recorded: recorded.seq, found: seq }));
+    }
     // A state that was kept later than the log ends has seen entries that are gone.
     if let Some(kept) = snapshot.filter(|it| it.state.seq > seq) {
         return Ok(Err(Flaw::Snapshot(kept.state.seq)));

@@ -2,17 +2,17 @@
 
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::order::OrderKind;
-use farrier_fleet::fleet::{FleetState, Node, NodeId, Place, Rung, Standing};
+use farrier_fleet::fleet::{Domain, FleetState, Node, NodeId, Place, Rung, Standing};
 use farrier_wire::rest::{
     DiagAsk, Done, FreezeAsk, HoldAsk, PlaceAsk, RepairedAsk, RetireAsk, ThawAsk, TuneAsk,
     VerifyAsk,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
-use super::Call;
 use super::failure::Failure;
 use super::query::kind_of;
 use super::reply::Reply;
+use super::{Call, near};
 use crate::brain::Taking;
 
 /// The longest freeze.
@@ -149,7 +149,7 @@ pub(super) async fn place(call: Call) -> Result<Reply, Failure> {
 }
 
 /// What is frozen must be the caller's, all of it: others work there too.
-async fn owned(call: &Call, domain: &farrier_fleet::fleet::Domain) -> Result<(), Failure> {
+async fn owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     let (caller, wanted) = (call.caller()?.clone(), domain.clone());
     let scope = caller.scope().clone();
     let is_owned = call.site.brain.look(move |state| caller.owns(state, &wanted)).await?;
@@ -160,19 +160,51 @@ async fn owned(call: &Call, domain: &farrier_fleet::fleet::Domain) -> Result<(),
     Err(Failure::forbidden(format!("`{domain}` is not all in your scope, which is `{scope}`")))
 }
 
+/// What is named must be there: a misspelt rack would be frozen, and nothing with it. Told are those of the caller's that look like it.
+async fn existing(call: &Call, domain: &Domain) -> Result<(), Failure> {
+    let (caller, wanted) = (call.caller()?.clone(), domain.clone());
+    let near = call.site.brain.look(move |state| {
+        let is_there = wanted == Domain::Fleet
+            || state.tallies.get(&wanted).is_some_and(|it| it.members > 0)
+            || state.freezes.contains_key(&wanted);
+        (!is_there).then(|| {
+            let ours = state.tallies.keys().filter(|it| caller.touches(state, it));
+            near::names(&kind_of(&wanted), ours.map(kind_of))
+        })
+    });
+    let Some(near) = near.await? else { return Ok(()) };
+    let detail = match &near[..] {
+        [] => format!("no node stands in `{}`", kind_of(domain)),
+        near => {
+            format!("no node stands in `{}`; there is `{}`", kind_of(domain), near.join("`, `"))
+        }
+    };
+    Err(Failure::not_found(detail, "GET /api/v1/domains lists those that you see"))
+}
+
 pub(super) async fn freeze(call: Call) -> Result<Reply, Failure> {
-    let FreezeAsk { domain, until, reason } = call.body()?;
-    let now = Timestamp::now();
+    let FreezeAsk { domain, for_s, until, reason } = call.body()?;
+    let now = call.site.brain.now();
+    let until = match (for_s, until) {
+        (Some(seconds), None) => {
+            let time = SignedDuration::from_secs(u32::from(seconds).into());
+            now.checked_add(time).unwrap_or(now)
+        }
+        (None, Some(until)) => until,
+        _ => return Err(Failure::wrong("expected one of `for_s` and `until`")),
+    };
     let is_soon = now.checked_add(FREEZE_MAX).is_ok_and(|latest| until <= latest);
     if until <= now || !is_soon {
         return Err(Failure::wrong("`until`: expected a time to come, within a year"));
     }
     owned(&call, &domain).await?;
+    existing(&call, &domain).await?;
     ask(&call, Ask::Freeze { domain, until, reason: reason.into_text() }).await
 }
 
 pub(super) async fn thaw(call: Call) -> Result<Reply, Failure> {
     let ThawAsk { domain } = call.body()?;
     owned(&call, &domain).await?;
+    existing(&call, &domain).await?;
     ask(&call, Ask::Thaw { domain }).await
 }

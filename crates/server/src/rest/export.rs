@@ -11,15 +11,15 @@ use tokio::sync::mpsc;
 use super::events::Filter;
 use super::failure::Failure;
 use super::limits::READ_WAIT;
-use super::nodes::row;
+use super::nodes::{connections, row};
 use super::reply::{self, Piece, Reply};
 use super::{Call, walk};
 
 /// Nodes or entries of one piece.
 const STEP: usize = 500;
 
-pub(super) async fn export(call: Call) -> Result<Reply, Failure> {
-    let place = call.rest.limits.stream()?;
+pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
+    let place = call.stream_place()?;
     let (out, reply) = Reply::stream(reply::LINES);
     let of_log = call.query.text("what") == Some("log");
     let filter = Filter::of(&call.query)?;
@@ -54,9 +54,10 @@ async fn state(call: &Call, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
         let visit: walk::Visit<NodeRow> =
             Arc::new(move |_, id, node, found| found.push(row(&eyes, id, node)));
         let range = (from, Bound::Unbounded);
-        let nodes = walk::nodes(&call.site.brain, call.caller()?, range, STEP, visit).await?;
+        let mut nodes = walk::nodes(&call.site.brain, call.caller()?, range, STEP, visit).await?;
         let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };
         let is_last = nodes.len() <= STEP;
+        connections(&call.site, &mut nodes);
         send(out, &nodes).await?;
         if is_last {
             return Ok(());

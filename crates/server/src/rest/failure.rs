@@ -117,7 +117,7 @@ impl From<TakeError> for Failure {
     fn from(err: TakeError) -> Self {
         match err {
             TakeError::Stranger(node) => Self::no_node(node.as_str()),
-            TakeError::TooMany(_) => Self::unwell(),
+            TakeError::TooMany(_) | TakeError::LowSpace => Self::unwell(),
             TakeError::Ended => Self::ending(),
         }
     }

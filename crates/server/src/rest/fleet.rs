@@ -8,7 +8,6 @@ use farrier_fleet::fleet::{Domain, Event, Standing};
 use farrier_wire::rest::{
     BlameList, BlameRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me, PolicyView,
 };
-use jiff::Timestamp;
 
 use super::failure::Failure;
 use super::reply::Reply;
@@ -77,7 +76,7 @@ pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
-    let (caller, now) = (call.caller()?.clone(), Timestamp::now());
+    let (caller, now) = (call.caller()?.clone(), call.site.brain.now());
     let freezes = call.site.brain.look(move |state| {
         let holds = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
         let seen = holds.filter(|(domain, _)| caller.touches(state, domain));

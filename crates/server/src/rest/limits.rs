@@ -1,7 +1,7 @@
 //! How much anybody may ask for: so many requests a second, and so many at a time, for each token.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,8 +18,10 @@ pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 pub(super) const READ_WAIT: Duration = Duration::from_secs(60);
 /// A path with its query.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
-/// Answers to one token at a time, streams among them.
+/// Answers to one token at a time.
 const AT_A_TIME: usize = 16;
+/// Streams and exports to one token at a time. They last, so that they do not count among its answers.
+const STREAMS_AT_A_TIME: usize = 16;
 /// Streams and exports to everybody at a time.
 const STREAMS_MAX: usize = 1024;
 /// Tokens that are remembered; beyond it those who have not asked for longest are forgotten.
@@ -45,6 +47,14 @@ struct Account {
     left: f64,
     at: Instant,
     places: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+/// A place for a stream: one of its token's and one of everybody's.
+#[derive(Debug)]
+pub(super) struct StreamPlace {
+    _of_token: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
 }
 
 /// What each token has asked for lately.
@@ -62,7 +72,7 @@ impl Limits {
 
     /// A place for one answer.
     pub(super) fn admit(&self, token: i64, now: Instant) -> Result<OwnedSemaphorePermit, Failure> {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.accounts();
         if accounts.len() >= TOKENS_MAX && !accounts.contains_key(&token) {
             let oldest = accounts.iter().min_by_key(|(_, it)| it.at).map(|(token, _)| *token);
             oldest.and_then(|token| accounts.remove(&token));
@@ -71,22 +81,48 @@ impl Limits {
             left: self.rate.burst,
             at: now,
             places: Arc::new(Semaphore::new(AT_A_TIME)),
+            streams: Arc::new(Semaphore::new(STREAMS_AT_A_TIME)),
         });
         let since_s = now.saturating_duration_since(account.at).as_secs_f64();
         account.left = (account.left + since_s * self.rate.per_s).min(self.rate.burst);
         account.at = now;
         if account.left < 1.0 {
-            return Err(Failure::too_many("your token asks too often", 1));
+            let per_s = self.rate.per_s;
+            let text = format!("your token asks too often: the limit is {per_s} requests a second");
+            return Err(Failure::too_many(&text, 1));
         }
         account.left -= 1.0;
         let place = Arc::clone(&account.places).try_acquire_owned();
-        place.map_err(|_| Failure::too_many("too many answers to your token are on their way", 1))
+        place.map_err(|_| {
+            let text = format!(
+                "{AT_A_TIME} requests of your token are being answered, which is the limit of requests at a time"
+            );
+            Failure::too_many(&text, 1)
+        })
     }
 
-    /// A place for a stream.
-    pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        let place = Arc::clone(&self.streams).try_acquire_owned();
-        place.map_err(|_| Failure::too_many("too many follow the log at once", 10))
+    /// A place for a stream of a token that was admitted.
+    pub(super) fn stream(&self, token: i64) -> Result<StreamPlace, Failure> {
+        let own = self.accounts().get(&token).map(|it| Arc::clone(&it.streams));
+        // A token that was forgotten meanwhile has none open that count.
+        let own = own.unwrap_or_else(|| Arc::new(Semaphore::new(STREAMS_AT_A_TIME)));
+        let of_token = own.try_acquire_owned().map_err(|_| {
+            let text = format!(
+                "{STREAMS_AT_A_TIME} streams and exports of your token are open, which is the limit of streams at a time"
+            );
+            Failure::too_many(&text, 10)
+        })?;
+        let of_all = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            let text = format!(
+                "{STREAMS_MAX} streams and exports are open, which is the limit of the whole server"
+            );
+            Failure::too_many(&text, 10)
+        })?;
+        Ok(StreamPlace { _of_token: of_token, _of_all: of_all })
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, HashMap<i64, Account>> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Streams that are open.

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::Standing;
 use farrier_fleet::health::Severity;
+use farrier_wire::rest::ConnectionState;
 use tokio::sync::Mutex;
 
 use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, walk};
+use crate::counters::HandshakeFailure;
+use crate::space::Space;
 
 const SEVERITIES: [Severity; 4] =
     [Severity::Info, Severity::Warning, Severity::Critical, Severity::Fatal];
@@ -21,6 +24,7 @@ const SEVERITIES: [Severity; 4] =
 /// One node's part.
 struct Part {
     standing: Standing,
+    connection: ConnectionState,
     is_silent: bool,
     is_held_back: bool,
     findings: Vec<Severity>,
@@ -43,21 +47,35 @@ pub(super) async fn healthz(call: Call) -> Result<Reply, Failure> {
         }
     };
     if is_well {
-        Ok(Reply::bytes(reply::TEXT, "ok\n"))
+        Ok(Reply::bytes(reply::TEXT, health(&call.site.space)))
     } else {
         Ok(Reply::unavailable("the server is ending\n"))
     }
 }
 
+/// The server serves; how much room its log has is told beside it.
+fn health(space: &Space) -> String {
+    let bytes = space.bytes();
+    let told = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |it| it.to_string());
+    format!(
+        "ok\nlog_bytes {}\ndisk_free_bytes {}\ndisk_low {}\n",
+        told(bytes.map(|(log, _)| log)),
+        told(bytes.map(|(_, free)| free)),
+        space.is_low()
+    )
+}
+
 pub(super) async fn metrics(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     caller.check_fleet_wide()?;
-    let visit: walk::Visit<Part> = Arc::new(|_, _, node, found| {
+    let site = Arc::clone(&call.site);
+    let visit: walk::Visit<Part> = Arc::new(move |_, id, node, found| {
         found.push(Part {
             standing: node.standing,
+            connection: site.connection(id).state,
             is_silent: node.silent_since.is_some(),
             is_held_back: node.held_back.is_some(),
-            findings: node.findings.values().map(|it| it.severity).collect(),
+            findings: node.open_findings().map(|it| it.severity).collect(),
         });
     });
     let everything = (Bound::Unbounded, Bound::Unbounded);
@@ -78,6 +96,17 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         (standing.words().replace(' ', "-"), count as u64)
     });
     text.labelled("farrier_fleet_nodes", "gauge", "Nodes by how they stand", "standing", standings);
+    let connections = ConnectionState::ALL.map(|state| {
+        let count = parts.iter().filter(|it| it.connection == state).count();
+        (state.name().to_owned(), count as u64)
+    });
+    text.labelled(
+        "farrier_fleet_node_connections",
+        "gauge",
+        "Nodes by the state of their agent's session",
+        "state",
+        connections,
+    );
     let severities = SEVERITIES
         .map(|it| (it.to_string(), severities.get(&it).copied().unwrap_or_default() as u64));
     text.labelled("farrier_fleet_findings", "gauge", "Open findings", "severity", severities);
@@ -105,15 +134,53 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         "Batches written to the log",
         site.brain.commits(),
     );
+    text.counter(
+        "farrier_server_clock_steps_total",
+        "Steps of the server's wall clock",
+        site.brain.clock_steps(),
+    );
+    text.counter(
+        "farrier_server_pauses_total",
+        "Times that the controller did not run for seconds",
+        site.brain.pauses(),
+    );
     text.gauge(
         "farrier_server_inputs_waiting",
         "Inputs that wait for the brain",
         site.brain.waiting() as u64,
     );
+    text.counter(
+        "farrier_server_reports_throttled_total",
+        "Times that a node's reports had to wait for its quota",
+        site.roster.times_throttled(),
+    );
+    // Unknown is no number: what could not be read is left out.
+    if let Some((log_bytes, free_bytes)) = site.space.bytes() {
+        text.gauge("farrier_server_log_bytes", "Size of the log on disk", log_bytes);
+        text.gauge("farrier_server_disk_free_bytes", "Free space where the log is", free_bytes);
+    }
+    text.gauge(
+        "farrier_server_disk_low",
+        "Whether disk space is low, and reports below critical are not logged",
+        site.space.is_low().into(),
+    );
     text.gauge(
         "farrier_server_agents_connected",
         "Streams of agents",
         site.roster.connected() as u64,
+    );
+    let failed = HandshakeFailure::ALL.map(|why| (why.to_string(), site.counters.handshakes(why)));
+    text.labelled(
+        "farrier_server_tls_handshakes_failed_total",
+        "counter",
+        "TLS handshakes that came to nothing",
+        "reason",
+        failed,
+    );
+    text.counter(
+        "farrier_server_order_numbers_refused_total",
+        "Nodes that said a number of an order that was never given",
+        site.counters.orders_ahead.load(Ordering::Relaxed),
     );
     let streams = call.rest.limits.streams_open() as u64;
     text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);

@@ -10,6 +10,7 @@
 //! their scope in each handler ([`caller`]), also in the log ([`sight`]).
 
 mod asks;
+mod body;
 mod caller;
 mod events;
 mod export;
@@ -18,6 +19,7 @@ mod fleet;
 mod limits;
 mod matrix;
 mod metrics;
+mod near;
 mod nodes;
 mod openapi;
 mod query;
@@ -33,18 +35,19 @@ mod walk;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
-use farrier_wire::rest::NothingAsk;
+use farrier_fleet::fleet::NodeId;
+use farrier_wire::rest::{ConnectionView, NothingAsk};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
-use hyper::{Request, Response};
+use hyper::http::request;
+use hyper::{Request, Response, Version};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::body::Body;
 
@@ -55,12 +58,15 @@ pub use read::reads;
 use crate::access::{Store, TokenDigest};
 use crate::audit::Audit;
 use crate::brain::Brain;
+use crate::counters::Counters;
 use crate::follow::Tail;
 use crate::ingest::Roster;
 use crate::serve::{Presence, Present};
+use crate::space::Space;
+use body::body_of;
 use caller::Caller;
 use failure::{Failure, unwell};
-use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX};
+use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace};
 use query::Said;
 use reply::Reply;
 use routes::{Found, Route};
@@ -71,12 +77,22 @@ pub(crate) struct Site {
     pub(crate) brain: Brain,
     pub(crate) tail: Tail,
     pub(crate) roster: Arc<Roster>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) heartbeat_interval: Duration,
     pub(crate) store: Arc<Store>,
     pub(crate) fingerprint: String,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Cow<'static, FactSet>,
     pub(crate) changes: Arc<Audit>,
     /// Whether the server ends: who follows the log is let go then.
     pub(crate) stopped: watch::Receiver<bool>,
+}
+
+impl Site {
+    /// Whether there is a session with a node's agent.
+    fn connection(&self, node: &NodeId) -> ConnectionView {
+        self.roster.connection(node, self.heartbeat_interval, self.brain.now())
+    }
 }
 
 /// Answers people and programs.
@@ -99,8 +115,9 @@ struct Call {
     query: Said,
     headers: HeaderMap,
     body: Bytes,
-    /// Held for as long as the answer is on its way.
-    _held: Option<(OwnedSemaphorePermit, Present)>,
+    /// A place among the token's requests, for as long as the answer is on its way; a stream gives it back for one of its own.
+    place: Option<OwnedSemaphorePermit>,
+    _present: Option<Present>,
 }
 
 impl Call {
@@ -114,31 +131,16 @@ impl Call {
         body_of(&self.body)
     }
 
+    /// A place for an answer that may last for long, in place of that for a short one.
+    fn stream_place(&mut self) -> Result<StreamPlace, Failure> {
+        let place = self.rest.limits.stream(self.caller()?.person.token)?;
+        self.place = None;
+        Ok(place)
+    }
+
     /// Nothing is said, or nothing in so many words.
     fn nothing(&self) -> Result<(), Failure> {
         if self.body.is_empty() { Ok(()) } else { self.body().map(|NothingAsk {}| ()) }
-    }
-}
-
-fn body_of<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Failure> {
-    let wrong = |err| Failure::wrong(format!("the body: {err}"));
-    let given: Value = serde_json::from_slice(bytes).map_err(wrong)?;
-    let read: T = T::deserialize(&given).map_err(wrong)?;
-    let meant = serde_json::to_value(&read).map_err(wrong)?;
-    if !has_fields(&given, &meant) {
-        return Err(Failure::wrong("the body: a list stands where fields have names"));
-    }
-    Ok(read)
-}
-
-/// Whether fields have their names: serde would take them from a list by their order, too.
-fn has_fields(given: &Value, meant: &Value) -> bool {
-    match (given, meant) {
-        (Value::Array(_), Value::Object(_)) => false,
-        (Value::Object(given), Value::Object(meant)) => {
-            given.iter().all(|(name, it)| meant.get(name).is_none_or(|meant| has_fields(it, meant)))
-        }
-        _ => true,
     }
 }
 
@@ -154,7 +156,12 @@ impl Rest {
         request: Request<Incoming>,
         presence: &Arc<Presence>,
     ) -> Response<Body> {
-        let answer = self.answer_or_fail(request, presence).await;
+        let (head, mut body) = request.into_parts();
+        let is_http2 = head.version == Version::HTTP_2;
+        let answer = self.answer_or_fail(head, &mut body, presence).await;
+        if is_http2 && !body.is_end_stream() {
+            tokio::spawn(body::drain(body));
+        }
         let response = answer.map_or_else(|failure| reply::failed(&failure), Reply::into_response);
         let class = usize::from(response.status().as_u16() / 100);
         if let Some(count) = self.answered.get(class) {
@@ -165,10 +172,10 @@ impl Rest {
 
     async fn answer_or_fail(
         &self,
-        request: Request<Incoming>,
+        head: request::Parts,
+        body: &mut Incoming,
         presence: &Arc<Presence>,
     ) -> Result<Reply, Failure> {
-        let (head, body) = request.into_parts();
         let query = head.uri.query().unwrap_or_default();
         if head.uri.path().len() + query.len() > PATH_BYTES_MAX {
             return Err(Failure::wrong("the path is too long"));
@@ -182,13 +189,11 @@ impl Rest {
             }
             None => None,
         };
-        let kept = match &caller {
-            Some(caller) => {
-                let place = self.limits.admit(caller.person.token, Instant::now())?;
-                Some((place, Present::new(presence)))
-            }
+        let place = match &caller {
+            Some(caller) => Some(self.limits.admit(caller.person.token, Instant::now())?),
             None => None,
         };
+        let present = caller.as_ref().map(|_| Present::new(presence));
         let query = Said::read(query, route.query)?;
         let body = self.read(route, &head.headers, body).await?;
         let call = Call {
@@ -199,7 +204,8 @@ impl Rest {
             query,
             headers: head.headers,
             body,
-            _held: kept,
+            place,
+            _present: present,
         };
         let answer = tokio::time::timeout(ANSWER_WAIT, (route.run)(call)).await;
         answer.map_err(|_| Failure::slow())?
@@ -224,7 +230,7 @@ impl Rest {
         &self,
         route: &Route,
         headers: &HeaderMap,
-        body: Incoming,
+        body: &mut Incoming,
     ) -> Result<Bytes, Failure> {
         let read = Limited::new(body, BODY_BYTES_MAX).collect();
         let read = tokio::time::timeout(BODY_WAIT, read).await.map_err(|_| Failure::slow_body())?;

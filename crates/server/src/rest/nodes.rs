@@ -1,5 +1,6 @@
 //! Nodes, what is wrong with them, and why they stand where they stand.
 
+use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -13,13 +14,12 @@ use farrier_wire::rest::{
     ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
     OrderView, ProofView,
 };
-use jiff::Timestamp;
 
 use super::caller::Caller;
 use super::failure::Failure;
 use super::query::Said;
 use super::reply::Reply;
-use super::{Call, reasons, walk};
+use super::{Call, Site, reasons, walk};
 
 const PAGE: usize = 100;
 
@@ -71,7 +71,7 @@ fn mentions(id: &NodeId, node: &Node, text: &str) -> bool {
         || gpus
             .into_iter()
             .any(|it| it.uuid.0.to_lowercase() == text || it.name.as_deref().is_some_and(has))
-        || node.findings.values().any(|it| says(it, text))
+        || node.open_findings().any(|it| says(&it, text))
 }
 
 fn says(finding: &Finding, text: &str) -> bool {
@@ -94,10 +94,19 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
             .await?;
     let has_more = nodes.len() > limit;
     nodes.truncate(limit);
+    connections(&call.site, &mut nodes);
     let next = nodes.last().filter(|_| has_more).map(|it| it.node.to_string());
     Reply::json(&NodePage { nodes, next })
 }
 
+/// Fills in connections, which are not part of the fleet's state.
+pub(super) fn connections(site: &Site, rows: &mut [NodeRow]) {
+    for row in rows {
+        row.connection = Some(site.connection(&row.node));
+    }
+}
+
+/// A row without its connection.
 pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
     let makeup = node.makeup.as_ref();
     let gpus = makeup.and_then(|it| it.gpus.as_ref());
@@ -113,11 +122,12 @@ pub(super) fn row(caller: &Caller, id: &NodeId, node: &Node) -> NodeRow {
         gpus: gpus.map(|it| count(it.len())),
         gpu: first.filter(is_same),
         driver: makeup.and_then(|it| it.driver.clone()),
-        findings: count(node.findings.len()),
-        worst: node.findings.values().map(|it| it.severity).max(),
+        findings: count(node.open_findings().count()),
+        worst: node.open_findings().map(|it| it.severity).max(),
         order: node.order.as_ref().map(|it| node.words_of_order(&it.order.what)),
         held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it).text),
         silent_since: node.silent_since,
+        connection: None,
     }
 }
 
@@ -142,7 +152,9 @@ async fn with_node<T: Send + 'static>(
 pub(super) async fn one(call: Call) -> Result<Reply, Failure> {
     let eyes = call.caller()?.clone();
     let look = move |state: &FleetState, id: &NodeId, node: &Node| detail(&eyes, state, id, node);
-    Reply::json(&with_node(&call, look).await?)
+    let mut node = with_node(&call, look).await?;
+    node.connection = Some(call.site.connection(&node.node));
+    Reply::json(&node)
 }
 
 fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> NodeDetail {
@@ -173,8 +185,8 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         held_back: node.held_back.as_ref().map(|it| reasons::held_back(caller, it)),
         waits_for_approval: node.waits_for_approval(),
         makeup: node.makeup.as_deref().cloned(),
-        findings: node.findings.values().cloned().collect(),
-        findings_on: Some(node.findings.values().map(|it| node.words_of(&it.subject)).collect()),
+        findings: node.open_findings().map(Cow::into_owned).collect(),
+        findings_on: Some(node.open_findings().map(|it| node.words_of(&it.subject)).collect()),
         cordon: node.cordon.clone(),
         drained: node.drained,
         hold: hold.map(|it| HoldView { by: it.by.to_string(), reason: it.reason.clone() }),
@@ -186,6 +198,7 @@ fn detail(caller: &Caller, state: &FleetState, id: &NodeId, node: &Node) -> Node
         quarantines: node.quarantines.clone(),
         blamed: reasons::blamed(caller, state, node),
         silent_since: node.silent_since,
+        connection: None,
         history: format!("/api/v1/events?node={id}"),
     }
 }
@@ -216,16 +229,15 @@ fn besides(node: &Node) -> Vec<String> {
 }
 
 pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
-    let (now, eyes) = (Timestamp::now(), call.caller()?.clone());
+    let (now, eyes) = (call.site.brain.now(), call.caller()?.clone());
     let explained = with_node(&call, move |state, id, node| {
         let told = explain(state, id)?;
         // Those that it stands there for first, then what else is wrong with it by now.
         let (first, rest): (Vec<_>, Vec<_>) = node
-            .findings
-            .values()
+            .open_findings()
             .filter(|it| it.kind == FindingKind::Fault || told.why.findings.contains(&it.id))
             .partition(|it| told.why.findings.contains(&it.id));
-        let said = |it: &&Finding| {
+        let said = |it: &Cow<'_, Finding>| {
             let clears = if it.clears.is_empty() {
                 String::new()
             } else {
@@ -251,9 +263,11 @@ pub(super) async fn explained(call: Call) -> Result<Reply, Failure> {
                     format!("{domain} by {} until {:.0}: {}", it.by, it.until, it.reason)
                 })
                 .collect(),
+            connection: None,
         })
     });
-    let explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
+    let mut explained = explained.await?.ok_or_else(|| Failure::no_node("it"))?;
+    explained.connection = Some(call.site.connection(&explained.node));
     Reply::json(&explained)
 }
 
@@ -281,14 +295,15 @@ pub(super) async fn findings(call: Call) -> Result<Reply, Failure> {
         if !filter.takes_place(node) {
             return;
         }
-        for (number, finding) in &node.findings {
-            let is_later = after.as_ref().is_none_or(|(at, last)| id != at || number > last);
+        for finding in node.open_findings() {
+            let is_later = after.as_ref().is_none_or(|(at, last)| id != at || finding.id > *last);
             let is_meant = least.is_none_or(|it| finding.severity >= it)
                 && code.as_ref().is_none_or(|it| finding.code.starts_with(it.as_str()))
-                && text.is_none_or(|it| says(finding, it) || id.as_str().contains(it));
+                && text.is_none_or(|it| says(&finding, it) || id.as_str().contains(it));
             if is_later && is_meant {
                 let on = Some(node.words_of(&finding.subject));
-                found.push(FindingRow { node: id.clone(), on, finding: finding.clone() });
+                let finding = finding.into_owned();
+                found.push(FindingRow { node: id.clone(), on, finding });
             }
         }
     });

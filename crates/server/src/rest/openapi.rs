@@ -109,7 +109,7 @@ fn who(deed: Deed) -> &'static str {
 fn can(route: &Route, status: u16) -> bool {
     match status {
         401 | 403 | 429 => route.deed.is_some(),
-        404 => route.path.contains('{') || route.name == "createToken",
+        404 => route.path.contains('{') || ["createToken", "freeze", "thaw"].contains(&route.name),
         405 => false,
         409 => {
             const MAY: [&str; 5] =

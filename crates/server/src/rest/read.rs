@@ -7,8 +7,9 @@ use farrier_wire::rest::{
 };
 use hyper::Method;
 
+use super::body::body_of;
 use super::query::Said;
-use super::{body_of, nodes, routes};
+use super::{nodes, routes};
 
 /// Whether path, query and body are read: a path of the table with what it takes, and a body that some path takes.
 pub fn reads(method: &[u8], path: &str, query: &str, body: &[u8]) -> (bool, bool) {

@@ -43,7 +43,9 @@ impl Eyes<'_> {
     fn seen(&mut self, mut entry: Entry) -> Option<Entry> {
         let is_seen = match &mut entry.event {
             Event::Access { .. } => false,
-            Event::TimePassed => true,
+            Event::TimePassed | Event::ClockStepped { .. } | Event::ControllerResumed { .. } => {
+                true
+            }
             Event::PolicySet { policy } => {
                 **policy = policy_of(self.state, self.caller, policy);
                 true

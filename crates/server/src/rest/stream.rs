@@ -45,10 +45,10 @@ fn begin(call: &Call) -> Result<u64, Failure> {
     Ok(last.or_else(|| call.query.number("after")).unwrap_or(end).min(end))
 }
 
-pub(super) async fn follow(call: Call) -> Result<Reply, Failure> {
+pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
     let filter = Filter::of(&call.query)?;
     let begin = begin(&call)?;
-    let place = call.rest.limits.stream()?;
+    let place = call.stream_place()?;
     let (out, reply) = Reply::stream(reply::EVENTS);
     tokio::spawn(async move {
         let end = write(&call, &filter, begin, &out).await;

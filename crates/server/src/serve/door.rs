@@ -13,6 +13,7 @@ use tokio_rustls::server::TlsStream;
 use super::room::Room;
 use super::tls::Tls;
 use super::{HANDSHAKE_WAIT, Peer};
+use crate::counters::HandshakeFailure;
 
 /// Those who have said nothing yet, or have not answered: a fifth of all connections. An honest client is here for as long as a packet takes.
 const WAITING_MAX: usize = 4096;
@@ -30,6 +31,23 @@ pub(super) enum DoorError {
     Displaced,
     #[error(transparent)]
     Tls(#[from] io::Error),
+}
+
+impl DoorError {
+    /// What it is counted as.
+    pub(super) fn counted_as(&self) -> HandshakeFailure {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        match self {
+            Self::Slow => HandshakeFailure::Slow,
+            Self::Displaced => HandshakeFailure::Displaced,
+            Self::Tls(err) => match err.kind() {
+                BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
+                    HandshakeFailure::Closed
+                }
+                _ => HandshakeFailure::Tls,
+            },
+        }
+    }
 }
 
 /// Where connections come in.

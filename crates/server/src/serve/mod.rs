@@ -34,6 +34,7 @@ pub(crate) use tls::{Tls, TlsError};
 
 use crate::access::Store;
 use crate::agents::Service as Agents;
+use crate::counters::Counters;
 use crate::rest::Rest;
 
 /// Connections at a time; each costs some tens of kilobytes.
@@ -93,6 +94,7 @@ struct Front {
 struct Hall {
     door: Door,
     store: Arc<Store>,
+    counters: Arc<Counters>,
     strangers: Arc<Room<()>>,
     nodes: Arc<Room<NodeId>>,
     absent_wait: Duration,
@@ -138,6 +140,7 @@ pub(crate) async fn run(
     let hall = Arc::new(Hall {
         door: Door::new(),
         store: Arc::clone(&agents.store),
+        counters: Arc::clone(&agents.desk.counters),
         strangers: Room::new(STRANGERS_MAX),
         nodes: Room::new(NODE_CONNECTIONS_MAX),
         absent_wait,
@@ -204,7 +207,10 @@ async fn connection(
                 () = hall.outstayed(&peer, &presence) => (),
             }
         }
-        Err(err) => tracing::info!(%from, %err, "a handshake has failed"),
+        Err(err) => {
+            hall.counters.handshake_failed(from, err.counted_as());
+            tracing::debug!(%from, %err, "a TLS handshake has failed");
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use farrier_fleet::fleet::{Entry, Event, FleetState, NodeId, Place, Policy};
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
-    Anchor, Archived, Flaw, Head, Log, LogError, Snapshot, archive, joined, verify,
+    Anchor, Archived, Flaw, Hash, Head, Log, LogError, RecordedHead, Snapshot, archive, joined,
+    recorded_head, replace_head, verify,
 };
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
@@ -298,18 +299,55 @@ fn a_clock_that_is_set_back_does_not_take_the_log_back() {
 }
 
 #[test]
-fn a_state_of_another_log_is_not_taken() {
+fn a_state_of_another_log_is_not_folded_on() {
     let folder = tempfile::tempdir().unwrap();
     let (log, head) = written(&folder, 5);
     for seq in [4, 9] {
         log.keep(&Snapshot { state: FleetState { seq, ..FleetState::default() }, hash: head.hash })
             .unwrap();
         let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let core = Core::open(Box::new(log)).unwrap();
-        assert_eq!(
-            (core.state().seq, core.state().nodes.len()),
-            (5, 5),
-            "folded from the first entry"
-        );
+        let refused = Core::open(Box::new(log)).err();
+        let is_told =
+            matches!(refused, Some(LogError::OlderThanState { kept, found: 5 }) if kept == seq);
+        assert!(is_told, "{refused:?}");
     }
+}
+
+#[test]
+fn what_was_acknowledged_must_be_there_and_more_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let open = || Core::open(Box::new(SqliteLog::open(&path).unwrap()));
+    let mut core = open().unwrap();
+    for number in 1..=5 {
+        let input = (Actor::Server, entry(number).event);
+        core.commit(vec![input], at(number.cast_signed())).unwrap();
+    }
+    let head = core.head();
+    drop(core);
+    let recorded = recorded_head(&path).unwrap().unwrap();
+    assert_eq!((recorded.seq, recorded.hash), (head.seq, head.hash), "with every commit");
+    let check = |recorded: RecordedHead| {
+        replace_head(&path, &recorded).unwrap();
+        open().map(drop)
+    };
+    let ahead = check(RecordedHead { seq: head.seq + 1, ..recorded });
+    assert!(matches!(ahead, Err(LogError::Truncated { .. })), "{ahead:?}");
+    let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
+    let (said, found) = (head.seq + 1, head.seq);
+    assert_eq!(flaw, Err(Flaw::Truncated { recorded: said, found }));
+    let other = check(RecordedHead { hash: Hash::genesis(), ..recorded });
+    assert!(matches!(other, Err(LogError::Replaced(_))), "{other:?}");
+    let flaw = verify(&SqliteLog::open_to_read(&path).unwrap()).unwrap();
+    assert_eq!(flaw, Err(Flaw::Replaced(head.seq)));
+    let log = SqliteLog::open(&path).unwrap();
+    let before = log.read(1, 1).unwrap()[0].clone();
+    check(RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
+    // What is in an archive is not looked for in the log.
+    drop(log);
+    replace_head(&path, &RecordedHead { seq: before.seq, hash: before.hash, access: 0 }).unwrap();
+    let mut log = SqliteLog::open(&path).unwrap();
+    archive(&mut log, at(100_000), &folder.path().join("old")).unwrap().unwrap();
+    drop(log);
+    open().unwrap();
 }

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use farrier_fleet::fleet::{Entry, FleetState};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
-    Anchor, Archived, Head, Keeper, Log, LogError, Snapshot, Stored, archive, verify,
+    Anchor, Archived, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot, Stored,
+    archive, verify,
 };
 
 use crate::{at, entry, written};
@@ -53,6 +54,18 @@ impl Log for Busy<'_> {
 
     fn newest(&self) -> Result<Option<Snapshot>, LogError> {
         self.log.newest()
+    }
+
+    fn recorded(&self) -> Result<Option<RecordedHead>, LogError> {
+        self.log.recorded()
+    }
+
+    fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+        self.log.record(head)
+    }
+
+    fn check_integrity(&self) -> Result<Integrity, LogError> {
+        self.log.check_integrity()
     }
 
     fn beginning(&self) -> Result<FleetState, LogError> {

@@ -152,6 +152,8 @@ fn sample_node(number: usize) -> Node {
         quarantines: vec![at(5)],
         held_back: Some(why()),
         shows: BTreeMap::from([(Symptom::Silence, at(3))]),
+        over_quota_since: Some(at(9)),
+        uncounted_s: 320,
         wake: Some(at(60)),
     }
 }
@@ -175,7 +177,10 @@ fn sample() -> FleetState {
     let by = [Actor::Server, Actor::Node(node(1)), Actor::Person("ann".to_owned())];
     let freeze = |(index, domain): (usize, &Domain)| {
         let by = by[index % by.len()].clone();
-        (domain.clone(), Freeze { until: at(90), by, reason: "a deadline".to_owned() })
+        (
+            domain.clone(),
+            Freeze { until: at(90), since: Some(at(30)), by, reason: "a deadline".to_owned() },
+        )
     };
     let blame = |(index, domain): (usize, &Domain)| {
         let symptom = SYMPTOMS[index % 4];

@@ -6,6 +6,7 @@ mod asks;
 mod follow;
 mod hostile;
 mod office;
+mod protocol;
 mod reads;
 mod roles;
 #[path = "../wire/world.rs"]

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::office::Office;
-use crate::world::node;
+use crate::world::{Member, node};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filters_cut_and_a_scope_cuts_what_is_left() {
@@ -333,9 +333,60 @@ async fn metrics_count_and_health_is_open_to_all() {
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
+        "farrier_server_clock_steps_total 0",
+        "farrier_server_pauses_total 0",
+        "farrier_server_reports_throttled_total 0",
+        "farrier_server_disk_low ",
     ] {
         assert!(answer.body.contains(line), "{line} is missing: {}", answer.body);
     }
     let health = office.ask("GET", "/healthz", None, None).await;
-    assert_eq!((health.status, health.body.as_str()), (200, "ok\n"));
+    let told: Vec<&str> =
+        health.body.lines().filter_map(|line| line.split_ascii_whitespace().next()).collect();
+    assert_eq!(health.status, 200);
+    assert_eq!(told, ["ok", "log_bytes", "disk_free_bytes", "disk_low"], "{}", health.body);
+}
+
+/// The state of a node's session is shown as the server knows it: never opened, open, ended, and unknown after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
+    let mut office = Office::open().await;
+    let ann = office.token("ann", Role::Viewer, "fleet");
+    let mut member = Member::new("a");
+    member.connect(&office.site);
+    member.acked(0).await;
+    let page = office.get("/api/v1/nodes", &ann).await;
+    let states: Vec<&Value> =
+        page["nodes"].as_array().unwrap().iter().map(|it| &it["connection"]["state"]).collect();
+    assert_eq!(states, ["connected", "never", "never"], "{page}");
+    assert_eq!(page["nodes"][1]["connection"]["last_heartbeat_age_s"], Value::Null);
+    assert!(page["nodes"][0]["connection"]["last_heartbeat_age_s"].is_u64(), "{page}");
+    member.disconnect();
+    // Its socket is closed: the server sees that at once, however long the heartbeat timeout is.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let node = office.get("/api/v1/nodes/a", &ann).await;
+        if node["connection"]["state"] == "disconnected" {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "{node}");
+    }
+    let explained = office.get("/api/v1/nodes/a/explanation", &ann).await;
+    assert_eq!(explained["connection"]["state"], "disconnected", "{explained}");
+    let metrics = office.ask("GET", "/metrics", Some(&ann), None).await.body;
+    for line in [
+        "farrier_fleet_node_connections{state=\"connected\"} 0\n",
+        "farrier_fleet_node_connections{state=\"heartbeat-late\"} 0\n",
+        "farrier_fleet_node_connections{state=\"disconnected\"} 1\n",
+        "farrier_fleet_node_connections{state=\"never\"} 2\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    let before = Timestamp::now();
+    office.site.running.take().unwrap().stop().await.unwrap();
+    office.site.start(None).await;
+    let node = office.get("/api/v1/nodes/a", &ann).await;
+    assert_eq!(node["connection"]["state"], "never", "{node}");
+    let since: Timestamp = node["connection"]["since"].as_str().unwrap().parse().unwrap();
+    assert!(since > before, "the server started after {before}: {node}");
 }

@@ -13,17 +13,17 @@ use tonic::{Code, Request, Status, Streaming};
 
 use crate::world::{Member, PATIENCE, Site, finding, until};
 
-struct Raw {
+pub(crate) struct Raw {
     out: mpsc::Sender<Up>,
     inbound: Streaming<Down>,
 }
 
 impl Raw {
-    async fn open(site: &Site, name: &str) -> Result<Self, Status> {
+    pub(crate) async fn open(site: &Site, name: &str) -> Result<Self, Status> {
         Self::over(connection(site).await, name).await
     }
 
-    async fn over(mut agents: client::Agents, name: &str) -> Result<Self, Status> {
+    pub(crate) async fn over(mut agents: client::Agents, name: &str) -> Result<Self, Status> {
         let (out, outbound) = mpsc::channel(64);
         let mut request = Request::new(tokio_stream::wrappers::ReceiverStream::new(outbound));
         request.metadata_mut().insert("farrier-node", name.parse().unwrap());
@@ -31,7 +31,7 @@ impl Raw {
         Ok(Self { out, inbound })
     }
 
-    async fn welcomed(site: &Site, name: &str) -> Self {
+    pub(crate) async fn welcomed(site: &Site, name: &str) -> Self {
         let mut raw = Self::open(site, name).await.unwrap();
         raw.say(up::What::Hello(hello())).await;
         let first = raw.hear().await.unwrap();
@@ -39,28 +39,28 @@ impl Raw {
         raw
     }
 
-    async fn say(&self, what: up::What) {
+    pub(crate) async fn say(&self, what: up::What) {
         self.out.send(Up { what: Some(what) }).await.unwrap();
     }
 
-    async fn report(&self, what: report::What) {
+    pub(crate) async fn report(&self, what: report::What) {
         self.say(up::What::Report(proto::Report { what: Some(what) })).await;
     }
 
-    async fn changes(&self, record: u64, after: u64, ids: &[u64]) {
+    pub(crate) async fn changes(&self, record: u64, after: u64, ids: &[u64]) {
         let changes: Vec<_> =
             ids.iter().map(|id| farrier_fleet::health::Change::Opened(finding(*id))).collect();
         let json = form::changes_json(&changes).unwrap().into();
         self.report(report::What::Changes(proto::Changes { record, after, json })).await;
     }
 
-    async fn resync(&self, record: u64) {
+    pub(crate) async fn resync(&self, record: u64) {
         let json = form::findings_json(Vec::new()).into();
         self.report(report::What::Open(proto::Findings { record, json })).await;
     }
 
     /// What comes next, but for orders.
-    async fn hear(&mut self) -> Result<down::What, Status> {
+    pub(crate) async fn hear(&mut self) -> Result<down::What, Status> {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.inbound.message());
             match next.await.expect("the server answers")? {
@@ -71,25 +71,25 @@ impl Raw {
         }
     }
 
-    async fn acked(&mut self) -> u64 {
+    pub(crate) async fn acked(&mut self) -> u64 {
         match self.hear().await.unwrap() {
             down::What::Ack(ack) => ack.record,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn refused(&mut self) -> Code {
+    pub(crate) async fn refused(&mut self) -> Code {
         self.hear().await.unwrap_err().code()
     }
 }
 
-async fn connection(site: &Site) -> client::Agents {
+pub(crate) async fn connection(site: &Site) -> client::Agents {
     let tls = farrier_wire::client::no_tls();
     let agents = client::connect(&site.url().parse().unwrap(), tls).await.unwrap();
     agents.max_encoding_message_size(usize::MAX)
 }
 
-fn hello() -> proto::Hello {
+pub(crate) fn hello() -> proto::Hello {
     let makeup = Makeup { boot: "b".to_owned(), gpus: Some(Vec::new()), ..Makeup::default() };
     proto::Hello {
         makeup: Some(form::makeup_message(&makeup)),
@@ -158,7 +158,7 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     assert_eq!(raw.refused().await, Code::InvalidArgument, "no hello");
     let mut raw = Raw::open(&site, "a").await.unwrap();
     raw.say(up::What::Hello(proto::Hello { last_order: u64::MAX, ..hello() })).await;
-    assert_eq!(raw.refused().await, Code::InvalidArgument, "nobody counts on from there");
+    assert_eq!(raw.refused().await, Code::FailedPrecondition, "nobody counts on from there");
     let refused = Raw::open(&site, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(site.found("a"), Vec::<u64>::new());
@@ -262,5 +262,9 @@ async fn a_flood_of_one_node_waits_and_others_are_heard() {
         member.find(id);
         member.acked(id).await;
     }
-    until("the flood is over or was cut", || flood.is_finished()).await;
+    until("the flood waits for its quota, or was cut", || {
+        flood.is_finished() || site.count(|it| matches!(it, Event::QuotaExceeded { .. })) == 1
+    })
+    .await;
+    flood.abort();
 }

@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
+mod damage;
 mod door;
+mod flood;
 mod follow;
 mod herd;
 mod hostile;
 mod orders;
+mod reconnect;
 mod resume;
 mod world;

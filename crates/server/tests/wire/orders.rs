@@ -141,3 +141,78 @@ async fn a_retired_node_is_cut_and_not_let_in() {
     let generation = site.running().brain().look(|state| state.nodes[&node("a")].generation);
     assert!(generation.await.unwrap() >= 1, "orders go on counting");
 }
+
+/// Opens a stream as `a` that says this number of its last order.
+async fn said(site: &Site, last_order: u64) -> Result<(), tonic::Status> {
+    use farrier_wire::proto::{self, Up, up};
+    let url = site.url().parse().unwrap();
+    let mut agents =
+        farrier_wire::client::connect(&url, farrier_wire::client::no_tls()).await.unwrap();
+    let makeup = farrier_fleet::fleet::event::Makeup::default();
+    let hello = proto::Hello {
+        makeup: Some(farrier_wire::form::makeup_message(&makeup)),
+        journal: "j".to_owned(),
+        last_order,
+        ..proto::Hello::default()
+    };
+    let (out, inbound) = tokio::sync::mpsc::channel(4);
+    out.send(Up { what: Some(up::What::Hello(hello)) }).await.unwrap();
+    let mut request = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(inbound));
+    request.metadata_mut().insert("farrier-node", "a".parse().unwrap());
+    let mut down = agents.session(request).await?.into_inner();
+    // The order that a joining node gets comes after all that is said of earlier ones.
+    loop {
+        match down.message().await?.and_then(|it| it.what) {
+            Some(proto::down::What::Order(_)) => return Ok(()),
+            Some(_) => {}
+            None => panic!("it has ended without a word"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_with_a_number_that_was_never_given_does_not_change_the_next() {
+    let site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    let desk = std::sync::Arc::clone(&member.desk);
+    until("the first order is taken", || *desk.last.lock().unwrap() == 1).await;
+    member.disconnect();
+    for lie in [1002, 1 << 48, (1 << 48) + 1, u64::MAX - 1, u64::MAX] {
+        let status = said(&site, lie).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{lie}: {status}");
+        assert!(status.message().contains(&lie.to_string()), "{status}");
+    }
+    assert_eq!(site.count(|it| matches!(it, Event::OrdersSeen { .. })), 0);
+    // The honest one goes on.
+    member.connect(&site);
+    member.find(1);
+    member.acked(1).await;
+    let given = site.running().brain().look(|state| state.nodes[&node("a")].generation);
+    assert_eq!(given.await.unwrap(), 1);
+    // So many may be missing from a log that was restored.
+    member.disconnect();
+    said(&site, 1001).await.unwrap();
+    assert_eq!(site.count(|it| matches!(it, Event::OrdersSeen { generation: 1001, .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() {
+    let site = Site::with_tls().await;
+    let mut member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    *member.desk.last.lock().unwrap() = 1 << 48;
+    member.connect(&site);
+    let sight = member.uplink.as_ref().unwrap().sight();
+    let must_enrol = || match &sight.borrow().link {
+        farrier_agent::uplink::Link::NotConnected { why, must_enrol: true, .. } => {
+            why.contains("281474976710656") && why.contains("another enrolment")
+        }
+        _ => false,
+    };
+    until("it says why, and that it must enrol", must_enrol).await;
+    site.enrol("a", &member.identity(), &site.token(Some("a"), 1)).await.unwrap();
+    let desk = std::sync::Arc::clone(&member.desk);
+    until("it takes the first order", || *desk.last.lock().unwrap() == 1).await;
+    until("that is in the log", || answers(&site) == [(1, Answer::Accepted)]).await;
+}

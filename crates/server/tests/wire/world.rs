@@ -15,7 +15,7 @@ use farrier_fleet::health::{Change, Finding};
 use farrier_server::access::{Store, Wanted};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
-use farrier_server::run::{self, Options, Running, log_path};
+use farrier_server::run::{self, Options, ReportQuota, Running, log_path};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 use tokio::sync::{Notify, watch};
@@ -43,26 +43,40 @@ pub(crate) struct Site {
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
     pub(crate) absent_wait: Duration,
+    pub(crate) report_quota: ReportQuota,
+    pub(crate) disk_reserve_bytes: Option<u64>,
 }
 
 impl Site {
     pub(crate) async fn plain() -> Self {
-        Self::new(true).await
+        Self::new(true).started().await
     }
 
     pub(crate) async fn with_tls() -> Self {
-        Self::new(false).await
+        Self::new(false).started().await
     }
 
-    async fn new(is_plain: bool) -> Self {
+    /// One that is not started.
+    pub(crate) fn new(is_plain: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let certificate_life = farrier_server::access::NODE_LIFE;
         let absent_wait = Duration::from_secs(30);
-        let mut site =
-            Self { folder, running: None, address, is_plain, certificate_life, absent_wait };
-        site.start(None).await;
-        site
+        Self {
+            folder,
+            running: None,
+            address,
+            is_plain,
+            certificate_life,
+            absent_wait,
+            report_quota: ReportQuota::default(),
+            disk_reserve_bytes: None,
+        }
+    }
+
+    pub(crate) async fn started(mut self) -> Self {
+        self.start(None).await;
+        self
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -71,6 +85,8 @@ impl Site {
             report_interval_s: 1,
             certificate_life: self.certificate_life,
             absent_wait: self.absent_wait,
+            report_quota: self.report_quota,
+            disk_reserve_bytes: self.disk_reserve_bytes,
             ..Options::new(self.folder.path().join("server"), self.address)
         }
     }
@@ -191,6 +207,8 @@ pub(crate) struct FakeDesk {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// The number of the last order.
     pub(crate) last: Mutex<u64>,
+    /// The enrolment since which that counts.
+    pub(crate) enrolment: Mutex<Option<String>>,
 }
 
 impl OrderDesk for FakeDesk {
@@ -200,7 +218,8 @@ impl OrderDesk for FakeDesk {
             return answer.clone();
         }
         let mut last = self.last.lock().unwrap();
-        if order.generation < *last {
+        // One that was acknowledged may be on its way once more.
+        if order.generation <= *last {
             return Answer::Refused { why: format!("it is not newer than order {last}") };
         }
         *last = order.generation;
@@ -217,6 +236,13 @@ impl OrderDesk for FakeDesk {
         *self.last.lock().unwrap()
     }
 
+    fn enrolled(&self, enrolment: &str) {
+        let before = self.enrolment.lock().unwrap().replace(enrolment.to_owned());
+        if before.is_some_and(|before| before != enrolment) {
+            *self.last.lock().unwrap() = 0;
+        }
+    }
+
     fn acknowledged(&self, generation: u64) {
         self.acknowledged.lock().unwrap().push(generation);
         self.answers.lock().unwrap().retain(|(it, _)| *it != generation);
@@ -229,6 +255,9 @@ pub(crate) struct Member {
     pub(crate) folder: TempDir,
     journal: Option<Journal>,
     durable: watch::Sender<u64>,
+    urgent: watch::Sender<uplink::Urgent>,
+    /// In place of the uplink's back-off.
+    pub(crate) fixed_wait: Option<Duration>,
     pub(crate) desk: Arc<FakeDesk>,
     pub(crate) bell: Arc<Notify>,
     pub(crate) cordon: watch::Sender<Cordon>,
@@ -243,6 +272,8 @@ impl Member {
             folder: tempfile::tempdir().unwrap(),
             journal: None,
             durable: watch::channel(0).0,
+            urgent: watch::channel(uplink::Urgent::default()).0,
+            fixed_wait: None,
             desk: Arc::default(),
             bell: Arc::default(),
             cordon: watch::channel(Cordon::Unknown).0,
@@ -282,11 +313,22 @@ impl Member {
 
     /// Finds something, durably.
     pub(crate) fn find(&mut self, id: u64) {
+        self.open_finding(finding(id));
+    }
+
+    pub(crate) fn open_finding(&mut self, finding: Finding) {
         let journal = self.journal.as_mut().unwrap();
-        let changes = vec![Change::Opened(finding(id))];
+        let changes = vec![Change::Opened(finding)];
         journal.note(Timestamp::now(), &self.boot, None, changes, Vec::new(), Vec::new());
         journal.flush(Timestamp::now(), &Crash::default()).unwrap();
         self.durable.send_replace(journal.durable().seq);
+    }
+
+    /// As [`Self::find`], and the server has to hear of it at once.
+    pub(crate) fn find_urgent(&mut self, id: u64) {
+        self.find(id);
+        let record = *self.durable.borrow();
+        self.urgent.send_modify(|urgent| urgent.record = record);
     }
 
     pub(crate) fn connect(&mut self, site: &Site) {
@@ -297,12 +339,14 @@ impl Member {
             node: Some(node(&self.name)),
             state_dir: self.state(),
             durable: self.durable.subscribe(),
+            urgent: self.urgent.subscribe(),
             made_of: Box::new(move || {
                 Some(Makeup { boot: boot.clone(), gpus: Some(Vec::new()), ..Makeup::default() })
             }),
             cordon: self.cordon.subscribe(),
             desk: Arc::clone(&self.desk) as Arc<dyn OrderDesk>,
             bell: Arc::clone(&self.bell),
+            fixed_wait: self.fixed_wait,
         };
         self.uplink = Some(Uplink::spawn(parts).unwrap());
     }

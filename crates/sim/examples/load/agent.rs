@@ -69,7 +69,7 @@ fn gpu(index: usize, at: u64) -> String {
     format!("GPU-{:08x}-{:04x}-4000-8000-{mixed:012.12x}", mixed >> 32, mixed & 0xffff)
 }
 
-fn makeup(index: usize) -> proto::Makeup {
+pub(crate) fn makeup(index: usize) -> proto::Makeup {
     let gpus = (0..GPUS).map(|at| proto::Gpu {
         uuid: gpu(index, at),
         name: Some("NVIDIA H200".to_owned()),
@@ -285,6 +285,6 @@ fn changes(record: u64, json: &[u8]) -> Up {
     reported(report::What::Changes(proto::Changes { record, after: record - 1, json }))
 }
 
-fn reported(what: report::What) -> Up {
+pub(crate) fn reported(what: report::What) -> Up {
     Up { what: Some(up::What::Report(proto::Report { what: Some(what) })) }
 }

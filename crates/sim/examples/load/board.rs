@@ -112,6 +112,11 @@ impl Board {
         locked(&self.acknowledged).push(after);
     }
 
+    /// Acknowledgements since they were last taken.
+    pub(crate) fn acknowledged_count(&self) -> usize {
+        locked(&self.acknowledged).len()
+    }
+
     /// Takes how long acknowledgements took.
     pub(crate) fn acknowledged(&self) -> Vec<Duration> {
         std::mem::take(&mut *locked(&self.acknowledged))

@@ -7,6 +7,7 @@ mod burst;
 mod certified;
 mod feed;
 mod findings;
+mod flood;
 mod history;
 mod steady;
 
@@ -48,6 +49,15 @@ fn main() -> anyhow::Result<()> {
         "burst" => {
             let share = word(5)?.parse()?;
             runtime.block_on(burst::run(&url()?, word(2)?, number(3)?, number(4)?, share))
+        }
+        "flood" => {
+            let sizes = flood::Sizes {
+                nodes: number(2)?,
+                flooding: number(3)?,
+                message_bytes: number(4)?,
+                findings: number(5)?,
+            };
+            runtime.block_on(flood::run(&url()?, sizes))
         }
         "certified" => {
             let access = certified::Access {

@@ -1,9 +1,12 @@
 //! What a node is made of, and whether it takes work.
 
+use std::borrow::Cow;
+
 use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup};
 use farrier_fleet::health::GpuUuid;
 
 use super::{FormError, within};
+use crate::hidden::escaped;
 use crate::limits::{FRAMEWORKS_MAX, GPUS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::proto;
 use crate::proto::cordon::What;
@@ -23,10 +26,12 @@ pub fn makeup(message: proto::Makeup) -> Result<Makeup, FormError> {
     for it in message.frameworks {
         name("framework", &it.name)?;
         name("framework", &it.version)?;
-        frameworks.push((it.name, it.version));
+        frameworks.push((shown(it.name), shown(it.version)));
     }
     let gpus = message.gpus.map(|it| gpus(it.gpus)).transpose()?;
     let proto::Makeup { boot, agent, kernel, driver, cuda, .. } = message;
+    let [kernel, driver, cuda] = [kernel, driver, cuda].map(|text| text.map(shown));
+    let agent = shown(agent);
     Ok(Makeup { boot, agent, kernel, driver, cuda, gpus, frameworks })
 }
 
@@ -36,7 +41,8 @@ fn gpus(listed: Vec<proto::Gpu>) -> Result<Vec<GpuMakeup>, FormError> {
         within("gpu", it.uuid.len(), NAME_BYTES_MAX)?;
         within("gpu", it.name.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
         within("gpu", it.pci.as_deref().map_or(0, str::len), NAME_BYTES_MAX)?;
-        Ok(GpuMakeup { uuid: GpuUuid(it.uuid), name: it.name, index: it.index, pci: it.pci })
+        let (uuid, name) = (GpuUuid(shown(it.uuid)), it.name.map(shown));
+        Ok(GpuMakeup { uuid, name, index: it.index, pci: it.pci.map(shown) })
     });
     each.collect()
 }
@@ -61,9 +67,17 @@ pub fn cordon(message: proto::Cordon) -> Result<Cordon, FormError> {
         Some(What::Theirs(proto::Theirs { owner, reason })) => {
             within("owner", owner.len(), NAME_BYTES_MAX)?;
             within("reason", reason.len(), TEXT_BYTES_MAX)?;
-            Cordon::Theirs { owner, reason }
+            Cordon::Theirs { owner: shown(owner), reason: shown(reason) }
         }
     })
+}
+
+/// A name goes into tables, files and other programs: what does not show is written out.
+fn shown(text: String) -> String {
+    match escaped(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(clean) => clean,
+    }
 }
 
 /// Makes a message of a cordon.
@@ -75,4 +89,27 @@ pub fn cordon_message(cordon: &Cordon) -> proto::Cordon {
         Cordon::Theirs { owner, reason } => Some(What::Theirs(proto::Theirs { owner, reason })),
     };
     proto::Cordon { what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_would_move_a_terminal_is_written_out() {
+        let evil = "H100\n\u{202e}\x1b[2K";
+        let gpu = proto::Gpu {
+            uuid: "GPU-1".to_owned(),
+            name: Some(evil.to_owned()),
+            ..proto::Gpu::default()
+        };
+        let message = proto::Makeup {
+            driver: Some(evil.to_owned()),
+            gpus: Some(proto::Gpus { gpus: vec![gpu] }),
+            ..proto::Makeup::default()
+        };
+        let made = makeup(message).unwrap();
+        let shown = Some("H100\\n\\u202e\\u001b[2K".to_owned());
+        assert_eq!((made.driver, made.gpus.unwrap()[0].name.clone()), (shown.clone(), shown));
+    }
 }

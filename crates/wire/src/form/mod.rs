@@ -24,9 +24,6 @@ pub enum FormError {
         /// How much is taken.
         most: usize,
     },
-    /// A number that no order has.
-    #[error("{0} is no number of an order")]
-    Order(u64),
     /// Findings that do not read: no JSON, a field that is not known, or a number that is none.
     #[error("the findings do not read")]
     Findings(#[source] serde_json::Error),

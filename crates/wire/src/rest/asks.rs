@@ -8,15 +8,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::shape::{Shape, Shapes, view};
+use crate::hidden::{HIDDEN_CLASS, is_hidden};
 
-/// Some words for other people, such as a reason: up to 1,000 characters without control characters.
+/// Some words for other people, such as a reason: up to 1,000 characters, all of which show.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Words(String);
 
 /// Why a text is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected 1 to {} characters, none of them a control character", Words::MAX)]
+#[error(
+    "expected 1 to {} characters, none of them a control character or one that does not show",
+    Words::MAX
+)]
 pub struct WordsError;
 
 impl Words {
@@ -33,8 +37,7 @@ impl TryFrom<String> for Words {
     type Error = WordsError;
 
     fn try_from(text: String) -> Result<Self, WordsError> {
-        let is_good =
-            (1..=Self::MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        let is_good = (1..=Self::MAX).contains(&text.chars().count()) && !text.contains(is_hidden);
         is_good.then_some(Self(text)).ok_or(WordsError)
     }
 }
@@ -49,7 +52,7 @@ impl Shape for Words {
     fn shape(_: &mut Shapes) -> Value {
         json!({
             "type": "string", "minLength": 1, "maxLength": Self::MAX,
-            "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+            "pattern": format!("^[^{HIDDEN_CLASS}]*$"),
         })
     }
 }
@@ -193,8 +196,10 @@ view! { strict
     FreezeAsk {
         /// Where.
         domain: Domain,
-        /// Until when: a time to come, within a year.
-        until: Timestamp,
+        /// For how many seconds from now, by the server's clock. Either this or `until`.
+        for_s: Option<Between<1, 31_536_000>>,
+        /// Until when: a time to come by the server's clock, within a year. Either this or `for_s`.
+        until: Option<Timestamp>,
         /// Why.
         reason: Words,
     }

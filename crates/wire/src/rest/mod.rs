@@ -20,8 +20,8 @@ pub use fleet::{
     FreezeRow, Matrix, MatrixRow, PolicyView, Support,
 };
 pub use nodes::{
-    ErrandView, Explained, FindingPage, FindingRow, HoldView, NodeDetail, NodePage, NodeRow,
-    OrderView, ProofView,
+    ConnectionState, ConnectionView, ErrandView, Explained, FindingPage, FindingRow, HoldView,
+    NodeDetail, NodePage, NodeRow, OrderView, ProofView,
 };
 pub use problem::Problem;
 pub use shape::{Shape, Shapes};

@@ -5,7 +5,82 @@ use farrier_fleet::fleet::{NodeId, Place, Rung, Standing};
 use farrier_fleet::health::{Finding, Severity};
 use jiff::Timestamp;
 
-use super::shape::view;
+use super::shape::{plain, view};
+
+/// Whether the server has a session with a node's agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectionState {
+    /// The session is open, and heartbeats arrive.
+    Connected,
+    /// The session is open, and three heartbeats are missing: the network or the agent may have stopped.
+    HeartbeatLate,
+    /// The last session has ended.
+    Disconnected,
+    /// There was no session since the server started.
+    Never,
+    /// A newer server says something else.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ConnectionState {
+    /// All that a server says.
+    pub const ALL: [Self; 4] =
+        [Self::Connected, Self::HeartbeatLate, Self::Disconnected, Self::Never];
+
+    /// As in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::HeartbeatLate => "heartbeat-late",
+            Self::Disconnected => "disconnected",
+            Self::Never => "never",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+plain! {
+    ConnectionState => {
+        "type": "string",
+        "enum": ["connected", "heartbeat-late", "disconnected", "never"],
+        "description": "`heartbeat-late`: the session is open and three heartbeats are missing; `never`: no session since the server started",
+    },
+}
+
+view! { lenient
+    /// Whether the server has a session with a node's agent.
+    ConnectionView {
+        /// How it is now.
+        state: ConnectionState,
+        /// Since when the session is open, or closed; for `never`, when the server started.
+        since: Timestamp,
+        /// Seconds since the last message of the agent; null: there was none since the server started.
+        last_heartbeat_age_s: Option<u64>,
+    }
+}
+
+impl std::fmt::Display for ConnectionView {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let since = self.since;
+        match self.state {
+            ConnectionState::Connected => write!(formatter, "connected since {since:.0}")?,
+            ConnectionState::HeartbeatLate => {
+                write!(formatter, "heartbeat late, on a session open since {since:.0}")?;
+            }
+            ConnectionState::Disconnected => write!(formatter, "disconnected since {since:.0}")?,
+            ConnectionState::Never => {
+                return write!(formatter, "not connected since the server started at {since:.0}");
+            }
+            ConnectionState::Unknown => return write!(formatter, "not known"),
+        }
+        match self.last_heartbeat_age_s {
+            Some(age_s) => write!(formatter, "; last heartbeat {age_s} s ago"),
+            None => Ok(()),
+        }
+    }
+}
 
 view! { lenient
     /// A node in a list.
@@ -36,6 +111,8 @@ view! { lenient
         held_back: Option<String>,
         /// When it was last heard, while it is silent.
         silent_since: Option<Timestamp>,
+        /// Whether the server has a session with its agent; null: an older server does not tell.
+        connection: Option<ConnectionView>,
     }
 }
 
@@ -148,6 +225,8 @@ view! { lenient
         blamed: Vec<String>,
         /// When it was last heard, while it is silent.
         silent_since: Option<Timestamp>,
+        /// Whether the server has a session with its agent; null: an older server does not tell.
+        connection: Option<ConnectionView>,
         /// Where all that happened to it is.
         history: String,
     }
@@ -174,6 +253,8 @@ view! { lenient
         blamed: Vec<String>,
         /// A freeze that holds it back.
         frozen: Vec<String>,
+        /// Whether the server has a session with its agent; null: an older server does not tell.
+        connection: Option<ConnectionView>,
     }
 }
 

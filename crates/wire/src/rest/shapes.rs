@@ -3,6 +3,7 @@
 use farrier_fleet::fleet::event::{Cordon, GpuMakeup, Makeup, Why};
 use farrier_fleet::fleet::identity::Unit;
 use farrier_fleet::fleet::policy::{Autonomy, Policy, PoolPolicy};
+use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::state::Symptom;
 use farrier_fleet::fleet::window::Window;
 use farrier_fleet::fleet::{Domain, Event, NodeId, Place, Pool, Role, Rung, Standing, Tenant};
@@ -178,8 +179,8 @@ impl Shape for PoolPolicy {
                 "autonomy": shapes.of::<Autonomy>(),
                 "approve_reboot": { "type": "boolean" },
                 "repair_windows": { "type": "array", "items": shapes.of::<Window>(), "maxItems": 50 },
-                "drain_wait_s": seconds(0), "silent_s": seconds(30), "suspect_s": seconds(1),
-                "settle_s": seconds(0), "lease_s": seconds(10), "retry_s": seconds(1),
+                "drain_wait_s": seconds(0), "silent_s": seconds(HEARTBEAT_TIMEOUT_MIN_S),
+                "suspect_s": seconds(1), "settle_s": seconds(0), "lease_s": seconds(10), "retry_s": seconds(1),
                 "tries": { "type": "integer", "minimum": 1, "maximum": 100 },
                 "prove": { "type": "array", "items": shapes.of::<Rung>(), "maxItems": 4 },
             },

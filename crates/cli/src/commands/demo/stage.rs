@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::policy::PoolPolicy;
+use farrier_fleet::fleet::reconnect::HEARTBEAT_TIMEOUT_MIN_S;
 use farrier_fleet::fleet::{Event, FleetState, Place, Policy, Standing};
 use farrier_server::follow::Tail;
 use farrier_server::run::{self, Options, Running};
@@ -211,7 +212,7 @@ fn beside_the_last() -> anyhow::Result<Place> {
 fn policy() -> Policy {
     let pools_default = PoolPolicy {
         drain_wait_s: 20,
-        silent_s: 15,
+        silent_s: HEARTBEAT_TIMEOUT_MIN_S,
         suspect_s: 15,
         settle_s: 5,
         lease_s: 60,
@@ -219,4 +220,14 @@ fn policy() -> Policy {
         ..PoolPolicy::default()
     };
     Policy { pools_default, ..Policy::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_is_one_that_a_server_takes() {
+        assert_eq!(policy().check(), Ok(()));
+    }
 }

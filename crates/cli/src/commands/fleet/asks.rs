@@ -3,15 +3,14 @@
 use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::{Domain, NodeId, Rung};
 use farrier_fleet::health::{Action, Finding};
-use farrier_wire::rest::{DomainList, Done, NodeDetail};
-use jiff::{SignedDuration, Timestamp};
+use farrier_wire::rest::{Done, NodeDetail};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::findings::code;
 use super::session::Session;
 use crate::commands::Outcome;
 use crate::commands::server::span;
-use crate::failure::warn;
 use crate::printer::Printer;
 
 /// A node.
@@ -232,18 +231,10 @@ pub(super) fn freeze(
     args: &FreezeArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let until = Timestamp::now().checked_add(args.time)?;
-    let body = json!({ "domain": args.domain, "until": until, "reason": args.reason });
-    let done = format!("nothing is repaired in {} until {until:.0}", args.domain);
-    let outcome = ask(session, printer, "/api/v1/freezes", &body, &done)?;
-    let DomainList { domains } = session.get("/api/v1/domains")?;
-    if !domains.iter().any(|it| it.domain == args.domain) {
-        let (domain, thaw) = (&args.domain, String::from(args.domain.clone()));
-        warn(&anyhow::anyhow!(
-            "no node stands in {domain}: the freeze is for those that come there; `farrier fleet thaw {thaw}` if you meant another"
-        ));
-    }
-    Ok(outcome)
+    let body =
+        json!({ "domain": args.domain, "for_s": args.time.as_secs(), "reason": args.reason });
+    let done = format!("nothing is repaired in {} for {:#}", args.domain, args.time);
+    ask(session, printer, "/api/v1/freezes", &body, &done)
 }
 
 pub(super) fn thaw(

@@ -1,6 +1,7 @@
 //! `farrier fleet`: asks the server, and prints.
 
 mod asks;
+mod connection;
 mod events;
 mod export;
 mod findings;

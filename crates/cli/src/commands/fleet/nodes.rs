@@ -5,6 +5,7 @@ use farrier_fleet::fleet::{NodeId, Place, Standing};
 use farrier_wire::rest::{Explained, NodeDetail, NodePage, NodeRow};
 use jiff::{SignedDuration, Timestamp};
 
+use super::connection;
 use super::findings::code;
 use super::session::{Path, Session};
 use crate::cli::Output;
@@ -80,12 +81,16 @@ pub(super) fn list(
         })?;
     } else if args.output == Output::Table {
         let rows: Vec<Vec<String>> = nodes.iter().map(|it| row(it, printer)).collect();
-        let headings = ["Node", "Standing", "For", "Pool", "Rack", "GPUs", "Driver", "Findings"];
+        let headings =
+            ["Node", "Standing", "For", "Heartbeat", "Pool", "Rack", "GPUs", "Driver", "Findings"];
         printer.table(&headings, &rows)?;
         let told: Vec<&NodeRow> =
             nodes.iter().filter(|it| it.standing != Standing::InService).collect();
         printer.line("")?;
         printer.line(&counted(&nodes))?;
+        if let Some(agents) = connection::counted(&nodes) {
+            printer.line(&agents)?;
+        }
         let widest = told.iter().map(|it| it.node.to_string().len()).max().unwrap_or(0);
         for node in told {
             let why = node.held_back.as_ref().map(|it| format!("{}; held back: {it}", node.why));
@@ -122,10 +127,13 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
         Some(worst) => format!("{} ({worst})", node.findings),
         None => "-".to_owned(),
     };
+    let (tone, heartbeat) = connection::cell(node.connection.as_ref());
+    let heartbeat = tone.map_or_else(|| heartbeat.clone(), |tone| printer.toned(tone, &heartbeat));
     vec![
         node.node.to_string(),
         toned(printer, node.standing),
         age(Timestamp::now().duration_since(node.since)),
+        heartbeat,
         node.place.pool.to_string(),
         node.place.rack.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
         gpus,
@@ -135,7 +143,7 @@ fn row(node: &NodeRow, printer: &Printer) -> Vec<String> {
 }
 
 /// In the largest unit of which there are two: `95s`, `40m`, `30h`, `12d`.
-fn age(since: SignedDuration) -> String {
+pub(super) fn age(since: SignedDuration) -> String {
     let seconds = since.as_secs().max(0);
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -179,6 +187,9 @@ pub(super) fn one(
     told("where", &where_it_is(&node.place))?;
     told("why", &node.why.text)?;
     told("until", &node.why.until)?;
+    if let Some(connection) = &node.connection {
+        told("agent", &connection.to_string())?;
+    }
     if let Some(why) = &node.held_back {
         told("held back", &format!("{}; until {}", why.text, why.until))?;
     }
@@ -278,6 +289,9 @@ pub(super) fn explain(
         printer.paragraph("  until", 14, &why.until)
     };
     why(printer, "because", &told.why)?;
+    if let Some(connection) = &told.connection {
+        printer.paragraph("  agent", 14, &connection.to_string())?;
+    }
     for (name, texts) in
         [("found", &told.because), ("to blame", &told.blamed), ("frozen", &told.frozen)]
     {

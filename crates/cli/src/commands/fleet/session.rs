@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use farrier_agent::brain::Chain;
 use farrier_wire::client::{
     Answered, Asker, ConnectError, RestError, ServerUrl, fingerprint, pinned,
 };
+use farrier_wire::file_mode::{self, FileKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -65,11 +66,10 @@ impl Login {
                 return Err(err).with_context(|| format!("failed to read `{}`", path.display()));
             }
         };
-        let mode = fs::metadata(&path)?.permissions().mode();
-        if mode & 0o077 != 0 {
+        if let Err(loose) = file_mode::check([(path.as_path(), FileKind::Secret)])? {
             return Err(Hinted::error(
-                format!("`{}` can be read by others, and has a token in it", path.display()),
-                "chmod 600 it, and have the token replaced if somebody may have read it",
+                format!("a token can be read by others: {loose}"),
+                "have the token replaced if somebody may have read it",
             ));
         }
         serde_json::from_slice(&bytes).map_err(|_| {

@@ -42,7 +42,7 @@ pub(crate) struct RestoreArgs {
 const BESIDE: [(&str, &str); 3] = [
     (
         "access",
-        "who may speak: without it people need new tokens, and what was revoked counts again",
+        "who may speak: without it `farrier server rebuild-access` brings back what was revoked, and people need new tokens",
     ),
     ("ca.key", "the authority's key: without it every node enrols anew"),
     ("ca.pem", "the authority's certificate"),
@@ -96,7 +96,7 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     let (entries, hash) = checked(&args.file)?;
     folder(&args.dir)?;
     let target = log_path(&args.dir);
-    for suffix in ["", "-wal", "-shm", ".state", ".state.before"] {
+    for suffix in ["", "-wal", "-shm", "-head", ".state", ".state.before"] {
         let path = args.dir.join(format!("log{suffix}"));
         if path.exists() {
             return Err(Hinted::error(

@@ -1,7 +1,9 @@
 //! `farrier server`: the fleet.
 
+mod accept_log;
 mod archive;
 mod keep;
+mod rebuild_access;
 mod revoke;
 mod run;
 mod token;
@@ -10,7 +12,9 @@ mod verify_log;
 
 use std::path::PathBuf;
 
-use farrier_server::access::{Authority, AuthorityError, Store};
+use farrier_server::access::{AccessError, Authority, AuthorityError, Store};
+use farrier_server::log::recorded_head;
+use farrier_server::run::log_path;
 
 pub(crate) use token::span;
 
@@ -21,6 +25,9 @@ use crate::printer::Printer;
 
 /// Where the server keeps everything unless a flag says otherwise.
 const DEFAULT_DIR: &str = "/var/lib/farrier-server";
+
+/// What to do about an access store that lacks what the log has.
+const BEHIND: &str = "put the newest copy of `access` back; or stop the server and run `farrier server rebuild-access --dir DIR`, which brings back from the log what was revoked";
 
 /// The fleet: the log, decisions, and who may speak.
 #[derive(Debug, clap::Subcommand)]
@@ -41,6 +48,10 @@ pub(crate) enum ServerCommand {
     Restore(keep::RestoreArgs),
     /// Move what is old into a file of its own; the chain goes on. The server may run
     Archive(archive::Args),
+    /// Go on with a log that is not the one that was acknowledged, such as an older copy that was put back on purpose
+    AcceptLog(accept_log::Args),
+    /// Bring who may speak back from the log, where `access` is lost or an older copy
+    RebuildAccess(rebuild_access::Args),
     /// Let no certificate of a node count any more; its stream ends at once
     Revoke(revoke::Args),
 }
@@ -57,13 +68,21 @@ impl Folder {
     /// Who may speak. The server may run at the same time.
     fn store(&self) -> anyhow::Result<Store> {
         farrier_server::run::folder(&self.dir)?;
-        if !farrier_server::run::log_path(&self.dir).exists() {
+        if !log_path(&self.dir).exists() {
             warn(&anyhow::anyhow!(
                 "no server has run in `{}` yet: what is made here counts for one that will, and for no other (--dir)",
                 self.dir.display()
             ));
         }
-        Ok(Store::open(&self.dir)?)
+        let store = Store::open(&self.dir)?;
+        // A change here would hide that others are missing.
+        if let Some(recorded) = recorded_head(&log_path(&self.dir))? {
+            store.check_has(recorded.access).map_err(|err| match err {
+                AccessError::Behind { .. } => Hinted::error(err.to_string(), BEHIND),
+                other => other.into(),
+            })?;
+        }
+        Ok(store)
     }
 }
 
@@ -87,6 +106,8 @@ pub(crate) fn run(command: &ServerCommand, printer: &mut Printer) -> anyhow::Res
         ServerCommand::Backup(args) => keep::back_up(args, printer),
         ServerCommand::Restore(args) => keep::restore(args, printer),
         ServerCommand::Archive(args) => archive::run(args, printer),
+        ServerCommand::AcceptLog(args) => accept_log::run(args, printer),
+        ServerCommand::RebuildAccess(args) => rebuild_access::run(args, printer),
         ServerCommand::Revoke(args) => revoke::run(args, printer),
     }
 }

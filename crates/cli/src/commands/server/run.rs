@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
-use farrier_server::access::AuthorityError;
+use farrier_server::access::{AccessError, AuthorityError};
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options, ServerError};
+use farrier_server::run::{self, Options, ReportQuota, ServerError};
 use jiff::SignedDuration;
 
-use super::{Folder, span};
+use super::{BEHIND, Folder, span};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::{log, sets};
@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// Without TLS and certificates, on loopback only: whoever says a name is believed and joins this pool
     #[arg(long, value_name = "POOL")]
     plain: Option<Pool>,
-    /// How often agents say that they live
-    #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=600))]
+    /// Heartbeat interval of agents, in seconds; three fit into the shortest time after which a node is suspect
+    #[arg(long, value_name = "S", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10))]
     report_interval: u32,
     /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
@@ -37,6 +37,15 @@ pub(crate) struct Args {
     /// Make another authority where the fleet's own, ca.key and ca.pem, is lost: every node enrols anew, and everybody logs in anew
     #[arg(long)]
     new_authority: bool,
+    /// What one node may report: entries a second; up to fifty times that at once
+    #[arg(long, value_name = "PER_SECOND", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    report_entries: u32,
+    /// What one node may report: bytes a second; up to fifty times that at once
+    #[arg(long, value_name = "PER_SECOND", default_value = "65536", value_parser = clap::value_parser!(u32).range(1024..))]
+    report_bytes: u32,
+    /// Free disk space, in MiB, below which reports under `critical` are not logged [default: a twentieth of the disk, 2048 at most]
+    #[arg(long, value_name = "MIB")]
+    disk_reserve: Option<u32>,
     /// How often one token of a person may ask
     #[arg(long, value_name = "PER_SECOND", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     request_rate: u32,
@@ -57,6 +66,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Outcome> {
         names: args.names.clone(),
         plain_pool: args.plain.clone(),
         report_interval_s: args.report_interval,
+        report_quota: ReportQuota {
+            bytes_per_s: f64::from(args.report_bytes),
+            entries_per_s: f64::from(args.report_entries),
+            ..ReportQuota::default()
+        },
+        disk_reserve_bytes: args.disk_reserve.map(|mib| u64::from(mib) << 20),
         rate: Rate {
             per_s: f64::from(args.request_rate),
             burst: f64::from(args.request_rate) * 4.0,
@@ -74,6 +89,13 @@ fn explained(err: ServerError) -> anyhow::Error {
     let hint = match &err {
         ServerError::Folder { .. } => "--dir names another folder",
         ServerError::InUse(_) => "one server a folder; --dir names another",
+        ServerError::Access(AccessError::Behind { .. }) => BEHIND,
+        ServerError::Log(err) if err.is_loss() => {
+            "put back the log that was here, with its `-wal`; or move what is here away and `farrier server restore` a backup. To go on with this one, as it is: `farrier server accept-log --dir DIR`"
+        }
+        ServerError::Log(err) if err.is_damage() => {
+            "nothing more is written to it. Move `log` and what belongs to it away, and `farrier server restore` the newest backup; `farrier server verify-log` says what of this one reads"
+        }
         ServerError::Log(_) => {
             "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
         }

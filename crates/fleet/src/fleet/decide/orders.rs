@@ -74,18 +74,36 @@ fn wanted(look: &Look<'_>) -> Option<Wanted> {
         Standing::InService | Standing::Suspect => {
             look.node.prove_now.map(|rung| Wanted::Order(OrderKind::Verify { rung }))
         }
-        Standing::Joining => proof(look).map(Wanted::Order),
+        Standing::Joining => {
+            let ours = look.node.cordon == Cordon::Ours;
+            let proven = cordon_first(look).or_else(|| proof(look));
+            proven.or_else(|| uncordon(look).filter(|_| ours)).map(Wanted::Order)
+        }
         Standing::Quarantined if !cordoned => Some(Wanted::Order(OrderKind::Cordon)),
         Standing::Quarantined => (!look.node.drained).then_some(Wanted::Order(drain)),
         Standing::InRepair => Some(repair(look)),
         Standing::Verifying => {
-            note_repair(look).or_else(|| proof(look)).or_else(|| uncordon(look)).map(Wanted::Order)
+            let before = cordon_first(look).or_else(|| note_repair(look));
+            before.or_else(|| proof(look)).or_else(|| uncordon(look)).map(Wanted::Order)
         }
         Standing::Held => {
             let ours = look.node.hold.is_some() && !cordoned;
             ours.then_some(Wanted::Order(OrderKind::Cordon))
         }
     }
+}
+
+/// A node that is not verified gets no new work: it is cordoned before anything else. One that joins is as it was before we managed it,
+/// unless its pool wants it cordoned.
+fn cordon_first(look: &Look<'_>) -> Option<OrderKind> {
+    let applies = match look.node.standing {
+        Standing::Verifying => true,
+        Standing::Joining => look.pool.cordon_joining,
+        _ => false,
+    };
+    let cordoned = matches!(look.node.cordon, Cordon::Ours | Cordon::Theirs { .. });
+    let may = look.pool.autonomy != Autonomy::Observe;
+    (applies && may && !cordoned).then_some(OrderKind::Cordon)
 }
 
 /// Before anything is proven the agent hears of a repair by hand: it would hold against the node what was mended.
@@ -156,9 +174,9 @@ fn blamed(look: &Look<'_>) -> Option<Why> {
         let is_it = |code: &String| Symptom::of(code) == Some(symptom);
         !complaint.codes.is_empty() && complaint.codes.iter().all(is_it)
     };
-    let mut blamed = look.state.blamed.iter();
+    let mut blamed = look.blamed.iter();
     let (domain, _) =
-        blamed.find(|(domain, blame)| domains.contains(domain) && explains(blame.symptom))?;
+        blamed.find(|(domain, symptom)| domains.contains(domain) && explains(**symptom))?;
     let text = format!("{}: {domain} is to blame, and not the node", complaint.text);
     Some(Why::new(text, format!("{domain} is mended")).of(complaint.findings.clone()))
 }
@@ -271,19 +289,14 @@ fn shut(look: &Look<'_>, what: &OrderKind) -> Option<Why> {
 }
 
 fn order(look: &Look<'_>, what: OrderKind) -> Order {
-    let extra_s = match what {
-        OrderKind::Drain { wait_s } => wait_s,
-        OrderKind::Diag { minutes, .. } => minutes.saturating_mul(60),
-        _ => 0,
-    };
     // An uncordon or a change that was meant for another boot must not be carried out in this one.
     let bound = what.changes() || what == OrderKind::Uncordon;
     let boot = look.node.makeup.as_ref().filter(|_| bound).map(|it| it.boot.clone());
     Order {
         node: look.id.clone(),
-        generation: look.node.generation + 1,
+        generation: look.node.generation.saturating_add(1),
         boot,
-        lease_until: later(look.now, look.pool.lease_s.saturating_add(extra_s)),
+        lease_until: later(look.now, look.pool.lease_of(&what)),
         reason: look.node.why.text.clone(),
         what,
     }

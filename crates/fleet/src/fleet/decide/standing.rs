@@ -7,7 +7,7 @@ use super::complaint::Weight;
 use crate::fleet::event::{Cordon, Event, Why};
 use crate::fleet::order::Rung;
 use crate::fleet::policy::Autonomy;
-use crate::fleet::state::{Standing, later};
+use crate::fleet::state::Standing;
 
 /// The next change of the node's standing; or why it does not change though it should.
 pub(super) fn step(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
@@ -65,7 +65,9 @@ fn joining(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
             look.refusal(budget).map_or_else(|| look.quarantine(), |why| look.held_back(why)),
         );
     }
-    let proven = look.proven() && look.complaint.weight == Weight::None;
+    // Our own cordon goes first; a pool that only observes leaves it where it is.
+    let cordoned = look.node.cordon == Cordon::Ours && look.pool.autonomy != Autonomy::Observe;
+    let proven = look.proven() && look.complaint.weight == Weight::None && !cordoned;
     proven.then(|| look.in_service("it has enrolled and passed what its pool asks for"))
 }
 
@@ -85,8 +87,8 @@ fn suspect(look: &Look<'_>, budget: &Budget<'_>) -> Option<Event> {
     if look.complaint.weight == Weight::None {
         return Some(look.in_service("nothing speaks against it any longer"));
     }
-    let silent = look.node.silent_since.is_some_and(|at| later(at, look.pool.silent_s) <= look.now);
-    let lasts = later(look.node.since, look.pool.suspect_s) <= look.now;
+    let silent = look.node.heartbeat_deadline(look.pool).is_some_and(|at| at <= look.now);
+    let lasts = look.node.phase_deadline(look.pool.suspect_s) <= look.now;
     if look.complaint.weight < Weight::Serious && !silent && !lasts {
         return None;
     }
@@ -136,7 +138,7 @@ fn verifying(look: &Look<'_>) -> Option<Event> {
         let text = format!("it did not pass {rung}: {}", proof.evidence);
         return Some(look.unfit(Why::new(text, "it is mended, by an order or by hand")));
     }
-    let settled = later(look.node.since, look.pool.settle_s) <= look.now;
+    let settled = look.node.phase_deadline(look.pool.settle_s) <= look.now;
     if look.complaint.weight == Weight::Serious && settled {
         return Some(look.unfit(look.complained("it is mended, by an order or by hand")));
     }

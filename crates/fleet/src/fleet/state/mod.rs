@@ -3,7 +3,9 @@
 mod fault;
 mod node;
 mod parts;
+mod quota;
 mod symptom;
+mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,6 +64,9 @@ pub struct Tally {
 pub struct Freeze {
     /// Until when.
     pub until: Timestamp,
+    /// When it was asked for; none in a state that an older version wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// Who wants it.
     pub by: Actor,
     /// Why.
@@ -104,6 +109,16 @@ impl FleetState {
                 self.change(node, |it| it.take_in(entry));
                 return BTreeSet::from([node.clone()]);
             }
+            Event::ClockStepped { from, to } => {
+                // Follows the clock back, too: no other entry does.
+                self.at = entry.at;
+                self.step_timers(*from, *to);
+                return self.look_at_all();
+            }
+            Event::ControllerResumed { last_ran } => {
+                self.extend_timers(entry.at.duration_since(*last_ran));
+                return BTreeSet::new();
+            }
             Event::TimePassed => {
                 self.freezes.retain(|_, freeze| freeze.until > self.at);
                 return self.due();
@@ -129,6 +144,8 @@ impl FleetState {
             | Event::CordonSeen { node, .. }
             | Event::Answered { node, .. }
             | Event::OrdersSeen { node, .. }
+            | Event::QuotaExceeded { node }
+            | Event::QuotaKept { node }
             | Event::Moved { node, .. }
             | Event::Withdrawn { node, .. }
             | Event::HeldBack { node, .. } => self.change(node, |it| it.take_in(entry)),
@@ -241,7 +258,12 @@ impl FleetState {
     fn asked(&mut self, what: &Ask, entry: &Entry) -> BTreeSet<NodeId> {
         match what {
             Ask::Freeze { domain, until, reason } => {
-                let freeze = Freeze { until: *until, by: entry.by.clone(), reason: reason.clone() };
+                let freeze = Freeze {
+                    until: *until,
+                    since: Some(entry.at),
+                    by: entry.by.clone(),
+                    reason: reason.clone(),
+                };
                 self.freezes.insert(domain.clone(), freeze);
                 self.members(domain)
             }

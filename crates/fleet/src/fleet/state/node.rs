@@ -140,8 +140,19 @@ pub struct Node {
     /// What it shows that other nodes of its rack or switch may show too, and since when, by the server's clock.
     #[serde(default)]
     pub shows: BTreeMap<Symptom, Timestamp>,
+    /// Since when it reports more than its quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_quota_since: Option<Timestamp>,
+    /// Seconds since its last change of standing that count towards no timeout: the controller did not run, or the clock was stepped.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uncounted_s: u32,
     /// When it is looked at again.
     pub wake: Option<Timestamp>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
 }
 
 /// A person who holds a node.
@@ -252,6 +263,8 @@ impl Node {
             quarantines: Vec::new(),
             held_back: None,
             shows: BTreeMap::new(),
+            over_quota_since: None,
+            uncounted_s: 0,
             wake: None,
         }
     }
@@ -298,6 +311,10 @@ impl Node {
                 self.answered(*generation, answer, entry.at);
             }
             Event::OrdersSeen { generation, .. } => self.orders_seen(*generation),
+            Event::QuotaExceeded { .. } => {
+                self.over_quota_since.get_or_insert(entry.at);
+            }
+            Event::QuotaKept { .. } => self.over_quota_since = None,
             Event::Moved { to, why, .. } => self.moved(*to, why, entry.at),
             Event::Withdrawn { generation, why, .. } => self.withdrawn(*generation, why, entry.at),
             Event::HeldBack { why, .. } => self.held_back = Some(why.clone()),
@@ -378,6 +395,7 @@ impl Node {
         }
         self.standing = to;
         self.since = at;
+        self.uncounted_s = 0;
         self.why = why.clone();
         self.held_back = None;
         self.failures = 0;
@@ -551,10 +569,10 @@ impl Node {
         let pool = policy.of(&self.place.pool);
         let lease = self.order.as_ref().map(|it| it.order.lease_until);
         let doubted = self.standing == Standing::Suspect;
-        let silent = self.silent_since.filter(|_| doubted).map(|at| later(at, pool.silent_s));
-        let suspect = doubted.then(|| later(self.since, pool.suspect_s));
+        let silent = self.heartbeat_deadline(pool).filter(|_| doubted);
+        let suspect = doubted.then(|| self.phase_deadline(pool.suspect_s));
         let settled =
-            (self.standing == Standing::Verifying).then(|| later(self.since, pool.settle_s));
+            (self.standing == Standing::Verifying).then(|| self.phase_deadline(pool.settle_s));
         let retry =
             self.failed.as_ref().map(|(at, _)| later(*at, pool.retry_s_after(self.failures)));
         // Who should be out and may not is looked at again and again: a breaker does not say when there is room.

@@ -3,7 +3,7 @@
 use farrier_fleet::fleet::Standing;
 use farrier_fleet::fleet::event::Makeup;
 use farrier_fleet::health::Subject;
-use farrier_wire::rest::{NodeDetail, NodeRow};
+use farrier_wire::rest::{ConnectionState, NodeDetail, NodeRow};
 use jiff::Timestamp;
 
 use super::frame::{Frame, Style};
@@ -138,6 +138,11 @@ fn why(node: &NodeRow) -> String {
     if node.silent_since.is_some() {
         why = format!("silent; {why}");
     }
+    match node.connection.as_ref().map(|it| it.state) {
+        Some(ConnectionState::HeartbeatLate) => why = format!("heartbeat late; {why}"),
+        Some(ConnectionState::Disconnected) => why = format!("disconnected; {why}"),
+        _ => (),
+    }
     why
 }
 
@@ -225,6 +230,9 @@ fn lines(node: &NodeDetail) -> Vec<(&'static str, String)> {
     }
     if let Some(since) = node.silent_since {
         lines.push(("silent", format!("nothing was heard since {since:.0}")));
+    }
+    if let Some(connection) = &node.connection {
+        lines.push(("agent", connection.to_string()));
     }
     match &node.makeup {
         Some(makeup) => {

@@ -1,5 +1,6 @@
 //! A screen as cells, and the bytes that make it of the one before.
 
+use farrier_wire::hidden::escaped;
 use unicode_width::UnicodeWidthChar;
 
 use crate::printer::{Tone, ascii};
@@ -99,6 +100,7 @@ impl Frame {
         if row >= self.height || room == 0 {
             return column;
         }
+        let text = escaped(text);
         let letters: Vec<(char, usize)> = text.chars().map(harmless).collect();
         let all: usize = letters.iter().map(|(_, width)| width).sum();
         let fits = if all <= room { room } else { room - 1 };
@@ -234,10 +236,9 @@ fn covers(was: &[Cell], now: &[Cell], column: usize) -> bool {
     was[column].letter == '\0' || half(was) != half(now)
 }
 
-/// A letter that moves nothing, and its columns.
+/// A letter that moves nothing, and its columns. What does not show was written out before.
 fn harmless(letter: char) -> (char, usize) {
     match letter.width() {
-        // No width is a control character's; marks that change direction have none to see either.
         None => (char::REPLACEMENT_CHARACTER, 1),
         Some(width) => (letter, width),
     }
@@ -245,7 +246,7 @@ fn harmless(letter: char) -> (char, usize) {
 
 /// Columns of a text.
 pub(crate) fn columns(text: &str) -> usize {
-    text.chars().map(|letter| harmless(letter).1).sum()
+    escaped(text).chars().map(|letter| harmless(letter).1).sum()
 }
 
 #[cfg(test)]
@@ -279,10 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn wide_letters_take_two_columns_and_control_characters_do_nothing() {
+    fn wide_letters_take_two_columns_and_what_does_not_show_is_written_out() {
+        let mut escapes = Frame::new(20, 1);
+        assert_eq!(escapes.text(0, 0, 20, Style::Plain, "漢\x1b\u{202e}字"), 16);
+        assert_eq!(escapes.lines(), ["漢\\u001b\\u202e字"]);
         let mut frame = Frame::new(6, 1);
-        assert_eq!(frame.text(0, 0, 6, Style::Plain, "漢\x1b字"), 5);
-        assert_eq!(frame.lines(), ["漢\u{fffd}字"]);
+        assert_eq!(frame.text(0, 0, 6, Style::Plain, "漢a字"), 5);
         let mut narrow = Frame::new(6, 1);
         narrow.text(0, 0, 6, Style::Plain, "a");
         let bytes = String::from_utf8(narrow.after(Some(&frame))).unwrap();

@@ -1,0 +1,72 @@
+//! Findings that do not wait for the back-off: the server has to take the node out of service for them.
+
+use std::collections::BTreeSet;
+
+use farrier_fleet::fleet::decide::speaks_against;
+use farrier_fleet::health::{Finding, Severity};
+
+use crate::state::Shown;
+
+/// The newest urgent finding on disk. The journal's writer updates it; the uplink waits for changes.
+#[derive(Debug, Default)]
+pub struct Urgent {
+    /// The journal's last record when an urgent finding was first on disk; 0: there was none.
+    pub record: u64,
+    /// Urgent findings that are open and were on disk.
+    open: BTreeSet<u64>,
+}
+
+impl Urgent {
+    /// Takes in the open findings and the last record on disk. Returns whether an urgent finding is new.
+    pub(crate) fn update(&mut self, findings: &[Shown], last_record: u64) -> bool {
+        let urgent = || findings.iter().filter(|it| is_urgent(&it.finding));
+        let is_open = |id: &u64| urgent().any(|it| it.finding.id == *id);
+        self.open.retain(is_open);
+        let known = self.open.len();
+        // One that is open and waits for the disk with its newest count was new before.
+        self.open.extend(urgent().filter(|it| it.durable).map(|it| it.finding.id));
+        let is_new = self.open.len() > known;
+        if is_new {
+            self.record = last_record;
+        }
+        is_new
+    }
+}
+
+/// Whether the server has to hear of a finding at once: it is fatal, or critical and takes the node out of service.
+fn is_urgent(finding: &Finding) -> bool {
+    finding.severity == Severity::Fatal
+        || finding.severity == Severity::Critical && speaks_against(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::health::Action;
+
+    use super::*;
+    use crate::journal::tests::finding;
+
+    fn shown(id: u64, severity: Severity, action: Action, durable: bool) -> Shown {
+        Shown { finding: Finding { severity, action, ..finding(id, 1) }, durable }
+    }
+
+    #[test]
+    fn only_new_findings_on_disk_that_take_the_node_out_of_service_are_urgent() {
+        use Severity::{Critical, Fatal, Warning};
+        let mut urgent = Urgent::default();
+        let harmless = [
+            shown(1, Warning, Action::RebootNode, true),
+            shown(2, Critical, Action::Ignore, true),
+            shown(3, Fatal, Action::RebootNode, false),
+        ];
+        assert!(!urgent.update(&harmless, 3));
+        let fatal = |durable| [shown(3, Fatal, Action::RebootNode, durable)];
+        assert!(urgent.update(&fatal(true), 4));
+        assert_eq!(urgent.record, 4);
+        assert!(!urgent.update(&fatal(false), 5), "its count waits for the disk");
+        assert!(!urgent.update(&fatal(true), 6), "it was known");
+        assert!(urgent.update(&[shown(1, Critical, Action::RebootNode, true)], 7), "it got worse");
+        assert!(urgent.update(&fatal(true), 8), "it was cleared meanwhile");
+        assert_eq!(urgent.record, 8);
+    }
+}

@@ -1,0 +1,65 @@
+//! The state of an agent's session in a table.
+
+use farrier_wire::rest::{ConnectionState, ConnectionView, NodeRow};
+use jiff::SignedDuration;
+
+use super::nodes::age;
+use crate::printer::Tone;
+
+/// The age of the last heartbeat, with a word where the session is not as it should be.
+pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String) {
+    let Some(connection) = connection else { return (None, "not known".to_owned()) };
+    let last = connection.last_heartbeat_age_s.and_then(|it| i64::try_from(it).ok());
+    let last = last.map_or_else(|| "?".to_owned(), |it| age(SignedDuration::from_secs(it)));
+    match connection.state {
+        ConnectionState::Connected => (None, last),
+        ConnectionState::HeartbeatLate => (Some(Tone::Caution), format!("{last} late")),
+        ConnectionState::Disconnected => (Some(Tone::Bad), format!("{last} disconnected")),
+        ConnectionState::Never => (Some(Tone::Caution), "none yet".to_owned()),
+        ConnectionState::Unknown => (None, "not known".to_owned()),
+    }
+}
+
+/// How many agents are connected, and how many are not; none where the server does not tell.
+pub(super) fn counted(nodes: &[NodeRow]) -> Option<String> {
+    let all: Vec<&ConnectionView> = nodes.iter().filter_map(|it| it.connection.as_ref()).collect();
+    let each = ConnectionState::ALL.iter().filter_map(|state| {
+        let same: Vec<_> = all.iter().filter(|it| it.state == *state).collect();
+        let words = match state {
+            ConnectionState::Connected => "connected".to_owned(),
+            ConnectionState::HeartbeatLate => "connected with late heartbeats".to_owned(),
+            ConnectionState::Disconnected => "disconnected".to_owned(),
+            ConnectionState::Never | ConnectionState::Unknown => {
+                format!("not connected since the server started at {:.0}", same.first()?.since)
+            }
+        };
+        (!same.is_empty()).then(|| format!("{} {words}", same.len()))
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    (!each.is_empty()).then(|| format!("agents: {each}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(state: &str, last_heartbeat_age_s: Option<u64>) -> ConnectionView {
+        let since = "2026-11-15T12:00:00Z";
+        let json = serde_json::json!({ "state": state, "since": since, "last_heartbeat_age_s": last_heartbeat_age_s });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn each_state_reads_as_it_is() {
+        let views = [
+            view("connected", Some(3)),
+            view("heartbeat-late", Some(45)),
+            view("disconnected", Some(180)),
+            view("never", None),
+            view("of a newer server", None),
+        ];
+        let text: Vec<String> =
+            views.iter().map(|it| format!("{} | {it}", cell(Some(it)).1)).collect();
+        insta::assert_snapshot!(text.join("\n"));
+    }
+}

@@ -1,0 +1,62 @@
+//! `farrier server accept-log`: goes on with a log that is not the one that was acknowledged.
+
+use farrier_server::log::{Accepted, LogError, accept};
+use farrier_server::run::{log_path, take};
+
+use super::Folder;
+use crate::commands::Outcome;
+use crate::failure::Hinted;
+use crate::printer::Printer;
+
+/// Accepts a log.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    folder: Folder,
+}
+
+pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let path = log_path(&args.folder.dir);
+    if !path.exists() {
+        let message = format!("`{}` is not there", path.display());
+        return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
+    }
+    let _lock = take(&args.folder.dir)?;
+    let accepted = accept(&path).map_err(|err| match err {
+        LogError::Foreign { .. } => Hinted::error(
+            format!(
+                "`{}` has no entries: its WAL is gone, or it was never written",
+                path.display()
+            ),
+            "move `log` and `log-head` away, and put a backup back with `farrier server restore`",
+        ),
+        other => other.into(),
+    })?;
+    let Accepted { before, end } = match accepted {
+        Ok(accepted) => accepted,
+        Err(flaw) => {
+            printer.line(&format!("NOT WHOLE: {flaw}"))?;
+            printer.line("Nothing was accepted. `farrier server restore` puts a backup back.")?;
+            return Ok(Outcome::Finding);
+        }
+    };
+    match before {
+        Some(before) if before == end => {
+            printer.line("this is the log that was acknowledged: there was nothing to accept")?;
+        }
+        Some(before) if before.seq > end.seq => printer.line(&format!(
+            "accepted: entries {} to {} were acknowledged, and are given up",
+            end.seq + 1,
+            before.seq
+        ))?,
+        Some(before) => {
+            printer.line(&format!(
+                "accepted: it is another log from entry {} on or before",
+                before.seq
+            ))?;
+        }
+        None => printer.line("accepted: which entry was acknowledged last was not known")?,
+    }
+    printer.line(&format!("The server goes on from entry {}, hash {}", end.seq, end.hash))?;
+    Ok(Outcome::Fine)
+}

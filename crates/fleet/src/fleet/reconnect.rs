@@ -1,0 +1,32 @@
+//! Limits that agents and the server share about reconnecting.
+
+/// Longest back-off of an agent: the most seconds between two connection attempts while nothing urgent waits.
+///
+/// 30 s bounds how long a node is out of contact after a server restart, and spreads the 20,000 connections that one server takes
+/// over half a minute.
+pub const RECONNECT_WAIT_MAX_S: u32 = 30;
+
+/// Shortest heartbeat timeout (`silent_s`) that a policy may set.
+///
+/// A node becomes suspect after a third of its heartbeat timeout. That third must cover the longest back-off, or a server restart
+/// makes suspects of healthy nodes.
+pub const HEARTBEAT_TIMEOUT_MIN_S: u32 = 3 * RECONNECT_WAIT_MAX_S;
+
+/// Seconds over which the agents of a fleet spread their first connection attempt after a lost session.
+///
+/// A TLS handshake costs about a millisecond of one core, so 1,000 agents a second keep one core busy.
+pub fn reconnect_spread_s(nodes: usize) -> u32 {
+    let seconds = u32::try_from(nodes.div_ceil(1000)).unwrap_or(u32::MAX);
+    seconds.clamp(1, RECONNECT_WAIT_MAX_S)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_larger_fleet_spreads_over_more_time_up_to_the_longest_back_off() {
+        let spreads = [0, 1, 26, 1000, 1001, 20_000, 100_000, usize::MAX].map(reconnect_spread_s);
+        assert_eq!(spreads, [1, 1, 1, 1, 2, 20, 30, 30]);
+    }
+}

@@ -1,0 +1,48 @@
+//! What the server itself finds of a node: that it reports more than its quota.
+
+use std::borrow::Cow;
+
+use super::node::Node;
+use crate::health::finding::ActionBy;
+use crate::health::{Action, Finding, FindingKind, Severity, Subject};
+
+/// Agents count their findings up from 0; this is the largest number that every JSON reader holds.
+const SERVER_FINDING_ID: u64 = (1 << 53) - 1;
+
+/// The code of the finding.
+const QUOTA_CODE: &str = "agent.report-quota";
+
+impl Node {
+    /// Every open finding by number, the server's own last. Decisions on the node go by its agent's alone.
+    pub fn open_findings(&self) -> impl Iterator<Item = Cow<'_, Finding>> {
+        self.findings.values().map(Cow::Borrowed).chain(self.quota_finding().map(Cow::Owned))
+    }
+
+    fn quota_finding(&self) -> Option<Finding> {
+        let since = self.over_quota_since?;
+        Some(Finding {
+            id: SERVER_FINDING_ID,
+            code: QUOTA_CODE.to_owned(),
+            detail: String::new(),
+            subject: Subject::Agent,
+            kind: FindingKind::Fault,
+            severity: Severity::Warning,
+            own_severity: None,
+            text: "the node reports more than its quota, so its reports reach the server late".to_owned(),
+            action: Action::Investigate,
+            remedy: Some(
+                "look for a finding that opens and clears all the time (`farrier fleet events --node`), or for an agent that was tampered with".to_owned(),
+            ),
+            rule_action: Action::Investigate,
+            action_by: ActionBy::Rule,
+            evidence: Vec::new(),
+            first_seen: since,
+            last_seen: since,
+            opened_in: None,
+            last_in: None,
+            count: 1,
+            clears: "when its reports have kept to the quota for a minute".to_owned(),
+            cleared: None,
+        })
+    }
+}

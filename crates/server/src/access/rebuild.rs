@@ -1,0 +1,271 @@
+//! Brings an access store that is lost, or an older copy, up to the log: what was revoked is revoked again, and what only the store knew admits nobody.
+
+use farrier_fleet::fleet::{AccessChange, Domain, Event, NodeId, Pool, Role};
+use jiff::Timestamp;
+use rusqlite::{Transaction, TransactionBehavior, params};
+
+use super::changes::{Change, write_down};
+use super::store::{AccessError, Store, failed};
+use crate::log::{Log, LogError};
+
+/// The generation after a revocation where the log does not tell the one before it: higher than any that was given.
+const AFTER_UNKNOWN: u64 = 1 << 32;
+/// Entries read at once.
+const PAGE: usize = 4096;
+
+/// A token that held and cannot be brought back: only its hash was kept, and that was in the store alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lost {
+    /// A person's.
+    Person {
+        /// Who.
+        name: String,
+        /// What they might do.
+        role: Role,
+        /// Where.
+        scope: Domain,
+    },
+    /// One to join with.
+    Join {
+        /// The pool.
+        pool: Pool,
+        /// The only node that might.
+        node: Option<NodeId>,
+    },
+}
+
+/// What was brought back.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Changes that were missing.
+    pub changes: u64,
+    /// Nodes of which no certificate counts.
+    pub revoked: Vec<NodeId>,
+    /// Tokens that have to be made anew, with their numbers.
+    pub lost: Vec<(i64, Lost)>,
+}
+
+/// Changes of the access store that logs have, in order.
+pub fn changes_in(logs: &[&dyn Log]) -> Result<Vec<Change>, LogError> {
+    let mut changes = Vec::new();
+    for log in logs {
+        let mut seq = log.anchor()?.seq;
+        loop {
+            let page = log.read(seq, PAGE)?;
+            let Some(last) = page.last() else { break };
+            seq = last.seq;
+            for stored in &page {
+                let entry = stored.entry()?;
+                if let Event::Access { number, at, what } = entry.event {
+                    changes.push(Change { number, by: entry.by, at, what });
+                }
+            }
+        }
+    }
+    Ok(changes)
+}
+
+impl Store {
+    /// Takes in what the log has and this store has not, all or nothing.
+    pub fn rebuild(&self, logged: &[Change], now: Timestamp) -> Result<Rebuilt, AccessError> {
+        let last = self.last_change()?;
+        let known = self.all_changes()?;
+        for change in logged.iter().filter(|it| it.number <= last) {
+            let same = |it: &Change| it.number == change.number && it.what == change.what;
+            let is_here = known.binary_search_by_key(&change.number, |it| it.number);
+            if is_here.is_ok_and(|at| !same(&known[at])) {
+                return Err(AccessError::Diverged(change.number));
+            }
+        }
+        let what = failed("rebuild the access store");
+        let mut connection = self.connection();
+        let mut rebuilt = || -> rusqlite::Result<Rebuilt> {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut rebuilt = Rebuilt::default();
+            for change in logged.iter().filter(|it| it.number > last) {
+                take_in(&transaction, change, now, &mut rebuilt)?;
+                write_down(&transaction, Some(change.number), &change.by, change.at, &change.what)?;
+                rebuilt.changes += 1;
+            }
+            rebuilt.revoked = revoked(&transaction)?;
+            transaction.commit()?;
+            Ok(rebuilt)
+        };
+        rebuilt().map_err(what)
+    }
+
+    fn all_changes(&self) -> Result<Vec<Change>, AccessError> {
+        let mut all: Vec<Change> = Vec::new();
+        loop {
+            let page = self.changes(all.last().map_or(0, |it| it.number))?;
+            if page.is_empty() {
+                return Ok(all);
+            }
+            all.extend(page);
+        }
+    }
+}
+
+fn take_in(
+    transaction: &Transaction<'_>,
+    change: &Change,
+    now: Timestamp,
+    rebuilt: &mut Rebuilt,
+) -> rusqlite::Result<()> {
+    let at_s = change.at.as_second();
+    match &change.what {
+        AccessChange::NodeEnrolled { node, token, generation } => {
+            let identity = "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)";
+            transaction.execute(identity, params![node.as_str(), generation])?;
+            let used = "UPDATE tokens SET uses_left = max(uses_left - 1, 0) WHERE id = ?1";
+            transaction.execute(used, [token])?;
+        }
+        AccessChange::CertificateRevoked { node } => {
+            let revoke = "INSERT INTO identities (node, generation, revoked_s) VALUES (?1, ?2, ?3)
+                ON CONFLICT (node) DO UPDATE SET generation = generation + 1, revoked_s = ?3";
+            transaction.execute(revoke, params![node.as_str(), AFTER_UNKNOWN, at_s])?;
+        }
+        AccessChange::TokenRevoked { token, .. } => {
+            let revoke = "UPDATE tokens SET revoked_s = coalesce(revoked_s, ?2) WHERE id = ?1";
+            transaction.execute(revoke, params![token, at_s])?;
+            rebuilt.lost.retain(|(lost, _)| lost != token);
+        }
+        AccessChange::JoinTokenMade { token, pool, node, expires, .. } => {
+            bury(transaction, (*token, "join"), Some(pool.as_str()), None, (at_s, *expires, now))?;
+            let lost = Lost::Join { pool: pool.clone(), node: node.clone() };
+            rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
+        }
+        AccessChange::PersonAdded { token, name, role, scope, expires } => {
+            bury(transaction, (*token, "person"), None, Some(name), (at_s, *expires, now))?;
+            let lost = Lost::Person { name: name.clone(), role: *role, scope: scope.clone() };
+            rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
+        }
+    }
+    Ok(())
+}
+
+/// A token that is lost keeps its number, so that no other gets it, and opens nothing: its hash is random, and it counts as revoked.
+fn bury(
+    transaction: &Transaction<'_>,
+    (id, kind): (i64, &str),
+    pool: Option<&str>,
+    name: Option<&str>,
+    (made_s, expires, now): (i64, Timestamp, Timestamp),
+) -> rusqlite::Result<()> {
+    let insert =
+        "INSERT INTO tokens (id, digest, kind, name, pool, made_s, expires_s, uses_left, revoked_s)
+        VALUES (?1, randomblob(32), ?2, ?3, ?4, ?5, ?6, 0, ?7)";
+    let row = params![id, kind, name, pool, made_s, expires.as_second(), now.as_second()];
+    transaction.execute(insert, row).map(drop)
+}
+
+fn revoked(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<NodeId>> {
+    let query = "SELECT node FROM identities WHERE revoked_s IS NOT NULL ORDER BY node";
+    let mut select = transaction.prepare(query)?;
+    let names = select.query_map([], |row| row.get::<_, String>(0))?;
+    let nodes = names.filter_map(|name| name.map(|it| it.parse().ok()).transpose());
+    nodes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::identity::Actor;
+    use farrier_wire::identity::Identity;
+    use jiff::SignedDuration;
+
+    use super::super::{NewPerson, TokenKind, Wanted};
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-11-15T00:00:00Z".parse().unwrap()
+    }
+
+    fn identity(node: &str, generation: u64) -> Identity {
+        Identity { node: node.parse().unwrap(), generation }
+    }
+
+    struct World {
+        _folders: [tempfile::TempDir; 2],
+        store: Store,
+        other: Store,
+    }
+
+    fn world() -> World {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [store, other] = folders.each_ref().map(|it| Store::open(it.path()).unwrap());
+        World { _folders: folders, store, other }
+    }
+
+    #[test]
+    fn what_was_revoked_is_revoked_again_and_what_only_the_store_knew_admits_nobody() {
+        let World { _folders, store, other } = world();
+        let ann = Actor::Person("ann".to_owned());
+        let day = now() + SignedDuration::from_hours(24);
+        let pool = Wanted { uses: 9, ..Wanted::new("train".parse().unwrap(), day) };
+        let (_, pool) = store.create_by(&ann, &pool, now()).unwrap();
+        let join = |store: &Store, node: &str, key: &[u8]| {
+            store.join(&pool.digest(), &node.parse().unwrap(), key, None, now())
+        };
+        for node in ["kept", "gone", "again"] {
+            join(&store, node, node.as_bytes()).unwrap();
+        }
+        for node in ["gone", "again"] {
+            store.revoke_by(&ann, &node.parse().unwrap(), now()).unwrap();
+        }
+        let again = join(&store, "again", b"new").unwrap().identity;
+        assert_eq!(again.generation, 3);
+        let viewer = NewPerson::new("vic", Role::Viewer, Domain::Fleet, day).unwrap();
+        let (_, secret) = store.add_person(&ann, &viewer, now()).unwrap();
+        let (old, _) = store.add_person(&ann, &viewer, now()).unwrap();
+        store.revoke_token_by(&ann, TokenKind::Person, old, now()).unwrap();
+
+        let logged = store.changes(0).unwrap();
+        let rebuilt = other.rebuild(&logged, now()).unwrap();
+        assert_eq!(rebuilt.changes, logged.len() as u64);
+        assert_eq!(rebuilt.revoked, ["gone".parse::<NodeId>().unwrap()]);
+        let lost: Vec<i64> = rebuilt.lost.iter().map(|(id, _)| *id).collect();
+        assert_eq!(lost, [1, 2], "{:?}", rebuilt.lost);
+        for (identity, admits) in [
+            (identity("kept", 1), true),
+            (identity("gone", 1), false),
+            (identity("again", 1), false),
+            (identity("again", 2), false),
+            (again, true),
+        ] {
+            assert_eq!(store.admits(&identity).unwrap(), admits, "{identity}");
+            assert_eq!(other.admits(&identity).unwrap(), admits, "{identity}");
+        }
+        assert_eq!(other.person(&secret.digest(), now()).unwrap(), None);
+        assert!(join(&other, "new", b"x").is_err());
+        assert_eq!(other.last_change().unwrap(), store.last_change().unwrap());
+        // Numbers go on, and again there is nothing to do.
+        let (next, _) = other.add_person(&ann, &viewer, now()).unwrap();
+        assert_eq!(next, old + 1);
+        let nothing = other.rebuild(&logged, now()).unwrap();
+        assert_eq!((nothing.changes, nothing.lost), (0, Vec::new()));
+    }
+
+    #[test]
+    fn a_revocation_without_a_known_generation_refuses_all_that_were_given() {
+        let World { _folders, other, .. } = world();
+        let what = AccessChange::CertificateRevoked { node: "a".parse().unwrap() };
+        let change = Change { number: 4, by: Actor::Server, at: now(), what };
+        other.rebuild(&[change], now()).unwrap();
+        for generation in [1, 7, 1 << 20] {
+            assert!(!other.admits(&identity("a", generation)).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_store_of_another_log_is_not_gone_on_with() {
+        let World { _folders, store, other } = world();
+        let ann = Actor::Person("ann".to_owned());
+        for (store, pool) in [(&store, "train"), (&other, "serve")] {
+            let wanted = Wanted::new(pool.parse().unwrap(), now() + SignedDuration::from_hours(1));
+            store.create_by(&ann, &wanted, now()).unwrap();
+        }
+        let refused = other.rebuild(&store.changes(0).unwrap(), now());
+        assert!(matches!(refused, Err(AccessError::Diverged(1))), "{refused:?}");
+    }
+}

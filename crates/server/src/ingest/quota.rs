@@ -1,0 +1,163 @@
+//! How much of the log one node may fill: a token bucket a node. It may go into debt with one message, so that the largest that is allowed
+//! passes; the next is read when the debt is paid. What is not read waits with the node, so nothing that was acknowledged is lost.
+
+use std::time::{Duration, Instant};
+
+/// What a node may report.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReportQuota {
+    /// Bytes a second, for ever.
+    pub bytes_per_s: f64,
+    /// Entries a second, for ever.
+    pub entries_per_s: f64,
+    /// How many seconds' worth a node may report at once, after a while of silence.
+    pub burst_s: f64,
+}
+
+impl Default for ReportQuota {
+    fn default() -> Self {
+        // A node with a fault that opens and clears every second stays far below; a full resync of every finding fits into the burst.
+        Self { bytes_per_s: 65_536.0, entries_per_s: 20.0, burst_s: 50.0 }
+    }
+}
+
+/// Reports that need a decision at once go before others, up to this rate: a node that calls everything fatal gains nothing by it.
+const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
+/// Once a node is over its quota it is read again when it has a second's worth of it.
+const RESUME_S: f64 = 1.0;
+/// A node keeps to its quota when it has not been over it for so long.
+const KEPT_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Bucket {
+    quota: ReportQuota,
+    /// Seconds' worth of the quota that are left, of bytes and of entries.
+    left_s: (f64, f64),
+    at: Instant,
+}
+
+impl Bucket {
+    fn new(quota: ReportQuota, now: Instant) -> Self {
+        Self { quota, left_s: (quota.burst_s, quota.burst_s), at: now }
+    }
+
+    fn left_s(&self, now: Instant) -> (f64, f64) {
+        let passed_s = now.saturating_duration_since(self.at).as_secs_f64();
+        let refilled = |left: f64| (left + passed_s).min(self.quota.burst_s);
+        (refilled(self.left_s.0), refilled(self.left_s.1))
+    }
+
+    fn charge(&mut self, bytes: usize, now: Instant) {
+        #[expect(clippy::cast_precision_loss, reason = "a message has a few megabytes at most")]
+        let bytes = bytes as f64;
+        let (bytes_s, entries_s) = self.left_s(now);
+        self.left_s =
+            (bytes_s - bytes / self.quota.bytes_per_s, entries_s - 1.0 / self.quota.entries_per_s);
+        self.at = now;
+    }
+
+    /// Seconds until there is that much of both again.
+    fn lacks_s(&self, least_s: f64, now: Instant) -> f64 {
+        let (bytes_s, entries_s) = self.left_s(now);
+        least_s - bytes_s.min(entries_s)
+    }
+}
+
+/// One node's.
+#[derive(Debug)]
+pub(crate) struct NodeQuota {
+    reports: Bucket,
+    urgent: Bucket,
+    /// When it was last over its quota.
+    last_over: Option<Instant>,
+}
+
+impl NodeQuota {
+    pub(crate) fn new(quota: ReportQuota, now: Instant) -> Self {
+        Self { reports: Bucket::new(quota, now), urgent: Bucket::new(URGENT, now), last_over: None }
+    }
+
+    /// Counts a message.
+    pub(crate) fn charge(&mut self, bytes: usize, now: Instant) {
+        self.reports.charge(bytes, now);
+    }
+
+    /// How long nothing more is read from the node; none: it keeps to its quota.
+    pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
+        if self.reports.lacks_s(0.0, now) < 0.0 {
+            return None;
+        }
+        self.last_over = Some(now);
+        Some(Duration::from_secs_f64(self.reports.lacks_s(RESUME_S, now).max(0.001)))
+    }
+
+    /// Whether a report of that size may go before others.
+    pub(crate) fn may_hurry(&mut self, bytes: usize, now: Instant) -> bool {
+        let may = self.urgent.lacks_s(0.0, now) < 0.0;
+        if may {
+            self.urgent.charge(bytes, now);
+        }
+        may
+    }
+
+    /// Whether it has kept to its quota for a while.
+    pub(crate) fn is_kept(&self, now: Instant) -> bool {
+        self.last_over.is_none_or(|at| now.saturating_duration_since(at) >= KEPT_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn quota(start: Instant) -> NodeQuota {
+        NodeQuota::new(ReportQuota::default(), start)
+    }
+
+    #[test]
+    fn a_node_has_its_burst_and_then_its_rate() {
+        let start = Instant::now();
+        let mut quota = quota(start);
+        let mut sent = 0;
+        while quota.wait(start).is_none() {
+            quota.charge(100, start);
+            sent += 1;
+        }
+        assert!((1000..=1001).contains(&sent), "fifty seconds' worth of entries, not {sent}");
+        let wait = quota.wait(start).unwrap();
+        assert!(wait <= SECOND * 2, "{wait:?}");
+        let then = start + wait;
+        let mut sent = 0;
+        while quota.wait(then).is_none() {
+            quota.charge(100, then);
+            sent += 1;
+        }
+        assert!((19..=21).contains(&sent), "a second's worth, not {sent}");
+    }
+
+    #[test]
+    fn the_largest_message_passes_and_is_paid_for() {
+        let start = Instant::now();
+        let mut quota = quota(start);
+        quota.charge(4 << 20, start);
+        let wait = quota.wait(start).unwrap();
+        assert!(
+            (14.0..16.0).contains(&wait.as_secs_f64()),
+            "4 MiB less the burst of 3.1: {wait:?}"
+        );
+        assert_eq!(quota.wait(start + wait), None);
+        assert!(!quota.is_kept(start + wait));
+        assert!(quota.is_kept(start + wait + KEPT_AFTER));
+    }
+
+    #[test]
+    fn what_a_node_calls_urgent_is_bounded_too() {
+        let start = Instant::now();
+        let mut quota = quota(start);
+        let hurried = (0..100).filter(|_| quota.may_hurry(1000, start)).count();
+        assert_eq!(hurried, 8);
+        assert!(quota.may_hurry(1000, start + SECOND * 2));
+    }
+}

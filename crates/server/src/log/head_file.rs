@@ -1,0 +1,229 @@
+//! `log-head`: the last entry that was acknowledged, in a file of its own. SQLite cannot tell a log that lost its WAL, or an older copy, from one
+//! that never had more; this file can.
+//!
+//! It is written after the entries are durable and before anybody hears of them. So it may be behind the log after a crash, by
+//! entries that nobody was told of, and is never ahead of it. Two slots in two blocks are written in turn: a torn write leaves the other.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Hash, LogError};
+
+/// What a slot begins with: what it is, and the version of its form.
+const FORM: &str = "farrier log-head 1 ";
+/// From one slot to the next: a block of the file system.
+const SLOT_BYTES: u64 = 4096;
+/// A slot's text: the form, two numbers of 20 digits, two hashes of 64, three spaces and a line break.
+const TEXT_BYTES: usize = FORM.len() + 2 * 20 + 2 * 64 + 4;
+
+/// The end of the log as it was last acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordedHead {
+    /// The last entry.
+    pub seq: u64,
+    /// The hash over everything up to it.
+    pub hash: Hash,
+    /// The last change of the access store that the log has.
+    pub access: u64,
+}
+
+impl RecordedHead {
+    fn text(&self) -> String {
+        let said = format!("{FORM}{:020} {} {:020}", self.seq, self.hash, self.access);
+        let digest = Hash::of(said.as_bytes());
+        format!("{said} {digest}\n")
+    }
+
+    /// None where a slot was never written, or not as a whole.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (said, digest) =
+            std::str::from_utf8(text).ok()?.strip_suffix('\n')?.rsplit_once(' ')?;
+        if Hash::of(said.as_bytes()).to_string() != digest {
+            return None;
+        }
+        let mut fields = said.strip_prefix(FORM)?.split(' ');
+        let seq = fields.next()?.parse().ok()?;
+        let hash = Hash::parse(fields.next()?.as_bytes())?;
+        Some(Self { seq, hash, access: fields.next()?.parse().ok()? })
+    }
+}
+
+/// The file's path beside a log.
+pub fn head_path(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push("-head");
+    PathBuf::from(name)
+}
+
+/// What is recorded for the log at `log`; none: there is no such file, as beside a backup or an archive.
+pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
+    let path = head_path(log);
+    match File::open(&path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(LogError::Head { path, err }),
+        Ok(file) => match slots(&file) {
+            Ok([Slot::Damaged, Slot::Damaged]) => Err(LogError::HeadUnreadable(path)),
+            // Where only one was ever written, and that not as a whole, nothing was acknowledged yet.
+            Ok([first, second]) => Ok(first.head().max(second.head()).map(|(_, head)| head)),
+            Err(err) => Err(LogError::Head { path, err }),
+        },
+    }
+}
+
+/// What a slot has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    /// It was never written.
+    Blank,
+    /// It was not written as a whole, or was changed.
+    Damaged,
+    Whole(RecordedHead),
+}
+
+impl Slot {
+    /// With what it is compared by.
+    fn head(self) -> Option<(u64, RecordedHead)> {
+        match self {
+            Self::Whole(head) => Some((head.seq, head)),
+            Self::Blank | Self::Damaged => None,
+        }
+    }
+}
+
+fn slots(file: &File) -> io::Result<[Slot; 2]> {
+    let slot = |number: u64| -> io::Result<Slot> {
+        let mut text = [0; TEXT_BYTES];
+        match file.read_exact_at(&mut text, number * SLOT_BYTES) {
+            Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => return Ok(Slot::Blank),
+            read => read?,
+        }
+        let is_blank = text.iter().all(|byte| *byte == 0);
+        let damaged = if is_blank { Slot::Blank } else { Slot::Damaged };
+        Ok(RecordedHead::parse(&text).map_or(damaged, Slot::Whole))
+    };
+    Ok([slot(0)?, slot(1)?])
+}
+
+/// Records an end of the log in place of whatever was recorded, also a later one.
+pub fn replace_head(log: &Path, head: &RecordedHead) -> Result<(), LogError> {
+    let path = head_path(log);
+    let part = path.with_extension("part");
+    let replaced = || {
+        let mut open = OpenOptions::new();
+        let file = open.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        file.write_all_at(head.text().as_bytes(), 0)?;
+        file.set_len(2 * SLOT_BYTES)?;
+        file.sync_all()?;
+        fs::rename(&part, &path)?;
+        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+    };
+    replaced().map_err(|err| LogError::Head { path: path.clone(), err })
+}
+
+/// The file while a server writes it.
+#[derive(Debug)]
+pub(super) struct HeadFile {
+    path: PathBuf,
+    file: File,
+    /// The slot that is written next.
+    next: u64,
+}
+
+impl HeadFile {
+    /// Beside the log at `log`; made if there is none.
+    pub(super) fn open(log: &Path) -> Result<Self, LogError> {
+        let path = head_path(log);
+        let opened = || -> io::Result<(File, u64)> {
+            let mut open = OpenOptions::new();
+            open.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let file = open.open(&path)?;
+            let [first, second] = slots(&file)?;
+            let next = u64::from(first.head() >= second.head() && first != Slot::Blank);
+            if file.metadata()?.len() < 2 * SLOT_BYTES {
+                file.set_len(2 * SLOT_BYTES)?;
+                file.sync_all()?;
+                path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
+            }
+            Ok((file, next))
+        };
+        match opened() {
+            Ok((file, next)) => Ok(Self { path, file, next }),
+            Err(err) => Err(LogError::Head { path, err }),
+        }
+    }
+
+    /// Records an end of the log that is durable. On disk when this returns.
+    pub(super) fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
+        let text = head.text();
+        let written = self
+            .file
+            .write_all_at(text.as_bytes(), self.next * SLOT_BYTES)
+            .and_then(|()| self.file.sync_data());
+        written.map_err(|err| LogError::Head { path: self.path.clone(), err })?;
+        self.next = 1 - self.next;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(seq: u64) -> RecordedHead {
+        RecordedHead { seq, hash: Hash::of(&seq.to_be_bytes()), access: seq / 2 }
+    }
+
+    #[test]
+    fn a_torn_write_leaves_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        assert_eq!(recorded_head(&log).unwrap(), None);
+        let mut file = HeadFile::open(&log).unwrap();
+        for seq in [1, 2, u64::MAX - 1, u64::MAX] {
+            file.record(&head(seq)).unwrap();
+            assert_eq!(recorded_head(&log).unwrap(), Some(head(seq)));
+        }
+        // Whatever of a slot came to disk, the other one holds.
+        let whole = std::fs::read(head_path(&log)).unwrap();
+        for torn in 0..TEXT_BYTES {
+            let mut bytes = whole.clone();
+            bytes[usize::try_from(SLOT_BYTES).unwrap() + torn] ^= 0x20;
+            std::fs::write(head_path(&log), &bytes).unwrap();
+            assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)), "byte {torn}");
+        }
+        // The next one goes over the torn slot, also when it is opened anew.
+        let mut file = HeadFile::open(&log).unwrap();
+        file.record(&head(7)).unwrap();
+        assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)));
+    }
+
+    #[test]
+    fn a_file_that_does_not_read_is_not_taken_for_none_and_can_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        std::fs::write(head_path(&log), [b'x'; 9000]).unwrap();
+        assert!(matches!(recorded_head(&log), Err(LogError::HeadUnreadable(_))));
+        replace_head(&log, &head(3)).unwrap();
+        assert_eq!(recorded_head(&log).unwrap(), Some(head(3)));
+        let mut file = HeadFile::open(&log).unwrap();
+        file.record(&head(4)).unwrap();
+        replace_head(&log, &head(2)).unwrap();
+        assert_eq!(recorded_head(&log).unwrap(), Some(head(2)));
+    }
+
+    #[test]
+    fn whoever_dies_at_the_first_write_has_recorded_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        drop(HeadFile::open(&log).unwrap());
+        assert_eq!(recorded_head(&log).unwrap(), None);
+        let mut file = HeadFile::open(&log).unwrap();
+        file.record(&head(1)).unwrap();
+        let mut bytes = std::fs::read(head_path(&log)).unwrap();
+        bytes[30] ^= 1;
+        std::fs::write(head_path(&log), &bytes).unwrap();
+        assert_eq!(recorded_head(&log).unwrap(), None);
+    }
+}

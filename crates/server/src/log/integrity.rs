@@ -1,0 +1,83 @@
+//! Whether SQLite finds the database sound. It looks at every page, so it has a bound: a log of many gigabytes is not waited for.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::LogError;
+
+/// How long it may take. What was looked at until then was sound: the header, the schema, and the pages of entries from the first on.
+const CHECK_WAIT: Duration = Duration::from_secs(10);
+
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// How much of a database was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Integrity {
+    /// All of it, and it is sound.
+    Whole,
+    /// As much as there was time for, and that is sound.
+    InPart,
+}
+
+/// Looks. A database that is not sound is an error.
+pub(super) fn check(connection: &Connection) -> Result<Integrity, LogError> {
+    let interrupt = connection.get_interrupt_handle();
+    let (done, waited) = mpsc::channel::<()>();
+    let watch = move || {
+        // Whoever is done hangs up. An interrupt between two statements is lost, so it is repeated.
+        let mut patience = CHECK_WAIT;
+        while waited.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+            interrupt.interrupt();
+            patience = AGAIN;
+        }
+    };
+    let checked = thread::scope(|scope| {
+        scope.spawn(watch);
+        let said = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+        drop(done);
+        said
+    });
+    match checked {
+        Ok(said) if said == "ok" => Ok(Integrity::Whole),
+        Ok(said) => Err(LogError::Damaged(said.replace('\n', "; "))),
+        Err(err) if err.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            Ok(Integrity::InPart)
+        }
+        Err(err) => {
+            let err = LogError::Sqlite { what: "check the log", err };
+            Err(if err.is_damage() { LogError::Damaged(cause(&err)) } else { err })
+        }
+    }
+}
+
+fn cause(err: &LogError) -> String {
+    std::error::Error::source(err).map(ToString::to_string).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sound_is_told_from_what_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let connection = Connection::open(&path).unwrap();
+        let fill = "CREATE TABLE t (a BLOB);
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
+            INSERT INTO t SELECT randomblob(200) FROM n";
+        connection.execute_batch(fill).unwrap();
+        assert_eq!(check(&connection).unwrap(), Integrity::Whole);
+        drop(connection);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last_page = bytes.len() - 4096;
+        bytes[last_page..last_page + 8].fill(0xff);
+        std::fs::write(&path, &bytes).unwrap();
+        let found = check(&Connection::open(&path).unwrap());
+        assert!(matches!(found, Err(LogError::Damaged(_))), "{found:?}");
+        assert!(found.is_err_and(|err| err.is_damage()));
+    }
+}

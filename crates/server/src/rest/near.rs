@@ -1,0 +1,52 @@
+//! Names that look like one that does not exist.
+
+/// Names that are told.
+const TOLD: usize = 3;
+/// Changes of a letter that make one name of another.
+const APART_MAX: usize = 2;
+
+/// The nearest of those that are there, the best first.
+pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<String> {
+    let mut near: Vec<(usize, String)> = there
+        .filter_map(|name| {
+            let apart = distance(wanted, &name);
+            (apart <= APART_MAX).then_some((apart, name))
+        })
+        .collect();
+    near.sort();
+    near.truncate(TOLD);
+    near.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Letters that have to be put in, taken out or changed.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (above, letter) in (1..).zip(a.chars()) {
+        let mut diagonal = std::mem::replace(&mut row[0], above);
+        for (at, other) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *other);
+            diagonal = row[at + 1];
+            row[at + 1] = changed.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_near_and_another_name_is_not() {
+        assert_eq!(
+            [distance("", "abc"), distance("abc", "abd"), distance("trian", "train")],
+            [3, 1, 2]
+        );
+        let there =
+            || ["rack:r1", "rack:r2", "rack:r20", "pool:train"].map(str::to_owned).into_iter();
+        assert_eq!(names("rack:r11", there()), ["rack:r1", "rack:r2", "rack:r20"]);
+        assert_eq!(names("pool:trian", there()), ["pool:train"]);
+        assert!(names("site:moon", there()).is_empty());
+    }
+}

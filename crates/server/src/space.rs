@@ -1,0 +1,158 @@
+//! Disk space: how large the log is and how much is free. Below a reserve, reports of little value are not logged, long before
+//! the disk is full and the server has to stop.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The reserve on a large disk.
+const RESERVE_BYTES_MAX: u64 = 2 << 30;
+/// The reserve as a part of the disk.
+const RESERVE_PART: u64 = 20;
+/// There is room again when this much more than the reserve is free, as a part of it: no coming and going.
+const RECOVERED_PART: u64 = 4;
+/// How often it is looked at.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What was last seen. Unknown until the first look, and after one that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    /// The reserve where an operator has set it.
+    reserve_bytes: Option<u64>,
+    log_bytes: AtomicU64,
+    free_bytes: AtomicU64,
+    is_known: AtomicBool,
+    is_low: AtomicBool,
+}
+
+/// What a look found, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DiskUse {
+    log: u64,
+    free: u64,
+    total: u64,
+}
+
+impl Space {
+    pub(crate) fn new(reserve_bytes: Option<u64>) -> Self {
+        Self { reserve_bytes, ..Self::default() }
+    }
+
+    /// Whether only what matters is logged.
+    pub(crate) fn is_low(&self) -> bool {
+        self.is_low.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the log and bytes that are free; none where they could not be read.
+    pub(crate) fn bytes(&self) -> Option<(u64, u64)> {
+        let bytes =
+            (self.log_bytes.load(Ordering::Relaxed), self.free_bytes.load(Ordering::Relaxed));
+        self.is_known.load(Ordering::Relaxed).then_some(bytes)
+    }
+
+    fn update(&self, found: Option<DiskUse>) {
+        self.is_known.store(found.is_some(), Ordering::Relaxed);
+        // A look that fails says nothing of the space: what was seen last stays.
+        let Some(found) = found else { return };
+        self.log_bytes.store(found.log, Ordering::Relaxed);
+        self.free_bytes.store(found.free, Ordering::Relaxed);
+        let was_low = self.is_low();
+        let is_low = found.is_low(self.reserve_bytes, was_low);
+        self.is_low.store(is_low, Ordering::Relaxed);
+        let (free_bytes, log_bytes) = (found.free, found.log);
+        match (was_low, is_low) {
+            (false, true) => tracing::error!(
+                free_bytes,
+                log_bytes,
+                "disk space is low: reports below critical are not logged; free some, or `farrier server archive`"
+            ),
+            (true, false) => tracing::warn!(free_bytes, "there is disk space again"),
+            _ => (),
+        }
+    }
+
+    /// Looks until the task is cancelled.
+    pub(crate) async fn watch(self: Arc<Self>, log: PathBuf) {
+        let mut looks = tokio::time::interval(EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let path = log.clone();
+            let found = tokio::task::spawn_blocking(move || disk_use(&path)).await;
+            self.update(found.ok().and_then(Result::ok));
+        }
+    }
+}
+
+impl DiskUse {
+    fn is_low(self, reserve_bytes: Option<u64>, was_low: bool) -> bool {
+        let usual = (self.total / RESERVE_PART).min(RESERVE_BYTES_MAX);
+        let reserve = reserve_bytes.unwrap_or(usual);
+        let more = if was_low { reserve / RECOVERED_PART } else { 0 };
+        let least = reserve.saturating_add(more);
+        self.free < least
+    }
+}
+
+/// The log with all that SQLite has beside it, and the file system that it is on.
+fn disk_use(log: &Path) -> io::Result<DiskUse> {
+    let mut log_bytes = std::fs::metadata(log)?.len();
+    for beside in ["-wal", "-shm"] {
+        let mut name = log.as_os_str().to_owned();
+        name.push(beside);
+        log_bytes += std::fs::metadata(Path::new(&name)).map_or(0, |it| it.len());
+    }
+    let found = rustix::fs::statvfs(log)?;
+    Ok(DiskUse {
+        log: log_bytes,
+        free: found.f_bavail.saturating_mul(found.f_frsize),
+        total: found.f_blocks.saturating_mul(found.f_frsize),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(total: u64, free: u64) -> DiskUse {
+        DiskUse { log: 0, free, total }
+    }
+
+    #[test]
+    fn space_is_low_below_the_reserve_and_until_there_is_clearly_more() {
+        let (mib, gib) = (1 << 20, 1_u64 << 30);
+        assert!(!disk(100 * mib, 5 * mib).is_low(None, false));
+        assert!(disk(100 * mib, 5 * mib - 1).is_low(None, false));
+        assert!(disk(100 * mib, 6 * mib).is_low(None, true));
+        assert!(!disk(100 * mib, 7 * mib).is_low(None, true));
+        assert!(
+            !disk(100 * 1024 * gib, 2 * gib).is_low(None, false),
+            "2 GiB do on the largest disk"
+        );
+        assert!(disk(100 * 1024 * gib, 2 * gib - 1).is_low(None, false));
+        assert!(disk(100 * gib, 50 * gib).is_low(Some(60 * gib), false), "as the operator says");
+    }
+
+    #[test]
+    fn a_look_that_fails_is_unknown_and_changes_nothing_else() {
+        let space = Space::default();
+        assert_eq!(space.bytes(), None);
+        space.update(Some(disk(100 << 20, 1 << 20)));
+        assert_eq!((space.bytes(), space.is_low()), (Some((0, 1 << 20)), true));
+        space.update(None);
+        assert_eq!((space.bytes(), space.is_low()), (None, true));
+    }
+
+    #[test]
+    fn a_real_disk_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        std::fs::write(&log, [0; 100]).unwrap();
+        std::fs::write(folder.path().join("log-wal"), [0; 11]).unwrap();
+        let found = disk_use(&log).unwrap();
+        assert_eq!(found.log, 111);
+        assert!(found.free > 0 && found.total >= found.free);
+    }
+}

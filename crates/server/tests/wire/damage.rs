@@ -1,0 +1,265 @@
+//! A server whose files were lost, replaced or damaged does not start as if nothing had happened.
+
+use std::path::{Path, PathBuf};
+
+use farrier_fleet::fleet::{AccessChange, Event};
+use farrier_server::log::Log;
+use farrier_server::log::sqlite::SqliteLog;
+use farrier_server::run::{self, Options, log_path};
+use jiff::Timestamp;
+
+use crate::world::{Member, Site, node};
+
+/// The error of a start, with its causes; one that starts has nothing to say.
+async fn refused(options: Options) -> Result<String, &'static str> {
+    match run::start(options).await {
+        Ok(running) => {
+            running.stop().await.unwrap();
+            Err("the server started")
+        }
+        Err(err) => {
+            let mut text = err.to_string();
+            let mut cause = std::error::Error::source(&err);
+            while let Some(err) = cause {
+                text.push_str(&format!(": {err}"));
+                cause = err.source();
+            }
+            Ok(text)
+        }
+    }
+}
+
+pub(crate) fn files(dir: &Path, begin: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path());
+    let is_meant = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(begin);
+    entries.filter(is_meant).collect()
+}
+
+/// Copies a folder but for some files, with their modes.
+pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
+    std::fs::DirBuilder::new().create(to).unwrap();
+    std::fs::set_permissions(to, std::fs::metadata(from).unwrap().permissions()).unwrap();
+    for path in files(from, "") {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !without.contains(&name) {
+            std::fs::copy(&path, to.join(name)).unwrap();
+        }
+    }
+}
+
+fn revoked(event: &Event) -> bool {
+    matches!(event, Event::Access { what: AccessChange::CertificateRevoked { .. }, .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
+    let mut site = Site::with_tls().await;
+    let member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let older = site.folder.path().join("older");
+    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    site.running.take().unwrap().stop().await.unwrap();
+    // Lost.
+    copy(&site.dir(), &older, &["access", "access-wal", "access-shm"]);
+    let text = refused(Options { dir: older, ..site.options() }).await.unwrap();
+    assert!(text.contains("access") && text.contains("the log"), "{text}");
+    // The whole one is still good.
+    site.start(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_an_older_copy_of_its_access_store() {
+    let mut site = Site::with_tls().await;
+    let member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    site.running.take().unwrap().stop().await.unwrap();
+    let older = site.folder.path().join("older");
+    copy(&site.dir(), &older, &["log", "log.state", "log-head"]);
+    site.start(None).await;
+    site.store().revoke(&node("a"), Timestamp::now()).unwrap();
+    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    site.running.take().unwrap().stop().await.unwrap();
+    for path in files(&site.dir(), "log") {
+        std::fs::copy(&path, older.join(path.file_name().unwrap())).unwrap();
+    }
+    let text = refused(Options { dir: older, ..site.options() }).await.unwrap();
+    assert!(text.contains("access") && text.contains("the log"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
+    let site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    // What a killed server leaves behind, without the WAL.
+    let killed = site.folder.path().join("killed");
+    copy(&site.dir(), &killed, &["log-wal", "log-shm", "lock"]);
+    let options = Options { dir: killed.clone(), ..site.options() };
+    let options = Options { listen: ([127, 0, 0, 1], 0).into(), ..options };
+    let text = refused(options.clone()).await.unwrap();
+    assert!(text.contains("ends at entry 0"), "{text}");
+    // Nor is it better the second time.
+    refused(options).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() {
+    let mut site = Site::plain().await;
+    let older = site.folder.path().join("older");
+    SqliteLog::open_to_read(&log_path(&site.dir())).unwrap().back_up(&older).unwrap();
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    for path in ["log", "log-wal", "log-shm", "log-head"] {
+        let _ = std::fs::remove_file(site.dir().join(path));
+    }
+    std::fs::copy(older, log_path(&site.dir())).unwrap();
+    let text = refused(site.options()).await.unwrap();
+    assert!(text.contains("state that was kept"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_append_to_a_damaged_database() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    for number in 1..=200 {
+        member.find(number);
+    }
+    member.connect(&site);
+    member.acked(200).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    let whole = std::fs::read(log_path(&site.dir())).unwrap();
+    // A bit of the header, and a page of old entries that nobody needs for a start.
+    let mut bit = whole.clone();
+    bit[20] ^= 1;
+    let mut page = whole.clone();
+    page[9 * 4096..9 * 4096 + 64].fill(0xff);
+    for damaged in [page, bit] {
+        std::fs::write(log_path(&site.dir()), &damaged).unwrap();
+        let text = refused(site.options()).await.unwrap();
+        assert!(text.contains("damaged"), "{text}");
+        assert!(std::fs::read(log_path(&site.dir())).unwrap() == damaged, "nothing was written");
+    }
+    std::fs::write(log_path(&site.dir()), &whole).unwrap();
+    site.start(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_between_the_log_and_its_head_is_no_damage() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    let behind = std::fs::read(site.dir().join("log-head")).unwrap();
+    member.find(1);
+    member.acked(1).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    assert_ne!(std::fs::read(site.dir().join("log-head")).unwrap(), behind);
+    std::fs::write(site.dir().join("log-head"), &behind).unwrap();
+    site.start(None).await;
+    site.assert_whole();
+    let end = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap().head().unwrap().seq;
+    assert!(end > 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not() {
+    use farrier_server::access::{Store, changes_in};
+
+    let mut site = Site::with_tls().await;
+    let (good, bad) = (Member::new("good"), Member::new("bad"));
+    site.enrol("good", &good.identity(), &site.token(None, 1)).await.unwrap();
+    site.enrol("bad", &bad.identity(), &site.token(None, 1)).await.unwrap();
+    site.store().revoke(&node("bad"), Timestamp::now()).unwrap();
+    site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
+    site.running.take().unwrap().stop().await.unwrap();
+    for path in files(&site.dir(), "access") {
+        std::fs::remove_file(path).unwrap();
+    }
+    refused(site.options()).await.unwrap();
+    let log = SqliteLog::open_to_read(&log_path(&site.dir())).unwrap();
+    let changes = changes_in(&[&log]).unwrap();
+    let rebuilt = Store::open(&site.dir()).unwrap().rebuild(&changes, Timestamp::now()).unwrap();
+    assert_eq!((rebuilt.revoked, rebuilt.lost.len()), (vec![node("bad")], 2));
+    drop(log);
+    site.start(None).await;
+    let mut agents = crate::access::raw(&site, &good).await;
+    crate::access::open(&mut agents, None).await.unwrap();
+    let mut agents = crate::access::raw(&site, &bad).await;
+    let status = crate::access::open(&mut agents, None).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_a_reader_finds_ends_the_server() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    for number in 1..=200 {
+        member.find(number);
+    }
+    member.connect(&site);
+    member.acked(200).await;
+    member.disconnect();
+    // What is in the WAL goes into the file, of which a page is then lost.
+    let path = log_path(&site.dir());
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(other);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 4096], 9 * 4096).unwrap();
+    let mut running = site.running.take().unwrap();
+    let read = running.tail().read(0, usize::MAX).await;
+    assert!(read.as_ref().is_err_and(farrier_server::log::LogError::is_damage), "{read:?}");
+    let err = running.failed().await;
+    let is_damage = |err: &farrier_server::log::LogError| err.is_damage();
+    assert!(matches!(&err, run::ServerError::Log(log) if is_damage(log)), "{err:?}");
+    // Nothing is appended meanwhile.
+    let event = Event::Retired { node: node("a"), why: "sold".to_owned() };
+    let by = farrier_fleet::fleet::identity::Actor::Server;
+    assert!(running.brain().take(by, event).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_where_others_may_read_its_keys_or_change_its_stores() {
+    use std::fs::{Permissions, metadata, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    for (name, mode) in [
+        ("", 0o755),
+        ("", 0o777),
+        ("", 0o770),
+        ("ca.key", 0o644),
+        ("ca.key", 0o640),
+        ("access", 0o644),
+        ("log", 0o666),
+        ("log.state", 0o604),
+        ("log-head", 0o620),
+    ] {
+        let path = site.dir().join(name);
+        let path = path.as_path();
+        let before = metadata(path).unwrap().permissions();
+        set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let text = refused(site.options()).await.unwrap();
+        assert!(text.contains(&format!("has mode {mode:04o}")), "{name}: {text}");
+        let wanted = if name.is_empty() { "700" } else { "600" };
+        assert!(text.contains(&format!("chmod {wanted} ")), "{name}: {text}");
+        set_permissions(path, before).unwrap();
+    }
+    // A group may read what is no key.
+    for (name, mode) in [("", 0o750), ("log", 0o640)] {
+        set_permissions(site.dir().join(name), Permissions::from_mode(mode)).unwrap();
+    }
+    site.start(None).await;
+}

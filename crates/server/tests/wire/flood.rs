@@ -1,0 +1,146 @@
+//! Nodes that report more than anybody reads: the log stays small, and others are not held up.
+
+use std::sync::mpsc::channel;
+
+use farrier_fleet::fleet::Event;
+use farrier_fleet::health::{Change, Finding, Severity};
+use farrier_server::run::ReportQuota;
+use farrier_wire::form;
+use farrier_wire::proto::{self, down, report};
+
+use crate::hostile::Raw;
+use crate::world::{Member, Site, finding, node, until};
+
+fn serious(id: u64) -> Finding {
+    Finding { severity: Severity::Fatal, ..finding(id) }
+}
+
+/// A report of every open finding.
+fn open_now(record: u64, findings: impl IntoIterator<Item = Finding>) -> report::What {
+    let json = form::findings_json(findings).into();
+    report::What::Open(proto::Findings { record, json })
+}
+
+/// One with so many kilobytes of text.
+fn open(record: u64, kib: usize) -> report::What {
+    let text = "x".repeat(8 << 10);
+    open_now(record, (0..kib / 8).map(|id| Finding { text: text.clone(), ..finding(id as u64) }))
+}
+
+fn log_bytes(site: &Site) -> usize {
+    site.entries().iter().map(|it| it.encode().unwrap().len()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
+    let mut site = Site::new(true);
+    site.report_quota = ReportQuota { bytes_per_s: 1000.0, ..ReportQuota::default() };
+    let site = site.started().await;
+    let mut flooding = Raw::welcomed(&site, "flooding").await;
+    flooding.report(open(1, 1024)).await;
+    assert_eq!(flooding.acked().await, 1);
+    for (record, kib) in (2..20).zip((8..1024).step_by(8)) {
+        flooding.report(open(record, kib)).await;
+    }
+    site.wait_for("the flood is in the log as a finding", |entries| {
+        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+    })
+    .await;
+    let found = site.running().brain().look(|state| {
+        let node = &state.nodes[&node("flooding")];
+        node.open_findings().any(|it| it.code == "agent.report-quota")
+    });
+    assert!(found.await.unwrap());
+    // It connects again, and its debt is what it was.
+    drop(flooding);
+    let again = Raw::welcomed(&site, "flooding").await;
+    again.report(open(30, 512)).await;
+    let mut other = Member::new("other");
+    other.connect(&site);
+    other.acked(0).await;
+    other.open_finding(serious(1));
+    other.acked(1).await;
+    let bytes = log_bytes(&site);
+    assert!(bytes < 2 << 20, "{bytes} bytes in the log");
+    assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
+    site.assert_whole();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fatal_finding_goes_before_a_flood() {
+    let site = Site::plain().await;
+    let mut flood = Vec::new();
+    for at in 0..40 {
+        flood.push(Raw::welcomed(&site, &format!("flooding-{at}")).await);
+    }
+    let mut other = Raw::welcomed(&site, "other").await;
+    other.resync(1).await;
+    assert_eq!(other.acked().await, 1);
+    // The controller is busy while the flood comes in.
+    let (release, released) = channel::<()>();
+    let brain = site.running().brain().clone();
+    let busy = tokio::spawn(async move { brain.look(move |_| released.recv().is_ok()).await });
+    for raw in &flood {
+        raw.report(open(1, 256)).await;
+    }
+    // Beside a tick, of which one waits at most.
+    until("the flood reaches the controller", || site.running().brain().waiting() >= 2).await;
+    let json = form::changes_json(&[Change::Opened(serious(1))]).unwrap().into();
+    other.report(report::What::Changes(proto::Changes { record: 2, after: 1, json })).await;
+    until("the finding does, too", || site.running().brain().waiting() >= 3).await;
+    release.send(()).unwrap();
+    assert!(busy.await.unwrap().unwrap());
+    assert_eq!(other.acked().await, 2);
+    let entries = site.entries();
+    let fatal = entries.iter().position(|it| matches!(it.event, Event::Found { .. })).unwrap();
+    let is_flood = |it: &Event| matches!(it, Event::Resynced { open, .. } if !open.is_empty());
+    let before = entries[..fatal].iter().filter(|it| is_flood(&it.event)).count();
+    assert!(before <= 2, "{before} floods went before the fatal finding");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
+    let site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    // At twenty records a second these would take two minutes.
+    for _ in 0..3400 {
+        member.find(1);
+    }
+    member.open_finding(serious(2));
+    member.acked(3401).await;
+    let open = site.running().brain().look(|state| state.nodes[&node("a")].findings.len());
+    assert_eq!(open.await.unwrap(), 2);
+    assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
+    let found = site.count(|it| matches!(it, Event::Found { .. }));
+    assert!((900..2000).contains(&found), "{found} records of 3401 are in the log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_disk_space_is_low_only_what_matters_is_logged_and_nothing_is_lost() {
+    let mut site = Site::new(true);
+    site.disk_reserve_bytes = Some(u64::MAX);
+    let mut site = site.started().await;
+    until("the disk was looked at", || site.running().is_disk_low()).await;
+    let mut raw = Raw::welcomed(&site, "a").await;
+    // A warning is not logged, and not acknowledged: what comes after it hangs in the air, and everything that is open is asked for.
+    raw.report(open_now(2, [finding(1)])).await;
+    let json = form::changes_json(&[Change::Opened(serious(2))]).unwrap().into();
+    raw.report(report::What::Changes(proto::Changes { record: 3, after: 2, json })).await;
+    assert!(matches!(raw.hear().await.unwrap(), down::What::Resync(_)));
+    raw.report(open_now(3, [finding(1), serious(2)])).await;
+    assert_eq!(raw.acked().await, 3, "a snapshot with a fatal finding is logged");
+    assert_eq!(site.count(|it| matches!(it, Event::Resynced { .. })), 1);
+    // There is space again.
+    let mut member = Member::new("b");
+    member.find(1);
+    member.connect(&site);
+    until("it has joined", || site.count(|it| matches!(it, Event::Enrolled { .. })) == 2).await;
+    site.running.take().unwrap().stop().await.unwrap();
+    assert_eq!(site.count(|it| matches!(it, Event::Resynced { .. })), 1);
+    site.disk_reserve_bytes = Some(0);
+    site.start(None).await;
+    member.acked(1).await;
+    assert_eq!(site.count(|it| matches!(it, Event::Resynced { .. })), 2);
+}

@@ -1,0 +1,71 @@
+//! Characters that do not show, or change how others do: control characters, marks that turn the direction of text round, and letters without
+//! width. Texts of nodes and people may have them; a terminal, a table or a log line must not act on them.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Whether a character does not show as itself.
+pub fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// The same, as a part of a class of a regular expression.
+pub(crate) const HIDDEN_CLASS: &str = "\\u0000-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\ufeff\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufff9-\\ufffb\u{e0000}-\u{e007f}";
+
+/// A text in which what does not show is written out, as JSON writes it: `\u202e`, `\n`. Inside of JSON that changes nothing.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    escaped_but(text, |_| false)
+}
+
+/// The same, but for characters that the caller means.
+pub fn escaped_but(text: &str, meant: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_odd = |letter: char| is_hidden(letter) && !meant(letter);
+    if !text.contains(is_odd) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match letter {
+            letter if !is_odd(letter) => clean.push(letter),
+            '\n' => clean.push_str("\\n"),
+            '\r' => clean.push_str("\\r"),
+            '\t' => clean.push_str("\\t"),
+            letter => {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string does not fail.
+                    let _ = write!(clean, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    Cow::Owned(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_show_is_written_out_and_the_rest_is_left() {
+        for plain in ["", "NVIDIA H100 80GB HBM3", "grün 漢字 ▁█ 😀", "C:\\u"] {
+            assert!(matches!(escaped(plain), Cow::Borrowed(it) if it == plain), "{plain}");
+        }
+        assert_eq!(
+            escaped("a\u{202e}b\x1b[31mc\u{9b}d\n\t\u{e0041}"),
+            "a\\u202eb\\u001b[31mc\\u009bd\\n\\t\\udb40\\udc41"
+        );
+        assert_eq!(escaped_but("a\n\u{200b}", |letter| letter == '\n'), "a\n\\u200b");
+        let json = serde_json::to_string("\u{202e}\u{e0041}\u{7f}").unwrap();
+        let read: String = serde_json::from_str(&escaped(&json)).unwrap();
+        assert_eq!(read, "\u{202e}\u{e0041}\u{7f}", "JSON means the same");
+    }
+}
