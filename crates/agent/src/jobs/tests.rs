@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use super::*;
 use crate::config::Socket;
 
-/// Nothing here takes long; a test that waits for ever should not.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Ends a hang; how long anything takes on a busy machine is not tested.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Fixed;
 

@@ -86,7 +86,7 @@ mod tests {
             thread::sleep(3 * AGAIN);
             drop(first);
         });
-        hold(&open(folder.path()), folder.path(), Duration::from_secs(30)).unwrap();
+        hold(&open(folder.path()), folder.path(), Duration::from_secs(300)).unwrap();
         going.join().unwrap();
     }
 

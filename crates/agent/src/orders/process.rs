@@ -148,14 +148,17 @@ pub(super) fn in_path(program: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// Ends a hang; a process that is not to be waited for lives longer.
+    const PATIENCE: Duration = Duration::from_secs(300);
+
     fn shell(script: &str, deadline_ms: u64) -> Result<String, ProcessError> {
         run(OsStr::new("sh"), ["-c", script], Duration::from_millis(deadline_ms), None)
     }
 
     #[test]
     fn what_it_prints_and_how_it_ends_is_told() {
-        assert_eq!(shell("echo well", 10_000).unwrap(), "well\n");
-        let err = shell("echo fine; echo 'GPU is in use' >&2; exit 3", 10_000).unwrap_err();
+        assert_eq!(shell("echo well", 300_000).unwrap(), "well\n");
+        let err = shell("echo fine; echo 'GPU is in use' >&2; exit 3", 300_000).unwrap_err();
         assert_eq!(err.to_string(), "`sh` failed (exit status: 3): GPU is in use");
         let err = run(OsStr::new("/nonexistent"), [""; 0], Duration::from_secs(1), None);
         assert!(err.unwrap_err().to_string().contains("did not start"));
@@ -164,9 +167,9 @@ mod tests {
     #[test]
     fn one_that_does_not_end_is_not_waited_for() {
         let begun = Instant::now();
-        let err = shell("exec sleep 60", 50).unwrap_err();
+        let err = shell("exec sleep 900", 50).unwrap_err();
         assert!(matches!(err, ProcessError::Late { .. }), "{err}");
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < PATIENCE);
     }
 
     #[test]
@@ -176,10 +179,9 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() < 3
         };
-        let long = Duration::from_secs(60);
-        let err = while_wanted(OsStr::new("sleep"), ["60"], long, &wanted).unwrap_err();
+        let err = while_wanted(OsStr::new("sleep"), ["900"], 2 * PATIENCE, &wanted).unwrap_err();
         assert!(matches!(err, ProcessError::Unwanted { .. }), "{err}");
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < PATIENCE);
     }
 
     #[test]
@@ -191,7 +193,7 @@ mod tests {
         held.lock().unwrap();
         let path = path.display().to_string();
         let script = format!("! flock --nonblock {path} true");
-        run(OsStr::new("sh"), ["-c", &script], Duration::from_secs(10), Some(held)).unwrap();
+        run(OsStr::new("sh"), ["-c", &script], PATIENCE, Some(held)).unwrap();
         open().try_lock().unwrap();
     }
 }

@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::world::{PATIENCE, World};
+use crate::support::wait::PATIENCE;
+use crate::world::World;
 
 /// A rank that says a step, waits for a wish, says that it is fulfilled, and stays until its input ends.
 const RANK: &str = "

@@ -8,15 +8,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::wait::wait_for;
 use crate::support::{Ran, farrier, run};
 use library::build_library;
-
-/// What the agent does within a second may take longer on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Later than any node has run: what claims to be of the future is of now.
 const LATE_US: u64 = 1_000_000_000_000_000;
@@ -176,19 +173,15 @@ impl Agent<'_> {
 
     /// Waits until the status is so; gives it.
     pub(crate) fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        let mut last = Value::Null;
-        while start.elapsed() < PATIENCE {
+        let explain = || {
+            let status = self.world.status_ran(&["--output", "json"]).stdout;
+            format!("the log:\n{}\nthe status:\n{status}", self.log())
+        };
+        wait_for(explain, || {
             let ran = self.world.status_ran(&["--output", "json"]);
-            if let Ok(status) = serde_json::from_str::<Value>(&ran.stdout) {
-                if !status["agent"].is_null() && holds(&status) {
-                    return status;
-                }
-                last = status;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("it did not come; the log:\n{}\nthe status:\n{last:#}", self.log());
+            let status = serde_json::from_str::<Value>(&ran.stdout).ok()?;
+            (!status["agent"].is_null() && holds(&status)).then_some(status)
+        })
     }
 
     /// Waits for an open finding of this code.
@@ -203,14 +196,9 @@ impl Agent<'_> {
 
     /// Waits for its end by itself.
     pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it still runs:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let log = self.world.path("log");
+        let explain = || format!("its end:\n{}", fs::read_to_string(log).unwrap_or_default());
+        wait_for(explain, || self.child.try_wait().unwrap())
     }
 
     /// Ends it as systemd does.

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::orders::{Orders, order, order_until};
+use crate::orders::{Orders, hopeless_order, order};
 use crate::world::World;
 
 /// The configuration of a node that carries out orders.
@@ -61,7 +61,7 @@ fn a_node_with_a_lost_gpu_is_emptied_rebooted_proven_and_given_back() {
     assert_eq!(orders.hear().unwrap()["answer"]["answer"], "accepted");
     world.inject(&["--gpu", "0", "process", "4242", "--end"]);
     assert!(orders.done(&drain).starts_with("nothing runs on the node"));
-    let why = orders.not_done(&order_until(6, json!({ "verify": { "rung": "v1" } }), None, 3));
+    let why = orders.not_done(&hopeless_order(6, json!({ "verify": { "rung": "v1" } }), None));
     assert!(why.starts_with("fatal gpu.xid (Xid 79) on GPU 1 at "), "{why}");
 
     // The reboot ends everybody on the node.
@@ -150,7 +150,7 @@ fn gpus_are_proven_with_work() {
     // The same tests, asked for by a person, on a node that takes no work.
     let agent = world.agent().ready();
     let diag = |level: u8| json!({ "diag": { "level": level, "minutes": 0 } });
-    let why = orders.not_done(&order_until(4, diag(1), None, 3));
+    let why = orders.not_done(&hopeless_order(4, diag(1), None));
     assert!(why.contains("the node takes new work"), "{why}");
     orders.done(&order(5, json!("cordon"), None));
     let evidence = orders.done(&order(6, diag(1), None));
@@ -160,7 +160,7 @@ fn gpus_are_proven_with_work() {
     agent.stop();
     // A GPU that somebody uses is not proven, and not disturbed.
     world.inject(&["--gpu", "0", "process", "4242"]);
-    let why = orders.not_done(&order_until(8, rung("v2"), None, 3));
+    let why = orders.not_done(&hopeless_order(8, rung("v2"), None));
     assert!(why.contains("GPU 0 is in use by process 4242"), "{why}");
 }
 
@@ -172,7 +172,7 @@ fn a_node_is_made_right_for_its_work_when_it_is_empty() {
     let agent = world.agent().ready();
     let mut orders = desk(&world);
     let tune = |profile: &str| json!({ "tune": { "profile": profile } });
-    let why = orders.not_done(&order_until(1, tune("training"), None, 3));
+    let why = orders.not_done(&hopeless_order(1, tune("training"), None));
     assert!(why.contains("the node takes new work"), "{why}");
     orders.done(&order(2, json!("cordon"), None));
     let evidence = orders.done(&order(3, tune("training"), None));

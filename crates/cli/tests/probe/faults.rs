@@ -1,13 +1,14 @@
 //! GPUs that are lost, calls that hang, drivers that go: what is said, and that the rest goes on.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farrier_facts::node::Reading;
 use farrier_fleet::health::observation::{Sample, Subject};
 use farrier_fleet::health::signal::Signal;
 use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, Tier, WatchSettings, Watcher};
 
+use crate::support::wait::PATIENCE;
 use crate::tiers::gpu;
 use crate::watch::{Asked, Watch, command, library};
 use crate::world::World;
@@ -282,7 +283,7 @@ fn a_call_that_hangs_is_named_and_the_next_child_goes_on() {
     let known = powers.iter().filter(|sample| sample.reading.value().is_some()).count();
     assert_eq!((powers.len(), known), (8, 7));
     let why = powers.iter().find_map(|sample| sample.reading.why_unreadable()).unwrap();
-    assert!(why.contains("is left alone for 4 s"), "{why}");
+    assert!(why.contains("is left alone for 15 s"), "{why}");
     // It is asked again, hangs again, and is left alone again.
     assert_eq!(watch.until(hung).0, "nvmlDeviceGetPowerUsage of GPU 3");
     watch.until(back);
@@ -309,17 +310,12 @@ fn a_driver_goes_and_another_one_comes() {
     assert_eq!(error, "NVML_ERROR_DRIVER_NOT_LOADED");
     let Some(ProbeSaid::Report(blind)) = before.last() else { panic!("{before:?}") };
     assert_eq!(reading(blind, Signal::NodeNvmlAnswers), Some(&Reading::Value(0.0)));
-    // After the fourth refusal the next is due in eight seconds.
-    for _ in 0..3 {
-        watch.until(refused);
-    }
+    watch.until(refused);
     world
         .edit("gpus/0.json", |gpu| gpu["uuid"] = "GPU-00000000-0000-0000-0000-000000000000".into());
     world.inject(&["module-on-disk", "590.48.01"]);
     world.inject(&["driver-loaded"]);
-    let loaded = Instant::now();
     let again = watch.report(|report| report.inventory.is_some());
-    assert!(loaded.elapsed() < Duration::from_secs(4), "{:?}", loaded.elapsed());
     watch.until(back);
     assert_eq!(again.driver.as_deref(), Some("590.48.01"));
     let uuid = &again.inventory.unwrap()[0].uuid.0;
@@ -403,7 +399,7 @@ fn nobody_has_nvml_open_while_it_is_to_be_left_alone() {
     let watch = Watch::of(&world);
     watch.report(|report| report.tier == Tier::Medium);
     assert_eq!(processes(), 1);
-    let held = Hold::take(&watch.hold, Duration::from_secs(30)).unwrap();
+    let held = Hold::take(&watch.hold, PATIENCE).unwrap();
     assert_eq!(processes(), 0);
     drop(held);
     while processes() == 0 {

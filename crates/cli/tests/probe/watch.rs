@@ -14,6 +14,7 @@ use farrier_fleet::health::signal::Signal;
 use farrier_hardware::nvml::watch::{Hold, ProbeReport, ProbeSaid, WatchSettings, run};
 use serde_json::Value;
 
+use crate::support::wait::PATIENCE;
 use crate::world::World;
 
 /// The command of a child.
@@ -124,16 +125,13 @@ pub(crate) struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Longer than anything takes on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 impl Watch {
-    /// Watches the node. An answer may take a second and a half; a GPU is left alone for four.
+    /// Watches the node. A GPU about which a call hung is left alone for a quarter of a minute: long
+    /// enough for the next child to start on a busy machine.
     pub(crate) fn of(world: &World) -> Self {
         let library = library(world);
         let mut settings = WatchSettings::new(move || command(&library));
-        settings.deadline = Duration::from_millis(1500);
-        settings.avoid = Duration::from_secs(4);
+        settings.avoid = Duration::from_secs(15);
         settings.module = Some(world.path().join("root/sys/module/nvidia/initstate"));
         let hold = Arc::new(Hold::default());
         settings.hold = Some(Arc::clone(&hold));

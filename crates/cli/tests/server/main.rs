@@ -16,7 +16,6 @@ mod support;
 mod world;
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::{Entry, Event, Standing};
 use farrier_fleet::health::Finding;
@@ -25,7 +24,8 @@ use farrier_server::log::verify;
 
 use server::{Server, found, until};
 use support::run;
-use world::{PATIENCE, World};
+use support::wait::wait_for;
+use world::World;
 
 /// Whether a finding is reported: as a change of the agent's journal or, on the first session with that journal, with all open ones.
 fn reported(event: &Event, detail: &str) -> bool {
@@ -59,17 +59,13 @@ fn a_lost_gpu_is_in_the_servers_log_and_its_node_is_quarantined() {
             |it| matches!(it, Event::Seen { makeup, .. } if makeup.gpus.as_ref().is_some_and(|it| it.len() == 2)),
         )
     });
-    let start = Instant::now();
     world.inject(&["xid", "79", "--gpu", "0"]);
     until("the finding is in the server's log", || server.has(|it| found(it, "Xid 79")));
     until("the node is quarantined", || {
         server.has(|it| matches!(it, Event::Moved { to: Standing::Quarantined, .. }))
     });
-    let took = start.elapsed();
     let all = server.entries();
     let at = all.iter().find(|entry| found(&entry.event, "Xid 79")).unwrap();
-    eprintln!("seen in the log {took:?} after the injection began");
-    assert!(took < Duration::from_secs(1), "{took:?}");
     let moved = |it: &&Entry| matches!(it.event, Event::Moved { to: Standing::Quarantined, .. });
     assert_eq!(all.iter().find(moved).unwrap().batch, at.batch, "decided with what was found");
     // Killed and started anew, it goes on; nothing is there twice.
@@ -115,18 +111,15 @@ fn a_server_whose_disk_takes_nothing_says_so_and_ends_and_what_was_acknowledged_
     let section = format!("[server]\nurl = \"http://{address}\"\n");
     fs::write(world.path("agent.toml"), world.config(&section)).unwrap();
     let agent = world.agent().ready();
-    let start = Instant::now();
     let mut turn = 0;
-    let status = loop {
-        if let Some(status) = server.ended() {
-            break status;
-        }
-        assert!(start.elapsed() < PATIENCE, "it still runs");
+    let explain = || "the end of a server whose disk is full".to_owned();
+    let status = wait_for(explain, || {
         let (xid, gpu) =
             (["79", "48", "94", "63", "31", "13"][turn % 6], (turn / 6 % 4).to_string());
         world.inject(&["xid", xid, "--gpu", &gpu]);
         turn += 1;
-    };
+        server.ended()
+    });
     let said = server.log();
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.contains("error: the log failed: failed to "), "{said}");

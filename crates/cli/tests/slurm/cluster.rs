@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::wait::wait_until;
 use crate::world::{is_root, skipped};
 
 const NODES: u16 = 4;
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Daemons that do not end by themselves after this long are killed; nothing depends on it.
+const END_WAIT: Duration = Duration::from_secs(30);
 /// Where Debian puts daemons, which is not in everybody's PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -18,6 +20,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     daemons: Vec<Child>,
+    ports: Ports,
 }
 
 /// What is missing to start one; none: nothing.
@@ -43,7 +46,7 @@ impl Cluster {
         let folder = tempfile::tempdir().unwrap();
         // munge asks that nobody else can write to any folder on the way to its socket, and jobs of users come here.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut cluster = Self { folder, daemons: Vec::new() };
+        let mut cluster = Self { folder, daemons: Vec::new(), ports: Ports::take() };
         cluster.write();
         cluster.daemon("munged", &cluster.munge_words());
         cluster.wait("munge's socket", |cluster| cluster.path("munge/socket").exists());
@@ -114,6 +117,14 @@ impl Cluster {
         id
     }
 
+    /// Lets a job that was requeued start. Slurm keeps it back until its last credential has expired, two
+    /// minutes, which only matters where it starts on the same node.
+    pub(crate) fn release(&self, job: &str) {
+        if self.job(job).contains("JobState=PENDING") {
+            self.run("scontrol", &["update", &format!("JobId={job}"), "StartTime=now"]);
+        }
+    }
+
     /// Waits until Slurm says so of a node; gives what it says.
     pub(crate) fn until_node(&self, node: &str, holds: impl Fn(&str) -> bool) -> String {
         self.wait("node that is so", |cluster| holds(&cluster.node(node)));
@@ -121,11 +132,7 @@ impl Cluster {
     }
 
     pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let start = Instant::now();
-        while !holds(self) {
-            assert!(start.elapsed() < PATIENCE, "no {what}:\n{}", self.logs());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_until(|| format!("no {what}:\n{}", self.logs()), || holds(self));
     }
 
     fn logs(&self) -> String {
@@ -181,12 +188,14 @@ impl Cluster {
             fs::write(self.path(&format!("dev/nvidia{number}")), "").unwrap();
         }
         let folder = self.folder.path().display();
-        let ports = free_ports();
+        fs::write(self.path("cgroup.conf"), self.cgroup_conf()).unwrap();
         let gres = format!("NodeName=node[1-{NODES}] Name=gpu File={folder}/dev/nvidia[0-1]\n");
         fs::write(self.path("gres.conf"), gres).unwrap();
-        let mut conf =
-            CONF.replace("{folder}", &folder.to_string()).replace("{port}", &ports[0].to_string());
-        for (number, port) in (1..).zip(&ports[1..]) {
+        let mut conf = CONF
+            .replace("{folder}", &folder.to_string())
+            .replace("{port}", &self.ports.first.to_string());
+        for number in 1..=NODES {
+            let port = self.ports.first + number;
             conf.push_str(&format!(
                 "NodeName=node{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=100 Gres=gpu:2\n"
             ));
@@ -194,16 +203,26 @@ impl Cluster {
         conf.push_str("PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n");
         fs::write(self.path("slurm.conf"), conf).unwrap();
     }
+
+    /// Nothing here uses control groups, and a container or chroot may have none: slurmd loads a plugin for
+    /// them all the same. Since 23.11 it can be told not to (`CgroupPlugin=disabled`, cgroup.conf(5)); the
+    /// plugin for v1 looks for no mount until a controller is asked for.
+    fn cgroup_conf(&self) -> String {
+        let version = self.run("slurmd", &["-V"]);
+        let mut numbers = version.split([' ', '.']).filter_map(|it| it.trim().parse::<u32>().ok());
+        let is_new = (numbers.next(), numbers.next()) >= (Some(23), Some(11));
+        format!("CgroupPlugin={}\n", if is_new { "disabled" } else { "cgroup/v1" })
+    }
 }
 
-/// Jobs end and nodes answer without the waits that are meant for large machines. `cred_expire` is also for how long a job that was
-/// requeued waits before it starts again (slurm.conf(5)).
+/// Jobs end without the waits that are meant for large machines. Daemons wait for each other for minutes: on
+/// a busy machine a node is slow, and not down.
 const CONF: &str = "\
 ClusterName=farrier
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={folder}/munge/socket
 CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root
@@ -223,15 +242,35 @@ JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none
 ReturnToService=1
 KillWait=1
+MessageTimeout=100
+TCPTimeout=100
+SlurmctldTimeout=600
+SlurmdTimeout=600
+BatchStartTimeout=600
+UnkillableStepTimeout=600
 GresTypes=gpu
 SlurmdParameters=config_overrides
 ";
 
-/// Ports that are free now.
-fn free_ports() -> Vec<u16> {
-    let listeners: Vec<TcpListener> =
-        (0..=NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+/// Ports of one cluster: the controller's, and one for each node after it. Slurm has to be told its ports,
+/// so they come from below those that the kernel gives out, and a lock keeps other tests from them.
+struct Ports {
+    first: u16,
+    _lock: fs::File,
+}
+
+impl Ports {
+    fn take() -> Self {
+        let blocks = (20_000..30_000).step_by(usize::from(NODES) + 1);
+        let mut free = blocks.filter_map(|first| {
+            let path = std::env::temp_dir().join(format!("farrier-test-slurm-{first}.lock"));
+            let lock = fs::File::options().create(true).append(true).open(path).ok()?;
+            lock.try_lock().ok()?;
+            let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+            (first..=first + NODES).all(is_free).then_some(Self { first, _lock: lock })
+        });
+        free.next().expect("a block of free ports")
+    }
 }
 
 impl Drop for Cluster {
@@ -244,14 +283,20 @@ impl Drop for Cluster {
             self.run("scancel", &[&["--signal=KILL", "--full"][..], &jobs].concat());
             self.run("scancel", &jobs);
         }
+        // slurmd ends a job's processes; one that goes before leaves them behind.
+        let start = Instant::now();
+        while !self.run("squeue", &["--noheader", "--format=%i"]).trim().is_empty()
+            && start.elapsed() < END_WAIT
+        {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         for daemon in self.daemons.iter_mut().rev() {
             let pid = daemon.id();
             let _ = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status();
         }
         let start = Instant::now();
         for daemon in &mut self.daemons {
-            while matches!(daemon.try_wait(), Ok(None)) && start.elapsed() < Duration::from_secs(5)
-            {
+            while matches!(daemon.try_wait(), Ok(None)) && start.elapsed() < END_WAIT {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let _ = daemon.kill();

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::json;
 
 use crate::cluster::Cluster;
-use crate::orders::{Orders, order, order_until};
+use crate::orders::{Orders, hopeless_order, order};
 use crate::world::World;
 
 fn desk(world: &World, cluster: &Cluster) -> Orders {
@@ -109,7 +109,7 @@ fn what_others_have_drained_stays_drained() {
     assert!(orders.ended().success());
     let mut orders = configured("node4");
     orders.done(&order(5, json!("cordon"), None));
-    let why = orders.not_done(&order_until(6, json!({ "drain": { "wait_s": 1 } }), None, 5));
+    let why = orders.not_done(&hopeless_order(6, json!({ "drain": { "wait_s": 1 } }), None));
     assert!(why.contains(&format!("job {job} (job.sh) of root, running (not moved: ")), "{why}");
     assert!(cluster.job(&job).contains("JobState=RUNNING"));
 
@@ -117,6 +117,6 @@ fn what_others_have_drained_stays_drained() {
     assert!(orders.ended().success());
     let mut orders = configured("node9");
     assert_eq!(orders.cordon(), json!("unknown"));
-    let why = orders.not_done(&order_until(7, json!("cordon"), None, 3));
+    let why = orders.not_done(&hopeless_order(7, json!("cordon"), None));
     assert!(why.contains("not found"), "{why}");
 }

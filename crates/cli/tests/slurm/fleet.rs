@@ -2,17 +2,14 @@
 //! anything where the policy asks for nobody.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::server::{Person, Server, until_within};
+use crate::server::{Person, Server, until};
 use crate::support::run;
+use crate::support::wait::wait_for;
 use crate::world::{Agent, World};
-
-/// A proof waits for collectors that look every ten seconds, a mark is looked at every fifteen.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node of Slurm's with an agent that is enrolled and carries out orders.
 struct Member {
@@ -48,18 +45,11 @@ impl Member {
 
     /// Waits until the server says that the node stands so; gives what it says.
     fn until(&self, ann: &Person, standing: &str) -> Value {
-        let start = Instant::now();
-        loop {
-            let node = ann.node(self.name);
-            if node["standing"] == standing {
-                return node;
-            }
-            if start.elapsed() > PATIENCE {
-                let log = fs::read_to_string(self.world.path("log")).unwrap();
-                panic!("{} is not {standing}: {node:#}\n{log}", self.name);
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        let explain = || {
+            let log = fs::read_to_string(self.world.path("log")).unwrap();
+            format!("{} is not {standing}: {:#}\n{log}", self.name, ann.node(self.name))
+        };
+        wait_for(explain, || Some(ann.node(self.name)).filter(|node| node["standing"] == standing))
     }
 }
 
@@ -111,7 +101,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     assert_eq!(held["why"]["text"], "it is cordoned by root: bad disk");
     two.lose_gpu();
     let findings = |node: &str| bob.node(node)["findings"].as_array().map(Vec::len);
-    until_within(PATIENCE, "the second's fault is known", || findings("node2") >= Some(1));
+    until("the second's fault is known", || findings("node2") >= Some(1));
 
     // The node without work is rebooted, which ends its agent; a service manager starts that anew.
     assert!(first.ended().success());
@@ -119,8 +109,8 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 
     // The third was drained by us, and its repair is left to people. One of them writes a reason of their own.
     let waits = three.until(&bob, "in-repair");
-    let until = waits["held_back"]["until"].as_str().unwrap();
-    assert_eq!(until, "a person repairs it and says so (`farrier fleet repaired`)");
+    let unblocked_by = waits["held_back"]["until"].as_str().unwrap();
+    assert_eq!(unblocked_by, "a person repairs it and says so (`farrier fleet repaired`)");
     let node = cluster.node("node3");
     assert!(node.contains("+DRAIN") && node.contains("Reason=farrier: "), "{node}");
     cluster.drain("node3", "its PSU, too");
@@ -143,7 +133,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
     let fit = three.until(&bob, "held");
     assert_eq!(fit["why"]["text"], "it is fit, and cordoned by root: its PSU, too");
     assert_eq!(passed(&fit), ["v0", "v1"]);
-    until_within(PATIENCE, "the second's fault is over", || findings("node2") == Some(0));
+    until("the second's fault is over", || findings("node2") == Some(0));
     for (name, reason) in [("node2", "bad disk"), ("node3", "its PSU, too")] {
         let node = cluster.node(name);
         assert!(node.contains("+DRAIN"), "{node}");
@@ -162,6 +152,7 @@ fn the_server_drains_mends_proves_and_resumes_and_leaves_what_others_drained() {
 /// The job starts anew on the one node that is left, and ends well there.
 fn moved_and_ended(cluster: &Cluster, job: &str) {
     cluster.wait("job that was moved", |cluster| {
+        cluster.release(job);
         let job = cluster.job(job);
         job.contains("Restarts=1") && job.contains("JobState=RUNNING")
     });

@@ -1,6 +1,8 @@
 //! Runs the built binary the way a person does, without the person's own settings.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub(crate) mod wait;
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

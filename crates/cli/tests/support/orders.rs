@@ -4,23 +4,28 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::support::farrier;
+use crate::support::wait::PATIENCE;
 
 /// A lease is longer than any test waits.
 const LEASE_S: i64 = 900;
-/// A proof may wait for collectors that look every ten seconds, and for findings to clear.
-const PATIENCE: Duration = Duration::from_secs(150);
+const HOPELESS_LEASE_S: i64 = 15;
 
 /// An order as the server writes it.
 pub(crate) fn order(generation: u64, what: Value, boot: Option<&str>) -> Value {
     order_until(generation, what, boot, LEASE_S)
 }
 
-pub(crate) fn order_until(generation: u64, what: Value, boot: Option<&str>, lease_s: i64) -> Value {
+/// One that cannot be carried out: it is tried until its lease ends, which is long enough for a first try
+/// on a busy machine.
+pub(crate) fn hopeless_order(generation: u64, what: Value, boot: Option<&str>) -> Value {
+    order_until(generation, what, boot, HOPELESS_LEASE_S)
+}
+
+fn order_until(generation: u64, what: Value, boot: Option<&str>, lease_s: i64) -> Value {
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(lease_s);
     let reason = "critical gpu.xid (Xid 79) on GPU 1";
     let mut order = json!({

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::{Entry, Event};
 use farrier_server::log::Log;
@@ -11,10 +10,8 @@ use farrier_server::log::sqlite::SqliteLog;
 use serde_json::Value;
 
 use crate::kill::kill;
+use crate::support::wait::{wait_for, wait_until};
 use crate::support::{Ran, farrier, run};
-
-/// What the server does within a second may take longer on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server that does not outlive its test.
 pub(crate) struct Server {
@@ -24,17 +21,9 @@ pub(crate) struct Server {
 }
 
 /// Waits until something is so.
-pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
-    until_within(PATIENCE, what, holds);
-}
-
-/// Waits for as long as it may take.
-pub(crate) fn until_within(patience: Duration, what: &str, holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < patience, "it did not come about: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+#[track_caller]
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    wait_until(|| what.to_owned(), holds);
 }
 
 impl Server {
@@ -53,8 +42,16 @@ impl Server {
     pub(crate) fn spawn(folder: &Path, log: &str, command: &mut Command) -> Self {
         let log = folder.join(log);
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-        let server = Self { child: command.spawn().unwrap(), folder: folder.to_owned(), log };
-        until("the server serves", || server.said("fingerprint=").is_some());
+        let child = command.spawn().unwrap();
+        let mut server = Self { child, folder: folder.to_owned(), log };
+        until("the server serves", || {
+            // One that is started at its old address may find that a connection of another process has
+            // the port for a moment.
+            if server.ended().is_some() && server.log().contains("failed to listen") {
+                server.child = command.spawn().unwrap();
+            }
+            server.said("fingerprint=").is_some()
+        });
         server
     }
 
@@ -137,14 +134,7 @@ impl Server {
 
     pub(crate) fn stop(mut self) {
         kill("-TERM", &self.child.id().to_string());
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it still runs");
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let status = wait_for(|| "the server's end".to_owned(), || self.child.try_wait().unwrap());
         assert!(status.success(), "{}", self.log());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::kill::kill;
 use crate::support::run;
+use crate::support::wait::wait_until;
 use crate::terminal::Terminal;
 use crate::world::{World, borrowed};
 
@@ -63,11 +64,7 @@ fn keys_sort_filter_open_freeze_and_quit() {
         let stat = std::fs::read_to_string(format!("/proc/{probe}/stat"));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
     };
-    let start = std::time::Instant::now();
-    while probes.iter().any(lives) {
-        assert!(start.elapsed() < std::time::Duration::from_secs(30), "it is left behind");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until(|| "the probe is left behind".to_owned(), || !probes.iter().any(lives));
 }
 
 #[test]

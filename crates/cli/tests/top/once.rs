@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::wait::wait_for;
 use crate::support::{Ran, farrier, run};
 use crate::terminal::Terminal;
 use crate::world::{World, borrowed};
@@ -147,19 +147,17 @@ fn an_agent_tells_of_values_findings_and_jobs_and_of_its_own_end() {
     let mut agent = Agent::start(&world);
     let words = agent_words(&world);
     let json = [&borrowed(&words)[..], &["--once", "--output", "json"]].concat();
-    let start = Instant::now();
-    let told = loop {
-        let told: Value = serde_json::from_str(&run(&json).stdout).unwrap();
-        // Processes and limits come with a slower look than power.
-        if told["silence"].is_null()
-            && told["processes"].as_array().is_some_and(|it| it.len() == 2)
-            && told["gpus"][0]["links"]["up"] == 18
-        {
-            break told;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "{told:#}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let told = wait_for(
+        || run(&json).stdout,
+        || {
+            let told: Value = serde_json::from_str(&run(&json).stdout).unwrap();
+            // Processes and limits come with a slower look than power.
+            let is_whole = told["silence"].is_null()
+                && told["processes"].as_array().is_some_and(|it| it.len() == 2)
+                && told["gpus"][0]["links"]["up"] == 18;
+            is_whole.then_some(told)
+        },
+    );
     assert_eq!(told["teller"], "agent");
     assert_eq!(told["gpus"][0]["limit"]["kind"], "sw-thermal");
     assert_eq!(told["processes"][0]["job"], "Slurm job 7411.0");

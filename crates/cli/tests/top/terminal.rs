@@ -6,16 +6,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::support::farrier;
-
-/// What takes a second may take longer on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::wait::{wait_for, wait_until};
 
 /// What a terminal shows.
 #[derive(Default)]
@@ -165,22 +162,16 @@ impl Terminal {
     fn find_pid(&self) -> u32 {
         let own = self.child.id();
         let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        let mut found = own;
-        self.until("it runs", |_| true);
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"))
-                .unwrap_or_default();
-            let all = children.split_whitespace().filter_map(|it| it.parse().ok()).chain([own]);
-            if let Some(pid) =
-                all.into_iter().find(|pid| name(*pid).is_ok_and(|it| it.trim() == "farrier"))
-            {
-                found = pid;
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        found
+        wait_for(
+            || format!("`farrier` runs:\n{}", self.text()),
+            || {
+                let path = format!("/proc/{own}/task/{own}/children");
+                let children = std::fs::read_to_string(path).unwrap_or_default();
+                let children = children.split_whitespace().filter_map(|it| it.parse().ok());
+                let is_farrier = |pid: &u32| name(*pid).is_ok_and(|it| it.trim() == "farrier");
+                children.chain([own]).find(is_farrier)
+            },
+        )
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -220,15 +211,8 @@ impl Terminal {
 
     /// Waits until the screen is so; gives it.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
-        let start = Instant::now();
-        loop {
-            let text = self.text();
-            if holds(&text) {
-                return text;
-            }
-            assert!(start.elapsed() < PATIENCE, "it did not come: {what}\n{text}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let explain = || format!("{what}\n{}", self.text());
+        wait_for(explain, || Some(self.text()).filter(|text| holds(text)))
     }
 
     pub(crate) fn until_shown(&self, text: &str) -> String {
@@ -237,32 +221,21 @@ impl Terminal {
 
     /// Waits for its end; the terminal is as it was.
     pub(crate) fn ended(mut self) -> ExitStatus {
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it still runs:\n{}", self.text());
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let screen = Arc::clone(&self.screen);
+        let explain = || format!("its end:\n{}", screen.lock().unwrap().text());
+        let status = wait_for(explain, || self.child.try_wait().unwrap());
         self.is_restored();
         status
     }
 
     /// The screen of before, with its cursor, and letters are echoed and come in lines.
     pub(crate) fn is_restored(&self) {
-        let start = Instant::now();
-        loop {
-            let is_drawn = {
-                let screen = self.screen.lock().unwrap();
-                !screen.is_other && !screen.is_cursor_hidden
-            };
-            if is_drawn && !self.is_raw() {
-                return;
-            }
-            assert!(start.elapsed() < PATIENCE, "the terminal is not as it was");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let is_drawn = || {
+            let screen = self.screen.lock().unwrap();
+            !screen.is_other && !screen.is_cursor_hidden
+        };
+        let explain = || "the terminal is not as it was".to_owned();
+        wait_until(explain, || is_drawn() && !self.is_raw());
     }
 
     pub(crate) fn is_raw(&self) -> bool {

@@ -108,6 +108,9 @@ mod tests {
 
     use super::*;
 
+    /// Ends a hang; a child that is not to be waited for lives longer.
+    const LONG: Duration = Duration::from_secs(300);
+
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -118,18 +121,18 @@ mod tests {
     fn an_answer_is_taken_at_once() {
         let answer = NvmlReading::Refused { error: "NVML_ERROR_DRIVER_NOT_LOADED".to_owned() };
         let line = serde_json::to_string(&Line::Answer(answer.clone())).unwrap();
-        let script = format!("echo '{{\"call\":\"nvmlInit_v2\"}}'; echo '{line}'; exec sleep 60");
-        let begun = Instant::now();
-        assert_eq!(ask(shell(&script), Duration::from_secs(30)), answer);
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        let script = format!("echo '{{\"call\":\"nvmlInit_v2\"}}'; echo '{line}'; exec sleep 900");
+        // Whoever waited for the end of the process would call this a hang.
+        assert_eq!(ask(shell(&script), LONG), answer);
     }
 
     #[test]
     fn a_hang_is_an_answer_that_names_the_call() {
-        let script = "echo '{\"call\":\"nvmlInit_v2\"}'; exec sleep 60";
-        let hung = ask(shell(script), Duration::from_secs(1));
+        let script = "echo '{\"call\":\"nvmlInit_v2\"}'; exec sleep 900";
+        // Long enough for a shell to start on a busy machine.
+        let hung = ask(shell(script), Duration::from_secs(5));
         let during = "nvmlInit_v2".to_owned();
-        assert_eq!(hung, NvmlReading::Hung { after_s: 1, during, read: None });
+        assert_eq!(hung, NvmlReading::Hung { after_s: 5, during, read: None });
     }
 
     #[test]
@@ -138,11 +141,10 @@ mod tests {
             NvmlReading::Died { why } => why,
             other => panic!("{other:?}"),
         };
-        let long = Duration::from_secs(30);
-        let why = died(ask(shell("echo '{\"call\":\"nvmlInit_v2\"}'; kill -SEGV $$"), long));
+        let why = died(ask(shell("echo '{\"call\":\"nvmlInit_v2\"}'; kill -SEGV $$"), LONG));
         assert!(why.contains("nvmlInit_v2") && why.contains("signal"), "{why}");
-        assert!(died(ask(shell("echo hello"), long)).contains("does not read"));
-        assert!(died(ask(Command::new("/nonexistent/farrier"), long)).contains("did not start"));
+        assert!(died(ask(shell("echo hello"), LONG)).contains("does not read"));
+        assert!(died(ask(Command::new("/nonexistent/farrier"), LONG)).contains("did not start"));
     }
 
     #[test]

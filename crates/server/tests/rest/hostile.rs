@@ -2,13 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::Role;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options};
 
 use crate::office::{Office, exchange, request};
+use crate::world::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_read_is_a_problem_and_not_a_failure() {
@@ -73,7 +73,7 @@ async fn a_body_that_is_too_large_is_not_read_and_the_limit_is_told() {
     // Read what comes before all is sent: whoever is refused may be cut off.
     let status = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut reader = socket.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             let _ = socket.write_all(text.as_bytes());
@@ -93,7 +93,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
         plain_pool: Some("train".parse().unwrap()),
-        rate: Rate { per_s: 1.0, burst: 5.0 },
+        rate: Rate { per_s: 0.0, burst: 5.0 },
         ..Options::new(folder.path().join("server"), "127.0.0.1:0".parse().unwrap())
     };
     let running = run::start(options).await.unwrap();
@@ -117,7 +117,7 @@ async fn whoever_asks_too_often_waits_and_others_do_not() {
     });
     let (many, other) = answers.await.unwrap();
     let refused: Vec<_> = many.iter().filter(|it| it.status != 200).collect();
-    assert!((10..=15).contains(&refused.len()), "{} were refused", refused.len());
+    assert_eq!(refused.len(), 15, "all but the burst");
     refused[0].assert_problem(429);
     assert_eq!(refused[0].headers["retry-after"], "1");
     assert_eq!(other.status, 200);
@@ -131,8 +131,6 @@ async fn a_body_that_does_not_come_is_waited_for_so_long_and_no_longer() {
     let text = request("POST", "/api/v1/nodes/a/hold", Some(&token), Some("{}"))
         .replace("Content-Length: 2", "Content-Length: 20");
     let address = office.site.address;
-    let start = Instant::now();
     let answer = tokio::task::spawn_blocking(move || exchange(address, text.as_bytes()));
     answer.await.unwrap().assert_problem(408);
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }

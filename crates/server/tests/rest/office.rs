@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
@@ -14,7 +13,7 @@ use farrier_server::brain::Brain;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::world::{Site, finding, node};
+use crate::world::{PATIENCE, Site, finding, node};
 
 /// An answer.
 #[derive(Debug, Clone)]
@@ -59,7 +58,7 @@ pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Optio
 /// Sends bytes and reads until the other end closes.
 pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     // Who is refused early need not read the rest.
     let _ = socket.write_all(request);
     let mut bytes = Vec::new();

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use farrier_fleet::fleet::Role;
 use farrier_wire::client::{Asker, RestError, no_tls};
@@ -10,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::office::Office;
-use crate::world::until;
+use crate::world::{PATIENCE, until};
 
 async fn asker(office: &Office, token: &str) -> Asker {
     Asker::connect(&office.site.url().parse().unwrap(), no_tls(), token).await.unwrap()
@@ -86,7 +85,7 @@ fn next_frame(socket: &mut TcpStream) -> (u8, u8, u32) {
 /// Asks over HTTP/2 with a body that goes on after the answer has come; whether the stream was reset before it was at its end.
 fn is_reset_early(address: SocketAddr, token: &str) -> bool {
     let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let fields = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -169,7 +168,7 @@ async fn a_key_that_stands_twice_in_a_body_is_refused_by_name() {
 
 fn stream(address: SocketAddr, token: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let text = format!(
         "GET /api/v1/events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
     );

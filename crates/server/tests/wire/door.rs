@@ -8,54 +8,70 @@ use farrier_wire::proto;
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tonic::Code;
 
-use crate::access::{Down, open, raw};
-use crate::world::{Member, Site, node};
+use crate::access::{Down, heartbeats, open, raw};
+use crate::world::{Member, PATIENCE, Site, node};
 
 /// More than there are turns.
 const MANY: usize = 300;
 
-/// Enrols a node before any of those could be tired of.
+/// Keeps many connections open that say this and no more; one that the server closes is opened again.
+/// So they stand in the way for as long as the test runs, on a slow machine too.
+async fn idle(site: &Site, said: impl Fn() -> Vec<u8>) -> JoinSet<()> {
+    let mut connections = JoinSet::new();
+    let opened = Arc::new(Semaphore::new(0));
+    for _ in 0..MANY {
+        let (address, said, opened) = (site.address, said(), Arc::clone(&opened));
+        connections.spawn(async move {
+            loop {
+                let Ok(mut socket) = TcpStream::connect(address).await else { continue };
+                let _ = socket.write_all(&said).await;
+                opened.add_permits(1);
+                let _ = socket.read_to_end(&mut Vec::new()).await;
+            }
+        });
+    }
+    drop(opened.acquire_many(u32::try_from(MANY).unwrap()).await.unwrap());
+    connections
+}
+
+/// Enrols a node, whoever else is at the door.
 async fn is_open(site: &Site, name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let token = site.token(None, 1);
-    let enrolled = site.enrol(name, folder.path(), &token);
-    let soon = tokio::time::timeout(Duration::from_secs(5), enrolled).await;
-    assert_eq!(soon.expect("nobody stands in the way").unwrap(), 1);
+    let enrolled = tokio::time::timeout(PATIENCE, site.enrol(name, folder.path(), &token)).await;
+    assert_eq!(enrolled.expect("nobody stands in the way").unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_say_nothing_keep_nobody_from_coming_in() {
     let site = Site::with_tls().await;
-    let mut idle = Vec::new();
-    for _ in 0..MANY {
-        idle.push(TcpStream::connect(site.address).await.unwrap());
-    }
+    let _idle = idle(&site, Vec::new).await;
     is_open(&site, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_say_hello_and_no_more_keep_nobody_from_coming_in() {
     let site = Site::with_tls().await;
-    let mut idle = Vec::new();
-    for _ in 0..MANY {
+    let hello = || {
         let name = "localhost".try_into().unwrap();
         let tls = farrier_wire::client::no_tls();
-        let mut client = rustls::ClientConnection::new(Arc::clone(&tls), name).unwrap();
+        let mut client = rustls::ClientConnection::new(tls, name).unwrap();
         let mut hello = Vec::new();
         client.write_tls(&mut hello).unwrap();
-        let mut socket = TcpStream::connect(site.address).await.unwrap();
-        socket.write_all(&hello).await.unwrap();
-        idle.push(socket);
-    }
+        hello
+    };
+    let _idle = idle(&site, hello).await;
     is_open(&site, "a").await;
 }
 
 /// Waits until a stream has ended, with its connection or without.
 async fn ended(down: &mut Down) {
     let end = async { while let Ok(Some(_)) = down.message().await {} };
-    tokio::time::timeout(Duration::from_secs(10), end).await.expect("it goes");
+    tokio::time::timeout(PATIENCE, end).await.expect("it goes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,13 +126,15 @@ async fn whoever_was_revoked_takes_no_place_of_the_node_that_has_its_name_now() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
     let mut site = Site::with_tls().await;
-    site.absent_wait = Duration::from_secs(1);
+    // Long enough to open a stream on a busy machine.
+    site.absent_wait = Duration::from_secs(10);
     drop(site.running.take());
     site.start(None).await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     let mut agents = raw(&site, &member).await;
-    let (_out, _down) = open(&mut agents, None).await.unwrap();
+    let (out, _down) = open(&mut agents, None).await.unwrap();
+    let _heartbeats = heartbeats(out);
     let tls = Keep::new(&member.identity(), None).tls().unwrap();
     let tcp = TcpStream::connect(site.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
@@ -124,7 +142,7 @@ async fn a_node_without_a_stream_goes_and_one_with_a_stream_stays() {
     // It begins as HTTP/2 does, and asks for nothing.
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut said = Vec::new();
-    let gone = tokio::time::timeout(Duration::from_secs(10), idle.read_to_end(&mut said)).await;
+    let gone = tokio::time::timeout(PATIENCE, idle.read_to_end(&mut said)).await;
     assert!(gone.is_ok(), "it goes");
     let answer = agents.renew(proto::RenewRequest::default()).await.unwrap_err();
     assert_eq!(answer.code(), Code::InvalidArgument, "the one with a stream stays: {answer:?}");

@@ -1,7 +1,7 @@
 //! Simulated nodes on the real wire: they join, fall ill, are taken out, mended, proven and given back; the log says why, and replays.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::replay::Replay;
@@ -13,7 +13,7 @@ use farrier_sim::fleet::wire::Herd;
 use farrier_sim::fleet::{Fleet, Plan, Trouble};
 use jiff::Timestamp;
 
-use crate::world::Site;
+use crate::world::{PATIENCE, Site};
 
 async fn standings(running: &Running) -> BTreeMap<NodeId, Standing> {
     let standings = |it: &farrier_fleet::fleet::FleetState| {
@@ -23,14 +23,15 @@ async fn standings(running: &Running) -> BTreeMap<NodeId, Standing> {
 }
 
 async fn until_all(running: &Running, what: &str, holds: impl Fn(&NodeId, Standing) -> bool) {
-    for _ in 0..600 {
+    let end = Instant::now() + PATIENCE;
+    loop {
         let all = standings(running).await;
         if all.iter().all(|(id, standing)| holds(id, *standing)) {
             return;
         }
+        assert!(Instant::now() < end, "{what}: {all:#?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("{what}: {:#?}", standings(running).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

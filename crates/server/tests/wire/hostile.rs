@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::world::{Member, Site, finding, until};
+use crate::world::{Member, PATIENCE, Site, finding, until};
 
 pub(crate) struct Raw {
     out: mpsc::Sender<Up>,
@@ -62,7 +62,7 @@ impl Raw {
     /// What comes next, but for orders.
     pub(crate) async fn hear(&mut self) -> Result<down::What, Status> {
         loop {
-            let next = tokio::time::timeout(Duration::from_secs(10), self.inbound.message());
+            let next = tokio::time::timeout(PATIENCE, self.inbound.message());
             match next.await.expect("the server answers")? {
                 Some(Down { what: Some(down::What::Order(_)) }) => (),
                 Some(Down { what: Some(what) }) => return Ok(what),

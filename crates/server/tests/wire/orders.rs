@@ -1,7 +1,7 @@
 //! Orders go down once, answers up once; silence is noticed, and its end.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::fleet::identity::Actor;
@@ -107,11 +107,13 @@ async fn silence_is_noticed_and_its_end() {
     let mut member = Member::new("a");
     member.connect(&site);
     member.acked(0).await;
-    let pools_default = PoolPolicy { silent_s: 6, ..PoolPolicy::default() };
+    let silence = Duration::from_secs(8);
+    let pools_default = PoolPolicy { silent_s: 8, ..PoolPolicy::default() };
     let policy = Box::new(Policy { pools_default, ..Policy::default() });
     let brain = site.running().brain().clone();
     brain.take(Actor::Person("ops".into()), Event::PolicySet { policy }).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let start = Instant::now();
+    until("it lives for longer than a silence", || start.elapsed() > silence + silence / 4).await;
     let silent = |it: &Event| matches!(it, Event::Silent { .. });
     assert_eq!(site.count(silent), 0, "it says that it lives");
     member.disconnect();
@@ -130,8 +132,8 @@ async fn a_retired_node_is_cut_and_not_let_in() {
     member.acked(0).await;
     let retired = Event::Retired { node: node("a"), why: "sold".to_owned() };
     site.running().brain().take(Actor::Person("ops".into()), retired).await.unwrap();
+    until("the stream is cut", || member.must_enrol()).await;
     member.find(1);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(site.found("a"), Vec::<u64>::new());
     // It comes back with a token like any other, under the name that nobody has now.
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farrier_agent::uplink::Link;
 use tokio::net::TcpListener;
 
-use crate::world::{Member, Site, until};
+use crate::world::{Member, PATIENCE, Site, until};
 
 /// Longer than any test waits: an attempt before that was made for a finding.
 const LONG: Duration = Duration::from_secs(3600);
@@ -45,7 +45,7 @@ async fn an_urgent_finding_while_the_server_is_away_is_reported_soon_after_its_r
     let elsewhere = TcpListener::bind(site.address).await.unwrap();
     member.find_urgent(2);
     // The attempt for it comes at once and fails; the next ones are seconds apart.
-    let attempt = tokio::time::timeout(Duration::from_secs(20), elsewhere.accept()).await;
+    let attempt = tokio::time::timeout(PATIENCE, elsewhere.accept()).await;
     drop(attempt.expect("an attempt").unwrap());
     drop(elsewhere);
     site.start(None).await;

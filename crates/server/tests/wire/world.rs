@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use farrier_agent::config::Retention;
 use farrier_agent::crash::Crash;
 use farrier_agent::journal::Journal;
-use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, OrderDesk, Uplink};
+use farrier_agent::uplink::{self, EnrolError, Enrolment, Keep, Link, OrderDesk, Uplink};
 use farrier_fleet::fleet::event::{Cordon, Makeup};
 use farrier_fleet::fleet::{Answer, Entry, Event, NodeId, Order};
 use farrier_fleet::health::{Change, Finding};
@@ -93,7 +93,7 @@ impl Site {
 
     /// Starts the server, at the address that it had before.
     pub(crate) async fn start(&mut self, dies_after: Option<u64>) {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         let running = loop {
             match run::start(Options { dies_after, ..self.options() }).await {
                 Ok(running) => break running,
@@ -186,9 +186,13 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
     enrolled.await.unwrap().map(|identity| identity.generation)
 }
 
+/// A deadline in a test ends a hang and says nothing about speed; nextest kills a test some minutes
+/// later.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !is() {
         assert!(Instant::now() < end, "it did not come about: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -356,6 +360,12 @@ impl Member {
     pub(crate) async fn acked(&self, record: u64) {
         let acked = self.uplink.as_ref().unwrap().acked();
         until("the record is acknowledged", || acked.borrow().is_some_and(|it| it >= record)).await;
+    }
+
+    /// Whether the server has cut its stream, until the node enrols again.
+    pub(crate) fn must_enrol(&self) -> bool {
+        let sight = self.uplink.as_ref().unwrap().sight();
+        matches!(sight.borrow().link, Link::NotConnected { must_enrol: true, .. })
     }
 
     pub(crate) fn acked_now(&self) -> Option<u64> {

@@ -240,7 +240,7 @@ mod tests {
     fn shell(script: &str) -> Controls {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Controls::by(command, Patience::of(Duration::from_secs(20)))
+        Controls::by(command, Patience::of(Duration::from_secs(300)))
     }
 
     /// Whether a process is there, also as one that nobody has waited for.
@@ -261,8 +261,8 @@ mod tests {
         assert!(!is_there(answers));
         // One that does not end with its input is killed, and waited for.
         let mut command = Command::new("sh");
-        command.args(["-c", "read line; echo '\"done\"'; exec sleep 60"]);
-        let mut controls = Controls::by(command, Patience::of(Duration::from_secs(20)));
+        command.args(["-c", "read line; echo '\"done\"'; exec sleep 900"]);
+        let mut controls = Controls::by(command, Patience::of(Duration::from_secs(300)));
         assert_eq!(controls.set("GPU-1", GpuControl::Ecc, &Value::Switch(true)), Ok(()));
         let stays = pid(&controls);
         controls.child.as_mut().unwrap().is_late = true;
@@ -273,9 +273,9 @@ mod tests {
     #[test]
     fn a_change_is_given_longer_than_a_look() {
         let mut command = Command::new("sh");
-        command.args(["-c", "read line; sleep 0.2; echo '\"done\"'; read line; exec sleep 60"]);
+        command.args(["-c", "read line; sleep 0.2; echo '\"done\"'; read line; exec sleep 900"]);
         let patience =
-            Patience { read: Duration::from_millis(50), change: Duration::from_secs(20) };
+            Patience { read: Duration::from_millis(50), change: Duration::from_secs(300) };
         let mut controls = Controls::by(command, patience);
         assert_eq!(controls.set("GPU-1", GpuControl::Mig, &Value::Switch(true)), Ok(()));
         assert!(matches!(controls.list(), GpusSeen::Silent(why) if why.contains("did not answer")));
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn one_that_does_not_answer_is_not_waited_for() {
         let mut command = Command::new("sh");
-        command.args(["-c", "exec sleep 60"]);
+        command.args(["-c", "exec sleep 900"]);
         let mut controls = Controls::by(command, Patience::of(Duration::from_millis(50)));
         assert!(matches!(controls.list(), GpusSeen::Silent(why) if why.contains("did not answer")));
     }

@@ -163,7 +163,8 @@ mod tests {
         }
     }
 
-    const LONG: Duration = Duration::from_secs(30);
+    /// Ends a hang; a child that is not to be waited for lives longer.
+    const LONG: Duration = Duration::from_secs(300);
 
     #[test]
     fn a_line_is_answered_by_a_line() {
@@ -179,11 +180,14 @@ mod tests {
     #[test]
     fn a_late_answer_names_the_call_and_leaves_no_zombie() {
         // A shell cannot write at an offset; it writes the complaint, and the name is the initial one.
-        let mut child = shell("read -r word; echo 'something is odd' >&2; exec sleep 60");
+        let mut child = shell("read -r word; echo 'something is odd' >&2; exec sleep 900");
         assert_eq!(ask(&mut child, Duration::from_millis(300)), Asked::Late);
         assert_eq!(child.during(), "its start");
         child.note.write_all_at(b"nvmlDeviceGetName of GPU 3", 0).unwrap();
         assert_eq!(child.during(), "nvmlDeviceGetName of GPU 3");
+        while child.complaint().is_empty() {
+            child.idle(Duration::from_millis(5));
+        }
         assert_eq!(child.complaint(), "something is odd");
         child.kill();
         assert!(end_of(&mut child).contains("signal: 9"));
@@ -199,7 +203,7 @@ mod tests {
 
     #[test]
     fn more_than_a_line_is_babble() {
-        let mut child = shell("read -r word; printf 'one\\ntwo\\n'; exec sleep 60");
+        let mut child = shell("read -r word; printf 'one\\ntwo\\n'; exec sleep 900");
         // The two lines may come in one piece or in two.
         let first = ask(&mut child, LONG);
         if first != Asked::Babble {
@@ -221,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_stop_ends_the_wait() {
-        let mut child = shell("exec sleep 60");
+        let mut child = shell("exec sleep 900");
         assert_eq!(child.ask("fast\n", LONG, &AtomicBool::new(true)), Asked::Stopped);
         child.kill();
         end_of(&mut child);

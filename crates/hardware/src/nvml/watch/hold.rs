@@ -88,11 +88,11 @@ mod tests {
                     std::thread::yield_now();
                 }
                 // It takes a while to go.
-                hold.keep(false, Duration::from_secs(30));
-                hold.keep(true, Duration::from_secs(30));
+                hold.keep(false, Duration::from_secs(300));
+                hold.keep(true, Duration::from_secs(300));
             })
         };
-        let taken = Hold::take(&hold, Duration::from_secs(30)).unwrap();
+        let taken = Hold::take(&hold, Duration::from_secs(300)).unwrap();
         assert!(hold.is_wanted());
         drop(taken);
         watcher.join().unwrap();
