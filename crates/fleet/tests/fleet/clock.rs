@@ -150,3 +150,43 @@ fn a_pool_may_have_its_nodes_cordoned_until_they_are_verified() {
     assert_eq!(standing(&world, 3), Standing::InService);
     world.replay();
 }
+
+#[test]
+fn a_clock_that_was_wrong_for_a_while_delays_no_timeout_by_days() {
+    // Stepped forward and back while the server runs, and by a start with a clock that is ahead.
+    for begin in [Act::ClockStep(TEN_DAYS_S), Act::Pause(TEN_DAYS_S.unsigned_abs())] {
+        let mut world = in_service();
+        world.act(&Act::Silent(3));
+        world.act(&begin);
+        world.act(&Act::ClockStep(-TEN_DAYS_S));
+        world.act(&Act::Wait(301));
+        assert_eq!(standing(&world, 3), Standing::Quarantined, "after {begin:?}");
+        world.replay();
+    }
+}
+
+#[test]
+fn a_clock_that_flaps_keeps_no_timer_from_ending() {
+    let mut world = in_service();
+    world.act(&Act::Silent(3));
+    for _ in 0..120 {
+        world.act(&Act::ClockStep(3));
+        world.act(&Act::Wait(3));
+        world.act(&Act::ClockStep(-3));
+    }
+    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    world.replay();
+}
+
+#[test]
+fn a_silent_node_has_time_to_connect_after_a_pause() {
+    let mut world = in_service();
+    world.act(&Act::Silent(3));
+    world.act(&Act::Wait(299));
+    world.act(&Act::Pause(3600));
+    world.act(&Act::Wait(99));
+    assert_eq!(standing(&world, 3), Standing::Suspect);
+    world.act(&Act::Wait(2));
+    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    world.replay();
+}

@@ -116,7 +116,7 @@ impl FleetState {
                 return self.look_at_all();
             }
             Event::ControllerResumed { last_ran } => {
-                self.extend_timers(entry.at.duration_since(*last_ran));
+                self.resume_timers(*last_ran);
                 return BTreeSet::new();
             }
             Event::TimePassed => {

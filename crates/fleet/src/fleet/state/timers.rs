@@ -25,17 +25,16 @@ impl Node {
 
     /// Gives every timer so much more time.
     fn extend_timers(&mut self, by: SignedDuration) {
-        let seconds =
-            u32::try_from(by.as_secs()).unwrap_or(if by.is_negative() { 0 } else { u32::MAX });
-        self.uncounted_s = self.uncounted_s.saturating_add(seconds);
+        self.uncounted_s = self.uncounted_s.saturating_add(whole_seconds(by));
         if let Some(pending) = &mut self.order {
             let until = &mut pending.order.lease_until;
             *until = until.checked_add(by).unwrap_or(Timestamp::MAX);
         }
     }
 
-    /// After the clock was set back: nothing that has happened lies in the future, and no timer runs for longer than in full.
-    fn clamp_times(&mut self, now: Timestamp, policy: &Policy) {
+    /// After the clock was set back by `back`: nothing that has happened lies in the future, timers have as much left as before where that can
+    /// be known, and none runs for longer than in full.
+    fn step_back(&mut self, back: SignedDuration, now: Timestamp, policy: &Policy) {
         let clamp = |at: &mut Timestamp| *at = (*at).min(now);
         clamp(&mut self.since);
         self.silent_since.iter_mut().for_each(clamp);
@@ -46,12 +45,32 @@ impl Node {
         self.quarantines.iter_mut().for_each(clamp);
         self.proven.values_mut().for_each(|proof| clamp(&mut proof.at));
         self.errands_ended.iter_mut().for_each(|ended| clamp(&mut ended.at));
+        let counted = now.duration_since(self.since.max(self.silent_since.unwrap_or(self.since)));
+        let uncounted_s = self.uncounted_s.saturating_sub(whole_seconds(back));
+        self.uncounted_s = uncounted_s.min(whole_seconds(counted));
         if let Some(pending) = &mut self.order {
             let lease_s = policy.of(&self.place.pool).lease_of(&pending.order.what);
             let until = &mut pending.order.lease_until;
-            *until = (*until).min(later(now, lease_s));
+            *until = until.checked_sub(back).unwrap_or(*until).min(later(now, lease_s));
         }
     }
+
+    /// After the controller did not run: an agent that was disconnected meanwhile has time to connect again.
+    fn allow_reconnect(&mut self, now: Timestamp, policy: &Policy) {
+        let pool = policy.of(&self.place.pool);
+        let Some(deadline) = self.heartbeat_deadline(pool) else { return };
+        let lacks = later(now, pool.silent_s / 3).duration_since(deadline);
+        self.uncounted_s = self.uncounted_s.saturating_add(whole_seconds(lacks));
+    }
+}
+
+/// Whole seconds, rounded up; none of a negative time.
+fn whole_seconds(time: SignedDuration) -> u32 {
+    if time.is_negative() {
+        return 0;
+    }
+    let more = i64::from(time.subsec_nanos() > 0);
+    u32::try_from(time.as_secs().saturating_add(more)).unwrap_or(u32::MAX)
 }
 
 impl Freeze {
@@ -68,10 +87,14 @@ impl Freeze {
 
 impl FleetState {
     /// Time in which the controller did not run counts towards nothing.
-    pub(super) fn extend_timers(&mut self, by: SignedDuration) {
-        if by > SignedDuration::ZERO {
-            self.change_timers(Node::has_timer, |node, _| node.extend_timers(by));
-        }
+    pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
+        let (now, gap) = (self.at, self.at.duration_since(last_ran));
+        self.change_timers(Node::has_timer, |node, policy| {
+            if gap > SignedDuration::ZERO {
+                node.extend_timers(gap);
+            }
+            node.allow_reconnect(now, policy);
+        });
     }
 
     /// Has timers follow a clock that was stepped.
@@ -80,9 +103,11 @@ impl FleetState {
             freeze.step(from, to);
         }
         if to > from {
-            return self.extend_timers(to.duration_since(from));
+            let by = to.duration_since(from);
+            return self.change_timers(Node::has_timer, |node, _| node.extend_timers(by));
         }
-        self.change_timers(|_| true, |node, policy| node.clamp_times(to, policy));
+        let back = from.duration_since(to);
+        self.change_timers(|_| true, |node, policy| node.step_back(back, to, policy));
         for blame in self.blamed.values_mut() {
             blame.since = blame.since.min(to);
         }
