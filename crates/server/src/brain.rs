@@ -28,6 +28,8 @@ const BATCH_MAX: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
 /// A tick that comes later than this means that the process did not run, or could not: a pause, a suspended machine, a disk that hung.
 const TICK_GAP: Duration = Duration::from_secs(5);
+/// Sessions are ended for a step of the clock this often at most.
+const CUT_EVERY: Duration = Duration::from_secs(60);
 /// Nodes whose time has come and for whom nothing could be done are looked at again this often.
 const AGAIN: SignedDuration = SignedDuration::from_secs(60);
 /// A state is kept after so many entries, or as many as there are nodes: to fold them takes less than a second, and to write the state of a
@@ -130,6 +132,8 @@ impl Brain {
             looked,
             kept,
             keeping: None,
+            is_time_untold: false,
+            last_cut: None,
             last_tick: None,
             dies_after,
             stats: counted,
@@ -227,6 +231,10 @@ struct Thread {
     kept: u64,
     /// Who keeps it.
     keeping: Option<JoinHandle<()>>,
+    /// Whether agents go by a server's time from before a step.
+    is_time_untold: bool,
+    /// When sessions were last ended for that.
+    last_cut: Option<Instant>,
     /// When it last ran, by the monotonic clock and by the log's; none before the first tick.
     last_tick: Option<(Instant, Timestamp)>,
     dies_after: Option<u64>,
@@ -312,8 +320,19 @@ impl Thread {
         tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
         self.looked = Timestamp::MIN;
         self.write(Event::ClockStepped { from, to })?;
-        self.roster.cut(|_, _| Some(Cut::ClockStepped));
+        self.is_time_untold = true;
+        self.tell_time();
         Ok(())
+    }
+
+    /// Sessions begin with the server's time, so they end after a step; a clock that flaps ends them once a minute at most.
+    fn tell_time(&mut self) {
+        let is_due = self.last_cut.is_none_or(|at| at.elapsed() >= CUT_EVERY);
+        if self.is_time_untold && is_due {
+            self.is_time_untold = false;
+            self.last_cut = Some(Instant::now());
+            self.roster.cut(|_, _| Some(Cut::ClockStepped));
+        }
     }
 
     /// Time in which this thread did not run is no time in which a node kept silent, or an order went unanswered.
@@ -326,9 +345,9 @@ impl Thread {
         self.stats.pauses.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(
             paused_s = paused.as_secs(),
-            "the controller did not run; heartbeat timeouts start over"
+            "the controller did not run; that time counts towards no timeout"
         );
-        self.roster.restart_timeouts();
+        self.roster.extend_timeouts(paused);
         self.write(Event::ControllerResumed { last_ran })
     }
 
@@ -398,6 +417,7 @@ impl Thread {
     fn tick(&mut self) -> Result<(), LogError> {
         self.stats.tick_waits.store(false, Ordering::Relaxed);
         self.follow_clock()?;
+        self.tell_time();
         self.resume()?;
         let now = self.clock.now();
         self.last_tick = Some((Instant::now(), now));
@@ -450,6 +470,8 @@ mod tests {
             looked: Timestamp::MIN,
             kept: 0,
             keeping: None,
+            is_time_untold: false,
+            last_cut: None,
             last_tick: None,
             dies_after: None,
             stats: Arc::default(),

@@ -194,12 +194,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     }
     folder(&options.dir)?;
     let lock = take(&options.dir)?;
-    let authority = if options.new_authority {
-        Authority::open_or_replace(&options.dir, Timestamp::now())?
-    } else {
-        Authority::open(&options.dir, Timestamp::now())?
-    };
-    let authority = Arc::new(authority);
+    let authority = Arc::new(authority_of(&options)?);
     let store = Arc::new(Store::open(&options.dir)?);
     let failed = |err| ServerError::Listen { address: options.listen, err };
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
@@ -211,14 +206,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
     };
     let path = log_path(&options.dir);
-    let opened = path.clone();
-    let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&opened)?)));
-    let mut core = core.await.map_err(|_| ServerError::Brain)??;
-    if core.state().seq == 0 {
-        // What a fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-        let policy = Event::PolicySet { policy: Box::default() };
-        core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
-    }
+    let core = opened(path.clone()).await?;
     let audited = core.state().access;
     store.check_has(audited)?;
     let (log_end, end) = watch::channel(core.state().seq);
@@ -296,6 +284,26 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         tasks,
         _lock: lock,
     })
+}
+
+fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
+    let now = Timestamp::now();
+    if options.new_authority {
+        Authority::open_or_replace(&options.dir, now)
+    } else {
+        Authority::open(&options.dir, now)
+    }
+}
+
+/// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
+async fn opened(path: PathBuf) -> Result<Core, ServerError> {
+    let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&path)?)));
+    let mut core = core.await.map_err(|_| ServerError::Brain)??;
+    if core.state().seq == 0 {
+        let policy = Event::PolicySet { policy: Box::default() };
+        core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
+    }
+    Ok(core)
 }
 
 /// Makes the server's own certificate anew from time to time.

@@ -1,7 +1,8 @@
 //! How much anybody may say at once. What is larger is refused before it is read further.
 
-/// A message: a record of the journal has a megabyte at the very most, all open findings of a node some more.
-pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// A message: about a thousand findings. An agent that has more to say leaves out evidence, then what is least severe. One message is one
+/// commit, for which a fatal finding of another node may have to wait.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The findings or changes in a message. The rest is room for the envelope.
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;

@@ -204,7 +204,7 @@ fn flood(text: &mut String, it: &Flood) -> anyhow::Result<()> {
     writeln!(text, "## A fatal finding while nodes flood the server\n")?;
     writeln!(
         text,
-        "{} nodes, each on a connection of its own, send reports of 4 MB as fast as the server reads them. Meanwhile {} other nodes have \
+        "{} nodes, each on a connection of its own, send reports of 1 MB as fast as the server reads them. Meanwhile {} other nodes have \
          {} fatal findings, 20 a second: from the finding to its acknowledgement, which is after it is on disk. The load is on the same two cores. \
          The log grew to {:.0} MB, the server's peak RSS was {:.0} MB.\n",
         it.flooding,

@@ -67,7 +67,7 @@ pub(super) fn findings(size: Size, (nodes, findings): (usize, usize)) -> anyhow:
 }
 
 /// Bytes of each report in a flood: about what a message may have.
-const FLOOD_BYTES: usize = 4_000_000;
+const FLOOD_BYTES: usize = 1_000_000;
 
 pub(super) struct Flood {
     pub(super) nodes: usize,

@@ -106,6 +106,12 @@ impl Eyes for NodeEyes {
         processes(&(self.known)()?, since)
     }
 
+    fn finding_against(&self) -> Result<Option<String>, String> {
+        let status = (self.known)()?;
+        let mut found = status.findings.iter().map(|it| &it.finding);
+        Ok(found.find(|it| speaks_against(it)).map(|it| format!("{} {}", it.severity, it.code)))
+    }
+
     fn prove(&self, rung: Rung, wanted: &dyn Fn() -> bool) -> Proof {
         let mut proof = Proof::default();
         match rung {

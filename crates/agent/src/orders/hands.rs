@@ -48,6 +48,9 @@ pub trait Eyes: Send + Sync {
     /// The processes on GPUs, in words, as seen after `since`; an error: nobody knows.
     fn processes(&self, since: Timestamp) -> Result<Vec<Held>, String>;
 
+    /// An open finding that keeps the node out of service; none: there is none. An error: nobody knows.
+    fn finding_against(&self) -> Result<Option<String>, String>;
+
     /// How far the node is proven. What takes long ends when it is no longer wanted.
     fn prove(&self, rung: Rung, wanted: &dyn Fn() -> bool) -> Proof;
 

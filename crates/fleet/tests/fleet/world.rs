@@ -225,6 +225,14 @@ impl World {
         assert!(tally.out < breaker.limit(tally.members), "{domain}: {tally:?}");
     }
 
+    /// Moves the clock. Gives what it showed before.
+    fn advance(&mut self, seconds: i64) -> Timestamp {
+        let before = self.now;
+        self.now += SignedDuration::from_secs(seconds);
+        before
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one arm for each thing that may happen")]
     pub(crate) fn act(&mut self, act: &Act) {
         let mut inputs = Vec::new();
         let mut push = |by, event| inputs.push((by, event));
@@ -316,17 +324,15 @@ impl World {
                 push(Actor::Server, Event::Enrolled { node: node(index), place: place(index) });
             }
             Act::Wait(seconds) => {
-                self.now += SignedDuration::from_secs(i64::from(seconds));
+                self.advance(i64::from(seconds));
                 push(Actor::Server, Event::TimePassed);
             }
             Act::Pause(seconds) => {
-                let last_ran = self.now;
-                self.now += SignedDuration::from_secs(i64::from(seconds));
+                let last_ran = self.advance(i64::from(seconds));
                 push(Actor::Server, Event::ControllerResumed { last_ran });
             }
             Act::ClockStep(seconds) => {
-                let from = self.now;
-                self.now += SignedDuration::from_secs(i64::from(seconds));
+                let from = self.advance(i64::from(seconds));
                 push(Actor::Server, Event::ClockStepped { from, to: self.now });
             }
         }

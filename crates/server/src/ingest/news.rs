@@ -1,7 +1,8 @@
 //! Whether an event tells the log something that it does not know: by the truth, at the moment of the commit.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
+use farrier_fleet::fleet::decide::speaks_against;
 use farrier_fleet::fleet::event::{Ask, Event, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Node, Repair};
@@ -24,17 +25,21 @@ pub(crate) enum Verdict {
     LowValue,
 }
 
-/// Whether a report changes nothing that is decided by: not a finding that is critical, not the node's boot or its GPUs.
+/// Whether a report changes nothing that is decided by: no finding that is critical or affects service, not the node's boot or its GPUs.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
-    let is_serious = |finding: &Finding| finding.severity >= Severity::Critical;
+    let matters = |it: &Finding| it.severity >= Severity::Critical || speaks_against(it);
     let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
     match event {
-        Event::Found { changes, .. } => !changes.iter().map(Change::finding).any(is_serious),
+        Event::Found { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
+            // What it was before counts, too: it may have become less, or be over.
+            matters(it) || node.findings.get(&it.id).is_some_and(matters)
+        }),
         Event::Resynced { open, .. } => {
-            let ids: HashSet<u64> = open.iter().map(|it| it.id).collect();
-            let is_new = |it: &Finding| is_serious(it) && node.findings.get(&it.id) != Some(it);
-            let is_gone = |it: &Finding| is_serious(it) && !ids.contains(&it.id);
-            !open.iter().any(is_new) && !node.findings.values().any(is_gone)
+            let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
+            let is_new = |it: &&Finding| matters(it) && node.findings.get(&it.id) != Some(*it);
+            let is_gone = |it: &&Finding| matters(it) && open.get(&it.id) != Some(it);
+            open.values().find(|it| is_new(it)).is_none()
+                && node.findings.values().find(is_gone).is_none()
         }
         Event::Seen { makeup, .. } => node.makeup.as_ref().is_some_and(|known| {
             known.boot == makeup.boot && known.gpus == makeup.gpus && known.driver == makeup.driver
@@ -309,5 +314,51 @@ mod tests {
         ]);
         assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
         assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
+    }
+
+    #[test]
+    fn what_changes_a_decision_is_logged_when_disk_space_is_low() {
+        let finding = |id: u64, severity: &str, action: &str, cleared: bool| {
+            let mut finding = serde_json::json!({
+                "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
+                "severity": severity, "text": "", "action": action, "rule_action": action,
+                "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+                "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "",
+            });
+            if cleared {
+                finding["cleared"] =
+                    serde_json::json!({ "at": "2026-11-15T00:00:00Z", "why": "over" });
+            }
+            serde_json::from_value::<Finding>(finding).unwrap()
+        };
+        let said = |number, change: Change| Event::Found {
+            node: node(),
+            record: record("j", number),
+            changes: vec![change],
+        };
+        let doubtful = finding(1, "warning", "reset-gpu", false);
+        let fatal = finding(2, "fatal", "reboot-node", false);
+        let state = after(vec![
+            enrolled(),
+            said(1, Change::Opened(doubtful.clone())),
+            said(2, Change::Opened(fatal.clone())),
+        ]);
+        let low = |event: &Event| is_low_value(&state, event);
+        assert!(low(&said(3, Change::Opened(finding(3, "warning", "ignore", false)))));
+        for change in [
+            Change::Opened(finding(3, "warning", "reset-gpu", false)),
+            Change::Cleared(finding(1, "warning", "reset-gpu", true)),
+            Change::Updated(finding(2, "warning", "ignore", false)),
+        ] {
+            assert!(!low(&said(3, change.clone())), "{change:?}");
+        }
+        let open = |findings: &[&Finding]| Event::Resynced {
+            node: node(),
+            record: record("j", 9),
+            open: findings.iter().map(|it| (*it).clone()).collect(),
+        };
+        assert!(low(&open(&[&doubtful, &fatal, &finding(3, "warning", "ignore", false)])));
+        assert!(!low(&open(&[&fatal])), "a doubt that is over");
+        assert!(!low(&open(&[&doubtful])), "a fault that is over");
     }
 }

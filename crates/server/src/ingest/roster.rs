@@ -5,7 +5,7 @@ mod connection;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::{AccessChange, Entry, FleetState, NodeId, Order};
@@ -49,6 +49,13 @@ pub(crate) struct Pulse {
     observed_ms: AtomicU64,
     /// Whether the log says that it is silent.
     is_silent: AtomicBool,
+}
+
+impl Pulse {
+    /// From when its heartbeat timeout is counted.
+    fn counted_from_ms(&self) -> u64 {
+        self.heard_ms.load(Ordering::Relaxed).max(self.observed_ms.load(Ordering::Relaxed))
+    }
 }
 
 #[derive(Debug)]
@@ -157,19 +164,25 @@ impl Roster {
         if let Some(before) = seat.stream.replace(stream) {
             let _ = before.cut.send(Cut::Displaced);
         }
-        (seat.opened_ms, seat.closed_ms) = (Some(self.up_ms()), None);
         let (pulse, quota) = (Arc::clone(&seat.pulse), Arc::clone(&seat.quota));
-        drop(seats);
-        self.heard(&pulse);
         Seated { number, pulse, quota, orders, cut: is_cut }
+    }
+
+    /// The server has accepted a node's hello. One that it refuses is not heard, however often it comes.
+    pub(crate) fn accepted(&self, node: &NodeId, pulse: &Pulse) {
+        if let Some(seat) = self.seats().get_mut(node) {
+            (seat.opened_ms, seat.closed_ms) = (Some(self.up_ms()), None);
+        }
+        self.heard(pulse);
     }
 
     /// The stream has ended; the pulse stays.
     pub(crate) fn leave(&self, node: &NodeId, number: u64) {
         if let Some(seat) = self.seats().get_mut(node) {
             seat.stream.take_if(|stream| stream.number == number);
-            if seat.stream.is_none() {
-                seat.closed_ms = Some(self.up_ms());
+            // One that was never accepted leaves the last as it was.
+            if seat.stream.is_none() && seat.opened_ms.is_some() {
+                seat.closed_ms.get_or_insert(self.up_ms());
             }
         }
     }
@@ -242,11 +255,12 @@ impl Roster {
         self.seats().values().filter(|seat| seat.stream.is_some()).count()
     }
 
-    /// Every heartbeat timeout starts over, as after a start.
-    pub(crate) fn restart_timeouts(&self) {
-        let ms = self.up_ms();
+    /// For so long nobody was observed: that counts towards no heartbeat timeout.
+    pub(crate) fn extend_timeouts(&self, by: Duration) {
+        let (up_ms, by_ms) = (self.up_ms(), u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
         for seat in self.seats().values() {
-            seat.pulse.observed_ms.store(ms, Ordering::Relaxed);
+            let from_ms = seat.pulse.counted_from_ms().saturating_add(by_ms).min(up_ms);
+            seat.pulse.observed_ms.store(from_ms, Ordering::Relaxed);
         }
     }
 
@@ -263,9 +277,7 @@ impl Roster {
         let mut silent = Vec::new();
         for (id, seat) in self.seats().iter() {
             let pulse = &seat.pulse;
-            let heard_ms = pulse.heard_ms.load(Ordering::Relaxed);
-            let from_ms = heard_ms.max(pulse.observed_ms.load(Ordering::Relaxed));
-            let quiet_ms = up_ms.saturating_sub(from_ms);
+            let quiet_ms = up_ms.saturating_sub(pulse.counted_from_ms());
             if quiet_ms <= soonest_ms {
                 continue;
             }

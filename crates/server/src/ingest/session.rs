@@ -36,6 +36,9 @@ const INTERVALS_MAX: u32 = 6;
 
 /// While a node's reports wait, it is looked at this often whether they still have to.
 const THROTTLE_STEP: Duration = Duration::from_secs(5);
+/// A node that tells everything that is open in so much is asked for it when its reports have waited for its quota: half of a
+/// second's worth.
+const RESYNC_BYTES_MAX: usize = 32 << 10;
 /// What an inventory takes of the controller's queue, and what an answer or a cordon does.
 const MAKEUP_BYTES: usize = 4 << 10;
 const SMALL_BYTES: usize = 1 << 10;
@@ -156,6 +159,7 @@ pub(crate) async fn serve(
                 pulse,
                 quota,
                 is_throttled: false,
+                open_bytes: 0,
                 is_over_quota: false,
                 is_refused: false,
                 refused_makeup: None,
@@ -235,6 +239,8 @@ struct Session<'d> {
     quota: Arc<Mutex<NodeQuota>>,
     /// Whether its reports wait for its quota.
     is_throttled: bool,
+    /// The size of its last report of everything that is open.
+    open_bytes: usize,
     /// Whether the log says that it is over its quota.
     is_over_quota: bool,
     /// Whether a report was not logged because disk space is low: the node is asked for everything when there is some again.
@@ -295,6 +301,25 @@ impl Session<'_> {
         self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    async fn wait_for_quota(&self) {
+        loop {
+            let Some(wait) = self.quota().wait(Instant::now()) else { return };
+            self.desk.roster.skip_heartbeats(&self.pulse);
+            tokio::time::sleep(wait.min(THROTTLE_STEP)).await;
+        }
+    }
+
+    /// Waits for something of the server's: that the node is not read meanwhile counts as no missed heartbeat.
+    async fn unread<T>(&self, wait: impl Future<Output = T>) -> T {
+        let mut wait = std::pin::pin!(wait);
+        loop {
+            match tokio::time::timeout(THROTTLE_STEP, &mut wait).await {
+                Ok(come) => return come,
+                Err(_) => self.desk.roster.skip_heartbeats(&self.pulse),
+            }
+        }
+    }
+
     /// Its reports wait for its quota, or do no longer. By then much may wait on the node: it tells what is open, and passes over the rest.
     async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
         if is_throttled {
@@ -304,8 +329,13 @@ impl Session<'_> {
             return Ok(());
         }
         self.is_throttled = is_throttled;
-        if !is_throttled {
+        // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
+        let is_small = self.open_bytes <= RESYNC_BYTES_MAX;
+        if !is_throttled && is_small {
             return self.say(down::What::Resync(proto::Resync {})).await;
+        }
+        if !is_throttled {
+            return Ok(());
         }
         self.desk.roster.count_throttled();
         if !self.is_over_quota {
@@ -334,6 +364,7 @@ impl Session<'_> {
 
     /// Takes in what the node says of itself, and tells it where to go on.
     async fn welcome(&mut self, hello: proto::Hello) -> Result<(), End> {
+        self.quota().charge(hello.encoded_len(), Instant::now());
         let proto::Hello { makeup, journal, last_record: _, outstanding, cordon, last_order } =
             hello;
         bounded("journal", journal.len(), NAME_BYTES_MAX)?;
@@ -356,6 +387,9 @@ impl Session<'_> {
             reconnect_spread_s: known.reconnect_spread_s,
         }))
         .await?;
+        self.desk.roster.accepted(&self.node, &self.pulse);
+        // What a hello has to log waits for the quota, as every report does.
+        self.wait_for_quota().await;
         // First of all: what follows may lead to an order.
         if last_order > known.generation {
             tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log");
@@ -425,7 +459,7 @@ impl Session<'_> {
             return self.say(down::What::Resync(proto::Resync {})).await;
         }
         let bytes = said.json.len();
-        let turn = self.desk.lanes.large(bytes).await;
+        let turn = self.unread(self.desk.lanes.large(bytes)).await;
         let changes = parsed(said.json, form::changes).await?;
         let record = self.record(said.record);
         let found = Event::Found { node: self.node.clone(), record, changes };
@@ -450,7 +484,8 @@ impl Session<'_> {
             return self.acknowledge().await;
         }
         let bytes = said.json.len();
-        let turn = self.desk.lanes.large(bytes).await;
+        let turn = self.unread(self.desk.lanes.large(bytes)).await;
+        self.open_bytes = bytes;
         let open = parsed(said.json, form::open_findings).await?;
         let record = self.record(said.record);
         let resynced = Event::Resynced { node: self.node.clone(), record, open };
@@ -473,7 +508,7 @@ impl Session<'_> {
         let _turn = match turn {
             Some(turn) => Some(turn),
             None if is_urgent => None,
-            None => self.desk.lanes.ordinary(bytes).await,
+            None => self.unread(self.desk.lanes.ordinary(bytes)).await,
         };
         self.give(event).await
     }

@@ -127,6 +127,12 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         "Racks, switches and NVLink domains that are to blame",
         blamed as u64,
     );
+    of_server(&mut text, call);
+    text.0
+}
+
+/// What the server says of itself.
+fn of_server(text: &mut Text, call: &Call) {
     let site = &call.site;
     text.gauge("farrier_server_log_entries", "The log's last entry", site.tail.end());
     text.counter(
@@ -194,7 +200,6 @@ fn render(call: &Call, parts: &[Part], blamed: usize) -> String {
         "class",
         classes,
     );
-    text.0
 }
 
 #[derive(Default)]

@@ -33,6 +33,10 @@ pub(super) fn uncordon(task: &mut Task<'_>) -> Ended {
         Cordon::Theirs { owner, reason } => return Err(others(scheduler, &owner, &reason)),
         Cordon::Ours | Cordon::Unknown => {}
     }
+    // It may have been found after the server gave the order.
+    if let Some(finding) = task.look(|| task.inner.eyes.finding_against())? {
+        return failed(format!("the node has an open finding and stays cordoned: {finding}"));
+    }
     let boot = boot(task)?;
     let inner = task.inner;
     let made = task.act(Effect::Uncordon, &boot, |_| {

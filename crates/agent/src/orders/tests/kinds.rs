@@ -38,6 +38,19 @@ fn a_mark_is_set_once_and_only_our_own_is_taken_away() {
 }
 
 #[test]
+fn a_node_with_an_open_finding_stays_cordoned() {
+    let world = World::new();
+    evidence(world.carry(OrderKind::Cordon));
+    world.state().finding_against = Some("fatal gpu.xid".to_owned());
+    let why = why(world.carry(OrderKind::Uncordon));
+    assert!(why.contains("stays cordoned: fatal gpu.xid"), "{why}");
+    assert_eq!((world.desk().cordon(), world.state().uncordons), (Cordon::Ours, 0));
+    world.state().finding_against = None;
+    evidence(world.carry(OrderKind::Uncordon));
+    assert_eq!(world.desk().cordon(), Cordon::None);
+}
+
+#[test]
 fn anothers_mark_is_left_as_it_is() {
     let world = World::new();
     let theirs = ("alice".to_owned(), "disk".to_owned());

@@ -29,6 +29,7 @@ pub(super) struct State {
     pub(super) cannot_move: BTreeSet<String>,
     pub(super) held: Vec<Held>,
     pub(super) gpu_wrong: Vec<String>,
+    pub(super) finding_against: Option<String>,
     pub(super) reset_mends: bool,
     pub(super) reset_fails: Option<String>,
     pub(super) run: u32,
@@ -50,6 +51,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             boot: 1,
+            finding_against: None,
             boot_unreadable: false,
             mark: None,
             mark_unreadable: false,
@@ -281,6 +283,10 @@ impl Eyes for World {
 
     fn processes(&self, _since: Timestamp) -> Result<Vec<Held>, String> {
         Ok(self.state().held.clone())
+    }
+
+    fn finding_against(&self) -> Result<Option<String>, String> {
+        Ok(self.state().finding_against.clone())
     }
 
     fn prove(&self, _rung: Rung, _wanted: &dyn Fn() -> bool) -> Proof {

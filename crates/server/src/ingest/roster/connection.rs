@@ -20,6 +20,8 @@ struct Session {
     opened_ms: Option<u64>,
     closed_ms: Option<u64>,
     heard_ms: u64,
+    /// When the server last read from it, or knows that it did not.
+    observed_ms: u64,
 }
 
 impl Session {
@@ -29,6 +31,7 @@ impl Session {
             opened_ms: seat.opened_ms,
             closed_ms: seat.closed_ms,
             heard_ms: seat.pulse.heard_ms.load(Ordering::Relaxed),
+            observed_ms: seat.pulse.counted_from_ms(),
         }
     }
 
@@ -37,7 +40,9 @@ impl Session {
         let Some(opened_ms) = self.opened_ms else { return (ConnectionState::Never, 0, None) };
         let age_ms = up_ms.saturating_sub(self.heard_ms);
         let (state, since_ms) = match self.is_open {
-            true if age_ms > late_ms => (ConnectionState::HeartbeatLate, opened_ms),
+            true if up_ms.saturating_sub(self.observed_ms) > late_ms => {
+                (ConnectionState::HeartbeatLate, opened_ms)
+            }
             true => (ConnectionState::Connected, opened_ms),
             // One that the server has just cut, and that has not ended yet.
             false => (ConnectionState::Disconnected, self.closed_ms.unwrap_or(self.heard_ms)),
@@ -73,8 +78,13 @@ mod tests {
 
     #[test]
     fn a_session_is_connected_late_or_closed_and_without_one_nothing_is_claimed() {
-        let open =
-            Session { is_open: true, opened_ms: Some(1000), closed_ms: None, heard_ms: 5000 };
+        let open = Session {
+            is_open: true,
+            opened_ms: Some(1000),
+            closed_ms: None,
+            heard_ms: 5000,
+            observed_ms: 5000,
+        };
         let closed = Session { is_open: false, closed_ms: Some(6000), ..open };
         let cut = Session { is_open: false, ..open };
         let enrolled = Session { heard_ms: 5000, ..Session::default() };
