@@ -101,6 +101,9 @@ async fn only_those_who_administer_the_fleet_see_who_may_speak() {
     let viewer = office.token("bob", Role::Viewer, "fleet");
     let scoped = office.token("eve", Role::Admin, "pool:train");
     until("they are in the log", || changes(&office).len() == 3).await;
+    // Readers are told of an entry a moment after it is on disk.
+    let end = office.site.entries().last().unwrap().seq;
+    until("readers are told of them", || office.site.running().tail().end() >= end).await;
     for (token, count) in [(&admin, 3), (&viewer, 0), (&scoped, 0)] {
         let page = office.get("/api/v1/events?kind=access", token).await;
         assert_eq!(page["events"].as_array().unwrap().len(), count);

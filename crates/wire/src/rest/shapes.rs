@@ -183,6 +183,7 @@ impl Shape for PoolPolicy {
                 "suspect_s": seconds(1), "settle_s": seconds(0), "lease_s": seconds(10), "retry_s": seconds(1),
                 "tries": { "type": "integer", "minimum": 1, "maximum": 100 },
                 "prove": { "type": "array", "items": shapes.of::<Rung>(), "maxItems": 4 },
+                "cordon_joining": { "type": "boolean" },
             },
         })
     }

@@ -110,14 +110,22 @@ mod tests {
         let look = || roster.connection(&node, Duration::from_secs(10), now);
         let never = look();
         assert_eq!((never.state, never.last_heartbeat_age_s), (ConnectionState::Never, None));
-        let first = roster.sit(&node, None);
+        let refused = roster.sit(&node, None);
+        assert_eq!(look().state, ConnectionState::Never, "a hello that is not accepted is none");
+        roster.leave(&node, refused.number);
+        let sit = || {
+            let seated = roster.sit(&node, None);
+            roster.accepted(&node, &seated.pulse);
+            seated
+        };
+        let first = sit();
         assert_eq!(look().state, ConnectionState::Connected);
-        let second = roster.sit(&node, None);
+        let second = sit();
         roster.leave(&node, first.number);
         assert_eq!(look().state, ConnectionState::Connected, "the later session is open");
         roster.leave(&node, second.number);
         assert_eq!(look().state, ConnectionState::Disconnected);
-        let _third = roster.sit(&node, None);
+        let _third = sit();
         assert_eq!(look().state, ConnectionState::Connected);
     }
 }
