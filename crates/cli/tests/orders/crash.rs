@@ -56,6 +56,7 @@ fn acknowledge(orders: &mut Orders, order: &Value) {
 fn killed_at_each_step_a_mark_is_set_once_and_taken_away_once() {
     let world = World::of(1);
     configured(&world, "");
+    let _agent = world.agent().ready();
     let mark = world.path("state/cordon.json");
     let mut generation = 0;
     let mut deaths = 0;
