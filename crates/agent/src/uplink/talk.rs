@@ -242,8 +242,8 @@ impl Talk {
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let bell = Arc::clone(&self.parts.bell);
         let mut durable = self.parts.durable.clone();
+        // Not marked as seen: it may have changed since hello. What hello said is said once more then.
         let mut cordon = self.parts.cordon.clone();
-        cordon.mark_unchanged();
         loop {
             tokio::select! {
                 said = inbound.message() => {

@@ -216,3 +216,14 @@ async fn a_node_with_another_fleets_numbers_is_told_to_enrol_and_then_goes_on() 
     until("it takes the first order", || *desk.last.lock().unwrap() == 1).await;
     until("that is in the log", || answers(&site) == [(1, Answer::Accepted)]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordon_that_changes_while_the_agent_says_hello_reaches_the_server() {
+    let site = Site::plain().await;
+    let mut member = Member::new("a");
+    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "bad disk".to_owned() };
+    *member.desk.cordoned_at_hello.lock().unwrap() = Some((member.cordon.clone(), theirs.clone()));
+    member.connect(&site);
+    let seen = |it: &Event| matches!(it, Event::CordonSeen { cordon, .. } if *cordon == theirs);
+    until("the server knows of the cordon", || site.count(seen) == 1).await;
+}
