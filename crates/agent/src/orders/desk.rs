@@ -182,7 +182,7 @@ impl Desk {
         self.inner.lock().book.ledger().generation
     }
 
-    /// The node talks under this enrolment. With another one than before the numbers of orders begin anew.
+    /// The node talks under this enrolment. After a re-enrolment order numbers start over.
     pub fn enrolled(&self, enrolment: &str) {
         let mut books = self.inner.lock();
         if books.book.ledger().enrolment.as_deref() == Some(enrolment) {
@@ -192,7 +192,7 @@ impl Desk {
         let written = books.write(at, Note::Enrolled { enrolment: enrolment.to_owned() });
         match written {
             Ok(()) if books.book.ledger().generation != last => {
-                tracing::info!(last, "the node enrolled anew: its orders are counted anew");
+                tracing::info!(last, "the node re-enrolled: order numbers start over");
             }
             Ok(()) => {}
             // It is written with the next talk.

@@ -54,7 +54,7 @@ pub(super) enum Note {
         /// How.
         answer: Answer,
     },
-    /// The node enrolled anew: another server may count from one again.
+    /// The node re-enrolled: another server may count from one again.
     Enrolled {
         /// What tells this enrolment from every other.
         enrolment: String,

@@ -55,7 +55,7 @@ pub trait OrderDesk: Send + Sync {
     fn last_order(&self) -> u64;
     /// The server has what became of an order on disk.
     fn acknowledged(&self, generation: u64);
-    /// The node talks under this enrolment: with another one numbers of orders begin anew. May wait for the disk.
+    /// The node talks under this enrolment: after a re-enrolment order numbers start over. May wait for the disk.
     fn enrolled(&self, _enrolment: &str) {}
 }
 

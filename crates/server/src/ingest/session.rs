@@ -301,10 +301,10 @@ impl Session<'_> {
         self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn wait_for_quota(&self) {
+    async fn wait_for_quota(&mut self) -> Result<(), End> {
         loop {
-            let Some(wait) = self.quota().wait(Instant::now()) else { return };
-            self.desk.roster.skip_heartbeats(&self.pulse);
+            let Some(wait) = self.quota().wait(Instant::now()) else { return Ok(()) };
+            self.throttle(true).await?;
             tokio::time::sleep(wait.min(THROTTLE_STEP)).await;
         }
     }
@@ -330,12 +330,11 @@ impl Session<'_> {
         }
         self.is_throttled = is_throttled;
         // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
-        let is_small = self.open_bytes <= RESYNC_BYTES_MAX;
-        if !is_throttled && is_small {
-            return self.say(down::What::Resync(proto::Resync {})).await;
-        }
         if !is_throttled {
-            return Ok(());
+            if self.open_bytes > RESYNC_BYTES_MAX {
+                return Ok(());
+            }
+            return self.say(down::What::Resync(proto::Resync {})).await;
         }
         self.desk.roster.count_throttled();
         if !self.is_over_quota {
@@ -389,7 +388,7 @@ impl Session<'_> {
         .await?;
         self.desk.roster.accepted(&self.node, &self.pulse);
         // What a hello has to log waits for the quota, as every report does.
-        self.wait_for_quota().await;
+        self.wait_for_quota().await?;
         // First of all: what follows may lead to an order.
         if last_order > known.generation {
             tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log");
