@@ -34,7 +34,7 @@ usage: cargo xtask COMMAND
   bench facts       speed of check and decode, kept in bench/facts.md
   bench agent       cost and speed of the agent on a simulated node, kept in bench/agent.md
   bench fleet       cost and speed of the server under a simulated fleet, kept in bench/fleet.md (half an hour, 12 GB of memory);
-                    burst, findings, steady, certified, restart: only that
+                    burst, findings, flood, steady, certified, restart: only that
   bench planner     how far the planner is from published runs, kept in docs/planner_scoreboard.md, and its errors and speed beside
                     llm-analysis, kept in bench/planner.md; `--check`: only whether the scoreboard is what is committed
   bench top         cost of `farrier top` beside nvitop and nvtop, kept in bench/top.md

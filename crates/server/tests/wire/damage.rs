@@ -47,6 +47,17 @@ pub(crate) fn copy(from: &Path, to: &Path, without: &[&str]) {
     }
 }
 
+/// Enough entries for several pages of the database.
+async fn two_hundred_findings(site: &Site) {
+    let mut member = Member::new("a");
+    for number in 1..=200 {
+        member.find(number);
+    }
+    member.connect(site);
+    member.acked(200).await;
+    member.disconnect();
+}
+
 fn revoked(event: &Event) -> bool {
     matches!(event, Event::Access { what: AccessChange::CertificateRevoked { .. }, .. })
 }
@@ -125,13 +136,7 @@ async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_append_to_a_damaged_database() {
     let mut site = Site::plain().await;
-    let mut member = Member::new("a");
-    for number in 1..=200 {
-        member.find(number);
-    }
-    member.connect(&site);
-    member.acked(200).await;
-    member.disconnect();
+    two_hundred_findings(&site).await;
     site.running.take().unwrap().stop().await.unwrap();
     let whole = std::fs::read(log_path(&site.dir())).unwrap();
     // A bit of the header, and a page of old entries that nobody needs for a start.
@@ -199,13 +204,7 @@ async fn a_rebuilt_access_store_refuses_who_was_revoked_and_admits_who_was_not()
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_that_a_reader_finds_ends_the_server() {
     let mut site = Site::plain().await;
-    let mut member = Member::new("a");
-    for number in 1..=200 {
-        member.find(number);
-    }
-    member.connect(&site);
-    member.acked(200).await;
-    member.disconnect();
+    two_hundred_findings(&site).await;
     // What is in the WAL goes into the file, of which a page is then lost.
     let path = log_path(&site.dir());
     let other = rusqlite::Connection::open(&path).unwrap();

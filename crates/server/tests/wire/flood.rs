@@ -67,6 +67,29 @@ async fn a_node_that_floods_fills_no_more_of_the_log_than_its_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_reconnects_without_end_is_over_its_quota() {
+    let mut site = Site::new(true);
+    // Three entries, and no more for a long time.
+    site.report_quota =
+        ReportQuota { entries_per_s: 1e-3, burst_s: 3000.0, ..ReportQuota::default() };
+    let site = site.started().await;
+    for _ in 0..3 {
+        Raw::welcomed(&site, "reconnecting").await;
+    }
+    // A hello counts as one. Also this one is welcomed at once, but what it would log waits.
+    let _connected = Raw::welcomed(&site, "reconnecting").await;
+    site.wait_for("the quota is exceeded", |entries| {
+        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+    })
+    .await;
+    let found = site.running().brain().look(|state| {
+        let node = &state.nodes[&node("reconnecting")];
+        node.open_findings().any(|it| it.code == "agent.report-quota")
+    });
+    assert!(found.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_fatal_finding_goes_before_a_flood() {
     let site = Site::plain().await;
     let mut flood = Vec::new();
