@@ -29,5 +29,8 @@ pub const FRAMEWORKS_MAX: usize = 256;
 /// damaged one, or lies: it is not believed, and the server counts on from its own.
 pub const ORDERS_AHEAD_MAX: u64 = 1000;
 
+/// Records of a node that may be on their way without an acknowledgement.
+pub const FLIGHT_MAX: usize = 32;
+
 /// Answers that wait on a node: there is one order at a time, and what was not acknowledged.
 pub const ANSWERS_MAX: usize = 1024;

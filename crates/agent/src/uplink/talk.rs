@@ -9,6 +9,7 @@ use farrier_fleet::fleet::event::Makeup;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::client::Agents;
 use farrier_wire::form;
+use farrier_wire::limits::FLIGHT_MAX;
 use farrier_wire::proof::{NodeKey, Purpose};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use jiff::{SignedDuration, Timestamp};
@@ -27,9 +28,7 @@ use crate::brain::Chain;
 
 /// Messages that may wait for the connection. Where they are not taken it is a dead one.
 const OUT_MAX: usize = 64;
-/// Records that may be on their way without an acknowledgement.
-const FLIGHT_MAX: usize = 32;
-/// And their bytes: what the agent may cost is little.
+/// Bytes of records that may be on their way without an acknowledgement: what the agent may cost is little.
 const FLIGHT_BYTES_MAX: u64 = 1 << 20;
 /// How long the server may take to say anything at first.
 const WELCOME_WAIT: Duration = Duration::from_secs(15);

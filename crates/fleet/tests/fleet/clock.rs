@@ -190,3 +190,67 @@ fn a_silent_node_has_time_to_connect_after_a_pause() {
     assert_eq!(standing(&world, 3), Standing::Quarantined);
     world.replay();
 }
+
+#[test]
+fn a_controller_that_stops_again_and_again_still_finds_a_dead_node() {
+    let mut world = in_service();
+    world.act(&Act::Silent(3));
+    let cycles = (1..=20).find(|_| {
+        world.act(&Act::Wait(60));
+        world.act(&Act::Pause(110));
+        standing(&world, 3) == Standing::Quarantined
+    });
+    assert!(cycles.is_some_and(|it| it > 4), "{cycles:?}");
+    world.replay();
+}
+
+#[test]
+fn time_that_did_not_count_before_a_silence_does_not_lengthen_it() {
+    let mut world = in_service();
+    world.act(&Act::Fault(3, 1, Severity::Warning, Action::ResetGpu, 0));
+    assert_eq!(standing(&world, 3), Standing::Suspect);
+    world.act(&Act::Pause(3600));
+    world.act(&Act::Silent(3));
+    world.act(&Act::Wait(299));
+    assert_eq!(standing(&world, 3), Standing::Suspect);
+    world.act(&Act::Wait(2));
+    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    world.replay();
+}
+
+#[test]
+fn a_small_step_back_ends_no_timer() {
+    let mut world = in_service();
+    world.act(&Act::Fault(3, 1, Severity::Warning, Action::ResetGpu, 0));
+    world.act(&Act::Pause(3600));
+    world.act(&Act::Silent(3));
+    world.act(&Act::ClockStep(-3));
+    world.act(&Act::Wait(1));
+    assert_eq!(standing(&world, 3), Standing::Suspect, "of 900 s one has passed");
+    world.replay();
+}
+
+#[test]
+fn a_cordon_is_tried_until_it_succeeds_and_so_is_an_uncordon() {
+    let mut world = in_service();
+    world.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
+    let fails_and_is_tried_again = |world: &mut World, what: OrderKind| {
+        for times in 0..10 {
+            assert_eq!(order(world, 3), Some(what.clone()), "after {times} failures");
+            world.act(&Act::Answer(3, false));
+            let why = world.state.nodes[&node(3)].held_back.clone();
+            assert_eq!(why.is_some_and(|it| it.changes_at.is_some()), times >= 2, "{times}");
+            world.act(&Act::Wait(24 * 3600));
+        }
+    };
+    fails_and_is_tried_again(&mut world, OrderKind::Cordon);
+    world.act(&Act::Answer(3, true));
+    world.act(&Act::Clear(3, 1));
+    while order(&world, 3).is_some_and(|it| it != OrderKind::Uncordon) {
+        world.act(&Act::Answer(3, true));
+    }
+    fails_and_is_tried_again(&mut world, OrderKind::Uncordon);
+    world.act(&Act::Answer(3, true));
+    assert_eq!(standing(&world, 3), Standing::InService);
+    world.replay();
+}

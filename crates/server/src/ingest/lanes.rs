@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use farrier_fleet::fleet::event::Event;
-use farrier_fleet::health::{Change, Severity};
+use farrier_fleet::health::{Finding, Severity};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Reports up to this size may be urgent: a finding has about a kilobyte.
@@ -52,13 +52,12 @@ impl Lanes {
 
 /// Whether an event needs a decision at once.
 pub(crate) fn is_urgent(event: &Event, bytes: usize) -> bool {
-    let opens_serious = |change: &Change| {
-        let finding = change.finding();
-        finding.is_open() && finding.severity >= Severity::Critical
-    };
+    let is_serious = |it: &Finding| it.is_open() && it.severity >= Severity::Critical;
     bytes <= URGENT_BYTES_MAX
         && match event {
-            Event::Found { changes, .. } => changes.iter().any(opens_serious),
+            Event::Found { changes, .. } => changes.iter().any(|it| is_serious(it.finding())),
+            // The first report of a session, and what a node sends after its reports have waited.
+            Event::Resynced { open, .. } => open.iter().any(is_serious),
             Event::Answered { .. } | Event::CordonSeen { .. } | Event::Heard { .. } => true,
             _ => false,
         }

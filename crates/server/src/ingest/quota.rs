@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use farrier_wire::limits::MESSAGE_BYTES_MAX;
+
 /// What a node may report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReportQuota {
@@ -25,6 +27,7 @@ impl Default for ReportQuota {
 const URGENT: ReportQuota = ReportQuota { bytes_per_s: 16_384.0, entries_per_s: 1.0, burst_s: 8.0 };
 /// Once a node is over its quota it is read again when it has a second's worth of it.
 const RESUME_S: f64 = 1.0;
+const ROUNDING_S: f64 = 1e-6;
 /// A node keeps to its quota when it has not been over it for so long.
 const KEPT_AFTER: Duration = Duration::from_secs(60);
 
@@ -48,11 +51,15 @@ impl Bucket {
     }
 
     fn charge(&mut self, bytes: usize, now: Instant) {
-        #[expect(clippy::cast_precision_loss, reason = "a message has a few megabytes at most")]
-        let bytes = bytes as f64;
+        #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
+        let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
-        self.left_s =
-            (bytes_s - bytes / self.quota.bytes_per_s, entries_s - 1.0 / self.quota.entries_per_s);
+        // The debt is that of one message at most, also where several are sent one after the other in new sessions.
+        let most = -(bytes_max / self.quota.bytes_per_s);
+        self.left_s = (
+            (bytes_s - bytes / self.quota.bytes_per_s).max(most),
+            (entries_s - 1.0 / self.quota.entries_per_s).max(-1.0 / self.quota.entries_per_s),
+        );
         self.at = now;
     }
 
@@ -68,13 +75,19 @@ impl Bucket {
 pub(crate) struct NodeQuota {
     reports: Bucket,
     urgent: Bucket,
-    /// When it was last over its quota.
+    /// Whether it is over its quota, and when it last was.
+    is_over: bool,
     last_over: Option<Instant>,
 }
 
 impl NodeQuota {
     pub(crate) fn new(quota: ReportQuota, now: Instant) -> Self {
-        Self { reports: Bucket::new(quota, now), urgent: Bucket::new(URGENT, now), last_over: None }
+        Self {
+            reports: Bucket::new(quota, now),
+            urgent: Bucket::new(URGENT, now),
+            is_over: false,
+            last_over: None,
+        }
     }
 
     /// Counts a message.
@@ -84,11 +97,21 @@ impl NodeQuota {
 
     /// How long nothing more is read from the node; none: it keeps to its quota.
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
-        if self.reports.lacks_s(0.0, now) < 0.0 {
+        self.is_over = match self.is_over {
+            true => self.reports.lacks_s(RESUME_S, now) > ROUNDING_S,
+            false => self.reports.lacks_s(0.0, now) >= 0.0,
+        };
+        if !self.is_over {
             return None;
         }
         self.last_over = Some(now);
         Some(Duration::from_secs_f64(self.reports.lacks_s(RESUME_S, now).max(0.001)))
+    }
+
+    /// How large a report may be that is asked for when its reports have waited: half of a second's worth, so that it is not over its
+    /// quota again at once.
+    pub(crate) fn resync_bytes_max(&self) -> f64 {
+        self.reports.quota.bytes_per_s / 2.0
     }
 
     /// Whether a report of that size may go before others.
@@ -141,12 +164,12 @@ mod tests {
     fn the_largest_message_passes_and_is_paid_for() {
         let start = Instant::now();
         let mut quota = quota(start);
-        quota.charge(4 << 20, start);
+        for _ in 0..9 {
+            quota.charge(MESSAGE_BYTES_MAX, start);
+        }
         let wait = quota.wait(start).unwrap();
-        assert!(
-            (14.0..16.0).contains(&wait.as_secs_f64()),
-            "4 MiB less the burst of 3.1: {wait:?}"
-        );
+        assert!((16.0..18.0).contains(&wait.as_secs_f64()), "one MiB is owed, not nine: {wait:?}");
+        assert!(quota.wait(start + wait - SECOND / 2).is_some(), "no second's worth yet");
         assert_eq!(quota.wait(start + wait), None);
         assert!(!quota.is_kept(start + wait));
         assert!(quota.is_kept(start + wait + KEPT_AFTER));

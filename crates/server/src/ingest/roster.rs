@@ -49,9 +49,16 @@ pub(crate) struct Pulse {
     observed_ms: AtomicU64,
     /// Whether the log says that it is silent.
     is_silent: AtomicBool,
+    /// Whether its reports wait, for its quota or for disk space.
+    is_delayed: AtomicBool,
 }
 
 impl Pulse {
+    /// Its reports wait, or do no longer.
+    pub(crate) fn set_delayed(&self, is_delayed: bool) {
+        self.is_delayed.store(is_delayed, Ordering::Relaxed);
+    }
+
     /// From when its heartbeat timeout is counted.
     fn counted_from_ms(&self) -> u64 {
         self.heard_ms.load(Ordering::Relaxed).max(self.observed_ms.load(Ordering::Relaxed))
@@ -168,12 +175,15 @@ impl Roster {
         Seated { number, pulse, quota, orders, cut: is_cut }
     }
 
-    /// The server has accepted a node's hello. One that it refuses is not heard, however often it comes.
-    pub(crate) fn accepted(&self, node: &NodeId, pulse: &Pulse) {
+    /// The server has accepted a node's hello. One that it refuses is not heard, however often it comes. Whether the log says that it is
+    /// silent, or is about to.
+    #[must_use]
+    pub(crate) fn accepted(&self, node: &NodeId, pulse: &Pulse) -> bool {
         if let Some(seat) = self.seats().get_mut(node) {
             (seat.opened_ms, seat.closed_ms) = (Some(self.up_ms()), None);
         }
-        self.heard(pulse);
+        pulse.set_delayed(false);
+        self.heard(pulse)
     }
 
     /// The stream has ended; the pulse stays.

@@ -10,7 +10,7 @@ use farrier_fleet::fleet::reconnect::reconnect_spread_s;
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
-use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
+use farrier_wire::limits::{ANSWERS_MAX, FLIGHT_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
 use hyper::body::Bytes;
 use jiff::Timestamp;
@@ -36,9 +36,6 @@ const INTERVALS_MAX: u32 = 6;
 
 /// While a node's reports wait, it is looked at this often whether they still have to.
 const THROTTLE_STEP: Duration = Duration::from_secs(5);
-/// A node that tells everything that is open in so much is asked for it when its reports have waited for its quota: half of a
-/// second's worth.
-const RESYNC_BYTES_MAX: usize = 32 << 10;
 /// What an inventory takes of the controller's queue, and what an answer or a cordon does.
 const MAKEUP_BYTES: usize = 4 << 10;
 const SMALL_BYTES: usize = 1 << 10;
@@ -159,6 +156,7 @@ pub(crate) async fn serve(
                 pulse,
                 quota,
                 is_throttled: false,
+                passes_over: 0,
                 open_bytes: 0,
                 is_over_quota: false,
                 is_refused: false,
@@ -239,6 +237,8 @@ struct Session<'d> {
     quota: Arc<Mutex<NodeQuota>>,
     /// Whether its reports wait for its quota.
     is_throttled: bool,
+    /// Everything that is open was asked for after that, and so many changes that are on their way are passed over: it includes them.
+    passes_over: usize,
     /// The size of its last report of everything that is open.
     open_bytes: usize,
     /// Whether the log says that it is over its quota.
@@ -287,13 +287,26 @@ impl Session<'_> {
                 said = tokio::time::timeout(idle, inbound.message()), if wait.is_none() => {
                     let said = said.map_err(|_| End::Idle)?;
                     let said = said.map_err(End::Lost)?.ok_or(End::Left)?;
-                    self.quota().charge(said.encoded_len(), Instant::now());
+                    self.charge(&said);
                     self.take(said).await?;
                     self.keep_up().await?;
                 }
                 () = tokio::time::sleep(wait.unwrap_or_default().min(THROTTLE_STEP)), if wait.is_some() => {}
+                // Nothing is read meanwhile: this tells that the connection is gone.
+                () = self.out.closed(), if wait.is_some() => return Err(End::Left),
                 Some(order) = orders.recv() => self.order(&order).await?,
             }
+        }
+    }
+
+    /// Counts a message, but for what is passed over: nothing of that is logged.
+    fn charge(&self, said: &Up) {
+        let is_changes = matches!(
+            &said.what,
+            Some(up::What::Report(proto::Report { what: Some(report::What::Changes(_)) }))
+        );
+        if self.passes_over == 0 || !is_changes {
+            self.quota().charge(said.encoded_len(), Instant::now());
         }
     }
 
@@ -305,17 +318,21 @@ impl Session<'_> {
         loop {
             let Some(wait) = self.quota().wait(Instant::now()) else { return Ok(()) };
             self.throttle(true).await?;
-            tokio::time::sleep(wait.min(THROTTLE_STEP)).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait.min(THROTTLE_STEP)) => {}
+                () = self.out.closed() => return Err(End::Left),
+            }
         }
     }
 
     /// Waits for something of the server's: that the node is not read meanwhile counts as no missed heartbeat.
-    async fn unread<T>(&self, wait: impl Future<Output = T>) -> T {
+    async fn unread<T>(&self, wait: impl Future<Output = T>) -> Result<T, End> {
         let mut wait = std::pin::pin!(wait);
         loop {
-            match tokio::time::timeout(THROTTLE_STEP, &mut wait).await {
-                Ok(come) => return come,
-                Err(_) => self.desk.roster.skip_heartbeats(&self.pulse),
+            tokio::select! {
+                come = &mut wait => return Ok(come),
+                () = tokio::time::sleep(THROTTLE_STEP) => self.desk.roster.skip_heartbeats(&self.pulse),
+                () = self.out.closed() => return Err(End::Left),
             }
         }
     }
@@ -329,11 +346,14 @@ impl Session<'_> {
             return Ok(());
         }
         self.is_throttled = is_throttled;
+        self.pulse.set_delayed(is_throttled || self.is_refused);
         // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
         if !is_throttled {
-            if self.open_bytes > RESYNC_BYTES_MAX {
+            #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
+            if self.open_bytes as f64 > self.quota().resync_bytes_max() {
                 return Ok(());
             }
+            self.passes_over = FLIGHT_MAX;
             return self.say(down::What::Resync(proto::Resync {})).await;
         }
         self.desk.roster.count_throttled();
@@ -353,6 +373,7 @@ impl Session<'_> {
         }
         if self.is_refused && !self.desk.space.is_low() {
             self.is_refused = false;
+            self.pulse.set_delayed(self.is_throttled);
             if let Some(makeup) = self.refused_makeup.take() {
                 self.made_of(makeup).await?;
             }
@@ -386,17 +407,20 @@ impl Session<'_> {
             reconnect_spread_s: known.reconnect_spread_s,
         }))
         .await?;
-        self.desk.roster.accepted(&self.node, &self.pulse);
-        // What a hello has to log waits for the quota, as every report does.
-        self.wait_for_quota().await?;
+        let is_back = self.desk.roster.accepted(&self.node, &self.pulse) || known.is_out_of_touch;
+        // What a hello has to log waits for the quota, as every report does; but a node is not taken for silent meanwhile.
+        if !is_back {
+            self.wait_for_quota().await?;
+        }
         // First of all: what follows may lead to an order.
         if last_order > known.generation {
             tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log");
             let node = self.node.clone();
             self.give(Event::OrdersSeen { node, generation: last_order }).await?;
         }
-        if known.is_out_of_touch {
+        if is_back {
             self.give(Event::Heard { node: self.node.clone() }).await?;
+            self.wait_for_quota().await?;
         }
         self.made_of(makeup).await?;
         // What nobody said is no news of a cordon that was seen.
@@ -451,6 +475,10 @@ impl Session<'_> {
     }
 
     async fn changes(&mut self, said: proto::Changes) -> Result<(), End> {
+        if let Some(left) = self.passes_over.checked_sub(1) {
+            self.passes_over = left;
+            return Ok(());
+        }
         if self.last.is_some_and(|last| said.record <= last) {
             return self.acknowledge().await;
         }
@@ -458,7 +486,7 @@ impl Session<'_> {
             return self.say(down::What::Resync(proto::Resync {})).await;
         }
         let bytes = said.json.len();
-        let turn = self.unread(self.desk.lanes.large(bytes)).await;
+        let turn = self.unread(self.desk.lanes.large(bytes)).await?;
         let changes = parsed(said.json, form::changes).await?;
         let record = self.record(said.record);
         let found = Event::Found { node: self.node.clone(), record, changes };
@@ -468,10 +496,7 @@ impl Session<'_> {
                 return self.say(down::What::Resync(proto::Resync {})).await;
             }
             // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => {
-                self.is_refused = true;
-                return Ok(());
-            }
+            Err(End::Take(TakeError::LowSpace)) => return self.refused(),
             other => other?,
         }
         self.last = Some(said.record);
@@ -482,18 +507,16 @@ impl Session<'_> {
         if self.last.is_some_and(|last| said.record < last) {
             return self.acknowledge().await;
         }
+        self.passes_over = 0;
         let bytes = said.json.len();
-        let turn = self.unread(self.desk.lanes.large(bytes)).await;
+        let turn = self.unread(self.desk.lanes.large(bytes)).await?;
         self.open_bytes = bytes;
         let open = parsed(said.json, form::open_findings).await?;
         let record = self.record(said.record);
         let resynced = Event::Resynced { node: self.node.clone(), record, open };
         match self.report(resynced, bytes, turn).await {
             // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => {
-                self.is_refused = true;
-                return Ok(());
-            }
+            Err(End::Take(TakeError::LowSpace)) => return self.refused(),
             other => other?,
         }
         self.last = Some(said.record);
@@ -507,9 +530,16 @@ impl Session<'_> {
         let _turn = match turn {
             Some(turn) => Some(turn),
             None if is_urgent => None,
-            None => self.unread(self.desk.lanes.ordinary(bytes)).await,
+            None => self.unread(self.desk.lanes.ordinary(bytes)).await?,
         };
         self.give(event).await
+    }
+
+    /// Disk space is low, and what the node said was not logged.
+    fn refused(&mut self) -> Result<(), End> {
+        self.is_refused = true;
+        self.pulse.set_delayed(true);
+        Ok(())
     }
 
     fn record(&self, number: u64) -> Record {
@@ -523,8 +553,7 @@ impl Session<'_> {
             match self.report(seen, MAKEUP_BYTES, None).await {
                 Err(End::Take(TakeError::LowSpace)) => {
                     self.refused_makeup = Some(refused);
-                    self.is_refused = true;
-                    return Ok(());
+                    return self.refused();
                 }
                 other => other?,
             }

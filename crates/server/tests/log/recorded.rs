@@ -154,6 +154,7 @@ fn sample_node(number: usize) -> Node {
         shows: BTreeMap::from([(Symptom::Silence, at(3))]),
         over_quota_since: Some(at(9)),
         uncounted_s: 320,
+        heartbeat_uncounted_s: 40,
         wake: Some(at(60)),
     }
 }

@@ -139,7 +139,8 @@ async fn an_agent_that_falls_behind_its_quota_tells_what_is_open_now() {
     assert_eq!(open.await.unwrap(), 2);
     assert_eq!(site.count(|it| matches!(it, Event::QuotaExceeded { .. })), 1);
     let found = site.count(|it| matches!(it, Event::Found { .. }));
-    assert!(found < 900, "{found} records of 1001 are in the log");
+    // Those that were on their way are not logged one by one, either.
+    assert!(found < 100, "{found} records of 1001 are in the log");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,8 @@ pub enum ConnectionState {
     Connected,
     /// The session is open, and three heartbeats are missing: the network or the agent may have stopped.
     HeartbeatLate,
+    /// The session is open, and reports wait: the node is over its quota, or the server's disk space is low. Findings may be missing.
+    ReportsDelayed,
     /// The last session has ended.
     Disconnected,
     /// There was no session since the server started.
@@ -26,14 +28,20 @@ pub enum ConnectionState {
 
 impl ConnectionState {
     /// All that a server says.
-    pub const ALL: [Self; 4] =
-        [Self::Connected, Self::HeartbeatLate, Self::Disconnected, Self::Never];
+    pub const ALL: [Self; 5] = [
+        Self::Connected,
+        Self::HeartbeatLate,
+        Self::ReportsDelayed,
+        Self::Disconnected,
+        Self::Never,
+    ];
 
     /// As in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connected => "connected",
             Self::HeartbeatLate => "heartbeat-late",
+            Self::ReportsDelayed => "reports-delayed",
             Self::Disconnected => "disconnected",
             Self::Never => "never",
             Self::Unknown => "unknown",
@@ -44,8 +52,8 @@ impl ConnectionState {
 plain! {
     ConnectionState => {
         "type": "string",
-        "enum": ["connected", "heartbeat-late", "disconnected", "never"],
-        "description": "`heartbeat-late`: the session is open and three heartbeats are missing; `never`: no session since the server started",
+        "enum": ["connected", "heartbeat-late", "reports-delayed", "disconnected", "never"],
+        "description": "`heartbeat-late`: the session is open and three heartbeats are missing; `reports-delayed`: the session is open and reports wait for the node's quota or for disk space, so findings may be missing; `never`: no session since the server started",
     },
 }
 
@@ -69,6 +77,10 @@ impl std::fmt::Display for ConnectionView {
             ConnectionState::HeartbeatLate => {
                 write!(formatter, "heartbeat late, on a session open since {since:.0}")?;
             }
+            ConnectionState::ReportsDelayed => write!(
+                formatter,
+                "connected since {since:.0}, reports delayed: the node is over its quota, or disk space on the server is low"
+            )?,
             ConnectionState::Disconnected => write!(formatter, "disconnected since {since:.0}")?,
             ConnectionState::Never => {
                 return write!(formatter, "not connected since the server started at {since:.0}");

@@ -14,6 +14,7 @@ pub(super) fn cell(connection: Option<&ConnectionView>) -> (Option<Tone>, String
     match connection.state {
         ConnectionState::Connected => (None, last),
         ConnectionState::HeartbeatLate => (Some(Tone::Caution), format!("{last} late")),
+        ConnectionState::ReportsDelayed => (Some(Tone::Caution), format!("{last} reports delayed")),
         ConnectionState::Disconnected => (Some(Tone::Bad), format!("{last} disconnected")),
         ConnectionState::Never => (Some(Tone::Caution), "none yet".to_owned()),
         ConnectionState::Unknown => (None, "not known".to_owned()),
@@ -28,6 +29,7 @@ pub(super) fn counted(nodes: &[NodeRow]) -> Option<String> {
         let words = match state {
             ConnectionState::Connected => "connected".to_owned(),
             ConnectionState::HeartbeatLate => "connected with late heartbeats".to_owned(),
+            ConnectionState::ReportsDelayed => "connected with delayed reports".to_owned(),
             ConnectionState::Disconnected => "disconnected".to_owned(),
             ConnectionState::Never | ConnectionState::Unknown => {
                 format!("not connected since the server started at {:.0}", same.first()?.since)
@@ -54,6 +56,7 @@ mod tests {
         let views = [
             view("connected", Some(3)),
             view("heartbeat-late", Some(45)),
+            view("reports-delayed", Some(3)),
             view("disconnected", Some(180)),
             view("never", None),
             view("of a newer server", None),

@@ -229,22 +229,23 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
         return Some(Obstacle::Why(why));
     }
     let (at, failure) = look.node.failed.as_ref()?;
-    // A proof is tried for as long as it takes: nothing else brings a node into service.
-    let is_proof = matches!(what, OrderKind::Verify { .. });
-    if look.node.failures >= look.pool.tries && !is_proof {
-        let text = format!("`{what}` failed {} times, last: {failure}", look.node.failures);
-        return Some(Obstacle::Why(Why::new(
-            text,
-            "a person looks, and says that it is repaired or holds it",
-        )));
+    // These are tried for as long as it takes: a node without a cordon takes work, and nothing else brings it into service.
+    let is_retried =
+        matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);
+    let failed_often = (look.node.failures >= look.pool.tries)
+        .then(|| format!("`{what}` failed {} times, last: {failure}", look.node.failures));
+    if let Some(text) = failed_often.as_ref().filter(|_| !is_retried) {
+        let until = "a person looks, and says that it is repaired or holds it";
+        return Some(Obstacle::Why(Why::new(text, until)));
     }
     let again = later(*at, look.pool.retry_s_after(look.node.failures));
     if look.now >= again {
         return None;
     }
+    let is_proof = matches!(what, OrderKind::Verify { .. });
     let unproven = look.node.unproven.as_ref().filter(|_| look.node.standing == Standing::Joining);
-    Some(unproven.map_or(Obstacle::Later, |it| {
-        let text = format!("it did not pass {}: {}", it.rung, it.why);
+    let text = unproven.map(|it| format!("it did not pass {}: {}", it.rung, it.why));
+    Some(text.or_else(|| failed_often.filter(|_| !is_proof)).map_or(Obstacle::Later, |text| {
         let until = format!("it passes: it is tried again at {again:.0}");
         Obstacle::Why(Why::new(text, until).over_at(again))
     }))

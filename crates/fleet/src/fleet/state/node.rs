@@ -146,6 +146,9 @@ pub struct Node {
     /// Seconds since its last change of standing that count towards no timeout: the controller did not run, or the clock was stepped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncounted_s: u32,
+    /// Likewise, since its heartbeats ended: towards no heartbeat timeout.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub heartbeat_uncounted_s: u32,
     /// When it is looked at again.
     pub wake: Option<Timestamp>,
 }
@@ -265,6 +268,7 @@ impl Node {
             shows: BTreeMap::new(),
             over_quota_since: None,
             uncounted_s: 0,
+            heartbeat_uncounted_s: 0,
             wake: None,
         }
     }
@@ -279,12 +283,16 @@ impl Node {
         match &entry.event {
             Event::Placed { place, .. } => self.place = place.clone(),
             Event::Seen { makeup, .. } => self.seen(makeup),
-            Event::Silent { since, .. } => self.silent_since = Some(*since),
+            Event::Silent { since, .. } => {
+                self.silent_since = Some(*since);
+                self.heartbeat_uncounted_s = 0;
+            }
             Event::Access { what: AccessChange::CertificateRevoked { .. }, .. } => {
                 self.revoked = Some(entry.at);
             }
             Event::Heard { .. } => {
                 self.silent_since = None;
+                self.heartbeat_uncounted_s = 0;
                 self.revoked = None;
                 // What could not be done because nobody was there is no failure of the node.
                 self.failures = 0;

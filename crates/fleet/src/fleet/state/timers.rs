@@ -16,16 +16,22 @@ impl Node {
     /// When its heartbeat timeout ends; none while its heartbeats come.
     pub(crate) fn heartbeat_deadline(&self, pool: &PoolPolicy) -> Option<Timestamp> {
         let since = self.silent_since?;
-        Some(later(since, pool.silent_s.saturating_add(self.uncounted_s)))
+        Some(later(since, pool.silent_s.saturating_add(self.heartbeat_uncounted_s)))
     }
 
     fn has_timer(&self) -> bool {
-        self.order.is_some() || matches!(self.standing, Standing::Suspect | Standing::Verifying)
+        self.order.is_some()
+            || self.silent_since.is_some()
+            || matches!(self.standing, Standing::Suspect | Standing::Verifying)
     }
 
     /// Gives every timer so much more time.
     fn extend_timers(&mut self, by: SignedDuration) {
         self.uncounted_s = self.uncounted_s.saturating_add(whole_seconds(by));
+        if self.silent_since.is_some() {
+            let uncounted_s = self.heartbeat_uncounted_s.saturating_add(whole_seconds(by));
+            self.heartbeat_uncounted_s = uncounted_s;
+        }
         if let Some(pending) = &mut self.order {
             let until = &mut pending.order.lease_until;
             *until = until.checked_add(by).unwrap_or(Timestamp::MAX);
@@ -45,9 +51,12 @@ impl Node {
         self.quarantines.iter_mut().for_each(clamp);
         self.proven.values_mut().for_each(|proof| clamp(&mut proof.at));
         self.errands_ended.iter_mut().for_each(|ended| clamp(&mut ended.at));
-        let counted = now.duration_since(self.since.max(self.silent_since.unwrap_or(self.since)));
-        let uncounted_s = self.uncounted_s.saturating_sub(whole_seconds(back));
-        self.uncounted_s = uncounted_s.min(whole_seconds(counted));
+        let step_back = |uncounted_s: &mut u32, since: Timestamp| {
+            let passed_s = whole_seconds(now.duration_since(since));
+            *uncounted_s = uncounted_s.saturating_sub(whole_seconds(back)).min(passed_s);
+        };
+        step_back(&mut self.uncounted_s, self.since);
+        step_back(&mut self.heartbeat_uncounted_s, self.silent_since.unwrap_or(now));
         if let Some(pending) = &mut self.order {
             let lease_s = policy.of(&self.place.pool).lease_of(&pending.order.what);
             let until = &mut pending.order.lease_until;
@@ -55,12 +64,19 @@ impl Node {
         }
     }
 
-    /// After the controller did not run: an agent that was disconnected meanwhile has time to connect again.
-    fn allow_reconnect(&mut self, now: Timestamp, policy: &Policy) {
+    /// After the controller did not run for `gap`: none of that counts. Where it was long enough for a connection to end, the agent has
+    /// time to connect again. That is given only so often in one silence: a controller that stops again and again still finds a dead node.
+    fn resume(&mut self, gap: SignedDuration, now: Timestamp, policy: &Policy) {
         let pool = policy.of(&self.place.pool);
-        let Some(deadline) = self.heartbeat_deadline(pool) else { return };
-        let lacks = later(now, pool.silent_s / 3).duration_since(deadline);
-        self.uncounted_s = self.uncounted_s.saturating_add(whole_seconds(lacks));
+        let reconnect_s = pool.silent_s / 3;
+        let may_reconnect =
+            whole_seconds(gap) >= reconnect_s && self.heartbeat_uncounted_s < pool.silent_s;
+        self.extend_timers(gap);
+        if let Some(deadline) = self.heartbeat_deadline(pool).filter(|_| may_reconnect) {
+            let lacks = later(now, reconnect_s).duration_since(deadline);
+            let uncounted_s = self.heartbeat_uncounted_s.saturating_add(whole_seconds(lacks));
+            self.heartbeat_uncounted_s = uncounted_s;
+        }
     }
 }
 
@@ -89,12 +105,9 @@ impl FleetState {
     /// Time in which the controller did not run counts towards nothing.
     pub(super) fn resume_timers(&mut self, last_ran: Timestamp) {
         let (now, gap) = (self.at, self.at.duration_since(last_ran));
-        self.change_timers(Node::has_timer, |node, policy| {
-            if gap > SignedDuration::ZERO {
-                node.extend_timers(gap);
-            }
-            node.allow_reconnect(now, policy);
-        });
+        if gap > SignedDuration::ZERO {
+            self.change_timers(Node::has_timer, |node, policy| node.resume(gap, now, policy));
+        }
     }
 
     /// Has timers follow a clock that was stepped.

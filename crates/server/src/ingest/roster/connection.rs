@@ -22,6 +22,7 @@ struct Session {
     heard_ms: u64,
     /// When the server last read from it, or knows that it did not.
     observed_ms: u64,
+    is_delayed: bool,
 }
 
 impl Session {
@@ -32,6 +33,7 @@ impl Session {
             closed_ms: seat.closed_ms,
             heard_ms: seat.pulse.heard_ms.load(Ordering::Relaxed),
             observed_ms: seat.pulse.counted_from_ms(),
+            is_delayed: seat.pulse.is_delayed.load(Ordering::Relaxed),
         }
     }
 
@@ -43,6 +45,7 @@ impl Session {
             true if up_ms.saturating_sub(self.observed_ms) > late_ms => {
                 (ConnectionState::HeartbeatLate, opened_ms)
             }
+            true if self.is_delayed => (ConnectionState::ReportsDelayed, opened_ms),
             true => (ConnectionState::Connected, opened_ms),
             // One that the server has just cut, and that has not ended yet.
             false => (ConnectionState::Disconnected, self.closed_ms.unwrap_or(self.heard_ms)),
@@ -84,7 +87,9 @@ mod tests {
             closed_ms: None,
             heard_ms: 5000,
             observed_ms: 5000,
+            is_delayed: false,
         };
+        let delayed = Session { is_delayed: true, ..open };
         let closed = Session { is_open: false, closed_ms: Some(6000), ..open };
         let cut = Session { is_open: false, ..open };
         let enrolled = Session { heard_ms: 5000, ..Session::default() };
@@ -92,6 +97,8 @@ mod tests {
             (open, 7000, (ConnectionState::Connected, 1000, Some(2000))),
             (open, 35_000, (ConnectionState::Connected, 1000, Some(30_000))),
             (open, 35_001, (ConnectionState::HeartbeatLate, 1000, Some(30_001))),
+            (delayed, 7000, (ConnectionState::ReportsDelayed, 1000, Some(2000))),
+            (delayed, 35_001, (ConnectionState::HeartbeatLate, 1000, Some(30_001))),
             (closed, 7000, (ConnectionState::Disconnected, 6000, Some(2000))),
             (closed, 90_000, (ConnectionState::Disconnected, 6000, Some(85_000))),
             (cut, 7000, (ConnectionState::Disconnected, 5000, Some(2000))),
@@ -115,7 +122,7 @@ mod tests {
         roster.leave(&node, refused.number);
         let sit = || {
             let seated = roster.sit(&node, None);
-            roster.accepted(&node, &seated.pulse);
+            let _ = roster.accepted(&node, &seated.pulse);
             seated
         };
         let first = sit();

@@ -140,6 +140,7 @@ fn why(node: &NodeRow) -> String {
     }
     match node.connection.as_ref().map(|it| it.state) {
         Some(ConnectionState::HeartbeatLate) => why = format!("heartbeat late; {why}"),
+        Some(ConnectionState::ReportsDelayed) => why = format!("reports delayed; {why}"),
         Some(ConnectionState::Disconnected) => why = format!("disconnected; {why}"),
         _ => (),
     }
