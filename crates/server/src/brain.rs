@@ -55,7 +55,7 @@ pub enum TakeError {
     #[error("`{0}` has too many open findings")]
     TooMany(NodeId),
     /// Disk space is low, and the report changes no decision.
-    #[error("disk space is low: reports below critical are not logged")]
+    #[error("disk space is low: only reports that affect whether a node is in service are logged")]
     LowSpace,
     /// The log takes nothing any more. Nobody knows whether it has the input.
     #[error("the server is ending")]

@@ -66,7 +66,7 @@ impl Space {
             (false, true) => tracing::error!(
                 free_bytes,
                 log_bytes,
-                "disk space is low: reports below critical are not logged; free some, or `farrier server archive`"
+                "disk space is low: only reports that affect whether a node is in service are logged; free some, or move the folder to a larger disk"
             ),
             (true, false) => tracing::warn!(free_bytes, "there is disk space again"),
             _ => (),
@@ -81,7 +81,11 @@ impl Space {
             looks.tick().await;
             let path = log.clone();
             let found = tokio::task::spawn_blocking(move || disk_use(&path)).await;
-            self.update(found.ok().and_then(Result::ok));
+            let found = found.map_err(io::Error::other).flatten();
+            if let Some(err) = found.as_ref().err().filter(|_| self.bytes().is_some()) {
+                tracing::error!(%err, "disk space cannot be read");
+            }
+            self.update(found.ok());
         }
     }
 }

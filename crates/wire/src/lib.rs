@@ -20,6 +20,7 @@ pub mod limits;
 pub mod pem;
 pub mod proof;
 pub mod rest;
+pub mod strict_json;
 
 /// The messages, as they travel.
 #[allow(

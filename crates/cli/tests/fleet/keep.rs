@@ -298,17 +298,22 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
 
 #[test]
 fn a_lost_access_store_is_rebuilt_from_the_log() {
+    use farrier_fleet::fleet::Place;
     use farrier_server::access::{Store, Wanted};
     use jiff::{SignedDuration, Timestamp};
 
     let mut town = Town::plain();
     let dir = town.text("server");
-    let user = run(&["server", "user", "add", "vic", "--role", "viewer", "--dir", &dir]);
+    let user = ["server", "user", "add", "vic", "--role", "viewer", "--pool", "train"];
+    let user = run(&[&user[..], &["--dir", &dir]].concat());
     assert_eq!(user.code, 0, "{}", user.stderr);
     let now = Timestamp::now();
     let store = Store::open(&town.path("server")).unwrap();
     let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
-    let token = store.create(&Wanted { uses: 2, ..wanted }, now).unwrap().digest();
+    let place = Place { rack: Some("r1".parse().unwrap()), ..wanted.place.clone() };
+    let token = store.create(&Wanted { uses: 3, place, ..wanted.clone() }, now).unwrap().digest();
+    let used_up = store.create(&wanted, now).unwrap().digest();
+    store.join(&used_up, &"other".parse().unwrap(), b"other", None, now).unwrap();
     let [good, bad] = ["good", "bad"].map(|name| {
         let name = name.parse().unwrap();
         store.join(&token, &name, name.as_str().as_bytes(), None, now).unwrap().identity
@@ -335,9 +340,21 @@ fn a_lost_access_store_is_rebuilt_from_the_log() {
     }
     let rebuilt = run(&["server", "rebuild-access", "--dir", &dir]);
     assert_eq!(rebuilt.code, 0, "{}", rebuilt.stderr);
-    for told in ["Revoked: bad", "vic, viewer of", "nodes of pool train"] {
-        assert!(rebuilt.stdout.contains(told), "{told}: {}", rebuilt.stdout);
+    let told = rebuilt.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in [
+        "Revoked: bad".to_owned(),
+        format!(
+            "vic, viewer of pool train: `farrier server user add vic --role viewer --pool train --dir {dir}`"
+        ),
+        format!(
+            "nodes of pool train: `farrier server token create --pool train --rack r1 --dir {dir}`"
+        ),
+    ] {
+        assert!(told.contains(&line), "{line}: {told}");
     }
+    assert_eq!(told.matches("token create").count(), 1, "one is used up: {told}");
+    let users = run(&["server", "user", "list", "--dir", &dir]).stdout;
+    assert!(users.contains("vic") && users.contains("revoked"), "{users}");
     let store = Store::open(&town.path("server")).unwrap();
     assert!(store.admits(&good).unwrap() && !store.admits(&bad).unwrap());
     drop(store);

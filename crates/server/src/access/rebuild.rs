@@ -1,6 +1,6 @@
 //! Brings an access store that is lost, or an older copy, up to the log: what was revoked is revoked again, and what only the store knew admits nobody.
 
-use farrier_fleet::fleet::{AccessChange, Domain, Event, NodeId, Pool, Role};
+use farrier_fleet::fleet::{AccessChange, Domain, Event, NodeId, Place, Role};
 use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
@@ -27,10 +27,12 @@ pub enum Lost {
     },
     /// One to join with.
     Join {
-        /// The pool.
-        pool: Pool,
+        /// Where nodes stand that do.
+        place: Place,
         /// The only node that might.
         node: Option<NodeId>,
+        /// How many more might.
+        uses: u32,
     },
 }
 
@@ -120,6 +122,13 @@ fn take_in(
             transaction.execute(identity, params![node.as_str(), generation])?;
             let used = "UPDATE tokens SET uses_left = max(uses_left - 1, 0) WHERE id = ?1";
             transaction.execute(used, [token])?;
+            rebuilt.lost.retain_mut(|(id, lost)| match lost {
+                Lost::Join { uses, .. } if id == token => {
+                    *uses = uses.saturating_sub(1);
+                    *uses > 0
+                }
+                _ => true,
+            });
         }
         AccessChange::CertificateRevoked { node } => {
             let revoke = "INSERT INTO identities (node, generation, revoked_s) VALUES (?1, ?2, ?3)
@@ -131,14 +140,15 @@ fn take_in(
             transaction.execute(revoke, params![token, at_s])?;
             rebuilt.lost.retain(|(lost, _)| lost != token);
         }
-        AccessChange::JoinTokenMade { token, pool, node, expires, .. } => {
-            bury(transaction, (*token, "join"), Some(pool.as_str()), None, (at_s, *expires, now))?;
-            let lost = Lost::Join { pool: pool.clone(), node: node.clone() };
+        AccessChange::JoinTokenMade { token, pool, node, uses, expires, place } => {
+            let place = place.as_deref().cloned().unwrap_or_else(|| Place::in_pool(pool.clone()));
+            let lost = Lost::Join { place, node: node.clone(), uses: *uses };
+            bury(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
         AccessChange::PersonAdded { token, name, role, scope, expires } => {
-            bury(transaction, (*token, "person"), None, Some(name), (at_s, *expires, now))?;
             let lost = Lost::Person { name: name.clone(), role: *role, scope: scope.clone() };
+            bury(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
     }
@@ -148,16 +158,34 @@ fn take_in(
 /// A token that is lost keeps its number, so that no other gets it, and opens nothing: its hash is random, and it counts as revoked.
 fn bury(
     transaction: &Transaction<'_>,
-    (id, kind): (i64, &str),
-    pool: Option<&str>,
-    name: Option<&str>,
+    id: i64,
+    lost: &Lost,
     (made_s, expires, now): (i64, Timestamp, Timestamp),
 ) -> rusqlite::Result<()> {
-    let insert =
-        "INSERT INTO tokens (id, digest, kind, name, pool, made_s, expires_s, uses_left, revoked_s)
-        VALUES (?1, randomblob(32), ?2, ?3, ?4, ?5, ?6, 0, ?7)";
-    let row = params![id, kind, name, pool, made_s, expires.as_second(), now.as_second()];
-    transaction.execute(insert, row).map(drop)
+    let insert = "INSERT INTO tokens (id, digest, kind, name, role, scope, pool, node, place, made_s, expires_s, uses_left, revoked_s)
+        VALUES (?1, randomblob(32), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11)";
+    let times = (made_s, expires.as_second(), now.as_second());
+    match lost {
+        Lost::Person { name, role, scope } => {
+            let (role, scope) = (role.as_str(), String::from(scope.clone()));
+            let nothing = None::<String>;
+            let row = params![
+                id, "person", name, role, scope, nothing, nothing, nothing, times.0, times.1,
+                times.2
+            ];
+            transaction.execute(insert, row).map(drop)
+        }
+        Lost::Join { place, node, .. } => {
+            let (pool, node) = (place.pool.as_str(), node.as_ref().map(NodeId::as_str));
+            let place = Some(place).filter(|it| it.tells_more());
+            let place = place.and_then(|it| serde_json::to_string(it).ok());
+            let nothing = None::<String>;
+            let row = params![
+                id, "join", nothing, nothing, nothing, pool, node, place, times.0, times.1, times.2
+            ];
+            transaction.execute(insert, row).map(drop)
+        }
+    }
 }
 
 fn revoked(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<NodeId>> {

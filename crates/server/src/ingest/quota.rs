@@ -97,9 +97,10 @@ impl NodeQuota {
 
     /// How long nothing more is read from the node; none: it keeps to its quota.
     pub(crate) fn wait(&mut self, now: Instant) -> Option<Duration> {
-        self.is_over = match self.is_over {
-            true => self.reports.lacks_s(RESUME_S, now) > ROUNDING_S,
-            false => self.reports.lacks_s(0.0, now) >= 0.0,
+        self.is_over = if self.is_over {
+            self.reports.lacks_s(RESUME_S, now) > ROUNDING_S
+        } else {
+            self.reports.lacks_s(0.0, now) >= 0.0
         };
         if !self.is_over {
             return None;
@@ -169,7 +170,7 @@ mod tests {
         }
         let wait = quota.wait(start).unwrap();
         assert!((16.0..18.0).contains(&wait.as_secs_f64()), "one MiB is owed, not nine: {wait:?}");
-        assert!(quota.wait(start + wait - SECOND / 2).is_some(), "no second's worth yet");
+        assert!(quota.wait(start + wait.mul_f64(0.95)).is_some(), "no second's worth yet");
         assert_eq!(quota.wait(start + wait), None);
         assert!(!quota.is_kept(start + wait));
         assert!(quota.is_kept(start + wait + KEPT_AFTER));

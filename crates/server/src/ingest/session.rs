@@ -414,7 +414,7 @@ impl Session<'_> {
         }
         // First of all: what follows may lead to an order.
         if last_order > known.generation {
-            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log");
+            tracing::warn!(node = %self.node, last_order, known = known.generation, "the node had orders that are not in the log: the log is from an older backup, and what was decided, revoked and allowed since is lost");
             let node = self.node.clone();
             self.give(Event::OrdersSeen { node, generation: last_order }).await?;
         }
@@ -496,7 +496,10 @@ impl Session<'_> {
                 return self.say(down::What::Resync(proto::Resync {})).await;
             }
             // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => return self.refused(),
+            Err(End::Take(TakeError::LowSpace)) => {
+                self.note_refused();
+                return Ok(());
+            }
             other => other?,
         }
         self.last = Some(said.record);
@@ -516,7 +519,10 @@ impl Session<'_> {
         let resynced = Event::Resynced { node: self.node.clone(), record, open };
         match self.report(resynced, bytes, turn).await {
             // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => return self.refused(),
+            Err(End::Take(TakeError::LowSpace)) => {
+                self.note_refused();
+                return Ok(());
+            }
             other => other?,
         }
         self.last = Some(said.record);
@@ -536,10 +542,9 @@ impl Session<'_> {
     }
 
     /// Disk space is low, and what the node said was not logged.
-    fn refused(&mut self) -> Result<(), End> {
+    fn note_refused(&mut self) {
         self.is_refused = true;
         self.pulse.set_delayed(true);
-        Ok(())
     }
 
     fn record(&self, number: u64) -> Record {
@@ -553,7 +558,8 @@ impl Session<'_> {
             match self.report(seen, MAKEUP_BYTES, None).await {
                 Err(End::Take(TakeError::LowSpace)) => {
                     self.refused_makeup = Some(refused);
-                    return self.refused();
+                    self.note_refused();
+                    return Ok(());
                 }
                 other => other?,
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use farrier_wire::rest::{Done, PolicyView};
-use serde_json::Value;
+use farrier_wire::strict_json;
 
 use super::session::Session;
 use crate::commands::Outcome;
@@ -46,7 +46,7 @@ pub(super) fn run(
                 open.and_then(|it| it.take(POLICY_BYTES_MAX).read_to_string(&mut text))
             };
             read.with_context(|| format!("failed to read `{}`", file.display()))?;
-            let policy: Value = serde_json::from_str(&text).context("the policy is no JSON")?;
+            let policy = strict_json::parse(text.as_bytes()).context("the policy is not JSON")?;
             let Done { changed } = session.put("/api/v1/policy", &policy)?;
             printer.line(if changed { "the policy is in force" } else { "it is so already" })?;
         }

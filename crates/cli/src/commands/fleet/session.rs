@@ -57,8 +57,12 @@ impl Login {
 
     pub(crate) fn read() -> anyhow::Result<Self> {
         let path = folder()?.join("login.json");
-        let none =
-            || Hinted::error("nobody is logged in", "`farrier login --server URL --token -` first");
+        let none = || {
+            Hinted::error(
+                "nobody is logged in",
+                "`farrier login --server URL --ca-fingerprint HEX --token -`, as `farrier server user add` printed it",
+            )
+        };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(err) if err.kind() == io::ErrorKind::NotFound => return Err(none()),
@@ -204,7 +208,10 @@ fn by_command(hint: &str) -> String {
         ("GET /api/v1/nodes ", "`farrier fleet nodes` "),
         ("GET /api/v1/tokens ", "`farrier server token list` "),
         ("GET the node: `waits_for_approval` says", "`farrier fleet explain NODE` says"),
-        ("hold it first: POST `hold`,", "hold it first (`farrier fleet cordon NODE`),"),
+        (
+            "hold it first: POST `hold`,",
+            "hold it first (`farrier fleet cordon NODE --reason TEXT`),",
+        ),
         ("GET /api/v1/openapi.json says what is expected", "`--help` says what is expected"),
     ];
     let found = COMMANDS.iter().find(|(path, _)| hint.starts_with(path));

@@ -1,8 +1,9 @@
 //! `farrier server rebuild-access`: who may speak, from the log.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use farrier_fleet::fleet::NodeId;
+use farrier_fleet::fleet::identity::{Tenant, Unit};
+use farrier_fleet::fleet::{Domain, NodeId, Place};
 use farrier_server::access::{AccessError, Lost, Rebuilt, Store, changes_in};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, joined, verify};
@@ -70,7 +71,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
                     last + 1,
                     begin.access
                 ),
-                "--archive FILE names each archive; where one is lost, move `ca.key` and `ca.pem` away and do this again: then every node enrols anew",
+                "--archive FILE names each archive; where one is lost, move `ca.key` and `ca.pem` away and do this again: then every node has to enrol again",
             ));
         }
     }
@@ -83,11 +84,11 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         ),
         other => other.into(),
     })?;
-    tell(&rebuilt, printer)?;
+    tell(&rebuilt, dir, printer)?;
     Ok(Outcome::Fine)
 }
 
-fn tell(rebuilt: &Rebuilt, printer: &mut Printer) -> anyhow::Result<()> {
+fn tell(rebuilt: &Rebuilt, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     match rebuilt.changes {
         0 => printer.line("the access store has every change that the log has")?,
         1 => printer.line("1 change was brought back from the log")?,
@@ -99,20 +100,47 @@ fn tell(rebuilt: &Rebuilt, printer: &mut Printer) -> anyhow::Result<()> {
     }
     if !rebuilt.lost.is_empty() {
         printer.line(
-            "Tokens whose hash only the lost store had; they admit nobody. To be made anew:",
+            "Tokens whose hash only the lost store had; they admit nobody. To make them again:",
         )?;
     }
     for (id, lost) in &rebuilt.lost {
-        let again = match lost {
-            Lost::Person { name, role, scope } => {
-                format!("{name}, {role} of {scope}: `farrier server user add {name} --role {role}`")
-            }
-            Lost::Join { pool, node } => {
-                let only = node.as_ref().map(|it| format!(" --node {it}")).unwrap_or_default();
-                format!("nodes of pool {pool}: `farrier server token create --pool {pool}{only}`")
-            }
-        };
+        let again = format!("{} --dir {}`", again(lost), dir.display());
         printer.paragraph(&format!("  {id}"), 6, &again)?;
     }
     Ok(())
+}
+
+/// Whose a token was, and the command that makes one with the same rights and no more.
+fn again(lost: &Lost) -> String {
+    match lost {
+        Lost::Person { name, role, scope } => {
+            let only = match scope {
+                Domain::Fleet => String::new(),
+                Domain::Pool(pool) => format!(" --pool {pool}"),
+                Domain::Tenant(tenant) => format!(" --tenant {tenant}"),
+                // Nobody has a role there: whoever makes the token says where it holds.
+                Domain::Site(_) | Domain::Leaf(_) | Domain::Rack(_) | Domain::Nvlink(_) => {
+                    " --pool POOL".to_owned()
+                }
+            };
+            format!(
+                "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{only}"
+            )
+        }
+        Lost::Join { place, node, uses } => {
+            let Place { pool, tenant, site, rack, leaf, nvlink } = place;
+            let mut flags = String::new();
+            let mut add = |flag: &str, value: Option<&str>| {
+                flags.extend(value.map(|it| format!(" --{flag} {it}")));
+            };
+            add("tenant", tenant.as_ref().map(Tenant::as_str));
+            for (flag, unit) in [("site", site), ("rack", rack), ("leaf", leaf), ("nvlink", nvlink)]
+            {
+                add(flag, unit.as_ref().map(Unit::as_str));
+            }
+            add("node", node.as_ref().map(NodeId::as_str));
+            let uses = if *uses > 1 { format!(" --uses {uses}") } else { String::new() };
+            format!("nodes of pool {pool}: `farrier server token create --pool {pool}{flags}{uses}")
+        }
+    }
 }

@@ -94,7 +94,7 @@ fn explained(err: ServerError) -> anyhow::Error {
             "put back the log that was here, with its `-wal`; or move what is here away and `farrier server restore` a backup. To go on with this one, as it is: `farrier server accept-log --dir DIR`"
         }
         ServerError::Log(err) if err.is_damage() => {
-            "nothing more is written to it. Move `log` and what belongs to it away, and `farrier server restore` the newest backup; `farrier server verify-log` says what of this one reads"
+            "nothing more is written to it. Move `log` and what belongs to it away, and `farrier server restore` the newest backup"
         }
         ServerError::Log(_) => {
             "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
