@@ -227,3 +227,29 @@ async fn a_cordon_that_changes_while_the_agent_says_hello_reaches_the_server() {
     let seen = |it: &Event| matches!(it, Event::CordonSeen { cordon, .. } if *cordon == theirs);
     until("the server knows of the cordon", || site.count(seen) == 1).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordon_state_that_did_not_change_is_reported_in_hello_only() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.cordon.send_replace(Cordon::None);
+    member.connect(&site);
+    let is_cordon = |it: &Event| matches!(it, Event::CordonSeen { .. });
+    until("the server knows the cordon state", || site.count(is_cordon) == 1).await;
+    // The scheduler stops answering while there is no server. Hello says so, and changes nothing.
+    site.running.take().unwrap().stop().await.unwrap();
+    member.cordon.send_replace(Cordon::Unknown);
+    site.start(None).await;
+    // A report that is due is sent in one of the agent's next rounds, each of which sends or receives one message.
+    for record in 1..=16 {
+        member.find(record);
+        member.acked(record).await;
+    }
+    assert_eq!(site.count(is_cordon), 1);
+    // A change during the session is reported.
+    let theirs = Cordon::Theirs { owner: "root".to_owned(), reason: "bad disk".to_owned() };
+    member.cordon.send_replace(theirs);
+    until("the server knows of the change", || site.count(is_cordon) == 2).await;
+    member.cordon.send_replace(Cordon::Unknown);
+    until("and of the next", || site.count(is_cordon) == 3).await;
+}

@@ -207,7 +207,7 @@ pub(crate) struct FakeDesk {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// The number of the last order.
     pub(crate) last: Mutex<u64>,
-    /// The node's cordon changes to this while the agent says hello, which asks for the last order.
+    /// The node's cordon changes to this while the agent makes its hello: after it read the cordon it asks for the last order.
     pub(crate) cordoned_at_hello: Mutex<Option<(watch::Sender<Cordon>, Cordon)>>,
     /// The enrolment since which that counts.
     pub(crate) enrolment: Mutex<Option<String>>,
@@ -236,8 +236,7 @@ impl OrderDesk for FakeDesk {
 
     fn last_order(&self) -> u64 {
         if let Some((sender, cordon)) = self.cordoned_at_hello.lock().unwrap().take() {
-            // Hello has read the cordon and holds it: the change comes as soon as hello is made.
-            std::thread::spawn(move || sender.send_replace(cordon));
+            sender.send_replace(cordon);
         }
         *self.last.lock().unwrap()
     }
