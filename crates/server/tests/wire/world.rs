@@ -43,6 +43,7 @@ pub(crate) struct Site {
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
     pub(crate) absent_wait: Duration,
+    pub(crate) report_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
 }
@@ -69,6 +70,7 @@ impl Site {
             is_plain,
             certificate_life,
             absent_wait,
+            report_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
         }
@@ -82,7 +84,7 @@ impl Site {
     pub(crate) fn options(&self) -> Options {
         Options {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
-            report_interval_s: 1,
+            report_interval_s: self.report_interval_s,
             certificate_life: self.certificate_life,
             absent_wait: self.absent_wait,
             report_quota: self.report_quota,
@@ -189,6 +191,9 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
 /// A deadline in a test ends a hang and says nothing about speed; nextest kills a test some minutes
 /// later.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Longer than any test waits: as a wait between attempts to connect, that none is made but for an urgent finding.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
@@ -334,6 +339,22 @@ impl Member {
         self.find(id);
         let record = *self.durable.borrow();
         self.urgent.send_modify(|urgent| urgent.record = record);
+    }
+
+    /// Finds something that it has to report at once, and waits until the server has answered the attempt to connect for it. With
+    /// a long [`Self::fixed_wait`] no other attempt is under way.
+    pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
+        assert!(self.fixed_wait.is_some(), "another attempt may be under way");
+        let mut sight = self.uplink.as_ref().unwrap().sight();
+        sight.mark_unchanged();
+        self.find_urgent(id);
+        // It shows its certificate, then what the server answers.
+        for _ in 0..2 {
+            let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
+            change.expect("an attempt to connect").unwrap();
+        }
+        let link = sight.borrow().link.clone();
+        link
     }
 
     pub(crate) fn connect(&mut self, site: &Site) {
