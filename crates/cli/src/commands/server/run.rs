@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// What one node may report: bytes a second; up to fifty times that at once
     #[arg(long, value_name = "PER_SECOND", default_value = "65536", value_parser = clap::value_parser!(u32).range(1024..))]
     report_bytes: u32,
-    /// Free disk space, in MiB, below which reports under `critical` are not logged [default: a twentieth of the disk, 2048 at most]
+    /// Free disk space, in MiB, below which reports that change no decision are not logged [default: a twentieth of the disk, 2048 at most]
     #[arg(long, value_name = "MIB")]
     disk_reserve: Option<u32>,
     /// How often one token of a person may ask
