@@ -353,8 +353,7 @@ impl Member {
             let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
             change.expect("an attempt to connect").unwrap();
         }
-        let link = sight.borrow().link.clone();
-        link
+        sight.borrow().link.clone()
     }
 
     pub(crate) fn connect(&mut self, site: &Site) {
