@@ -1,6 +1,6 @@
 //! The thread that owns the fleet: everything that waits becomes one commit, and is answered when it is on disk.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{FleetState, NodeId};
+use farrier_fleet::fleet::{Entry, FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -39,10 +39,26 @@ const KEEP_EVERY: u64 = 50_000;
 /// What became of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taking {
-    /// It is in the log.
-    Logged,
+    /// It is in the log, and so is what was decided about its node.
+    Logged(Decided),
     /// It was there, or changes nothing.
     Known,
+}
+
+impl Taking {
+    /// Whether it changed something.
+    pub fn is_logged(self) -> bool {
+        matches!(self, Self::Logged(_))
+    }
+}
+
+/// What decisions about one node took of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Decided {
+    /// Entries.
+    pub entries: u32,
+    /// Bytes of them.
+    pub bytes: usize,
 }
 
 /// Why an input was not taken.
@@ -303,12 +319,13 @@ impl Thread {
         let mut replies = Vec::with_capacity(batch.len());
         let mut inputs = Vec::with_capacity(batch.len());
         for input in batch {
+            replies.push((input.event.node().cloned(), input.reply));
             inputs.push((input.by, input.event));
-            replies.push(input.reply);
         }
-        self.commit(inputs)?;
-        for reply in replies {
-            let _ = reply.send(Ok(Taking::Logged));
+        let mut decided = self.commit(inputs)?;
+        for (node, reply) in replies {
+            let decided = node.and_then(|it| decided.remove(&it)).unwrap_or_default();
+            let _ = reply.send(Ok(Taking::Logged(decided)));
         }
         Ok(held)
     }
@@ -362,9 +379,13 @@ impl Thread {
         }
     }
 
-    fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<(), LogError> {
+    /// Commits a batch; what was decided, by node.
+    fn commit(
+        &mut self,
+        inputs: Vec<(Actor, Event)>,
+    ) -> Result<HashMap<NodeId, Decided>, LogError> {
         if inputs.is_empty() {
-            return Ok(());
+            return Ok(HashMap::new());
         }
         self.follow_clock()?;
         self.resume()?;
@@ -377,7 +398,7 @@ impl Thread {
             }
         }
         self.announce(&done);
-        Ok(())
+        Ok(decided(&done.entries))
     }
 
     /// Writes what the controller has to say of itself.
@@ -435,8 +456,19 @@ impl Thread {
             inputs.push((Actor::Server, Event::TimePassed));
             self.looked = now;
         }
-        self.commit(inputs)
+        self.commit(inputs).map(drop)
     }
+}
+
+fn decided(entries: &[Entry]) -> HashMap<NodeId, Decided> {
+    let mut decided: HashMap<NodeId, Decided> = HashMap::new();
+    for entry in entries.iter().filter(|it| it.event.is_decision()) {
+        let Some(node) = entry.event.node() else { continue };
+        let of_node = decided.entry(node.clone()).or_default();
+        of_node.entries = of_node.entries.saturating_add(1);
+        of_node.bytes += entry.encode().map_or(0, |it| it.len());
+    }
+    decided
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ pub struct Running {
     damage: Damage,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
-    _lock: File,
+    _lock: FolderLock,
 }
 
 /// Starts the server on the runtime that this is called on.
@@ -421,14 +421,25 @@ pub fn run(options: Options) -> Result<(), ServerError> {
     })
 }
 
-/// Takes a folder for oneself, for as long as the file is open. One server a folder: a second one would fence the first.
-pub fn take(dir: &Path) -> Result<File, ServerError> {
+/// A folder that is ours.
+#[derive(Debug)]
+pub struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child that another thread has forked and that has not called exec yet has it open, too.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Takes a folder for oneself. One server a folder: a second one would fence the first.
+pub fn take(dir: &Path) -> Result<FolderLock, ServerError> {
     let failed = |err| ServerError::Folder { dir: dir.to_owned(), err };
     let mut open = OpenOptions::new();
     let lock = open.write(true).create(true).truncate(false).mode(0o600).open(dir.join("lock"));
     let lock = lock.map_err(failed)?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(FolderLock(lock)),
         Err(TryLockError::WouldBlock) => Err(ServerError::InUse(dir.to_owned())),
         Err(TryLockError::Error(err)) => Err(failed(err)),
     }

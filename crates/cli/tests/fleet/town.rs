@@ -9,11 +9,12 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{NodeId, Place};
 use farrier_fleet::health::{Change, Finding, GpuUuid};
 use farrier_server::rest::Rate;
-use farrier_server::run::{self, Options, Running};
+use farrier_server::run::{self, Options, Running, ServerError};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::support::wait::wait_for;
 use crate::support::{Ran, farrier, run};
 
 pub(crate) struct Town {
@@ -87,7 +88,15 @@ impl Town {
             rate: Rate { per_s: 1e6, burst: 1e6 },
             ..Options::new(self.path(dir), self.address)
         };
-        let running = self.runtime.block_on(run::start(options)).unwrap();
+        // A child that another test has forked may still hold the port that the server had before.
+        let running = wait_for(
+            || "the server starts".to_owned(),
+            || match self.runtime.block_on(run::start(options.clone())) {
+                Ok(running) => Some(running),
+                Err(ServerError::Listen { .. }) => None,
+                Err(err) => panic!("{err:?}"),
+            },
+        );
         self.address = running.address();
         self.running = Some(running);
     }

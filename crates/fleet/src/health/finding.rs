@@ -66,7 +66,18 @@ impl Finding {
     pub fn is_open(&self) -> bool {
         self.cleared.is_none()
     }
+
+    /// Estimates its size in bytes: its texts, and what every finding has beside them.
+    pub fn estimated_bytes(&self) -> usize {
+        let texts = [&self.code, &self.detail, &self.text, &self.clears];
+        let texts: usize = texts.into_iter().chain(&self.remedy).map(String::len).sum();
+        let evidence: usize = self.evidence.iter().map(Evidence::estimated_bytes).sum();
+        texts + evidence + FIXED_BYTES
+    }
 }
+
+/// Times, numbers and names of fields: of a finding in JSON, and of a piece of evidence in memory.
+const FIXED_BYTES: usize = 256;
 
 /// A moment of a boot: no change of the wall clock moves it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +156,21 @@ pub enum Evidence {
         /// When.
         at: Timestamp,
     },
+}
+
+impl Evidence {
+    fn estimated_bytes(&self) -> usize {
+        let texts = match self {
+            Self::Signal { text, measure, note, .. } => {
+                text.len() + measure.len() + note.as_ref().map_or(0, String::len)
+            }
+            Self::Kernel { text, line, process, .. } => {
+                text.len() + line.len() + process.as_ref().map_or(0, String::len)
+            }
+            Self::Check { text, .. } => text.len(),
+        };
+        texts + FIXED_BYTES
+    }
 }
 
 /// When and why a finding was cleared.

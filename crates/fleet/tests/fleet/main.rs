@@ -4,6 +4,7 @@
 
 mod clock;
 mod histories;
+mod hostile;
 mod quarantine;
 mod recorded;
 mod waits;

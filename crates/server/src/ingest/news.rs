@@ -8,7 +8,10 @@ use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::state::{Freeze, Hold, Node, Repair};
 use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
 use farrier_fleet::health::{Change, Finding, Severity};
-use farrier_wire::limits::FINDINGS_MAX;
+use farrier_wire::limits::{FINDINGS_BYTES_MAX, FINDINGS_MAX};
+
+/// Estimated bytes of a node's open findings: more than a report of all of them has, so that one that was told so is not refused.
+const OPEN_BYTES_MAX: usize = 4 * FINDINGS_BYTES_MAX;
 
 /// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +22,7 @@ pub(crate) enum Verdict {
     Known,
     /// It is about a node that nobody knows.
     Stranger(NodeId),
-    /// The node would have more open findings than one message can tell.
+    /// The node would have more open findings than a report of all of them holds.
     TooMany(NodeId),
     /// It changes no decision, and there is little disk space left.
     LowValue,
@@ -79,7 +82,11 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     let Some(node) = state.nodes.get(id) else { return Verdict::Stranger(id.clone()) };
     if let Event::Found { changes, .. } = event {
         let opened = changes.iter().filter(|it| it.finding().is_open()).count();
-        if node.findings.len() + opened > FINDINGS_MAX {
+        let bytes = || {
+            let changed = changes.iter().map(Change::finding);
+            changed.chain(node.findings.values()).map(Finding::estimated_bytes).sum::<usize>()
+        };
+        if node.findings.len() + opened > FINDINGS_MAX || opened > 0 && bytes() > OPEN_BYTES_MAX {
             return Verdict::TooMany(id.clone());
         }
     }
@@ -314,6 +321,14 @@ mod tests {
         ]);
         assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
         assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
+        // Fewer, but large.
+        let mut large = opened(0..1000);
+        for change in &mut large {
+            let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
+            it.text = "x".repeat(5000);
+        }
+        let event = Event::Found { node: node(), record: record("j", 1), changes: large };
+        assert_eq!(judged(&after(vec![enrolled()]), &event), Verdict::TooMany(node()));
     }
 
     #[test]

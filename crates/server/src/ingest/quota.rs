@@ -50,15 +50,16 @@ impl Bucket {
         (refilled(self.left_s.0), refilled(self.left_s.1))
     }
 
-    fn charge(&mut self, bytes: usize, now: Instant) {
+    fn charge(&mut self, entries: u32, bytes: usize, now: Instant) {
         #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
         let (bytes, bytes_max) = (bytes as f64, MESSAGE_BYTES_MAX as f64);
         let (bytes_s, entries_s) = self.left_s(now);
+        let entries = f64::from(entries) / self.quota.entries_per_s;
         // The debt is that of one message at most, also where several are sent one after the other in new sessions.
         let most = -(bytes_max / self.quota.bytes_per_s);
         self.left_s = (
             (bytes_s - bytes / self.quota.bytes_per_s).max(most),
-            (entries_s - 1.0 / self.quota.entries_per_s).max(-1.0 / self.quota.entries_per_s),
+            (entries_s - entries).max(-1.0 / self.quota.entries_per_s),
         );
         self.at = now;
     }
@@ -92,7 +93,12 @@ impl NodeQuota {
 
     /// Counts a message.
     pub(crate) fn charge(&mut self, bytes: usize, now: Instant) {
-        self.reports.charge(bytes, now);
+        self.reports.charge(1, bytes, now);
+    }
+
+    /// Counts entries of the log that a message led to.
+    pub(crate) fn charge_entries(&mut self, entries: u32, bytes: usize, now: Instant) {
+        self.reports.charge(entries, bytes, now);
     }
 
     /// How long nothing more is read from the node; none: it keeps to its quota.
@@ -119,7 +125,7 @@ impl NodeQuota {
     pub(crate) fn may_hurry(&mut self, bytes: usize, now: Instant) -> bool {
         let may = self.urgent.lacks_s(0.0, now) < 0.0;
         if may {
-            self.urgent.charge(bytes, now);
+            self.urgent.charge(1, bytes, now);
         }
         may
     }

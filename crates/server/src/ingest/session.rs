@@ -22,7 +22,7 @@ use super::lanes::{self, LARGE_BYTES, Lanes, Turn};
 use super::quota::NodeQuota;
 use super::roster::{Cut, Pulse, Roster, Seated};
 use crate::access::Store;
-use crate::brain::{Brain, TakeError};
+use crate::brain::{Brain, Decided, TakeError, Taking};
 use crate::counters::Counters;
 use crate::serve::NodePeer;
 use crate::space::Space;
@@ -596,7 +596,11 @@ impl Session<'_> {
     }
 
     async fn give(&self, event: Event) -> Result<(), End> {
-        self.desk.brain.take(Actor::Node(self.node.clone()), event).await?;
+        let taken = self.desk.brain.take(Actor::Node(self.node.clone()), event).await?;
+        // What is decided because of what a node says fills the log as well.
+        if let Taking::Logged(Decided { entries, bytes }) = taken {
+            self.quota().charge_entries(entries, bytes, Instant::now());
+        }
         Ok(())
     }
 

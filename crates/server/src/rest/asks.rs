@@ -13,7 +13,6 @@ use super::failure::Failure;
 use super::query::kind_of;
 use super::reply::Reply;
 use super::{Call, near};
-use crate::brain::Taking;
 
 /// The longest freeze.
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -52,7 +51,7 @@ fn at_work(node: &Node) -> Option<Failure> {
 async fn take(call: &Call, event: Event) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let taken = call.site.brain.take(caller.actor(), event).await?;
-    Reply::json(&Done { changed: taken == Taking::Logged })
+    Reply::json(&Done { changed: taken.is_logged() })
 }
 
 async fn ask(call: &Call, what: Ask) -> Result<Reply, Failure> {

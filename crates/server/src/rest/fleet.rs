@@ -12,7 +12,6 @@ use farrier_wire::rest::{
 use super::failure::Failure;
 use super::reply::Reply;
 use super::{Call, reasons, sight, walk};
-use crate::brain::Taking;
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
     let person = call.caller()?.person.clone();
@@ -103,5 +102,5 @@ pub(super) async fn set_policy(call: Call) -> Result<Reply, Failure> {
     let policy: Box<farrier_fleet::fleet::Policy> = call.body()?;
     policy.check().map_err(|err| Failure::wrong(err.to_string()))?;
     let taken = call.site.brain.take(caller.actor(), Event::PolicySet { policy }).await?;
-    Reply::json(&Done { changed: taken == Taking::Logged })
+    Reply::json(&Done { changed: taken.is_logged() })
 }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 
 use farrier_fleet::fleet::Event;
+use farrier_fleet::fleet::event::Cordon;
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_server::run::ReportQuota;
 use farrier_wire::form;
@@ -87,6 +88,27 @@ async fn a_node_that_reconnects_without_end_is_over_its_quota() {
         node.open_findings().any(|it| it.code == "agent.report-quota")
     });
     assert!(found.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_decided_because_of_a_node_counts_towards_its_quota() {
+    let mut site = Site::new(true);
+    // As many as it reports, and no more for a long time.
+    site.report_quota =
+        ReportQuota { entries_per_s: 1e-3, burst_s: 17_500.0, ..ReportQuota::default() };
+    let site = site.started().await;
+    let raw = Raw::welcomed(&site, "flapping").await;
+    for index in 0..16 {
+        let cordon = match index % 2 {
+            0 => Cordon::Theirs { owner: "x".to_owned(), reason: "y".to_owned() },
+            _ => Cordon::None,
+        };
+        raw.report(report::What::Cordon(form::cordon_message(&cordon))).await;
+    }
+    site.wait_for("its standing changes with each report", |entries| {
+        entries.iter().any(|it| matches!(&it.event, Event::QuotaExceeded { .. }))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

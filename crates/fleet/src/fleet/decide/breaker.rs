@@ -38,7 +38,10 @@ impl<'a> Budget<'a> {
     pub(super) fn take(&mut self, before: &Node, event: &Event) {
         let Event::Moved { to, .. } = event else { return };
         let was_in = before.standing.in_service() || before.standing == Standing::Joining;
-        let is_in = to.in_service() || *to == Standing::Joining;
+        // As [`Node::counts_as_out`].
+        let is_in = to.in_service()
+            || *to == Standing::Joining
+            || (*to == Standing::Held && !before.has_served);
         if was_in && !is_in {
             for domain in before.place.domains() {
                 *self.taken.entry(domain).or_default() += 1;

@@ -4,6 +4,11 @@ use crate::fleet::order::Rung;
 use crate::fleet::state::{Node, Standing, fault_of};
 use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
+/// The worst findings that a reason names. Each decision is an entry of the log, so a node with thousands must not make each one large.
+const FINDINGS_MAX: usize = 16;
+/// Bytes of a reason's text, much of which is the node's.
+const TEXT_BYTES_MAX: usize = 512;
+
 /// How much speaks against a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
@@ -45,7 +50,7 @@ impl Complaint {
             gpu: worst.first().and_then(|(_, finding)| finding.subject.gpu().cloned()),
             fault: worst.first().map_or(String::new(), |(_, finding)| fault_of(finding)),
             codes: worst.iter().map(|(_, finding)| finding.code.clone()).collect(),
-            findings: worst.iter().map(|(_, finding)| finding.id).collect(),
+            findings: worst.iter().take(FINDINGS_MAX).map(|(_, finding)| finding.id).collect(),
             text: worst
                 .first()
                 .map_or(String::new(), |(_, finding)| words(node, finding, worst.len())),
@@ -54,6 +59,7 @@ impl Complaint {
         if complaint.weight == Weight::None {
             complaint.doubt_what_is_unknown(node);
         }
+        shorten(&mut complaint.text);
         complaint
     }
 
@@ -82,6 +88,13 @@ impl Complaint {
             (None, Some(_)) => return,
         };
         self.weight = Weight::Doubt;
+    }
+}
+
+fn shorten(text: &mut String) {
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push('…');
     }
 }
 

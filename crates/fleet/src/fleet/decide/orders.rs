@@ -17,7 +17,12 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
         let (node, generation) = (look.id.clone(), order.generation);
         let why = format!("`{}` was not answered until {:.0}", order.what, order.lease_until);
         let over = (order.lease_until <= look.now).then_some(why);
-        let stopped = || stopped(look).filter(|_| !pending.accepted && order.what.is_repair());
+        let stopped = || stopped(look).filter(|_| order.what.is_repair());
+        let unfit = || {
+            let is_unfit = look.complaint.weight == super::complaint::Weight::Serious;
+            (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.text.clone())
+        };
+        let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
         return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
     }
     if let Some(Errand { what, by }) = errand(look) {
@@ -228,7 +233,10 @@ fn obstacle(look: &Look<'_>, what: &OrderKind) -> Option<Obstacle> {
     if let Some(why) = waits.filter(|_| changes) {
         return Some(Obstacle::Why(why));
     }
-    let (at, failure) = look.node.failed.as_ref()?;
+    // A cordon waits for no other order: until then the node takes work.
+    let is_other = look.node.failed_order.as_ref().is_some_and(|it| it != what);
+    let failed = look.node.failed.as_ref().filter(|_| *what != OrderKind::Cordon || !is_other);
+    let (at, failure) = failed?;
     // These are tried for as long as it takes: a node without a cordon takes work, and nothing else brings it into service.
     let is_retried =
         matches!(what, OrderKind::Verify { .. } | OrderKind::Cordon | OrderKind::Uncordon);

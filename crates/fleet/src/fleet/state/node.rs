@@ -106,6 +106,9 @@ pub struct Node {
     pub failures: u32,
     /// When the last of them failed, and why.
     pub failed: Option<(Timestamp, String)>,
+    /// What was ordered then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_order: Option<OrderKind>,
     /// What was proven, in the present boot and since the last repair.
     pub proven: BTreeMap<Rung, Proof>,
     /// The proof that it did not pass, for as long as nothing was done about it.
@@ -149,8 +152,21 @@ pub struct Node {
     /// Likewise, since its heartbeats ended: towards no heartbeat timeout.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub heartbeat_uncounted_s: u32,
+    /// Whether it was ever in service.
+    #[serde(default = "served", skip_serializing_if = "is_true")]
+    pub has_served: bool,
     /// When it is looked at again.
     pub wake: Option<Timestamp>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+/// Of a state that was kept before this was noted.
+fn served() -> bool {
+    true
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -253,6 +269,7 @@ impl Node {
             order: None,
             failures: 0,
             failed: None,
+            failed_order: None,
             proven: BTreeMap::new(),
             unproven: None,
             prove_now: None,
@@ -269,12 +286,19 @@ impl Node {
             over_quota_since: None,
             uncounted_s: 0,
             heartbeat_uncounted_s: 0,
+            has_served: false,
             wake: None,
         }
     }
 
-    pub(super) fn counts_as_out(&self) -> bool {
+    fn is_out(&self) -> bool {
         !matches!(self.standing, Standing::InService | Standing::Suspect | Standing::Joining)
+    }
+
+    /// Whether it counts towards disruption budgets. One that was held before it ever was in service is missed by nobody: else a node that
+    /// joins could use up the budget of others by saying that it is cordoned.
+    pub(in crate::fleet) fn counts_as_out(&self) -> bool {
+        self.is_out() && (self.has_served || self.standing != Standing::Held)
     }
 }
 
@@ -370,7 +394,7 @@ impl Node {
     fn moved(&mut self, to: Standing, why: &Why, at: Timestamp) {
         match to {
             Standing::Quarantined => {
-                if !self.counts_as_out() {
+                if !self.is_out() {
                     let year = SignedDuration::from_hours(365 * 24);
                     self.quarantines.retain(|it| at.duration_since(*it) < year);
                     self.quarantines.push(at);
@@ -390,6 +414,7 @@ impl Node {
                 self.unproven = None;
             }
             Standing::InService => {
+                self.has_served = true;
                 self.repairs.clear();
                 self.tried.clear();
                 self.untold_repair = None;
@@ -456,13 +481,13 @@ impl Node {
                 self.unproven = Some(Unproven { rung: *rung, why: why.clone() });
                 self.owed.insert(*rung);
                 self.prove_now.take_if(|wanted| wanted == rung);
-                self.fail(why, at);
+                self.fail(what, why, at);
             }
             // An agent that does not know of repairs goes by what it counted: what it finds against the node is what is left.
             (Answer::Failed { .. } | Answer::Refused { .. }, OrderKind::NoteRepair { .. }) => {
                 self.untold_repair = None;
             }
-            (Answer::Failed { why } | Answer::Refused { why }, _) => self.fail(why, at),
+            (Answer::Failed { why } | Answer::Refused { why }, _) => self.fail(what, why, at),
             (Answer::Accepted, _) => {}
         }
     }
@@ -540,12 +565,13 @@ impl Node {
             let why = Answer::Refused { why: why.to_owned() };
             return self.end_errand(pending.order.what, &why, at);
         }
-        self.fail(why, at);
+        self.fail(pending.order.what, why, at);
     }
 
-    fn fail(&mut self, why: &str, at: Timestamp) {
+    fn fail(&mut self, what: OrderKind, why: &str, at: Timestamp) {
         self.failures = self.failures.saturating_add(1);
         self.failed = Some((at, why.to_owned()));
+        self.failed_order = Some(what);
     }
 
     pub(super) fn asked(&mut self, what: &Ask, entry: &Entry) {

@@ -1,0 +1,97 @@
+//! Nodes that say what is not so, or more than anybody needs.
+
+use farrier_fleet::fleet::event::{Cordon, Record};
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Event, OrderKind, Standing};
+use farrier_fleet::health::{Action, Severity};
+
+use crate::world::{Act, NODES, World, finding, node};
+
+fn in_service() -> World {
+    let mut world = World::new();
+    world.everybody_answers();
+    assert!(world.state.nodes.values().all(|it| it.standing == Standing::InService));
+    world
+}
+
+fn standing(world: &World, index: usize) -> Standing {
+    world.state.nodes[&node(index)].standing
+}
+
+fn order(world: &World, index: usize) -> Option<OrderKind> {
+    world.state.nodes[&node(index)].order.as_ref().map(|it| it.order.what.clone())
+}
+
+fn cordon_is(world: &mut World, index: usize, cordon: Cordon) {
+    let id = node(index);
+    world.batch(vec![(Actor::Node(id.clone()), Event::CordonSeen { node: id, cordon })]);
+}
+
+#[test]
+fn a_node_with_thousands_of_findings_has_small_decisions() {
+    let mut world = in_service();
+    let (id, at) = (node(3), world.now);
+    let open = (1..=5000).map(|number| {
+        let mut finding = finding(number, Severity::Fatal, Action::RebootNode, "gpu.xid", at);
+        finding.detail = "x".repeat(4000);
+        finding
+    });
+    let record = Record { journal: "first".to_owned(), number: 9 };
+    let resynced = Event::Resynced { node: id.clone(), record, open: open.collect() };
+    world.batch(vec![(Actor::Node(id), resynced)]);
+    for _ in 0..10 {
+        world.act(&Act::Answer(3, true));
+        cordon_is(&mut world, 3, Cordon::None);
+    }
+    let decided = world.log.iter().filter(|it| it.event.is_decision());
+    let largest = decided.map(|it| it.encode().unwrap().len()).max();
+    assert!(largest.is_some_and(|it| it < 4096), "{largest:?}");
+    world.replay();
+}
+
+#[test]
+fn a_node_that_was_never_in_service_uses_up_no_disruption_budget() {
+    let mut world = in_service();
+    for index in 0..2 {
+        world.act(&Act::Retire(index));
+        world.act(&Act::Enrol(index));
+        world.act(&Act::Theirs(index));
+        assert_eq!(standing(&world, index), Standing::Held);
+    }
+    world.act(&Act::Fault(5, 1, Severity::Fatal, Action::RebootNode, 0));
+    assert_eq!(standing(&world, 5), Standing::Quarantined);
+    // One that was in service counts, whoever cordoned it.
+    world.act(&Act::Theirs(NODES - 1));
+    world.act(&Act::Fault(7, 1, Severity::Fatal, Action::RebootNode, 0));
+    assert_eq!(standing(&world, 7), Standing::Suspect);
+    world.replay();
+}
+
+#[test]
+fn a_cordon_that_is_removed_during_a_drain_is_ordered_again_at_once() {
+    let mut world = in_service();
+    world.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
+    world.act(&Act::Answer(3, true));
+    assert!(matches!(order(&world, 3), Some(OrderKind::Drain { .. })));
+    cordon_is(&mut world, 3, Cordon::None);
+    world.act(&Act::Answer(3, false));
+    assert_eq!(order(&world, 3), Some(OrderKind::Cordon), "it takes work until then");
+    world.act(&Act::Answer(3, false));
+    assert_eq!(order(&world, 3), None, "the cordon itself is retried with back-off");
+    world.replay();
+}
+
+#[test]
+fn an_uncordon_is_withdrawn_when_the_node_becomes_unfit() {
+    let mut world = in_service();
+    world.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
+    world.act(&Act::Answer(3, true));
+    world.act(&Act::Clear(3, 1));
+    while order(&world, 3).is_some_and(|it| it != OrderKind::Uncordon) {
+        world.act(&Act::Answer(3, true));
+    }
+    assert_eq!(order(&world, 3), Some(OrderKind::Uncordon));
+    world.act(&Act::Fault(3, 2, Severity::Fatal, Action::RebootNode, 0));
+    assert_ne!(order(&world, 3), Some(OrderKind::Uncordon));
+    world.replay();
+}
