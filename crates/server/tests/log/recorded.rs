@@ -155,7 +155,7 @@ fn sample_node(number: usize) -> Node {
         over_quota_since: Some(at(9)),
         uncounted_s: 320,
         heartbeat_uncounted_s: 40,
-        has_served: false,
+        first_served: Some(at(1)),
         failed_order: Some(OrderKind::Cordon),
         wake: Some(at(60)),
     }

@@ -41,7 +41,7 @@ impl<'a> Budget<'a> {
         // As [`Node::counts_as_out`].
         let is_in = to.in_service()
             || *to == Standing::Joining
-            || (*to == Standing::Held && !before.has_served);
+            || (*to == Standing::Held && before.first_served.is_none());
         if was_in && !is_in {
             for domain in before.place.domains() {
                 *self.taken.entry(domain).or_default() += 1;

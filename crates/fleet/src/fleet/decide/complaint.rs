@@ -93,7 +93,8 @@ impl Complaint {
 
 fn shorten(text: &mut String) {
     if text.len() > TEXT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or_default());
         text.push('…');
     }
 }

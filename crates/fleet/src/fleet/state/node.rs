@@ -152,21 +152,11 @@ pub struct Node {
     /// Likewise, since its heartbeats ended: towards no heartbeat timeout.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub heartbeat_uncounted_s: u32,
-    /// Whether it was ever in service.
-    #[serde(default = "served", skip_serializing_if = "is_true")]
-    pub has_served: bool,
+    /// When it was first in service; none: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_served: Option<Timestamp>,
     /// When it is looked at again.
     pub wake: Option<Timestamp>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
-fn is_true(value: &bool) -> bool {
-    *value
-}
-
-/// Of a state that was kept before this was noted.
-fn served() -> bool {
-    true
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -286,7 +276,7 @@ impl Node {
             over_quota_since: None,
             uncounted_s: 0,
             heartbeat_uncounted_s: 0,
-            has_served: false,
+            first_served: None,
             wake: None,
         }
     }
@@ -298,7 +288,7 @@ impl Node {
     /// Whether it counts towards disruption budgets. One that was held before it ever was in service is missed by nobody: else a node that
     /// joins could use up the budget of others by saying that it is cordoned.
     pub(in crate::fleet) fn counts_as_out(&self) -> bool {
-        self.is_out() && (self.has_served || self.standing != Standing::Held)
+        self.is_out() && (self.first_served.is_some() || self.standing != Standing::Held)
     }
 }
 
@@ -414,7 +404,7 @@ impl Node {
                 self.unproven = None;
             }
             Standing::InService => {
-                self.has_served = true;
+                self.first_served.get_or_insert(at);
                 self.repairs.clear();
                 self.tried.clear();
                 self.untold_repair = None;
