@@ -1,24 +1,29 @@
 //! One node's stream: what it says is bounded, compared with what it said last, and acknowledged when it is on disk.
 
+mod end;
+mod reports;
+mod throttle;
+
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::{Cordon, Event, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::reconnect::reconnect_spread_s;
-use farrier_fleet::fleet::{Answer, NodeId, Order};
+use farrier_fleet::fleet::{NodeId, Order};
 use farrier_wire::form::{self, FormError};
 use farrier_wire::identity::Identity;
-use farrier_wire::limits::{ANSWERS_MAX, FLIGHT_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
+use farrier_wire::limits::{ANSWERS_MAX, NAME_BYTES_MAX, ORDERS_AHEAD_MAX};
 use farrier_wire::proto::{self, Down, Up, down, report, up};
-use hyper::body::Bytes;
 use jiff::Timestamp;
 use prost::Message;
 use tokio::sync::mpsc;
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 
-use super::lanes::{self, LARGE_BYTES, Lanes, Turn};
+use self::end::{End, chain};
+use self::throttle::THROTTLE_STEP;
+use super::lanes::Lanes;
 use super::quota::NodeQuota;
 use super::roster::{Cut, Pulse, Roster, Seated};
 use crate::access::Store;
@@ -33,12 +38,6 @@ const HELLO_WAIT: Duration = Duration::from_secs(10);
 const SEND_WAIT: Duration = Duration::from_secs(10);
 /// A stream that says nothing for so many intervals is dead.
 const INTERVALS_MAX: u32 = 6;
-
-/// While a node's reports wait, it is looked at this often whether they still have to.
-const THROTTLE_STEP: Duration = Duration::from_secs(5);
-/// What an inventory takes of the controller's queue, and what an answer or a cordon does.
-const MAKEUP_BYTES: usize = 4 << 10;
-const SMALL_BYTES: usize = 1 << 10;
 
 /// How often it is looked at the clock for the end of a certificate that lasts longer.
 const CLOCK_EVERY: Duration = Duration::from_secs(3600);
@@ -61,74 +60,6 @@ impl Desk {
     fn refuses(&self, identity: &Identity) -> bool {
         self.store.admits(identity).is_ok_and(|admits| !admits)
     }
-}
-
-/// Why a stream ends.
-#[derive(Debug, thiserror::Error)]
-enum End {
-    #[error("the node has ended it")]
-    Left,
-    #[error("the node is gone: {0}")]
-    Lost(Status),
-    #[error("it was cut: {0:?}")]
-    Cut(Cut),
-    #[error("nothing was heard for too long")]
-    Idle,
-    #[error("the node does not read what it is told")]
-    Unread,
-    #[error("the first message must be a hello, and only the first")]
-    Hello,
-    #[error(
-        "the node says that it had order {said}, and this server has given {given}: at most {ORDERS_AHEAD_MAX} more are believed. \
-         With another enrolment its orders are counted anew"
-    )]
-    OrdersAhead { said: u64, given: u64 },
-    #[error(transparent)]
-    Form(#[from] FormError),
-    #[error(transparent)]
-    Take(#[from] TakeError),
-}
-
-impl End {
-    /// What the node is told, where it still listens.
-    fn status(&self) -> Option<Status> {
-        let text = self.to_string();
-        Some(match self {
-            Self::Lost(status) => match status.code() {
-                // It was too large, or no message at all: so much tonic says of what it read.
-                Code::OutOfRange | Code::ResourceExhausted => status.clone(),
-                Code::Internal => Status::invalid_argument("a message does not read"),
-                _ => return None,
-            },
-            Self::Left | Self::Unread => return None,
-            Self::Cut(Cut::Displaced) => Status::aborted("the node has opened another stream"),
-            Self::Cut(Cut::Revoked) => Status::permission_denied("the certificate was revoked"),
-            Self::Cut(Cut::Expired) => expired(),
-            Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => stranger(),
-            Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
-                Status::unavailable("the server ends or has no time")
-            }
-            Self::Cut(Cut::ClockStepped) => {
-                Status::unavailable("the server's clock was stepped: connect again for the time")
-            }
-            Self::Take(TakeError::TooMany(_) | TakeError::LowSpace) => {
-                Status::resource_exhausted(text)
-            }
-            Self::Idle => Status::deadline_exceeded(text),
-            Self::OrdersAhead { .. } => Status::failed_precondition(text),
-            Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
-        })
-    }
-}
-
-fn chain(err: &dyn std::error::Error) -> String {
-    let mut text = err.to_string();
-    let mut cause = err.source();
-    while let Some(err) = cause {
-        text.push_str(&format!(": {err}"));
-        cause = err.source();
-    }
-    text
 }
 
 /// Where what the node is told goes.
@@ -299,89 +230,6 @@ impl Session<'_> {
         }
     }
 
-    /// Counts a message, but for what is passed over: nothing of that is logged.
-    fn charge(&self, said: &Up) {
-        let is_changes = matches!(
-            &said.what,
-            Some(up::What::Report(proto::Report { what: Some(report::What::Changes(_)) }))
-        );
-        if self.passes_over == 0 || !is_changes {
-            self.quota().charge(said.encoded_len(), Instant::now());
-        }
-    }
-
-    fn quota(&self) -> MutexGuard<'_, NodeQuota> {
-        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn wait_for_quota(&mut self) -> Result<(), End> {
-        loop {
-            let Some(wait) = self.quota().wait(Instant::now()) else { return Ok(()) };
-            self.throttle(true).await?;
-            tokio::select! {
-                () = tokio::time::sleep(wait.min(THROTTLE_STEP)) => {}
-                () = self.out.closed() => return Err(End::Left),
-            }
-        }
-    }
-
-    /// Waits for something of the server's: that the node is not read meanwhile counts as no missed heartbeat.
-    async fn unread<T>(&self, wait: impl Future<Output = T>) -> Result<T, End> {
-        let mut wait = std::pin::pin!(wait);
-        loop {
-            tokio::select! {
-                come = &mut wait => return Ok(come),
-                () = tokio::time::sleep(THROTTLE_STEP) => self.desk.roster.skip_heartbeats(&self.pulse),
-                () = self.out.closed() => return Err(End::Left),
-            }
-        }
-    }
-
-    /// Its reports wait for its quota, or do no longer. By then much may wait on the node: it tells what is open, and passes over the rest.
-    async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
-        if is_throttled {
-            self.desk.roster.skip_heartbeats(&self.pulse);
-        }
-        if is_throttled == self.is_throttled {
-            return Ok(());
-        }
-        self.is_throttled = is_throttled;
-        self.pulse.set_delayed(is_throttled || self.is_refused);
-        // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
-        if !is_throttled {
-            #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
-            if self.open_bytes as f64 > self.quota().resync_bytes_max() {
-                return Ok(());
-            }
-            self.passes_over = FLIGHT_MAX;
-            return self.say(down::What::Resync(proto::Resync {})).await;
-        }
-        self.desk.roster.count_throttled();
-        if !self.is_over_quota {
-            tracing::warn!(node = %self.node, "the node reports more than its quota; its reports wait");
-            self.is_over_quota = true;
-            self.give(Event::QuotaExceeded { node: self.node.clone() }).await?;
-        }
-        Ok(())
-    }
-
-    /// Takes back what holds no longer: that the node is over its quota, that disk space is low.
-    async fn keep_up(&mut self) -> Result<(), End> {
-        if self.is_over_quota && self.quota().is_kept(Instant::now()) {
-            self.is_over_quota = false;
-            self.give(Event::QuotaKept { node: self.node.clone() }).await?;
-        }
-        if self.is_refused && !self.desk.space.is_low() {
-            self.is_refused = false;
-            self.pulse.set_delayed(self.is_throttled);
-            if let Some(makeup) = self.refused_makeup.take() {
-                self.made_of(makeup).await?;
-            }
-            self.say(down::What::Resync(proto::Resync {})).await?;
-        }
-        Ok(())
-    }
-
     /// Takes in what the node says of itself, and tells it where to go on.
     async fn welcome(&mut self, hello: proto::Hello) -> Result<(), End> {
         self.quota().charge(hello.encoded_len(), Instant::now());
@@ -474,114 +322,6 @@ impl Session<'_> {
         }
     }
 
-    async fn changes(&mut self, said: proto::Changes) -> Result<(), End> {
-        if let Some(left) = self.passes_over.checked_sub(1) {
-            self.passes_over = left;
-            return Ok(());
-        }
-        if self.last.is_some_and(|last| said.record <= last) {
-            return self.acknowledge().await;
-        }
-        if self.last != Some(said.after) || said.record <= said.after {
-            return self.say(down::What::Resync(proto::Resync {})).await;
-        }
-        let bytes = said.json.len();
-        let turn = self.unread(self.desk.lanes.large(bytes)).await?;
-        let changes = parsed(said.json, form::changes).await?;
-        let record = self.record(said.record);
-        let found = Event::Found { node: self.node.clone(), record, changes };
-        match self.report(found, bytes, turn).await {
-            // All that are open come in one message, which has its bound.
-            Err(End::Take(TakeError::TooMany(_))) => {
-                return self.say(down::What::Resync(proto::Resync {})).await;
-            }
-            // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => {
-                self.note_refused();
-                return Ok(());
-            }
-            other => other?,
-        }
-        self.last = Some(said.record);
-        self.acknowledge().await
-    }
-
-    async fn resynced(&mut self, said: proto::Findings) -> Result<(), End> {
-        if self.last.is_some_and(|last| said.record < last) {
-            return self.acknowledge().await;
-        }
-        self.passes_over = 0;
-        let bytes = said.json.len();
-        let turn = self.unread(self.desk.lanes.large(bytes)).await?;
-        self.open_bytes = bytes;
-        let open = parsed(said.json, form::open_findings).await?;
-        let record = self.record(said.record);
-        let resynced = Event::Resynced { node: self.node.clone(), record, open };
-        match self.report(resynced, bytes, turn).await {
-            // Not logged, so not acknowledged.
-            Err(End::Take(TakeError::LowSpace)) => {
-                self.note_refused();
-                return Ok(());
-            }
-            other => other?,
-        }
-        self.last = Some(said.record);
-        self.acknowledge().await
-    }
-
-    /// Brings a report to the controller, when it is its turn.
-    async fn report(&self, event: Event, bytes: usize, turn: Option<Turn>) -> Result<(), End> {
-        let is_urgent =
-            lanes::is_urgent(&event, bytes) && self.quota().may_hurry(bytes, Instant::now());
-        let _turn = match turn {
-            Some(turn) => Some(turn),
-            None if is_urgent => None,
-            None => self.unread(self.desk.lanes.ordinary(bytes)).await?,
-        };
-        self.give(event).await
-    }
-
-    /// Disk space is low, and what the node said was not logged.
-    fn note_refused(&mut self) {
-        self.is_refused = true;
-        self.pulse.set_delayed(true);
-    }
-
-    fn record(&self, number: u64) -> Record {
-        Record { journal: self.journal.clone(), number }
-    }
-
-    async fn made_of(&mut self, makeup: Makeup) -> Result<(), End> {
-        if self.makeup.as_deref() != Some(&makeup) {
-            let refused = makeup.clone();
-            let seen = Event::Seen { node: self.node.clone(), makeup };
-            match self.report(seen, MAKEUP_BYTES, None).await {
-                Err(End::Take(TakeError::LowSpace)) => {
-                    self.refused_makeup = Some(refused);
-                    self.note_refused();
-                    return Ok(());
-                }
-                other => other?,
-            }
-            self.makeup = self.known().await?.makeup;
-        }
-        Ok(())
-    }
-
-    /// What the scheduler says changes with orders too: whether it is news the brain knows better.
-    async fn cordoned(&mut self, cordon: Cordon) -> Result<(), End> {
-        let seen = Event::CordonSeen { node: self.node.clone(), cordon };
-        self.report(seen, SMALL_BYTES, None).await
-    }
-
-    async fn answered(&mut self, said: proto::OrderAnswer) -> Result<(), End> {
-        let (generation, answer) = form::answer(said)?;
-        let accepted = answer == Answer::Accepted;
-        let answered = Event::Answered { node: self.node.clone(), generation, answer };
-        self.report(answered, SMALL_BYTES, None).await?;
-        self.say(down::What::AnswerAck(proto::AnswerAck { generation, accepted })).await
-    }
-
     async fn order(&mut self, order: &Order) -> Result<(), End> {
         if order.generation <= self.told {
             return Ok(());
@@ -612,18 +352,6 @@ impl Session<'_> {
             Err(_) => Err(End::Unread),
         }
     }
-}
-
-/// Reads findings; a large report on a thread that may take its time, because those of the runtime serve every other node.
-async fn parsed<T: Send + 'static>(
-    json: Bytes,
-    parse: fn(&[u8]) -> Result<T, FormError>,
-) -> Result<T, End> {
-    if json.len() < LARGE_BYTES {
-        return Ok(parse(&json)?);
-    }
-    let parsed = tokio::task::spawn_blocking(move || parse(&json)).await;
-    Ok(parsed.map_err(|_| TakeError::Ended)??)
 }
 
 fn bounded(what: &'static str, found: usize, most: usize) -> Result<(), FormError> {

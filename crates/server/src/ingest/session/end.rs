@@ -1,0 +1,77 @@
+//! Why a stream ends, and what the node is told of it.
+
+use farrier_wire::form::FormError;
+use farrier_wire::limits::ORDERS_AHEAD_MAX;
+use tonic::{Code, Status};
+
+use super::super::roster::Cut;
+use super::{expired, stranger};
+use crate::brain::TakeError;
+
+/// Why a stream ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error("the node has ended it")]
+    Left,
+    #[error("the node is gone: {0}")]
+    Lost(Status),
+    #[error("it was cut: {0:?}")]
+    Cut(Cut),
+    #[error("nothing was heard for too long")]
+    Idle,
+    #[error("the node does not read what it is told")]
+    Unread,
+    #[error("the first message must be a hello, and only the first")]
+    Hello,
+    #[error(
+        "the node says that it had order {said}, and this server has given {given}: at most {ORDERS_AHEAD_MAX} more are believed. \
+         With another enrolment its orders are counted anew"
+    )]
+    OrdersAhead { said: u64, given: u64 },
+    #[error(transparent)]
+    Form(#[from] FormError),
+    #[error(transparent)]
+    Take(#[from] TakeError),
+}
+
+impl End {
+    /// What the node is told, where it still listens.
+    pub(super) fn status(&self) -> Option<Status> {
+        let text = self.to_string();
+        Some(match self {
+            Self::Lost(status) => match status.code() {
+                // It was too large, or no message at all: so much tonic says of what it read.
+                Code::OutOfRange | Code::ResourceExhausted => status.clone(),
+                Code::Internal => Status::invalid_argument("a message does not read"),
+                _ => return None,
+            },
+            Self::Left | Self::Unread => return None,
+            Self::Cut(Cut::Displaced) => Status::aborted("the node has opened another stream"),
+            Self::Cut(Cut::Revoked) => Status::permission_denied("the certificate was revoked"),
+            Self::Cut(Cut::Expired) => expired(),
+            Self::Cut(Cut::Retired) | Self::Take(TakeError::Stranger(_)) => stranger(),
+            Self::Cut(Cut::Slow | Cut::Stopping) | Self::Take(TakeError::Ended) => {
+                Status::unavailable("the server ends or has no time")
+            }
+            Self::Cut(Cut::ClockStepped) => {
+                Status::unavailable("the server's clock was stepped: connect again for the time")
+            }
+            Self::Take(TakeError::TooMany(_) | TakeError::LowSpace) => {
+                Status::resource_exhausted(text)
+            }
+            Self::Idle => Status::deadline_exceeded(text),
+            Self::OrdersAhead { .. } => Status::failed_precondition(text),
+            Self::Hello | Self::Form(_) => Status::invalid_argument(chain(self)),
+        })
+    }
+}
+
+pub(super) fn chain(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        text.push_str(&format!(": {err}"));
+        cause = err.source();
+    }
+    text
+}

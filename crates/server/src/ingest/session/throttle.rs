@@ -1,0 +1,100 @@
+//! Reports that wait: for the node's quota, for their turn with the controller, or for disk space.
+
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::event::Event;
+use farrier_wire::limits::FLIGHT_MAX;
+use farrier_wire::proto::{self, Up, down, report, up};
+use prost::Message;
+
+use super::super::quota::NodeQuota;
+use super::{End, Session};
+
+/// While a node's reports wait, it is looked at this often whether they still have to.
+pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
+
+impl Session<'_> {
+    /// Counts a message, but for what is passed over: nothing of that is logged.
+    pub(super) fn charge(&self, said: &Up) {
+        let is_changes = matches!(
+            &said.what,
+            Some(up::What::Report(proto::Report { what: Some(report::What::Changes(_)) }))
+        );
+        if self.passes_over == 0 || !is_changes {
+            self.quota().charge(said.encoded_len(), Instant::now());
+        }
+    }
+
+    pub(super) fn quota(&self) -> MutexGuard<'_, NodeQuota> {
+        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn wait_for_quota(&mut self) -> Result<(), End> {
+        loop {
+            let Some(wait) = self.quota().wait(Instant::now()) else { return Ok(()) };
+            self.throttle(true).await?;
+            tokio::select! {
+                () = tokio::time::sleep(wait.min(THROTTLE_STEP)) => {}
+                () = self.out.closed() => return Err(End::Left),
+            }
+        }
+    }
+
+    /// Waits for something of the server's: that the node is not read meanwhile counts as no missed heartbeat.
+    pub(super) async fn unread<T>(&self, wait: impl Future<Output = T>) -> Result<T, End> {
+        let mut wait = std::pin::pin!(wait);
+        loop {
+            tokio::select! {
+                come = &mut wait => return Ok(come),
+                () = tokio::time::sleep(THROTTLE_STEP) => self.desk.roster.skip_heartbeats(&self.pulse),
+                () = self.out.closed() => return Err(End::Left),
+            }
+        }
+    }
+
+    /// Its reports wait for its quota, or do no longer. By then much may wait on the node: it tells what is open, and passes over the rest.
+    pub(super) async fn throttle(&mut self, is_throttled: bool) -> Result<(), End> {
+        if is_throttled {
+            self.desk.roster.skip_heartbeats(&self.pulse);
+        }
+        if is_throttled == self.is_throttled {
+            return Ok(());
+        }
+        self.is_throttled = is_throttled;
+        self.pulse.set_delayed(is_throttled || self.is_refused);
+        // Where what is open is itself more than the quota holds by then, asking for it would throttle the node again at once.
+        if !is_throttled {
+            #[expect(clippy::cast_precision_loss, reason = "a message has a megabyte at most")]
+            if self.open_bytes as f64 > self.quota().resync_bytes_max() {
+                return Ok(());
+            }
+            self.passes_over = FLIGHT_MAX;
+            return self.say(down::What::Resync(proto::Resync {})).await;
+        }
+        self.desk.roster.count_throttled();
+        if !self.is_over_quota {
+            tracing::warn!(node = %self.node, "the node reports more than its quota; its reports wait");
+            self.is_over_quota = true;
+            self.give(Event::QuotaExceeded { node: self.node.clone() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what holds no longer: that the node is over its quota, that disk space is low.
+    pub(super) async fn keep_up(&mut self) -> Result<(), End> {
+        if self.is_over_quota && self.quota().is_kept(Instant::now()) {
+            self.is_over_quota = false;
+            self.give(Event::QuotaKept { node: self.node.clone() }).await?;
+        }
+        if self.is_refused && !self.desk.space.is_low() {
+            self.is_refused = false;
+            self.pulse.set_delayed(self.is_throttled);
+            if let Some(makeup) = self.refused_makeup.take() {
+                self.made_of(makeup).await?;
+            }
+            self.say(down::What::Resync(proto::Resync {})).await?;
+        }
+        Ok(())
+    }
+}
