@@ -297,6 +297,18 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
 }
 
 #[test]
+fn a_log_is_not_accepted_in_a_folder_that_others_may_change() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let town = written();
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(town.path("server"), mode).unwrap();
+    let refused = run(&["server", "accept-log", "--dir", &town.text("server")]);
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    assert!(refused.stderr.contains("chmod 700"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_log_that_this_version_does_not_read_is_not_called_empty() {
     let town = written();
     let dir = town.text("server");

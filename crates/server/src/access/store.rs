@@ -374,4 +374,13 @@ mod tests {
         file.execute_batch("CREATE TABLE mine (a)").unwrap();
         assert!(matches!(Store::open(other.path()), Err(AccessError::Foreign)));
     }
+
+    #[test]
+    fn a_store_is_not_made_through_a_dangling_symlink() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = elsewhere.path().join("target");
+        std::os::unix::fs::symlink(&target, folder.path().join("access")).unwrap();
+        assert!(Store::open(folder.path()).is_err());
+        assert!(!target.exists());
+    }
 }

@@ -120,6 +120,25 @@ async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    let whole = std::fs::read(site.dir().join("log-head")).unwrap();
+    for damaged in [vec![0; whole.len()], whole[..100].to_vec(), Vec::new()] {
+        std::fs::write(site.dir().join("log-head"), &damaged).unwrap();
+        let text = refused(site.options()).await.unwrap();
+        assert!(text.contains("log-head` does not read"), "{text}");
+        assert!(std::fs::read(site.dir().join("log-head")).unwrap() == damaged);
+    }
+    farrier_server::log::accept(&log_path(&site.dir())).unwrap().unwrap();
+    site.start(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() {
     let mut site = Site::plain().await;
     let older = site.folder.path().join("older");

@@ -1,7 +1,7 @@
 //! `farrier server accept-log`: goes on with a log that is not the one that was acknowledged.
 
 use farrier_server::log::{Accepted, ForeignLog, LogError, accept};
-use farrier_server::run::{log_path, take};
+use farrier_server::run::{folder, log_path, take};
 
 use super::Folder;
 use crate::commands::Outcome;
@@ -34,6 +34,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let message = format!("`{}` is not there", path.display());
         return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
     }
+    folder(&args.folder.dir)?;
     let _lock = take(&args.folder.dir)?;
     let accepted = accept(&path).map_err(|err| match err {
         LogError::Foreign { what, .. } => Hinted::error(err.to_string(), hint(what)),
