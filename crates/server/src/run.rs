@@ -23,6 +23,8 @@ use crate::access::{AccessError, Authority, AuthorityError, NODE_LIFE, Store};
 use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
+use crate::clock::ClockWatch;
+pub use crate::clock::WallClock;
 use crate::core::{Core, ReadLog};
 use crate::counters::Counters;
 use crate::follow::Tail;
@@ -117,6 +119,8 @@ pub struct Options {
     pub absent_wait: Duration,
     /// What is known of GPUs and drivers.
     pub facts: Cow<'static, FactSet>,
+    /// For a test: a wall clock that may be wrong.
+    pub wall_clock: WallClock,
     /// For a test: the server ends after so many commits, before anybody hears of the last.
     pub dies_after: Option<u64>,
 }
@@ -137,6 +141,7 @@ impl Options {
             new_authority: false,
             absent_wait: serve::ABSENT_WAIT,
             facts: Cow::Borrowed(FactSet::embedded()),
+            wall_clock: WallClock::default(),
             dies_after: None,
         }
     }
@@ -206,7 +211,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
     };
     let path = log_path(&options.dir);
-    let core = opened(path.clone(), Arc::clone(&store)).await?;
+    let now = options.wall_clock.now();
+    let core = opened(path.clone(), Arc::clone(&store), now).await?;
     let audited = core.state().access;
     let (log_end, end) = watch::channel(core.state().seq);
     let damage = core.damage();
@@ -218,9 +224,10 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     );
     let roster = Arc::new(Roster::new(options.report_quota));
     let space = Arc::new(Space::new(options.disk_reserve_bytes));
-    let (brain, ended) =
-        Brain::spawn(core, Arc::clone(&roster), Arc::clone(&space), log_end, options.dies_after)
-            .map_err(ServerError::Start)?;
+    let watching = watch_clock(options.wall_clock.clone(), tls.clone());
+    let (parts, dies_after) = ((Arc::clone(&roster), Arc::clone(&space)), options.dies_after);
+    let (brain, ended) = Brain::spawn(core, parts.0, parts.1, log_end, watching, dies_after)
+        .map_err(ServerError::Start)?;
     let counters = Arc::new(Counters::default());
     let desk = Arc::new(Desk {
         brain: brain.clone(),
@@ -286,16 +293,17 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
 }
 
 fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
-    let now = Timestamp::now();
-    if options.new_authority {
-        Authority::open_or_replace(&options.dir, now)
+    let now = options.wall_clock.now();
+    let authority = if options.new_authority {
+        Authority::open_or_replace(&options.dir, now)?
     } else {
-        Authority::open(&options.dir, now)
-    }
+        Authority::open(&options.dir, now)?
+    };
+    Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
 /// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-async fn opened(path: PathBuf, store: Arc<Store>) -> Result<Core, ServerError> {
+async fn opened(path: PathBuf, store: Arc<Store>, now: Timestamp) -> Result<Core, ServerError> {
     let core = tokio::task::spawn_blocking(move || -> Result<Core, ServerError> {
         let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
         // Before anything is written to the log or beside it.
@@ -305,7 +313,7 @@ async fn opened(path: PathBuf, store: Arc<Store>) -> Result<Core, ServerError> {
     let mut core = core.await.map_err(|_| ServerError::Brain)??;
     if core.state().seq == 0 {
         let policy = Event::PolicySet { policy: Box::default() };
-        core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
+        core.commit(vec![(Actor::Server, policy)], now)?;
     }
     Ok(core)
 }
@@ -314,10 +322,24 @@ async fn opened(path: PathBuf, store: Arc<Store>) -> Result<Core, ServerError> {
 async fn renew(tls: Arc<Tls>) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        if let Err(err) = tls.renew() {
-            tracing::error!(%err, "the server's certificate is not renewed");
-        }
+        renew_now(&tls);
     }
+}
+
+fn renew_now(tls: &Tls) {
+    if let Err(err) = tls.renew() {
+        tracing::error!(%err, "the server's certificate is not renewed");
+    }
+}
+
+/// After a step the server's certificate may not have begun yet, or be over: agents that connect again need another.
+fn watch_clock(wall: WallClock, tls: Option<Arc<Tls>>) -> ClockWatch {
+    let on_step = move || {
+        if let Some(tls) = &tls {
+            renew_now(tls);
+        }
+    };
+    ClockWatch { wall, on_step: Box::new(on_step) }
 }
 
 /// Sees what another process changes of who may speak: it comes into the log, and streams of nodes whose certificate was

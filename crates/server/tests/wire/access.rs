@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farrier_agent::uplink::{EnrolError, Enrolment, Keep, Link};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, Place, Standing};
+use farrier_fleet::fleet::{Entry, Event, Place, Standing};
 use farrier_server::access::Wanted;
 use farrier_wire::proto::{self, Up, up};
 use farrier_wire::{client, form};
@@ -248,6 +248,38 @@ async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_le
         open(&mut agents, None).await.map(drop).unwrap_err(),
     ] {
         assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    }
+}
+
+/// Whether a client that checks the dates of the server's certificate connects.
+async fn is_trusted(site: &Site, member: &Member) -> bool {
+    client::connect(&site.url().parse().unwrap(), trusting(member)).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right() {
+    // Ahead by a day, behind by three months, and each by more than the server's certificate spans.
+    for (wrong_days, is_trusted_meanwhile) in [(1, true), (-90, true), (400, false), (-400, false)]
+    {
+        let mut site = Site::with_tls().await;
+        let mut member = Member::new("a");
+        site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+        site.running.take().unwrap().stop().await.unwrap();
+        site.wall_clock.set_offset(SignedDuration::from_hours(24 * wrong_days));
+        site.start(None).await;
+        assert_eq!(is_trusted(&site, &member).await, is_trusted_meanwhile, "{wrong_days} d");
+        let is_right = |it: &Entry| match it.event {
+            Event::ClockStepped { to, .. } => {
+                to.duration_since(Timestamp::now()).abs() < SignedDuration::from_hours(1)
+            }
+            _ => false,
+        };
+        site.wall_clock.set_offset(SignedDuration::ZERO);
+        site.wait_for("the step", |all| all.iter().any(is_right)).await;
+        assert!(is_trusted(&site, &member).await, "{wrong_days} d");
+        member.connect(&site);
+        member.acked(0).await;
+        member.disconnect();
     }
 }
 
