@@ -239,7 +239,9 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited));
+    let audit =
+        Arc::new(Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), audited));
+
     let (stop, stopped) = watch::channel(false);
     let site = Site {
         brain: brain.clone(),
