@@ -13,13 +13,13 @@ use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Pool};
 use farrier_wire::file_mode::{self, FileKind, LooseModes};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::access::{AccessError, Authority, AuthorityError, NODE_LIFE, Store};
+use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE, Store};
 use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
@@ -31,7 +31,7 @@ use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
 use crate::ingest::{Cut, Desk, Lanes, Roster};
 use crate::log::sqlite::SqliteLog;
-use crate::log::{Damage, LogError};
+use crate::log::{Damage, Head, LogError};
 use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
 use crate::served;
@@ -211,23 +211,23 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
     };
     let path = log_path(&options.dir);
-    let now = options.wall_clock.now();
-    let core = opened(path.clone(), Arc::clone(&store), now).await?;
+    let core = opened(path.clone(), Arc::clone(&store), authority.fingerprint(), &options).await?;
     let audited = core.state().access;
     let (log_end, end) = watch::channel(core.state().seq);
     let damage = core.damage();
     let tail = Tail::new(path, end, damage.clone());
-    tracing::info!(
-        entries = core.state().seq,
-        nodes = core.state().nodes.len(),
-        "the log was read"
-    );
     let roster = Arc::new(Roster::new(options.report_quota));
     let space = Arc::new(Space::new(options.disk_reserve_bytes));
     let watching = watch_clock(options.wall_clock.clone(), tls.clone());
-    let (parts, dies_after) = ((Arc::clone(&roster), Arc::clone(&space)), options.dies_after);
-    let (brain, ended) = Brain::spawn(core, parts.0, parts.1, log_end, watching, dies_after)
-        .map_err(ServerError::Start)?;
+    let (brain, ended) = Brain::spawn(
+        core,
+        Arc::clone(&roster),
+        Arc::clone(&space),
+        log_end,
+        watching,
+        options.dies_after,
+    )
+    .map_err(ServerError::Start)?;
     let counters = Arc::new(Counters::default());
     let desk = Arc::new(Desk {
         brain: brain.clone(),
@@ -241,7 +241,6 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let fingerprint = authority.fingerprint();
     let audit =
         Arc::new(Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), audited));
-
     let (stop, stopped) = watch::channel(false);
     let site = Site {
         brain: brain.clone(),
@@ -305,19 +304,42 @@ fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
 }
 
 /// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-async fn opened(path: PathBuf, store: Arc<Store>, now: Timestamp) -> Result<Core, ServerError> {
+async fn opened(
+    path: PathBuf,
+    store: Arc<Store>,
+    authority: String,
+    options: &Options,
+) -> Result<Core, ServerError> {
+    let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
     let core = tokio::task::spawn_blocking(move || -> Result<Core, ServerError> {
         let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
         // Before anything is written to the log or beside it.
         store.check_has(read.state().access)?;
-        Ok(read.take_over()?)
+        if let Some(last) = store.last_start()? {
+            if last.authority != authority && !new_authority {
+                return Err(
+                    AuthorityError::Replaced { had: last.authority, found: authority }.into()
+                );
+            }
+            if let Some((seq, hash)) = last.log
+                && !read.has(seq, hash)?
+            {
+                return Err(AccessError::OtherLog(seq).into());
+            }
+        }
+        let mut core = read.take_over()?;
+        if core.state().seq == 0 {
+            let policy = Event::PolicySet { policy: Box::default() };
+            core.commit(vec![(Actor::Server, policy)], now)?;
+        }
+        let Head { seq, hash, .. } = core.head();
+        store.free_names(|node| core.state().nodes.contains_key(node))?;
+        let nodes = core.state().nodes.len();
+        tracing::info!(entries = seq, nodes, "the log was read");
+        store.note_start(&LastStart { log: Some((seq, hash)), authority })?;
+        Ok(core)
     });
-    let mut core = core.await.map_err(|_| ServerError::Brain)??;
-    if core.state().seq == 0 {
-        let policy = Event::PolicySet { policy: Box::default() };
-        core.commit(vec![(Actor::Server, policy)], now)?;
-    }
-    Ok(core)
+    core.await.map_err(|_| ServerError::Brain)?
 }
 
 /// Makes the server's own certificate anew from time to time.

@@ -72,6 +72,14 @@ pub enum AuthorityError {
     /// There is a fleet, and its authority is not here: with another one no node and no person would know the server.
     #[error("`{}` has the log of a fleet, and `ca.key` and `ca.pem` are not both there", .0.display())]
     Gone(PathBuf),
+    /// It is another one than the server had when it last started: no node and no person would know the server.
+    #[error("`ca.pem` has the fingerprint {found}, and the authority of this server has {had}")]
+    Replaced {
+        /// The fingerprint of the server's own.
+        had: String,
+        /// That of what is there.
+        found: String,
+    },
     /// A certificate could not be made.
     #[error("failed to make a certificate")]
     Make(#[from] rcgen::Error),

@@ -1,5 +1,6 @@
 //! `farrier server accept-log`: goes on with a log that is not the one that was acknowledged.
 
+use farrier_server::access::Store;
 use farrier_server::log::{Accepted, ForeignLog, LogError, accept};
 use farrier_server::run::{folder, log_path, take};
 
@@ -48,6 +49,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             return Ok(Outcome::Finding);
         }
     };
+    // Where there is none, a server says what to do.
+    if args.folder.dir.join("access").exists() {
+        Store::open(&args.folder.dir)?.forget_log()?;
+    }
     match before {
         Some(before) if before == end => {
             printer.line("this is the log that was acknowledged: there was nothing to accept")?;
