@@ -155,6 +155,8 @@ impl Service {
         let purpose = Purpose::Enrol { node: &asked.node, token: &asked.token };
         let point = proof::proven(&key, purpose).map_err(|err| wrong(err.to_string()))?.to_vec();
         let digest = TokenDigest::of(&asked.token);
+        // Until the fleet knows the node: whoever asks for the name meanwhile is answered as if they had asked later.
+        let _name = self.store.names.lock(&node).await;
         let member_of = self.place_of(&node).await?.map(|it| it.pool);
         let store = Arc::clone(&self.store);
         let (name, public) = (node.clone(), point.clone());
@@ -211,10 +213,18 @@ impl Agents for Service {
         Map<ReceiverStream<Box<ingest::Told>>, fn(Box<ingest::Told>) -> ingest::Told>;
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<Certificate>, Status> {
-        let Ok(_turn) = self.enrolments.try_acquire() else {
+        let Ok(turn) = Arc::clone(&self.enrolments).try_acquire_owned() else {
             return Err(Status::resource_exhausted("too many enrol at once; try again"));
         };
-        let (identity, point) = self.join(request.get_ref()).await?;
+        let (service, asked) = (self.clone(), request.into_inner());
+        // Finished also where the client goes away: a name must not stay with a node that the fleet does not know.
+        let joined = tokio::spawn(async move {
+            let _turn = turn;
+            service.join(&asked).await
+        });
+        let joined =
+            joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
+        let (identity, point) = joined?;
         self.certify(&identity, &point)
     }
 

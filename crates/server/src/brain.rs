@@ -13,7 +13,7 @@ use farrier_fleet::fleet::{Entry, FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::clock::{LogClock, Step};
+use crate::clock::{ClockWatch, LogClock, Step};
 use crate::core::{Committed, Core};
 use crate::ingest::news::{self, Verdict};
 use crate::ingest::{Cut, Roster};
@@ -128,6 +128,7 @@ impl Brain {
         roster: Arc<Roster>,
         space: Arc<Space>,
         log_end: watch::Sender<u64>,
+        watching: ClockWatch,
         dies_after: Option<u64>,
     ) -> std::io::Result<(Self, Ended)> {
         roster.expect(core.state());
@@ -137,10 +138,11 @@ impl Brain {
         let kept = core.state().seq;
         let stats = Arc::new(ControllerStats::default());
         let counted = Arc::clone(&stats);
-        let clock = Arc::new(LogClock::after(core.state().at));
+        let clock = Arc::new(LogClock::after(core.state().at, watching.wall));
         let mut thread = Thread {
             core,
             clock: Arc::clone(&clock),
+            on_clock_step: watching.on_step,
             roster,
             space,
             inbox,
@@ -236,6 +238,8 @@ impl Brain {
 struct Thread {
     core: Core,
     clock: Arc<LogClock>,
+    /// Done before sessions are ended for a step: what agents need to connect again.
+    on_clock_step: Box<dyn Fn() + Send>,
     roster: Arc<Roster>,
     space: Arc<Space>,
     inbox: mpsc::Receiver<Job>,
@@ -335,6 +339,7 @@ impl Thread {
         let Some(Step { from, to }) = self.clock.take_step() else { return Ok(()) };
         self.stats.clock_steps.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(%from, %to, "the wall clock was stepped; timers keep what is left of them");
+        (self.on_clock_step)();
         self.looked = Timestamp::MIN;
         self.write(Event::ClockStepped { from, to })?;
         self.is_time_untold = true;
@@ -476,6 +481,7 @@ mod tests {
     use farrier_fleet::fleet::{Place, Standing};
 
     use super::*;
+    use crate::clock::WallClock;
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
 
@@ -494,7 +500,8 @@ mod tests {
         ));
         roster.expect(core.state());
         Thread {
-            clock: Arc::new(LogClock::after(core.state().at)),
+            clock: Arc::new(LogClock::after(core.state().at, WallClock::default())),
+            on_clock_step: Box::new(|| ()),
             core,
             roster,
             space: Arc::default(),
@@ -556,6 +563,24 @@ mod tests {
         thread.last_tick = Instant::now().checked_sub(Duration::from_secs(6));
         thread.tick().unwrap();
         assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (2, 1));
+    }
+
+    #[test]
+    fn what_a_step_of_the_clock_needs_is_done_before_sessions_are_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let ahead = Timestamp::now() + SignedDuration::from_hours(24);
+        let mut thread = thread(&folder, ahead, Duration::ZERO);
+        let seated = thread.roster.sit(&"a".parse().unwrap(), None);
+        let cut = Arc::new(std::sync::Mutex::new(seated.cut));
+        let (seen, order) = (Arc::clone(&cut), Arc::new(AtomicU64::new(0)));
+        let counted = Arc::clone(&order);
+        thread.on_clock_step = Box::new(move || {
+            assert!(seen.lock().unwrap().try_recv().is_err(), "the session was cut before");
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        thread.tick().unwrap();
+        assert_eq!(order.load(Ordering::Relaxed), 1);
+        assert!(matches!(cut.lock().unwrap().try_recv(), Ok(Cut::ClockStepped)));
     }
 
     #[test]

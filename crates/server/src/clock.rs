@@ -3,17 +3,66 @@
 //! It follows the wall clock. A wall clock that is stepped, by hand or by NTP, is noticed against the monotonic clock: until the
 //! controller has written the step to the log, the log's time goes on as if there had been none.
 
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A difference beyond this is a step. NTP slews at 0.5 ms a second, and it is looked at every second.
+/// A difference beyond this from one look to the next is a step. It is looked at every second.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
+/// Differences are also summed up for this long, so that a clock that creeps counts as stepped.
+const CREEP_WINDOW: SignedDuration = SignedDuration::from_secs(60);
+/// A slew is a tenth of the time that passed at most: ntpd slews by 500 ppm, chrony by 83,333 ppm (`maxslewrate`).
+const SLEW_PART: i32 = 10;
 /// Both clocks are read within this time, or again: a thread that was not scheduled in between sees no step.
 const READ_MAX: Duration = Duration::from_millis(100);
 /// How often they are read again; after that a step is noticed with the next look.
 const READS_MAX: u32 = 10;
+
+/// The wall clock. A test may set it wrong.
+#[derive(Debug, Clone, Default)]
+pub struct WallClock {
+    offset_ms: Arc<AtomicI64>,
+}
+
+impl WallClock {
+    /// What it shows.
+    pub fn now(&self) -> Timestamp {
+        self.shown(Timestamp::now())
+    }
+
+    /// What it shows when the system's clock shows this.
+    pub(crate) fn shown(&self, system: Timestamp) -> Timestamp {
+        let offset = SignedDuration::from_millis(self.offset_ms.load(Ordering::Relaxed));
+        system.checked_add(offset).unwrap_or(system)
+    }
+
+    /// Steps it, for a test: from here on it is ahead of the system's clock by so much.
+    pub fn set_offset(&self, offset: SignedDuration) {
+        let offset_ms = i64::try_from(offset.as_millis()).unwrap_or_default();
+        self.offset_ms.store(offset_ms, Ordering::Relaxed);
+    }
+}
+
+/// Which wall clock the controller follows, and what is done at once when that was stepped.
+pub(crate) struct ClockWatch {
+    pub(crate) wall: WallClock,
+    pub(crate) on_step: Box<dyn Fn() + Send>,
+}
+
+impl Default for ClockWatch {
+    fn default() -> Self {
+        Self { wall: WallClock::default(), on_step: Box::new(|| ()) }
+    }
+}
+
+impl fmt::Debug for ClockWatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ClockWatch").field("wall", &self.wall).finish_non_exhaustive()
+    }
+}
 
 /// A step of the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,55 +76,75 @@ pub(crate) struct Step {
 /// One for the server.
 #[derive(Debug)]
 pub(crate) struct LogClock {
+    wall: WallClock,
+    readings: Mutex<Readings>,
+}
+
+#[derive(Debug)]
+struct Readings {
     /// The last time that was given, and when that was.
-    last: Mutex<(Timestamp, Instant)>,
+    last: (Timestamp, Instant),
+    /// The wall clock when differences were last summed up from zero, and when that was.
+    window: (Timestamp, Instant),
+}
+
+fn passed(from: Instant, until: Instant) -> SignedDuration {
+    SignedDuration::try_from(until.saturating_duration_since(from)).unwrap_or_default()
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(time)
 }
 
 impl LogClock {
     /// Goes on from the last entry of a log. The wall clock may be ahead of it by any time: the server was down. Where it is behind, it
     /// was stepped.
-    pub(crate) fn after(last: Timestamp) -> Self {
-        let wall = Timestamp::now();
-        let start = if wall.duration_since(last) > -STEP_MIN { wall.max(last) } else { last };
-        Self { last: Mutex::new((start, Instant::now())) }
+    pub(crate) fn after(last: Timestamp, wall: WallClock) -> Self {
+        let (shown, now) = (wall.now(), Instant::now());
+        let was_stepped = shown.duration_since(last) <= -STEP_MIN;
+        let (start, window) = if was_stepped { (last, last) } else { (shown.max(last), shown) };
+        let readings = Readings { last: (start, now), window: (window, now) };
+        Self { wall, readings: Mutex::new(readings) }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.read(|_, expected| expected)
+        self.read(false).0
     }
 
     /// A step that is not in the log yet. From here on the log's time is what the wall clock shows.
     pub(crate) fn take_step(&self) -> Option<Step> {
-        let mut step = None;
-        self.read(|wall, expected| {
-            step = Some(Step { from: expected, to: wall });
-            wall
-        });
-        step
+        self.read(true).1
     }
 
-    /// The time by now; `on_step` gives it where the wall clock was stepped.
-    fn read(&self, on_step: impl FnOnce(Timestamp, Timestamp) -> Timestamp) -> Timestamp {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (wall, now, is_exact) = both_clocks();
-        let passed = SignedDuration::try_from(now.saturating_duration_since(last.1));
-        let passed = passed.unwrap_or_default();
-        let (before, expected) = (last.0, last.0.checked_add(passed).unwrap_or(last.0));
-        let time = match judged(before, expected, wall) {
-            Judged::Follows(time) => time,
-            Judged::Stepped if is_exact => on_step(wall, expected),
-            Judged::Stepped => expected,
+    /// The time by now, and a step that was seen, which the log's time follows where the caller takes it.
+    fn read(&self, takes_step: bool) -> (Timestamp, Option<Step>) {
+        let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        let (shown, now, is_exact) = both_clocks(&self.wall);
+        let Readings { last, window } = &mut *readings;
+        let expected = later(last.0, passed(last.1, now));
+        let watched = passed(window.1, now);
+        let judged = judged(last.0, expected, (window.0, watched), shown);
+        let (time, step) = match judged {
+            Judged::Follows(time) => (time, None),
+            Judged::Stepped { from } if is_exact && takes_step => {
+                (shown, Some(Step { from, to: shown }))
+            }
+            Judged::Stepped { .. } => (expected, None),
         };
+        let is_over = watched >= CREEP_WINDOW && matches!(judged, Judged::Follows(_));
+        if step.is_some() || is_over {
+            *window = (shown, now);
+        }
         *last = (time, now);
-        time
+        (time, step)
     }
 }
 
 /// The wall clock and the monotonic clock, read at one moment; whether they really were.
-fn both_clocks() -> (Timestamp, Instant, bool) {
+fn both_clocks(clock: &WallClock) -> (Timestamp, Instant, bool) {
     let mut reads = 0;
     loop {
-        let (before, wall, after) = (Instant::now(), Timestamp::now(), Instant::now());
+        let (before, wall, after) = (Instant::now(), clock.now(), Instant::now());
         let is_exact = after.duration_since(before) <= READ_MAX;
         reads += 1;
         if is_exact || reads == READS_MAX {
@@ -84,17 +153,33 @@ fn both_clocks() -> (Timestamp, Instant, bool) {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judged {
     /// The log's time, which follows the wall clock and does not go back.
     Follows(Timestamp),
-    /// The wall clock was stepped.
-    Stepped,
+    /// The wall clock was stepped, or has crept away.
+    Stepped {
+        /// What it would show otherwise.
+        from: Timestamp,
+    },
 }
 
-fn judged(last: Timestamp, expected: Timestamp, wall: Timestamp) -> Judged {
-    let skew = wall.duration_since(expected);
-    if skew.abs() > STEP_MIN { Judged::Stepped } else { Judged::Follows(wall.max(last)) }
+/// `window`: what the wall clock showed a while ago, and how long ago.
+fn judged(
+    last: Timestamp,
+    expected: Timestamp,
+    window: (Timestamp, SignedDuration),
+    wall: Timestamp,
+) -> Judged {
+    if wall.duration_since(expected).abs() > STEP_MIN {
+        return Judged::Stepped { from: expected };
+    }
+    let (began, watched) = window;
+    let from = later(began, watched);
+    if wall.duration_since(from).abs() > STEP_MIN + watched / SLEW_PART {
+        return Judged::Stepped { from };
+    }
+    Judged::Follows(wall.max(last))
 }
 
 #[cfg(test)]
@@ -108,18 +193,55 @@ mod tests {
     fn it_follows_a_wall_clock_that_is_slewed_and_sees_one_that_is_stepped() {
         let start: Timestamp = "2026-11-15T12:00:00Z".parse().unwrap();
         let expected = start + SECOND;
-        assert_eq!(judged(start, expected, expected), Judged::Follows(expected));
+        let judged = |wall| judged(start, expected, (start, SECOND), wall);
+        assert_eq!(judged(expected), Judged::Follows(expected));
         let slewed = expected - SECOND * 2;
-        assert_eq!(judged(start, expected, slewed), Judged::Follows(start), "it does not go back");
-        assert_eq!(judged(start, expected, expected + SECOND), Judged::Follows(expected + SECOND));
-        assert_eq!(judged(start, expected, expected - HOUR), Judged::Stepped);
-        assert_eq!(judged(start, expected, expected + HOUR), Judged::Stepped);
+        assert_eq!(judged(slewed), Judged::Follows(start), "it does not go back");
+        assert_eq!(judged(expected + SECOND), Judged::Follows(expected + SECOND));
+        for stepped in [expected - HOUR, expected + HOUR] {
+            assert_eq!(judged(stepped), Judged::Stepped { from: expected });
+        }
+    }
+
+    /// Looks once a second at a wall clock that gains so many milliseconds each second; the step that is seen first, and when.
+    fn creep(gains_ms: i64) -> Option<(i64, Step)> {
+        let wall = WallClock::default();
+        let clock = LogClock::after(wall.now(), wall.clone());
+        for second in 1..=180 {
+            // As if a second had passed since the last look.
+            let ago = |at: &mut Instant| *at = at.checked_sub(Duration::from_secs(1)).unwrap();
+            let mut readings = clock.readings.lock().unwrap();
+            ago(&mut readings.last.1);
+            ago(&mut readings.window.1);
+            drop(readings);
+            wall.set_offset(SignedDuration::from_millis(second * (1000 + gains_ms)));
+            if let Some(step) = clock.take_step() {
+                return Some((second, step));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_clock_that_creeps_is_stepped_and_one_that_is_slewed_is_not() {
+        // ntpd and chrony, ahead and behind.
+        for slew_ms in [0, 1, -1, 84, -84, 100, -100] {
+            assert_eq!(creep(slew_ms), None, "{slew_ms} ms a second");
+        }
+        for (gains_ms, within_s) in [(1800, 2), (500, 6), (-500, 6), (200, 30), (-200, 30)] {
+            let (second, step) = creep(gains_ms).unwrap();
+            assert!(second <= within_s, "{gains_ms} ms a second: {second} s");
+            // All that it gained since then counts as the step, and not only the last second's.
+            let by_ms = step.to.duration_since(step.from).as_millis();
+            let gained_ms = i128::from(gains_ms * second);
+            assert!((by_ms - gained_ms).abs() < 500, "{by_ms} ms of {gained_ms} ms");
+        }
     }
 
     #[test]
     fn a_log_that_is_ahead_of_the_wall_clock_shows_a_step_once() {
         let ahead = Timestamp::now() + HOUR;
-        let clock = LogClock::after(ahead);
+        let clock = LogClock::after(ahead, WallClock::default());
         let (first, then) = (clock.now(), clock.now());
         assert!(ahead <= first && first <= then, "it goes on until the step is logged");
         let step = clock.take_step().unwrap();
@@ -130,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_server_that_was_down_for_long_sees_no_step() {
-        let clock = LogClock::after(Timestamp::now() - HOUR * 1000);
+        let clock = LogClock::after(Timestamp::now() - HOUR * 1000, WallClock::default());
         assert_eq!(clock.take_step(), None);
         assert!(Timestamp::now().duration_since(clock.now()) < HOUR);
     }

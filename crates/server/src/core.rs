@@ -117,6 +117,16 @@ impl ReadLog {
         &self.state
     }
 
+    /// Whether the log goes on from an entry with this hash. One that was archived, and, where nobody recorded the log's end, one that a
+    /// restored backup does not have yet, cannot be compared.
+    pub fn has(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
+        Ok(match hash_at(&*self.log, seq)? {
+            Some(found) => found == hash,
+            None if seq < self.log.anchor()?.seq => true,
+            None => self.log.recorded()?.is_none(),
+        })
+    }
+
     /// Becomes the log's writer.
     pub fn take_over(self) -> Result<Core, LogError> {
         let Self { state, mut log } = self;

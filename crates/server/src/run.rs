@@ -13,23 +13,25 @@ use farrier_facts::FactSet;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Pool};
 use farrier_wire::file_mode::{self, FileKind, LooseModes};
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::access::{AccessError, Authority, AuthorityError, NODE_LIFE, Store};
+use crate::access::{AccessError, Authority, AuthorityError, LastStart, NODE_LIFE, Store};
 use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
+use crate::clock::ClockWatch;
+pub use crate::clock::WallClock;
 use crate::core::{Core, ReadLog};
 use crate::counters::Counters;
 use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
 use crate::ingest::{Cut, Desk, Lanes, Roster};
 use crate::log::sqlite::SqliteLog;
-use crate::log::{Damage, LogError};
+use crate::log::{Damage, Head, LogError};
 use crate::rest::{Rate, Rest, Site};
 use crate::serve::{self, Tls, TlsError};
 use crate::served;
@@ -117,6 +119,8 @@ pub struct Options {
     pub absent_wait: Duration,
     /// What is known of GPUs and drivers.
     pub facts: Cow<'static, FactSet>,
+    /// For a test: a wall clock that may be wrong.
+    pub wall_clock: WallClock,
     /// For a test: the server ends after so many commits, before anybody hears of the last.
     pub dies_after: Option<u64>,
 }
@@ -137,6 +141,7 @@ impl Options {
             new_authority: false,
             absent_wait: serve::ABSENT_WAIT,
             facts: Cow::Borrowed(FactSet::embedded()),
+            wall_clock: WallClock::default(),
             dies_after: None,
         }
     }
@@ -206,21 +211,23 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
     };
     let path = log_path(&options.dir);
-    let core = opened(path.clone(), Arc::clone(&store)).await?;
+    let core = opened(path.clone(), Arc::clone(&store), authority.fingerprint(), &options).await?;
     let audited = core.state().access;
     let (log_end, end) = watch::channel(core.state().seq);
     let damage = core.damage();
     let tail = Tail::new(path, end, damage.clone());
-    tracing::info!(
-        entries = core.state().seq,
-        nodes = core.state().nodes.len(),
-        "the log was read"
-    );
     let roster = Arc::new(Roster::new(options.report_quota));
     let space = Arc::new(Space::new(options.disk_reserve_bytes));
-    let (brain, ended) =
-        Brain::spawn(core, Arc::clone(&roster), Arc::clone(&space), log_end, options.dies_after)
-            .map_err(ServerError::Start)?;
+    let watching = watch_clock(options.wall_clock.clone(), tls.clone());
+    let (brain, ended) = Brain::spawn(
+        core,
+        Arc::clone(&roster),
+        Arc::clone(&space),
+        log_end,
+        watching,
+        options.dies_after,
+    )
+    .map_err(ServerError::Start)?;
     let counters = Arc::new(Counters::default());
     let desk = Arc::new(Desk {
         brain: brain.clone(),
@@ -232,7 +239,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         report_interval_s: options.report_interval_s,
     });
     let fingerprint = authority.fingerprint();
-    let audit = Arc::new(Audit::new(brain.clone(), Arc::clone(&store), audited));
+    let audit =
+        Arc::new(Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), audited));
     let (stop, stopped) = watch::channel(false);
     let site = Site {
         brain: brain.clone(),
@@ -286,38 +294,76 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
 }
 
 fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
-    let now = Timestamp::now();
-    if options.new_authority {
-        Authority::open_or_replace(&options.dir, now)
+    let now = options.wall_clock.now();
+    let authority = if options.new_authority {
+        Authority::open_or_replace(&options.dir, now)?
     } else {
-        Authority::open(&options.dir, now)
-    }
+        Authority::open(&options.dir, now)?
+    };
+    Ok(authority.with_clock(options.wall_clock.clone()))
 }
 
 /// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-async fn opened(path: PathBuf, store: Arc<Store>) -> Result<Core, ServerError> {
+async fn opened(
+    path: PathBuf,
+    store: Arc<Store>,
+    authority: String,
+    options: &Options,
+) -> Result<Core, ServerError> {
+    let (now, new_authority) = (options.wall_clock.now(), options.new_authority);
     let core = tokio::task::spawn_blocking(move || -> Result<Core, ServerError> {
         let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
         // Before anything is written to the log or beside it.
         store.check_has(read.state().access)?;
-        Ok(read.take_over()?)
+        if let Some(last) = store.last_start()? {
+            if last.authority != authority && !new_authority {
+                return Err(
+                    AuthorityError::Replaced { had: last.authority, found: authority }.into()
+                );
+            }
+            if let Some((seq, hash)) = last.log
+                && !read.has(seq, hash)?
+            {
+                return Err(AccessError::OtherLog(seq).into());
+            }
+        }
+        let mut core = read.take_over()?;
+        if core.state().seq == 0 {
+            let policy = Event::PolicySet { policy: Box::default() };
+            core.commit(vec![(Actor::Server, policy)], now)?;
+        }
+        let Head { seq, hash, .. } = core.head();
+        store.free_names(|node| core.state().nodes.contains_key(node))?;
+        let nodes = core.state().nodes.len();
+        tracing::info!(entries = seq, nodes, "the log was read");
+        store.note_start(&LastStart { log: Some((seq, hash)), authority })?;
+        Ok(core)
     });
-    let mut core = core.await.map_err(|_| ServerError::Brain)??;
-    if core.state().seq == 0 {
-        let policy = Event::PolicySet { policy: Box::default() };
-        core.commit(vec![(Actor::Server, policy)], Timestamp::now())?;
-    }
-    Ok(core)
+    core.await.map_err(|_| ServerError::Brain)?
 }
 
 /// Makes the server's own certificate anew from time to time.
 async fn renew(tls: Arc<Tls>) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        if let Err(err) = tls.renew() {
-            tracing::error!(%err, "the server's certificate is not renewed");
-        }
+        renew_now(&tls);
     }
+}
+
+fn renew_now(tls: &Tls) {
+    if let Err(err) = tls.renew() {
+        tracing::error!(%err, "the server's certificate is not renewed");
+    }
+}
+
+/// After a step the server's certificate may not have begun yet, or be over: agents that connect again need another.
+fn watch_clock(wall: WallClock, tls: Option<Arc<Tls>>) -> ClockWatch {
+    let on_step = move || {
+        if let Some(tls) = &tls {
+            renew_now(tls);
+        }
+    };
+    ClockWatch { wall, on_step: Box::new(on_step) }
 }
 
 /// Sees what another process changes of who may speak: it comes into the log, and streams of nodes whose certificate was

@@ -122,6 +122,17 @@ fn what_is_too_much_is_refused() {
 }
 
 #[test]
+fn a_finding_with_the_servers_own_number_is_refused() {
+    let own = (1 << 53) - 1;
+    for (id, is_taken) in [(own - 1, true), (own, false), (own + 1, false), (u64::MAX, false)] {
+        let open = serde_json::to_vec(&[finding(id)]).unwrap();
+        assert_eq!(form::open_findings(&open).is_ok(), is_taken, "{id}");
+        let opened = serde_json::to_vec(&[serde_json::json!({ "opened": finding(id) })]).unwrap();
+        assert_eq!(form::changes(&opened).is_ok(), is_taken, "{id}");
+    }
+}
+
+#[test]
 fn a_number_that_is_none_is_refused() {
     let good = serde_json::to_string(&[serde_json::json!({ "opened": finding(1) })]).unwrap();
     assert_eq!(form::changes(good.as_bytes()).unwrap().len(), 1, "{good}");

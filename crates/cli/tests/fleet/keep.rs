@@ -296,6 +296,50 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
     assert!(flawed.stdout.contains("entry 5 was changed"), "{}", flawed.stdout);
 }
 
+/// Copies the files of a server's log.
+fn copy_log(from: &Path, to: &Path) {
+    for name in ["log", "log-head", "log.state"] {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn an_older_log_with_its_own_head_is_gone_on_with_only_on_purpose() {
+    let mut town = written();
+    let (dir, older) = (town.text("server"), town.path("older"));
+    std::fs::create_dir(&older).unwrap();
+    copy_log(&town.path("server"), &older);
+    // The log grows, and the server starts with what it grew by.
+    town.start("server");
+    town.find("gpu-1", 100);
+    town.stop();
+    town.start("server");
+    town.stop();
+    copy_log(&older, &town.path("server"));
+    let _ = std::fs::remove_file(town.path("server/log.state.before"));
+    assert_eq!(verify(&dir, &[]).code, 0, "it is whole in itself");
+    let refused = run(&["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("last started with another log"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("farrier server accept-log"), "{}", refused.stderr);
+    assert_eq!(run(&["server", "accept-log", "--dir", &dir]).code, 0);
+    town.start("server");
+    town.find("gpu-1", 100);
+    town.stop();
+}
+
+#[test]
+fn a_log_is_not_accepted_in_a_folder_that_others_may_change() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let town = written();
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(town.path("server"), mode).unwrap();
+    let refused = run(&["server", "accept-log", "--dir", &town.text("server")]);
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    assert!(refused.stderr.contains("chmod 700"), "{}", refused.stderr);
+}
+
 #[test]
 fn a_log_that_this_version_does_not_read_is_not_called_empty() {
     let town = written();

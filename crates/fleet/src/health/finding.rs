@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::observation::Subject;
 use super::signal::Signal;
 
+/// The number of the server's own finding of a node: 2^53 - 1, the largest integer that every JSON reader keeps exactly.
+/// Agents number their findings from 0 upwards and stay below it.
+pub const SERVER_FINDING_ID: u64 = (1 << 53) - 1;
+
 /// Something that is, or was, wrong. One for each code, subject and detail.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

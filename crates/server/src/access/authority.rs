@@ -19,16 +19,22 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use webpki::EndEntityCert;
 
+use crate::clock::WallClock;
 use crate::log::Hash;
 use crate::run::log_path;
 
-/// Clocks of nodes may be behind by an hour and more: a certificate that begins now is none for them.
+/// Agents are told that their certificate begins this long ago.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
+/// 2026-01-01T00:00:00Z. The authority and certificates of nodes begin here, and not when they are made: they outlive a clock that was
+/// ahead at that time. A clock that shows less is wrong, because no version of this program is as old.
+const VALID_FROM_S: i64 = 1_767_225_600;
 /// How long a node's certificate counts unless somebody wants it otherwise. A node renews at two thirds of it; one that was off for
 /// longer enrols anew.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// The server makes a new one whenever it starts, and each week.
-const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(60 * 24);
+/// The server makes a new certificate whenever it starts, each week, and when its clock was stepped. It begins this long ago and ends as
+/// long from now, so that a server and a client whose clocks differ by less understand each other. Some clients, such as Apple's, refuse
+/// one that lasts for more than 825 days.
+const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// To replace it means to enrol every node anew.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 
@@ -66,6 +72,14 @@ pub enum AuthorityError {
     /// There is a fleet, and its authority is not here: with another one no node and no person would know the server.
     #[error("`{}` has the log of a fleet, and `ca.key` and `ca.pem` are not both there", .0.display())]
     Gone(PathBuf),
+    /// It is another one than the server had when it last started: no node and no person would know the server.
+    #[error("`ca.pem` has the fingerprint {found}, and the authority of this server has {had}")]
+    Replaced {
+        /// The fingerprint of the server's own.
+        had: String,
+        /// That of what is there.
+        found: String,
+    },
     /// A certificate could not be made.
     #[error("failed to make a certificate")]
     Make(#[from] rcgen::Error),
@@ -81,6 +95,7 @@ pub enum AuthorityError {
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
+    clock: WallClock,
 }
 
 impl std::fmt::Debug for Authority {
@@ -180,17 +195,24 @@ impl Authority {
             let (key, certificate) = (key_path.to_owned(), path.to_owned());
             return Err(AuthorityError::Unfit { key, certificate });
         }
-        Ok(Some(Self { issuer: Issuer::new(params(&key), key), certificate }))
+        let issuer = Issuer::new(params(&key), key);
+        Ok(Some(Self { issuer, certificate, clock: WallClock::default() }))
     }
 
     fn make(key_path: &Path, path: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params(&key);
-        limit(&mut params, now, AUTHORITY_LIFE)?;
+        let begin = valid_from(now);
+        limit(&mut params, begin, now.max(begin) + AUTHORITY_LIFE)?;
         let certificate = params.self_signed(&key)?.der().clone();
         write(key_path, 0o600, &pem::write(pem::PRIVATE_KEY, &key.serialize_der()))?;
         write(path, 0o644, &pem::write(pem::CERTIFICATE, &certificate))?;
-        Ok(Self { issuer: Issuer::new(params, key), certificate })
+        Ok(Self { issuer: Issuer::new(params, key), certificate, clock: WallClock::default() })
+    }
+
+    /// The same with another wall clock.
+    pub(crate) fn with_clock(self, clock: WallClock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Its certificate.
@@ -218,7 +240,9 @@ impl Authority {
             vec![SanType::URI(uri.clone().try_into().map_err(|_| AuthorityError::Name(uri))?)];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (not_before, not_after) = limit(&mut params, now, life)?;
+        // Agents of earlier versions renew by what they are told of its begin: that is when it was made.
+        let (not_before, not_after) = (now - BACKDATED, now + life);
+        limit(&mut params, not_before.min(valid_from(now)), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
         Ok(Issued { certificate, not_before, not_after })
     }
@@ -241,7 +265,8 @@ impl Authority {
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        limit(&mut params, now, SERVER_LIFE)?;
+        let now = self.clock.shown(now);
+        limit(&mut params, now - SERVER_LIFE, now + SERVER_LIFE)?;
         let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
         Ok((certificate, PrivatePkcs8KeyDer::from(key.serialize_der())))
     }
@@ -262,13 +287,17 @@ fn params(key: &KeyPair) -> CertificateParams {
     params
 }
 
-/// From a while ago until then, with a serial number that nobody guesses.
+/// From when on certificates count that are not to depend on the clock that they were made by.
+fn valid_from(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(VALID_FROM_S).unwrap_or(now)
+}
+
+/// From then until then, with a serial number that nobody guesses.
 fn limit(
     params: &mut CertificateParams,
-    now: Timestamp,
-    life: SignedDuration,
-) -> Result<(Timestamp, Timestamp), AuthorityError> {
-    let (from, until) = (now - BACKDATED, now + life);
+    from: Timestamp,
+    until: Timestamp,
+) -> Result<(), AuthorityError> {
     let at = |time: Timestamp| {
         let seconds = u64::try_from(time.as_second()).unwrap_or_default();
         rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
@@ -280,7 +309,7 @@ fn limit(
     // A positive number of 16 bytes.
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
-    Ok((from, until))
+    Ok(())
 }
 
 /// Whole or not at all, and never readable by more than `mode` says.
@@ -308,32 +337,54 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_certificate_holds_for_a_node_whose_clock_is_an_hour_off() {
+    /// Whether a node's certificate that was made at `made` holds at `at`.
+    fn holds(made: Timestamp, at: Timestamp) -> bool {
         let folder = tempfile::tempdir().unwrap();
-        let now = Timestamp::now();
-        let authority = Authority::open(folder.path(), now).unwrap();
+        let authority = Authority::open(folder.path(), made).unwrap();
         let identity: Identity = "farrier:node:a?3".parse().unwrap();
         let key = farrier_wire::proof::NodeKey::generate().unwrap();
         let purpose = farrier_wire::proof::Purpose::Renew;
         let point = key.prove(purpose).unwrap().point;
-        let issued = authority.certify(&identity, &point, NODE_LIFE, now).unwrap();
+        let issued = authority.certify(&identity, &point, NODE_LIFE, made).unwrap();
         assert_eq!(Identity::of_certificate(&issued.certificate), Ok(identity));
+        assert_eq!(issued.not_before, made - BACKDATED);
         let certificate = EndEntityCert::try_from(&issued.certificate).unwrap();
         let roots = [webpki::anchor_from_trusted_cert(authority.certificate()).unwrap()];
-        for (hours, is_good) in [(-7, false), (-1, true), (0, true), (1, true), (24 * 31, false)] {
-            let at = (now + SignedDuration::from_hours(hours)).as_second();
-            let at = Duration::from_secs(u64::try_from(at).unwrap());
-            let judged = certificate.verify_for_usage(
-                &[webpki::ring::ECDSA_P256_SHA256],
-                &roots,
-                &[],
-                rustls::pki_types::UnixTime::since_unix_epoch(at),
-                webpki::KeyUsage::client_auth(),
-                None,
-                None,
-            );
-            assert_eq!(judged.is_ok(), is_good, "{hours} h: {:?}", judged.err());
+        let at = Duration::from_secs(u64::try_from(at.as_second()).unwrap());
+        let at = rustls::pki_types::UnixTime::since_unix_epoch(at);
+        let (algorithms, usage) =
+            (&[webpki::ring::ECDSA_P256_SHA256], webpki::KeyUsage::client_auth());
+        certificate.verify_for_usage(algorithms, &roots, &[], at, usage, None, None).is_ok()
+    }
+
+    #[test]
+    fn a_certificate_holds_for_a_clock_that_is_off_and_one_that_was_off_when_it_was_made() {
+        let now: Timestamp = "2026-11-15T00:00:00Z".parse().unwrap();
+        for (hours, is_good) in
+            [(-24 * 300, true), (-1, true), (0, true), (1, true), (24 * 31, false)]
+        {
+            assert_eq!(holds(now, now + SignedDuration::from_hours(hours)), is_good, "{hours} h");
+        }
+        // Made by a clock that was ahead by a day, and by one that was behind by less than it lasts.
+        for hours in [24, -24 * 29] {
+            assert!(holds(now + SignedDuration::from_hours(hours), now), "{hours} h");
+        }
+    }
+
+    #[test]
+    fn an_authority_counts_whatever_the_clock_showed_when_it_was_made() {
+        for (made, until) in [
+            ("2026-11-15T00:00:00Z", &b"361112000000Z"[..]),
+            ("2027-11-15T00:00:00Z", b"371112000000Z"),
+            ("1970-01-02T00:00:00Z", b"351230000000Z"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let authority = Authority::open(folder.path(), made.parse().unwrap()).unwrap();
+            let dates = [b"260101000000Z", until];
+            for date in dates {
+                let is_there = authority.certificate().windows(date.len()).any(|it| it == date);
+                assert!(is_there, "{made}: {}", String::from_utf8_lossy(date));
+            }
         }
     }
 

@@ -111,6 +111,34 @@ fn valid(
     found.optional().map(Option::flatten)
 }
 
+/// What the store knows of a node's certificates.
+struct Current {
+    generation: u64,
+    is_revoked: bool,
+    /// The pool that the node enrolled in last; none after it was retired, and of stores of an earlier version.
+    pool: Option<Pool>,
+}
+
+fn current(transaction: &Transaction<'_>, node: &NodeId) -> rusqlite::Result<Option<Current>> {
+    let query = "SELECT generation, revoked_s IS NOT NULL, pool FROM identities WHERE node = ?1";
+    let found = transaction.query_row(query, [node.as_str()], |row| {
+        let pool = row.get::<_, Option<String>>(2)?.and_then(|it| it.parse().ok());
+        Ok(Current { generation: row.get(0)?, is_revoked: row.get(1)?, pool })
+    });
+    found.optional()
+}
+
+/// The name is that of a node of this pool, until the node is retired.
+fn hold(
+    transaction: &Transaction<'_>,
+    node: &NodeId,
+    generation: u64,
+    pool: &Pool,
+) -> rusqlite::Result<()> {
+    let insert = "INSERT OR REPLACE INTO identities (node, generation, revoked_s, pool) VALUES (?1, ?2, NULL, ?3)";
+    transaction.execute(insert, params![node.as_str(), generation, pool.as_str()]).map(drop)
+}
+
 fn use_up(
     transaction: &Transaction<'_>,
     digest: &TokenDigest,
@@ -122,13 +150,7 @@ fn use_up(
         return Ok(Err(JoinError::Token));
     };
     let identity = |generation| Identity { node: node.clone(), generation };
-    let current: Option<(u64, bool)> = transaction
-        .query_row(
-            "SELECT generation, revoked_s IS NOT NULL FROM identities WHERE node = ?1",
-            [node.as_str()],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
-        .optional()?;
+    let current = current(transaction, node)?;
     let before: Option<u64> = transaction
         .query_row(
             "SELECT generation FROM joins WHERE token = ?1 AND node = ?2 AND key = ?3",
@@ -136,7 +158,11 @@ fn use_up(
             |row| row.get(0),
         )
         .optional()?;
-    if let Some(generation) = before.filter(|it| current.is_some_and(|(now, _)| now == *it)) {
+    let is_current = |it: &u64| current.as_ref().is_some_and(|now| now.generation == *it);
+    if let Some(generation) = before.filter(is_current) {
+        if member_of.is_none() {
+            hold(transaction, node, generation, &token.place.pool)?;
+        }
         let (identity, placing) = (identity(generation), Placing::Nothing);
         return Ok(Ok(Joined { identity, place: token.place, placing }));
     }
@@ -144,21 +170,21 @@ fn use_up(
         return Ok(Err(JoinError::Token));
     }
     let moves = token.is_for_node && token.is_fleet_wide;
-    let is_elsewhere = member_of.is_some_and(|pool| *pool != token.place.pool);
-    let holds = member_of.is_some() && current.is_some_and(|(_, revoked)| !revoked);
+    // An enrolment that the fleet does not know of yet holds the name, too.
+    let enrolled_in = current.as_ref().filter(|it| !it.is_revoked).and_then(|it| it.pool.as_ref());
+    let held_in = member_of.or(enrolled_in);
+    let is_elsewhere = held_in.is_some_and(|pool| *pool != token.place.pool);
+    let holds = held_in.is_some() && current.as_ref().is_some_and(|it| !it.is_revoked);
     if holds && !token.is_for_node || is_elsewhere && !moves {
         return Ok(Err(JoinError::Taken(node.clone())));
     }
-    let generation = current.map_or(1, |(generation, _)| generation + 1);
+    let generation = current.map_or(1, |it| it.generation + 1);
     transaction.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE id = ?1", [token.id])?;
     transaction.execute(
         "INSERT OR REPLACE INTO joins (token, node, key, at_s, generation) VALUES (?1, ?2, ?3, ?4, ?5)",
         params![token.id, node.as_str(), key, now.as_second(), generation],
     )?;
-    transaction.execute(
-        "INSERT OR REPLACE INTO identities (node, generation, revoked_s) VALUES (?1, ?2, NULL)",
-        params![node.as_str(), generation],
-    )?;
+    hold(transaction, node, generation, &token.place.pool)?;
     let what = AccessChange::NodeEnrolled { node: node.clone(), token: token.id, generation };
     write_down(transaction, None, &Actor::Node(node.clone()), now, &what)?;
     let placing = if moves { Placing::AnyPool } else { Placing::InPool };
@@ -249,7 +275,11 @@ mod tests {
         let third =
             store.join(&pool, &node("a"), b"three", Some(&train()), now()).unwrap().identity;
         assert!(store.admits(&third).unwrap() && third.generation > new.generation);
+        // The fleet does not know it yet: it may be about to.
+        let raced = store.join(&pool, &node("a"), b"four", None, now());
+        assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
         // Retired: the fleet knows it no more.
+        store.free_name(&node("a")).unwrap();
         store.join(&pool, &node("a"), b"four", None, now()).unwrap();
         assert!(matches!(store.revoke(&node("z"), now()), Err(AccessError::NoSuchNode(_))));
     }
@@ -282,6 +312,35 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_held_from_the_enrolment_on_and_until_the_node_is_retired() {
+        let (folder, store) = store();
+        let serve = Wanted { place: Place::in_pool("serve".parse().unwrap()), ..wanted(9) };
+        let tokens = [&wanted(9), &serve].map(|it| store.create(it, now()).unwrap().digest());
+        // Neither is known to the fleet when it asks.
+        let join = |store: &Store, token: usize, key: &[u8]| {
+            store.join(&tokens[token], &node("a"), key, None, now())
+        };
+        join(&store, 0, b"one").unwrap();
+        for token in [0, 1] {
+            let raced = join(&store, token, b"two");
+            assert!(matches!(raced, Err(JoinError::Taken(_))), "{raced:?}");
+        }
+        // Whoever has it asks again and gets it, also after a restart; then a retirement frees it for the first who asks.
+        drop(store);
+        let store = Store::open(folder.path()).unwrap();
+        store.free_names(|it| *it == node("a")).unwrap();
+        assert!(matches!(join(&store, 1, b"two"), Err(JoinError::Taken(_))));
+        assert_eq!(join(&store, 0, b"one").unwrap().identity.generation, 1);
+        store.free_names(|_| false).unwrap();
+        assert_eq!(join(&store, 1, b"two").unwrap().identity.generation, 2);
+        assert!(matches!(join(&store, 0, b"one"), Err(JoinError::Taken(_))));
+        // One that was retired and asks again holds the name again.
+        store.free_name(&node("a")).unwrap();
+        assert_eq!(join(&store, 1, b"two").unwrap().identity.generation, 2);
+        assert!(matches!(join(&store, 0, b"three"), Err(JoinError::Taken(_))));
+    }
+
+    #[test]
     fn what_a_token_tells_of_a_place_is_told_once() {
         let (_folder, store) = store();
         let place = Place { rack: "r1".parse().ok(), ..Place::in_pool(train()) };
@@ -301,7 +360,8 @@ mod tests {
         drop(store);
         let file = rusqlite::Connection::open(folder.path().join("access")).unwrap();
         file.execute_batch(
-            "UPDATE tokens SET scope = NULL; ALTER TABLE tokens DROP COLUMN place; PRAGMA user_version = 2;",
+            "UPDATE tokens SET scope = NULL; ALTER TABLE tokens DROP COLUMN place;
+            ALTER TABLE identities DROP COLUMN pool; DROP TABLE last_start; PRAGMA user_version = 2;",
         )
         .unwrap();
         drop(file);

@@ -12,6 +12,8 @@
 mod authority;
 mod changes;
 mod join;
+mod last_start;
+mod name_lock;
 mod people;
 mod rebuild;
 mod store;
@@ -20,6 +22,7 @@ mod token;
 pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
 pub use changes::{Change, local};
 pub use join::{JoinError, Joined, Placing};
+pub use last_start::LastStart;
 pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};
 pub use rebuild::{Lost, Rebuilt, changes_in};
 pub use store::{AccessError, Listed, Store, Wanted};

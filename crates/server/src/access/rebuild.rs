@@ -91,6 +91,8 @@ impl Store {
                 rebuilt.changes += 1;
             }
             rebuilt.revoked = revoked(&transaction)?;
+            // It is the store of this log, whichever log the server had with it.
+            transaction.execute("UPDATE last_start SET seq = NULL, hash = NULL", [])?;
             transaction.commit()?;
             Ok(rebuilt)
         };

@@ -11,11 +11,12 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::changes::local;
+use super::name_lock::NameLocks;
 use super::token::{Secret, TokenKind};
 use crate::log::sqlite::open_private;
 
 /// The version of the tables.
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 /// `fsta`: so that another program's database is not taken for this.
 const APPLICATION_ID: i64 = 0x6673_7461;
 
@@ -37,6 +38,12 @@ CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, by TEXT NOT NULL
 
 /// Since format 3: where nodes stand that join with a token, as JSON; none where it tells no more than the pool.
 const TABLES_3: &str = "ALTER TABLE tokens ADD COLUMN place TEXT;";
+
+/// Since format 4: the pool of a node's last enrolment until the node is retired, and what the server last started with.
+const TABLES_4: &str = "
+ALTER TABLE identities ADD COLUMN pool TEXT;
+CREATE TABLE last_start (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER, hash BLOB, authority TEXT NOT NULL);
+";
 
 /// Why something could not be looked up or kept.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +72,11 @@ pub enum AccessError {
         "change {0} of the access store is not the one that the log has: it is the store of another log"
     )]
     Diverged(u64),
+    /// The log that the server last had with this store is another one.
+    #[error(
+        "the server last started with another log and this access store: entry {0} of the log is not the one that it had"
+    )]
+    OtherLog(u64),
     /// Something else is there.
     #[error("the file `access` is of something else, or of a later version")]
     Foreign,
@@ -136,6 +148,8 @@ impl Listed {
 #[derive(Debug)]
 pub struct Store {
     connection: Mutex<Connection>,
+    /// Held while a name is enrolled or retired.
+    pub(crate) names: NameLocks,
 }
 
 pub(super) fn failed(what: &'static str) -> impl Fn(rusqlite::Error) -> AccessError {
@@ -152,7 +166,7 @@ impl Store {
         if found != (APPLICATION_ID, FORMAT) {
             return Err(AccessError::Foreign);
         }
-        Ok(Self { connection: Mutex::new(connection) })
+        Ok(Self { connection: Mutex::new(connection), names: NameLocks::default() })
     }
 
     pub(super) fn connection(&self) -> MutexGuard<'_, Connection> {
@@ -294,6 +308,24 @@ impl Store {
         done.ok_or_else(|| AccessError::NoSuchNode(node.clone()))
     }
 
+    /// A node was retired: its name is free.
+    pub fn free_name(&self, node: &NodeId) -> Result<(), AccessError> {
+        let update = "UPDATE identities SET pool = NULL WHERE node = ?1";
+        let freed = self.connection().execute(update, [node.as_str()]);
+        freed.map(drop).map_err(failed("free the node's name"))
+    }
+
+    /// Frees the names of nodes that are not of the fleet: a server that died may have retired them, or not finished their enrolment.
+    pub fn free_names(&self, is_member: impl Fn(&NodeId) -> bool) -> Result<(), AccessError> {
+        let query = "SELECT node FROM identities WHERE pool IS NOT NULL";
+        let names = || -> rusqlite::Result<Vec<String>> {
+            self.connection().prepare(query)?.query_map([], |row| row.get(0))?.collect()
+        };
+        let names = names().map_err(failed("read the names of nodes"))?;
+        let nodes = names.iter().filter_map(|name| name.parse().ok());
+        nodes.filter(|it| !is_member(it)).try_for_each(|it| self.free_name(&it))
+    }
+
     /// Changes whenever another process has changed something.
     pub fn version(&self) -> Result<i64, AccessError> {
         let connection = self.connection();
@@ -324,7 +356,7 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<(i64, i64)> {
         transaction.pragma_query_value(None, "application_id", |row| row.get(0))?,
         transaction.pragma_query_value(None, "user_version", |row| row.get(0))?,
     );
-    for (format, tables) in [(1, TABLES_2), (2, TABLES_3)] {
+    for (format, tables) in [(1, TABLES_2), (2, TABLES_3), (3, TABLES_4)] {
         if found.0 == APPLICATION_ID && (1..=format).contains(&found.1) {
             transaction.execute_batch(tables)?;
             transaction.pragma_update(None, "user_version", format + 1)?;
@@ -373,5 +405,14 @@ mod tests {
         let file = Connection::open(other.path().join("access")).unwrap();
         file.execute_batch("CREATE TABLE mine (a)").unwrap();
         assert!(matches!(Store::open(other.path()), Err(AccessError::Foreign)));
+    }
+
+    #[test]
+    fn a_store_is_not_made_through_a_dangling_symlink() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = elsewhere.path().join("target");
+        std::os::unix::fs::symlink(&target, folder.path().join("access")).unwrap();
+        assert!(Store::open(folder.path()).is_err());
+        assert!(!target.exists());
     }
 }

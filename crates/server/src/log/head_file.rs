@@ -64,44 +64,25 @@ pub fn recorded_head(log: &Path) -> Result<Option<RecordedHead>, LogError> {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(LogError::Head { path, err }),
         Ok(file) => match slots(&file) {
-            Ok([Slot::Damaged, Slot::Damaged]) => Err(LogError::HeadUnreadable(path)),
-            // Where only one was ever written, and that not as a whole, nothing was acknowledged yet.
-            Ok([first, second]) => Ok(first.head().max(second.head()).map(|(_, head)| head)),
+            // The file is made with its first slot written, so one without a whole slot was blanked or cut off.
+            Ok([first, second]) => match first.max(second) {
+                None => Err(LogError::HeadUnreadable(path)),
+                head => Ok(head),
+            },
             Err(err) => Err(LogError::Head { path, err }),
         },
     }
 }
 
-/// What a slot has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slot {
-    /// It was never written.
-    Blank,
-    /// It was not written as a whole, or was changed.
-    Damaged,
-    Whole(RecordedHead),
-}
-
-impl Slot {
-    /// With what it is compared by.
-    fn head(self) -> Option<(u64, RecordedHead)> {
-        match self {
-            Self::Whole(head) => Some((head.seq, head)),
-            Self::Blank | Self::Damaged => None,
-        }
-    }
-}
-
-fn slots(file: &File) -> io::Result<[Slot; 2]> {
-    let slot = |number: u64| -> io::Result<Slot> {
+/// Both slots; none where one was never written, not as a whole, or was changed.
+fn slots(file: &File) -> io::Result<[Option<RecordedHead>; 2]> {
+    let slot = |number: u64| -> io::Result<Option<RecordedHead>> {
         let mut text = [0; TEXT_BYTES];
         match file.read_exact_at(&mut text, number * SLOT_BYTES) {
-            Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => return Ok(Slot::Blank),
+            Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }
-        let is_blank = text.iter().all(|byte| *byte == 0);
-        let damaged = if is_blank { Slot::Blank } else { Slot::Damaged };
-        Ok(RecordedHead::parse(&text).map_or(damaged, Slot::Whole))
+        Ok(RecordedHead::parse(&text))
     };
     Ok([slot(0)?, slot(1)?])
 }
@@ -132,21 +113,16 @@ pub(super) struct HeadFile {
 }
 
 impl HeadFile {
-    /// Beside the log at `log`; made if there is none.
-    pub(super) fn open(log: &Path) -> Result<Self, LogError> {
+    /// Beside the log at `log`. Where there is none it is made with `first`, by a rename: it is never there without a whole slot.
+    pub(super) fn open(log: &Path, first: &RecordedHead) -> Result<Self, LogError> {
         let path = head_path(log);
+        if !path.exists() {
+            replace_head(log, first)?;
+        }
         let opened = || -> io::Result<(File, u64)> {
-            let mut open = OpenOptions::new();
-            open.read(true).write(true).create(true).truncate(false).mode(0o600);
-            let file = open.open(&path)?;
+            let file = OpenOptions::new().read(true).write(true).open(&path)?;
             let [first, second] = slots(&file)?;
-            let next = u64::from(first.head() >= second.head() && first != Slot::Blank);
-            if file.metadata()?.len() < 2 * SLOT_BYTES {
-                file.set_len(2 * SLOT_BYTES)?;
-                file.sync_all()?;
-                path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
-            }
-            Ok((file, next))
+            Ok((file, u64::from(first >= second)))
         };
         match opened() {
             Ok((file, next)) => Ok(Self { path, file, next }),
@@ -180,8 +156,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         assert_eq!(recorded_head(&log).unwrap(), None);
-        let mut file = HeadFile::open(&log).unwrap();
-        for seq in [1, 2, u64::MAX - 1, u64::MAX] {
+        let mut file = HeadFile::open(&log, &head(1)).unwrap();
+        assert_eq!(recorded_head(&log).unwrap(), Some(head(1)));
+        for seq in [2, u64::MAX - 1, u64::MAX] {
             file.record(&head(seq)).unwrap();
             assert_eq!(recorded_head(&log).unwrap(), Some(head(seq)));
         }
@@ -194,7 +171,7 @@ mod tests {
             assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)), "byte {torn}");
         }
         // The next one goes over the torn slot, also when it is opened anew.
-        let mut file = HeadFile::open(&log).unwrap();
+        let mut file = HeadFile::open(&log, &head(7)).unwrap();
         file.record(&head(7)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(u64::MAX - 1)));
     }
@@ -207,23 +184,23 @@ mod tests {
         assert!(matches!(recorded_head(&log), Err(LogError::HeadUnreadable(_))));
         replace_head(&log, &head(3)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(3)));
-        let mut file = HeadFile::open(&log).unwrap();
+        let mut file = HeadFile::open(&log, &head(4)).unwrap();
         file.record(&head(4)).unwrap();
         replace_head(&log, &head(2)).unwrap();
         assert_eq!(recorded_head(&log).unwrap(), Some(head(2)));
     }
 
     #[test]
-    fn whoever_dies_at_the_first_write_has_recorded_nothing() {
+    fn a_file_without_a_whole_slot_does_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        drop(HeadFile::open(&log).unwrap());
-        assert_eq!(recorded_head(&log).unwrap(), None);
-        let mut file = HeadFile::open(&log).unwrap();
-        file.record(&head(1)).unwrap();
-        let mut bytes = std::fs::read(head_path(&log)).unwrap();
-        bytes[30] ^= 1;
-        std::fs::write(head_path(&log), &bytes).unwrap();
-        assert_eq!(recorded_head(&log).unwrap(), None);
+        drop(HeadFile::open(&log, &head(1)).unwrap());
+        let whole = std::fs::read(head_path(&log)).unwrap();
+        let mut changed = whole.clone();
+        changed[30] ^= 1;
+        for bytes in [changed, vec![0; whole.len()], whole[..100].to_vec(), Vec::new()] {
+            std::fs::write(head_path(&log), bytes).unwrap();
+            assert!(matches!(recorded_head(&log), Err(LogError::HeadUnreadable(_))));
+        }
     }
 }

@@ -156,7 +156,9 @@ impl SqliteLog {
 /// A database for its owner only; SQLite gives the mode to the files beside it, too.
 pub(crate) fn open_private(path: &Path) -> rusqlite::Result<Connection> {
     make_private(path);
-    Connection::open(path)
+    // SQLite would make it with the umask, and through a dangling symlink somewhere else.
+    let flags = OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE);
+    Connection::open_with_flags(path, flags)
 }
 
 /// An empty file for its owner only, unless there is one. Where it cannot be made SQLite says why.
@@ -347,7 +349,7 @@ impl Log for SqliteLog {
     fn record(&mut self, head: &RecordedHead) -> Result<(), LogError> {
         let file = match &mut self.acknowledged {
             Some(file) => file,
-            none => none.insert(HeadFile::open(&self.path)?),
+            none => none.insert(HeadFile::open(&self.path, head)?),
         };
         file.record(head)
     }

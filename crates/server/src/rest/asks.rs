@@ -135,7 +135,12 @@ async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
 pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
     let RetireAsk { reason } = call.body()?;
     let node = node(&call, fine).await?;
-    take(&call, Event::Retired { node, why: reason.into_text() }).await
+    // Nobody enrols under the name until it is free.
+    let _name = call.site.store.names.lock(&node).await;
+    let retired = Event::Retired { node: node.clone(), why: reason.into_text() };
+    let reply = take(&call, retired).await?;
+    call.site.stored(move |store| store.free_name(&node)).await?;
+    Ok(reply)
 }
 
 /// A rack or a switch is everybody's who has a node there, and what is said of it decides for their nodes too.

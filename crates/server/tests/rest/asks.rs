@@ -3,6 +3,7 @@
 use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Entry, NodeId, Policy, Role, Standing};
+use farrier_server::access::{JoinError, Wanted};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
@@ -171,6 +172,22 @@ async fn a_node_that_is_retired_is_gone_and_asked_for_again_not_found() {
     office.post("/api/v1/nodes/b/hold", &ann, body).await.assert_problem(404);
     let gone: NodeId = node("b");
     assert!(!office.brain().look(move |state| state.nodes.contains_key(&gone)).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_name_of_a_retired_node_is_free() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Admin, "pool:train");
+    let (store, now) = (office.site.store(), Timestamp::now());
+    let expires = now + SignedDuration::from_hours(1);
+    let wanted = Wanted { uses: 9, ..Wanted::new("train".parse().unwrap(), expires) };
+    let token = store.create(&wanted, now).unwrap().digest();
+    let enrol = |key: &[u8]| store.join(&token, &node("b"), key, None, now);
+    enrol(b"one").unwrap();
+    assert!(matches!(enrol(b"two"), Err(JoinError::Taken(_))));
+    let body = r#"{"reason":"sold"}"#;
+    assert_eq!(office.post("/api/v1/nodes/b/retire", &ann, body).await.status, 200);
+    assert_eq!(enrol(b"two").unwrap().identity.generation, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

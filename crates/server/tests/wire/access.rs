@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use farrier_agent::uplink::{EnrolError, Enrolment, Keep, Link};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, Place, Standing};
+use farrier_fleet::fleet::{AccessChange, Entry, Event, Place, Standing};
 use farrier_server::access::Wanted;
 use farrier_wire::proto::{self, Up, up};
 use farrier_wire::{client, form};
@@ -77,6 +77,60 @@ async fn an_enrolment_whose_answer_was_lost_is_finished_by_asking_again() {
     site.start(None).await;
     assert_eq!(site.enrol("a", folder.path(), &token).await.unwrap(), 1);
     assert_eq!(site.count(|event| matches!(event, Event::Enrolled { .. })), 1);
+}
+
+/// Enrols one name at the same moment with each of these tokens, every time with another key; the
+/// generation or the refusal of each.
+async fn enrol_at_once(site: &Site, name: &str, tokens: &[&str]) -> Vec<Result<u64, Code>> {
+    let folders: Vec<_> = tokens.iter().map(|_| tempfile::tempdir().unwrap()).collect();
+    let mut attempts = tokio::task::JoinSet::new();
+    for (folder, token) in folders.iter().zip(tokens) {
+        let (enrolment, token) = (site.enrolment(name, folder.path()), (*token).to_owned());
+        attempts.spawn(async move { enrol(enrolment, &token).await });
+    }
+    let results = attempts.join_all().await;
+    results.into_iter().map(|it| it.map_err(|err| code(Err(err)))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_keys_that_enrol_one_name_at_once_one_wins() {
+    let site = Site::with_tls().await;
+    let token = site.token(None, 12);
+    let results = enrol_at_once(&site, "a", &[token.as_str(); 12]).await;
+    let lost = results.iter().filter(|it| **it == Err(Code::AlreadyExists)).count();
+    assert_eq!((results.iter().filter(|it| **it == Ok(1)).count(), lost), (1, 11), "{results:?}");
+    let enrolled = AccessChange::NodeEnrolled { node: node("a"), token: 1, generation: 1 };
+    let logged = |it: &Event| matches!(it, Event::Access { what, .. } if *what == enrolled);
+    assert_eq!(site.count(logged), 1);
+    assert_eq!(site.store().list().unwrap()[0].uses_left, 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_tokens_of_two_pools_enrol_at_once_is_in_the_pool_of_its_certificate() {
+    let site = Site::with_tls().await;
+    let token = |pool: &str| {
+        let expires = Timestamp::now() + SignedDuration::from_hours(1);
+        let wanted = Wanted { uses: 20, ..Wanted::new(pool.parse().unwrap(), expires) };
+        site.store().create(&wanted, Timestamp::now()).unwrap().reveal().to_owned()
+    };
+    let (train, dev) = (token("train"), token("dev"));
+    for round in 0..20 {
+        let name = format!("n{round}");
+        let results = enrol_at_once(&site, &name, &[&train, &dev]).await;
+        let (won, lost): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert_eq!((won, lost), (vec![Ok(1)], vec![Err(Code::AlreadyExists)]), "{name}");
+        let id = node(&name);
+        let pool = site.running().brain().look(move |state| state.nodes[&id].place.pool.clone());
+        let pool = pool.await.unwrap();
+        let id = node(&name);
+        let is_enrolled = |event: &Event| match event {
+            Event::Access { what: AccessChange::NodeEnrolled { node, token, .. }, .. } => {
+                *node == id && *token == if pool.as_str() == "train" { 1 } else { 2 }
+            }
+            _ => false,
+        };
+        assert_eq!(site.count(is_enrolled), 1, "the token of {pool} enrolled it");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,6 +302,38 @@ async fn a_stream_ends_with_its_certificate_and_nothing_is_asked_over_what_is_le
         open(&mut agents, None).await.map(drop).unwrap_err(),
     ] {
         assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    }
+}
+
+/// Whether a client that checks the dates of the server's certificate connects.
+async fn is_trusted(site: &Site, member: &Member) -> bool {
+    client::connect(&site.url().parse().unwrap(), trusting(member)).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right() {
+    // Ahead by a day, behind by three months, and each by more than the server's certificate spans.
+    for (wrong_days, is_trusted_meanwhile) in [(1, true), (-90, true), (400, false), (-400, false)]
+    {
+        let mut site = Site::with_tls().await;
+        let mut member = Member::new("a");
+        site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+        site.running.take().unwrap().stop().await.unwrap();
+        site.wall_clock.set_offset(SignedDuration::from_hours(24 * wrong_days));
+        site.start(None).await;
+        assert_eq!(is_trusted(&site, &member).await, is_trusted_meanwhile, "{wrong_days} d");
+        let is_right = |it: &Entry| match it.event {
+            Event::ClockStepped { to, .. } => {
+                to.duration_since(Timestamp::now()).abs() < SignedDuration::from_hours(1)
+            }
+            _ => false,
+        };
+        site.wall_clock.set_offset(SignedDuration::ZERO);
+        site.wait_for("the step", |all| all.iter().any(is_right)).await;
+        assert!(is_trusted(&site, &member).await, "{wrong_days} d");
+        member.connect(&site);
+        member.acked(0).await;
+        member.disconnect();
     }
 }
 

@@ -120,6 +120,60 @@ async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    let whole = std::fs::read(site.dir().join("log-head")).unwrap();
+    for damaged in [vec![0; whole.len()], whole[..100].to_vec(), Vec::new()] {
+        std::fs::write(site.dir().join("log-head"), &damaged).unwrap();
+        let text = refused(site.options()).await.unwrap();
+        assert!(text.contains("log-head` does not read"), "{text}");
+        assert!(std::fs::read(site.dir().join("log-head")).unwrap() == damaged);
+    }
+    farrier_server::log::accept(&log_path(&site.dir())).unwrap().unwrap();
+    site.start(None).await;
+}
+
+/// Two servers that have each enrolled a node, and are stopped.
+async fn two_servers() -> [Site; 2] {
+    let mut sites = [Site::with_tls().await, Site::with_tls().await];
+    for (site, name) in sites.iter_mut().zip(["a", "b"]) {
+        let member = Member::new(name);
+        site.enrol(name, &member.identity(), &site.token(None, 1)).await.unwrap();
+        site.running.take().unwrap().stop().await.unwrap();
+    }
+    sites
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_the_log_of_another_server() {
+    let [site, other] = two_servers().await;
+    for path in files(&other.dir(), "log") {
+        std::fs::copy(&path, site.dir().join(path.file_name().unwrap())).unwrap();
+    }
+    let text = refused(site.options()).await.unwrap();
+    assert!(text.contains("access") && text.contains("another log"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_with_the_authority_of_another_server() {
+    let [site, other] = two_servers().await;
+    for name in ["ca.key", "ca.pem"] {
+        std::fs::copy(other.dir().join(name), site.dir().join(name)).unwrap();
+    }
+    let text = refused(site.options()).await.unwrap();
+    assert!(text.contains("ca.pem"), "{text}");
+    // Nobody knows the server by it but those who are told so.
+    let options = Options { new_authority: true, ..site.options() };
+    run::start(options).await.unwrap().stop().await.unwrap();
+    run::start(site.options()).await.unwrap().stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_a_log_that_is_older_than_its_kept_state() {
     let mut site = Site::plain().await;
     let older = site.folder.path().join("older");

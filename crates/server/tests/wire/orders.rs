@@ -138,7 +138,8 @@ async fn a_retired_node_is_cut_and_not_let_in() {
     let link = member.attempt_for(1).await;
     assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(site.found("a"), Vec::<u64>::new());
-    // It comes back with a token like any other, under the name that nobody has now.
+    // It comes back with a token like any other, under the name that nobody has now, as when an admin retires it.
+    site.store().free_name(&node("a")).unwrap();
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
     member.acked(1).await;
     let generation = site.running().brain().look(|state| state.nodes[&node("a")].generation);

@@ -15,7 +15,7 @@ use farrier_fleet::health::{Change, Finding};
 use farrier_server::access::{Store, Wanted};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, verify};
-use farrier_server::run::{self, Options, ReportQuota, Running, log_path};
+use farrier_server::run::{self, Options, ReportQuota, Running, WallClock, log_path};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 use tokio::sync::{Notify, watch};
@@ -46,6 +46,7 @@ pub(crate) struct Site {
     pub(crate) report_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
+    pub(crate) wall_clock: WallClock,
 }
 
 impl Site {
@@ -73,6 +74,7 @@ impl Site {
             report_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
+            wall_clock: WallClock::default(),
         }
     }
 
@@ -89,6 +91,7 @@ impl Site {
             absent_wait: self.absent_wait,
             report_quota: self.report_quota,
             disk_reserve_bytes: self.disk_reserve_bytes,
+            wall_clock: self.wall_clock.clone(),
             ..Options::new(self.folder.path().join("server"), self.address)
         }
     }

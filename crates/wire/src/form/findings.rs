@@ -1,6 +1,6 @@
 //! Findings travel as the JSON that the agent's journal has: one form, with one version of it to keep readable.
 
-use farrier_fleet::health::{Change, Evidence, Finding, Subject};
+use farrier_fleet::health::{Change, Evidence, Finding, SERVER_FINDING_ID, Subject};
 
 use super::{FormError, within};
 use crate::limits::{
@@ -39,6 +39,9 @@ pub fn open_findings(json: &[u8]) -> Result<Vec<Finding>, FormError> {
 fn bounded(finding: &Finding) -> Result<(), FormError> {
     let name = |what, text: &str| within(what, text.len(), NAME_BYTES_MAX);
     let text = |what, text: &str| within(what, text.len(), TEXT_BYTES_MAX);
+    if finding.id >= SERVER_FINDING_ID {
+        return Err(FormError::ReservedId(finding.id));
+    }
     name("code", &finding.code)?;
     text("detail", &finding.detail)?;
     text("text", &finding.text)?;

@@ -4,6 +4,8 @@ mod findings;
 mod made_of;
 mod order;
 
+use farrier_fleet::health::SERVER_FINDING_ID;
+
 pub use findings::{changes, changes_json, findings_json, open_findings};
 pub use made_of::{cordon, cordon_message, makeup, makeup_message};
 pub use order::{UnknownOrder, answer, answer_message, order, order_message};
@@ -30,6 +32,9 @@ pub enum FormError {
     /// A change whose kind and finding disagree.
     #[error("finding {0} is said to be cleared and is not, or the other way round")]
     Contradiction(u64),
+    /// A finding with a number that is not an agent's to give.
+    #[error("finding {0} has a number that is reserved: agents stay below {SERVER_FINDING_ID}")]
+    ReservedId(u64),
 }
 
 fn within(what: &'static str, found: usize, most: usize) -> Result<(), FormError> {

@@ -1,7 +1,8 @@
 //! `farrier server accept-log`: goes on with a log that is not the one that was acknowledged.
 
+use farrier_server::access::Store;
 use farrier_server::log::{Accepted, ForeignLog, LogError, accept};
-use farrier_server::run::{log_path, take};
+use farrier_server::run::{folder, log_path, take};
 
 use super::Folder;
 use crate::commands::Outcome;
@@ -34,6 +35,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
         let message = format!("`{}` is not there", path.display());
         return Err(Hinted::error(message, "--dir names the folder of a server that has run"));
     }
+    folder(&args.folder.dir)?;
     let _lock = take(&args.folder.dir)?;
     let accepted = accept(&path).map_err(|err| match err {
         LogError::Foreign { what, .. } => Hinted::error(err.to_string(), hint(what)),
@@ -47,6 +49,10 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
             return Ok(Outcome::Finding);
         }
     };
+    // Where there is none, a server says what to do.
+    if args.folder.dir.join("access").exists() {
+        Store::open(&args.folder.dir)?.forget_log()?;
+    }
     match before {
         Some(before) if before == end => {
             printer.line("this is the log that was acknowledged: there was nothing to accept")?;

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// How long a node's certificate counts, from 10s to 365d; the node renews it when two thirds are over
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = life)]
     certificate_life: SignedDuration,
-    /// Make another authority where the fleet's own, ca.key and ca.pem, is lost: every node enrols anew, and everybody logs in anew
+    /// Use another authority where the fleet's own, ca.key and ca.pem, is lost: what is there, or a new one. Every node enrols anew, and everybody logs in anew
     #[arg(long)]
     new_authority: bool,
     /// What one node may report: entries a second; up to fifty times that at once
@@ -100,6 +100,12 @@ fn explained(err: ServerError) -> anyhow::Error {
         }
         ServerError::Log(_) => {
             "what was acknowledged is in the log; is the disk full? The server can be started again when it is not"
+        }
+        ServerError::Access(AccessError::OtherLog(_)) => {
+            "the folder has files of two servers: put back what belongs together. To go on with this log, as it is: `farrier server accept-log --dir DIR`, then `farrier server rebuild-access --dir DIR`"
+        }
+        ServerError::Authority(AuthorityError::Replaced { .. }) => {
+            "put back the `ca.key` and `ca.pem` that were here; or, to go on with these, `--new-authority` once: then every node of the lost one enrols anew and everybody logs in anew"
         }
         ServerError::Authority(AuthorityError::Gone(_)) => {
             "put back both from where they were kept; or, if they are lost, `--new-authority`: then every node enrols anew and everybody logs in anew"

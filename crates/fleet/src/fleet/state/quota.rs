@@ -4,10 +4,7 @@ use std::borrow::Cow;
 
 use super::node::Node;
 use crate::health::finding::ActionBy;
-use crate::health::{Action, Finding, FindingKind, Severity, Subject};
-
-/// Agents count their findings up from 0; this is the largest number that every JSON reader holds.
-const SERVER_FINDING_ID: u64 = (1 << 53) - 1;
+use crate::health::{Action, Finding, FindingKind, SERVER_FINDING_ID, Severity, Subject};
 
 /// The code of the finding.
 const QUOTA_CODE: &str = "agent.report-quota";

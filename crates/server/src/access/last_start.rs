@@ -1,0 +1,44 @@
+//! What a server last started with beside this store. Files of two servers in one folder, as after a mixed-up restore, are found by it.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::store::{AccessError, Store, failed};
+use crate::log::Hash;
+
+/// An entry of its log, and its authority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastStart {
+    /// The last entry that the log had, and the hash over everything up to it; none after somebody accepted another log.
+    pub log: Option<(u64, Hash)>,
+    /// The fingerprint of the authority.
+    pub authority: String,
+}
+
+impl Store {
+    /// None where no server has started with it yet, or only one of an earlier version.
+    pub fn last_start(&self) -> Result<Option<LastStart>, AccessError> {
+        let query = "SELECT seq, hash, authority FROM last_start";
+        let connection = self.connection();
+        let read = connection.query_row(query, [], |row| {
+            let (seq, hash) = (row.get::<_, Option<u64>>(0)?, row.get::<_, Option<[u8; 32]>>(1)?);
+            Ok(LastStart { log: seq.zip(hash.map(Hash)), authority: row.get(2)? })
+        });
+        read.optional().map_err(failed("read what the server last started with"))
+    }
+
+    /// Notes a start.
+    pub fn note_start(&self, start: &LastStart) -> Result<(), AccessError> {
+        let insert =
+            "INSERT OR REPLACE INTO last_start (id, seq, hash, authority) VALUES (1, ?1, ?2, ?3)";
+        let (seq, hash) = start.log.map(|(seq, hash)| (seq, hash.0)).unzip();
+        let noted = self.connection().execute(insert, params![seq, hash, start.authority]);
+        noted.map(drop).map_err(failed("note what the server starts with"))
+    }
+
+    /// Forgets which log it was, because somebody accepts another.
+    pub fn forget_log(&self) -> Result<(), AccessError> {
+        let update = "UPDATE last_start SET seq = NULL, hash = NULL";
+        let forgotten = self.connection().execute(update, []);
+        forgotten.map(drop).map_err(failed("forget which log the server had"))
+    }
+}
