@@ -20,7 +20,7 @@ fn it_tells_what_happened_what_was_found_and_decided_and_audits_its_log() {
     let ran = run(&["demo", "--headless", "--seed", "3", "--duration", "30s", "--dir", &dir]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     for expected in [
-        "64 nodes have joined, passed V0 and V1, and are in service",
+        "64 nodes have joined and passed V0 and V1",
         "(a real agent): the driver logs Xid 79 for GPU 3",
         "fatal gpu.xid (Xid 79)",
         "is quarantined: fatal gpu.xid (Xid 48)",

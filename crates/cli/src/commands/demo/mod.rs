@@ -98,7 +98,7 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
                     let page = page?;
                     seen = page.last().map_or(seen, |entry| entry.seq);
                     story.hear(stage.elapsed(), &page, printer)?;
-                    if !has_joined && story.joined == stage.nodes() {
+                    if !has_joined && story.joined.len() == stage.nodes() {
                         has_joined = true;
                         story.all_joined(stage.elapsed(), printer)?;
                     }

@@ -1,6 +1,6 @@
 //! What the log says, for an audience: a line for each thing that was found, decided and done, and why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use farrier_fleet::fleet::event::Why;
@@ -29,7 +29,10 @@ pub(super) struct Story {
     last: BTreeMap<Standing, usize>,
     /// What each node was last told to do.
     ordered: BTreeMap<NodeId, OrderKind>,
-    pub(super) joined: usize,
+    /// Nodes that were in service.
+    pub(super) joined: BTreeSet<NodeId>,
+    /// Nodes that were taken out and are not back.
+    taken_out: BTreeSet<NodeId>,
     pub(super) told: usize,
     pub(super) found: usize,
     pub(super) quarantined: usize,
@@ -57,8 +60,7 @@ impl Story {
 
     /// Every node is there and proven.
     pub(super) fn all_joined(&mut self, at: Duration, printer: &mut Printer) -> anyhow::Result<()> {
-        let text =
-            format!("{} nodes have joined, passed V0 and V1, and are in service", self.joined);
+        let text = format!("{} nodes have joined and passed V0 and V1", self.joined.len());
         self.line(at, Tone::Good, "decided", &text, printer)
     }
 
@@ -99,7 +101,7 @@ impl Story {
                 said(node, Tone::Caution, "found", text)
             }
             Event::Moved { node, to, why } => {
-                let (tone, text) = self.moved(*to, why)?;
+                let (tone, text) = self.moved(node, *to, why)?;
                 said(node, tone, "decided", text)
             }
             Event::Ordered { order } => {
@@ -168,19 +170,28 @@ impl Story {
         Some(if more > 0 { format!("{first}, and {more} more") } else { first.clone() })
     }
 
-    fn moved(&mut self, to: Standing, why: &Why) -> Option<(Tone, String)> {
+    fn moved(&mut self, node: &NodeId, to: Standing, why: &Why) -> Option<(Tone, String)> {
         let tone = match to {
             Standing::InService => Tone::Good,
             Standing::Suspect | Standing::Verifying | Standing::Joining => Tone::Caution,
             Standing::Quarantined | Standing::InRepair | Standing::Held => Tone::Bad,
         };
         self.quarantined += usize::from(to == Standing::Quarantined);
-        if to == Standing::InService && why.text.contains("enrolled") {
-            self.joined += 1;
-            return None;
+        match to {
+            Standing::Quarantined | Standing::InRepair | Standing::Held => {
+                self.taken_out.insert(node.clone());
+            }
+            Standing::InService => {
+                // A fault may come before a node was ever in service: it has joined when it comes back.
+                let is_first = self.joined.insert(node.clone());
+                let is_back = self.taken_out.remove(node);
+                self.returned += usize::from(is_back);
+                if is_first && !is_back {
+                    return None;
+                }
+            }
+            Standing::Joining | Standing::Suspect | Standing::Verifying => {}
         }
-        self.returned +=
-            usize::from(to == Standing::InService && why.text.contains("passed what its pool"));
         // The GPU's UUID says nothing to an audience.
         let text = why.text.split(" on GPU-").next().unwrap_or(&why.text);
         Some((tone, format!("is {}: {text}", to.words())))
