@@ -59,10 +59,15 @@ pub fn check_acknowledged(log: &dyn Log) -> Result<(), LogError> {
 
 /// The state at the end of a log, from the newest that was kept.
 fn folded(log: &dyn Log) -> Result<FleetState, LogError> {
-    let mut state = match log.newest()? {
+    let state = match log.newest()? {
         Some(kept) if belongs(log, &kept)? => kept.state,
         _ => log.beginning()?,
     };
+    fold_rest(log, state)
+}
+
+/// A state with all entries after it.
+fn fold_rest(log: &dyn Log, mut state: FleetState) -> Result<FleetState, LogError> {
     loop {
         let page = log.read(state.seq, PAGE)?;
         if page.is_empty() {
@@ -88,22 +93,47 @@ pub struct Committed {
     pub report: Report,
 }
 
-impl Core {
-    /// Takes the log over and folds it, from the newest state that was kept.
-    pub fn open(mut log: Box<dyn Log + Send>) -> Result<Self, LogError> {
-        // Nothing is written to what is damaged, or is not what it was.
+/// A log that was checked and folded, and to which nothing was written yet: it may still be refused.
+pub struct ReadLog {
+    state: FleetState,
+    log: Box<dyn Log + Send>,
+}
+
+impl ReadLog {
+    /// Checks a log, and folds it from the newest state that was kept. One that is damaged, or is not what it was, is refused.
+    pub fn new(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
         if log.check_integrity()? == Integrity::InPart {
             tracing::warn!(
                 "the log is so large that only the first part of its database was checked for damage"
             );
         }
         check_acknowledged(&*log)?;
-        let epoch = log.take_over()?;
         let state = folded(&*log)?;
+        Ok(Self { state, log })
+    }
+
+    /// The state at its end.
+    pub fn state(&self) -> &FleetState {
+        &self.state
+    }
+
+    /// Becomes the log's writer.
+    pub fn take_over(self) -> Result<Core, LogError> {
+        let Self { state, mut log } = self;
+        let epoch = log.take_over()?;
+        // Whoever wrote until now may have appended since it was read.
+        let state = fold_rest(&*log, state)?;
         let head = Head { epoch, ..log.head()? };
-        let mut core = Self { state, head, log, damage: Damage::default() };
+        let mut core = Core { state, head, log, damage: Damage::default() };
         core.acknowledge()?;
         Ok(core)
+    }
+}
+
+impl Core {
+    /// Reads the log and takes it over.
+    pub fn open(log: Box<dyn Log + Send>) -> Result<Self, LogError> {
+        ReadLog::new(log)?.take_over()
     }
 
     /// Writes down where the log ends, before anybody hears of it.

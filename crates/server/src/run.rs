@@ -23,7 +23,7 @@ use crate::access::{AccessError, Authority, AuthorityError, NODE_LIFE, Store};
 use crate::agents::Service;
 use crate::audit::Audit;
 use crate::brain::{Brain, Ended};
-use crate::core::Core;
+use crate::core::{Core, ReadLog};
 use crate::counters::Counters;
 use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
@@ -206,9 +206,8 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
         None => Some(Arc::new(Tls::new(Arc::clone(&authority), names(&options))?)),
     };
     let path = log_path(&options.dir);
-    let core = opened(path.clone()).await?;
+    let core = opened(path.clone(), Arc::clone(&store)).await?;
     let audited = core.state().access;
-    store.check_has(audited)?;
     let (log_end, end) = watch::channel(core.state().seq);
     let damage = core.damage();
     let tail = Tail::new(path, end, damage.clone());
@@ -296,8 +295,13 @@ fn authority_of(options: &Options) -> Result<Authority, AuthorityError> {
 }
 
 /// The log's state. What a new fleet is decided by is in its log from the first entry on, whatever a later version has as its default.
-async fn opened(path: PathBuf) -> Result<Core, ServerError> {
-    let core = tokio::task::spawn_blocking(move || Core::open(Box::new(SqliteLog::open(&path)?)));
+async fn opened(path: PathBuf, store: Arc<Store>) -> Result<Core, ServerError> {
+    let core = tokio::task::spawn_blocking(move || -> Result<Core, ServerError> {
+        let read = ReadLog::new(Box::new(SqliteLog::open(&path)?))?;
+        // Before anything is written to the log or beside it.
+        store.check_has(read.state().access)?;
+        Ok(read.take_over()?)
+    });
     let mut core = core.await.map_err(|_| ServerError::Brain)??;
     if core.state().seq == 0 {
         let policy = Event::PolicySet { policy: Box::default() };

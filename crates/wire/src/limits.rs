@@ -7,7 +7,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The findings or changes in a message. The rest is room for the envelope.
 pub const FINDINGS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 4096;
 
-/// Changes of one record, and open findings of one node. The agent merges what waits into no more.
+/// Changes of one record, and open findings of one node. A message holds about a thousand with their evidence ([`MESSAGE_BYTES_MAX`]): a node
+/// has more open only where several messages opened them. The agent's journal merges what waits into no more than this.
 pub const FINDINGS_MAX: usize = 20_000;
 
 /// Observations behind one finding; the engine keeps far fewer.

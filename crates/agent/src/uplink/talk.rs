@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::event::{Cordon, Makeup};
 use farrier_fleet::fleet::{Answer, NodeId, Order};
 use farrier_wire::client::Agents;
 use farrier_wire::form;
@@ -58,6 +58,8 @@ struct Stream {
     node: NodeId,
     out: mpsc::Sender<Up>,
     makeup: Makeup,
+    /// The node's cordon; what was reported of it is marked as seen.
+    cordon: watch::Receiver<Cordon>,
     /// The last record that was sent.
     sent: u64,
     /// Records on their way, with their bytes.
@@ -103,6 +105,7 @@ impl Talk {
         let (out, outbound) = mpsc::channel(OUT_MAX);
         let mut stream = Stream {
             makeup,
+            cordon: self.parts.cordon.clone(),
             out,
             sent: 0,
             flight: VecDeque::new(),
@@ -111,7 +114,7 @@ impl Talk {
             offers: JoinSet::new(),
             node,
         };
-        let hello = self.hello(&mut stream.answers, journal, &stream.makeup);
+        let hello = self.hello(&mut stream, journal);
         stream.say(up::What::Hello(hello))?;
         let mut request = Request::new(ReceiverStream::new(outbound));
         if self.parts.url.is_plain() {
@@ -145,21 +148,18 @@ impl Talk {
         }
     }
 
-    fn hello(
-        &self,
-        answers: &mut BTreeMap<u64, Answer>,
-        journal: String,
-        makeup: &Makeup,
-    ) -> proto::Hello {
-        answers.extend(self.parts.desk.outstanding());
+    fn hello(&self, stream: &mut Stream, journal: String) -> proto::Hello {
+        // Marked as seen: only a later change is reported.
+        let cordon = form::cordon_message(&stream.cordon.borrow_and_update());
+        stream.answers.extend(self.parts.desk.outstanding());
         let outstanding =
-            answers.iter().map(|(generation, it)| form::answer_message(*generation, it));
+            stream.answers.iter().map(|(generation, it)| form::answer_message(*generation, it));
         proto::Hello {
-            makeup: Some(form::makeup_message(makeup)),
+            makeup: Some(form::makeup_message(&stream.makeup)),
             journal,
             last_record: *self.parts.durable.borrow(),
             outstanding: outstanding.collect(),
-            cordon: Some(form::cordon_message(&self.parts.cordon.borrow())),
+            cordon: Some(cordon),
             last_order: self.parts.desk.last_order(),
         }
     }
@@ -241,8 +241,6 @@ impl Talk {
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let bell = Arc::clone(&self.parts.bell);
         let mut durable = self.parts.durable.clone();
-        // Not marked as seen: it may have changed since hello. What hello said is said once more then.
-        let mut cordon = self.parts.cordon.clone();
         loop {
             tokio::select! {
                 said = inbound.message() => {
@@ -254,8 +252,8 @@ impl Talk {
                     self.pump(&mut stream)?;
                 }
                 () = bell.notified() => self.answer(&mut stream)?,
-                Ok(()) = cordon.changed() => {
-                    let cordon = form::cordon_message(&cordon.borrow_and_update());
+                Ok(()) = stream.cordon.changed() => {
+                    let cordon = form::cordon_message(&stream.cordon.borrow_and_update());
                     stream.report(report::What::Cordon(cordon))?;
                 }
                 Some(Ok((generation, answer))) = stream.offers.join_next() => {

@@ -297,6 +297,26 @@ fn a_log_whose_end_is_gone_is_gone_on_with_only_on_purpose() {
 }
 
 #[test]
+fn a_log_that_this_version_does_not_read_is_not_called_empty() {
+    let town = written();
+    let dir = town.text("server");
+    edit(&town.path("server/log"), "PRAGMA user_version = 9");
+    let start = ["server", "run", "--dir", &dir, "--listen", "127.0.0.1:0"];
+    for command in [&["server", "accept-log", "--dir", &dir][..], &start] {
+        let later = run(command);
+        assert_eq!(later.code, 2, "{}", later.stderr);
+        assert!(later.stderr.contains("its format is 9"), "{}", later.stderr);
+        assert!(later.stderr.contains("the version that wrote it"), "{}", later.stderr);
+        assert!(!later.stderr.contains("WAL"), "{}", later.stderr);
+    }
+    std::fs::write(town.path("server/log"), "").unwrap();
+    let empty = run(&["server", "accept-log", "--dir", &dir]);
+    assert_eq!(empty.code, 2, "{}", empty.stderr);
+    assert!(empty.stderr.contains("its WAL is gone, or it was never written"), "{}", empty.stderr);
+    assert!(empty.stderr.contains("farrier server restore"), "{}", empty.stderr);
+}
+
+#[test]
 fn a_lost_access_store_is_rebuilt_from_the_log() {
     use farrier_fleet::fleet::Place;
     use farrier_server::access::{Store, Wanted};

@@ -22,6 +22,7 @@ pub use chain::Hash;
 pub use damage::Damage;
 pub use head_file::{RecordedHead, head_path, recorded_head, replace_head};
 pub use integrity::Integrity;
+use sqlite::FORMAT;
 pub use verify::{Flaw, verify, verify_entries};
 
 /// The end of a log.
@@ -131,6 +132,23 @@ pub trait Keeper {
     fn keep(&mut self, snapshot: &Snapshot) -> Result<(), LogError>;
 }
 
+/// What a file is that this version does not read as a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignLog {
+    /// A log whose tables have another format.
+    #[error("its format is {0}, this one's {FORMAT}")]
+    Format(i64),
+    /// A log that begins with the state of a later version.
+    #[error("the state that it begins with is of a later version")]
+    State,
+    /// A database without tables.
+    #[error("it is empty: its WAL is gone, or it was never written")]
+    Empty,
+    /// Another program's database.
+    #[error("it is a database of something else")]
+    Database,
+}
+
 /// Why the log could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -191,7 +209,7 @@ pub enum LogError {
         /// Where.
         path: PathBuf,
         /// What it is.
-        what: String,
+        what: ForeignLog,
     },
     /// An archive that may not be on disk.
     #[error("failed to bring `{}` to disk", path.display())]

@@ -15,10 +15,12 @@ use rusqlite::{
 use super::beginning::{Beginning, Unread, state_of};
 use super::head_file::{HeadFile, RecordedHead, recorded_head};
 use super::state_file::StateFile;
-use super::{Anchor, Hash, Head, Integrity, Keeper, Log, LogError, Snapshot, Stored, integrity};
+use super::{
+    Anchor, ForeignLog, Hash, Head, Integrity, Keeper, Log, LogError, Snapshot, Stored, integrity,
+};
 
 /// The version of the tables.
-const FORMAT: i64 = 2;
+pub(super) const FORMAT: i64 = 2;
 /// The one before: it has no anchor, and all entries from the first on.
 const WITHOUT_ANCHOR: i64 = 1;
 /// Entries that are deleted in one transaction, some ten milliseconds: a server that appends waits for it.
@@ -70,11 +72,7 @@ impl SqliteLog {
 
     fn prepare(&mut self) -> Result<(), LogError> {
         let what = failed("set up the log");
-        let tables: i64 = self
-            .connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(failed("read the log"))?;
-        if tables > 0 {
+        if self.has_tables()? {
             self.recognise()?;
         } else if let Some(recorded) = self.recorded()?.filter(|it| it.seq > 0) {
             // There was a log: what is here is the rest of one whose WAL is gone, or nothing.
@@ -101,12 +99,18 @@ impl SqliteLog {
         set_up(&mut self.connection).map_err(what)
     }
 
+    fn has_tables(&self) -> Result<bool, LogError> {
+        let query = "SELECT count(*) > 0 FROM sqlite_schema";
+        self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("read the log"))
+    }
+
     fn recognise(&self) -> Result<(), LogError> {
         let read = |name| pragma(&self.connection, name).map_err(failed("read the log"));
         let what = match (read("application_id")?, read("user_version")?) {
             (APPLICATION_ID, WITHOUT_ANCHOR | FORMAT) => return Ok(()),
-            (APPLICATION_ID, version) => format!("its format is {version}, this one's {FORMAT}"),
-            _ => "it is a database of something else".to_owned(),
+            (APPLICATION_ID, version) => ForeignLog::Format(version),
+            _ if !self.has_tables()? => ForeignLog::Empty,
+            _ => ForeignLog::Database,
         };
         Err(LogError::Foreign { path: self.path.clone(), what })
     }
@@ -240,10 +244,7 @@ impl Log for SqliteLog {
         let Some((bytes, digest)) = kept else { return Ok(FleetState::default()) };
         state_of(&bytes, digest).map_err(|unread| match unread {
             Unread::Damaged => LogError::Beheaded(anchor.seq),
-            Unread::Newer => {
-                let what = "the state that it begins with is of a later version".to_owned();
-                LogError::Foreign { path: self.path.clone(), what }
-            }
+            Unread::Newer => LogError::Foreign { path: self.path.clone(), what: ForeignLog::State },
         })
     }
 

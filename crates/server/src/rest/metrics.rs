@@ -167,7 +167,7 @@ fn of_server(text: &mut Text, call: &Call) {
     }
     text.gauge(
         "farrier_server_disk_low",
-        "Whether disk space is low, and reports below critical are not logged",
+        "Whether disk space is low, and reports that change no decision are not logged",
         site.space.is_low().into(),
     );
     text.gauge(

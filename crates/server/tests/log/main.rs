@@ -310,6 +310,8 @@ fn a_state_of_another_log_is_not_folded_on() {
         let is_told =
             matches!(refused, Some(LogError::OlderThanState { kept, found: 5 }) if kept == seq);
         assert!(is_told, "{refused:?}");
+        let log = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
+        assert_eq!(log.head().unwrap(), head, "no writer took it over");
     }
 }
 

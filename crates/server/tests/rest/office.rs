@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup, Record};
 use farrier_fleet::fleet::identity::Actor;
@@ -176,6 +177,25 @@ impl Office {
         let answer = self.ask("GET", path, Some(token), None).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         answer.json()
+    }
+
+    /// Asks until the answer is as expected. What decides is given the time before the request, too. Rarely enough for the rate limit.
+    pub(crate) async fn wait_for(
+        &self,
+        path: &str,
+        token: &str,
+        is: impl Fn(&Value, Timestamp) -> bool,
+    ) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let asked = Timestamp::now();
+            let answer = self.get(path, token).await;
+            if is(&answer, asked) {
+                return answer;
+            }
+            assert!(Instant::now() < end, "{path} did not become as expected: {answer}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     pub(crate) async fn post(&self, path: &str, token: &str, body: &str) -> Answer {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::office::Office;
-use crate::world::{Member, node};
+use crate::world::{Member, Site, node};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filters_cut_and_a_scope_cuts_what_is_left() {
@@ -333,8 +333,9 @@ async fn metrics_count_and_health_is_open_to_all() {
         "farrier_fleet_findings{severity=\"warning\"} 1",
         "farrier_server_agents_connected 0",
         "# TYPE farrier_server_commits_total counter",
-        "farrier_server_clock_steps_total 0",
-        "farrier_server_pauses_total 0",
+        // Whether the machine stalls or its clock is stepped while the test runs is not for the test to say.
+        "\nfarrier_server_clock_steps_total ",
+        "\nfarrier_server_pauses_total ",
         "farrier_server_reports_throttled_total 0",
         "farrier_server_disk_low ",
     ] {
@@ -350,7 +351,9 @@ async fn metrics_count_and_health_is_open_to_all() {
 /// The state of a node's session is shown as the server knows it: never opened, open, ended, and unknown after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
-    let mut office = Office::open().await;
+    // No heartbeat is late, however slow the machine is.
+    let site = Site { report_interval_s: 3600, ..Site::new(true) };
+    let mut office = Office::with(site.started().await).await;
     let ann = office.token("ann", Role::Viewer, "fleet");
     let mut member = Member::new("a");
     member.connect(&office.site);
@@ -363,14 +366,9 @@ async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
     assert!(page["nodes"][0]["connection"]["last_heartbeat_age_s"].is_u64(), "{page}");
     member.disconnect();
     // Its socket is closed: the server sees that at once, however long the heartbeat timeout is.
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    loop {
-        let node = office.get("/api/v1/nodes/a", &ann).await;
-        if node["connection"]["state"] == "disconnected" {
-            break;
-        }
-        assert!(std::time::Instant::now() < end, "{node}");
-    }
+    office
+        .wait_for("/api/v1/nodes/a", &ann, |node, _| node["connection"]["state"] == "disconnected")
+        .await;
     let explained = office.get("/api/v1/nodes/a/explanation", &ann).await;
     assert_eq!(explained["connection"]["state"], "disconnected", "{explained}");
     let metrics = office.ask("GET", "/metrics", Some(&ann), None).await.body;
@@ -389,4 +387,21 @@ async fn a_nodes_connection_is_shown_and_is_unknown_after_a_restart() {
     assert_eq!(node["connection"]["state"], "never", "{node}");
     let since: Timestamp = node["connection"]["since"].as_str().unwrap().parse().unwrap();
     assert!(since > before, "the server started after {before}: {node}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_of_an_idle_node_are_counted() {
+    let office = Office::open().await;
+    let ann = office.token("ann", Role::Viewer, "fleet");
+    let mut member = Member::new("a");
+    member.connect(&office.site);
+    // So long after the session was opened it sends nothing else. Without heartbeats the age would be that of the session.
+    office
+        .wait_for("/api/v1/nodes/a", &ann, |node, asked| {
+            let connection = &node["connection"];
+            let opened: Timestamp = connection["since"].as_str().unwrap().parse().unwrap();
+            let age_s = connection["last_heartbeat_age_s"].as_i64();
+            age_s.is_some_and(|age_s| asked.duration_since(opened).as_secs() > age_s + 3)
+        })
+        .await;
 }

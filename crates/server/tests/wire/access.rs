@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use farrier_agent::uplink::{EnrolError, Enrolment, Keep};
+use farrier_agent::uplink::{EnrolError, Enrolment, Keep, Link};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Event, Place, Standing};
 use farrier_server::access::Wanted;
@@ -11,7 +11,7 @@ use farrier_wire::{client, form};
 use jiff::{SignedDuration, Timestamp};
 use tonic::{Code, Request};
 
-use crate::world::{Member, PATIENCE, Site, enrol, node, until};
+use crate::world::{LONG, Member, PATIENCE, Site, enrol, node, until};
 
 fn code(refused: Result<u64, EnrolError>) -> Code {
     match refused {
@@ -84,6 +84,7 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     let site = Site::with_tls().await;
     let mut member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    member.fixed_wait = Some(LONG);
     member.connect(&site);
     member.acked(0).await;
     site.store().revoke(&node("a"), Timestamp::now()).unwrap();
@@ -93,7 +94,8 @@ async fn a_revoked_node_is_cut_at_once_and_may_enrol_anew() {
     let refused = hello(&mut agents, None).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     until("the stream is cut", || member.must_enrol()).await;
-    member.find(1);
+    let link = member.attempt_for(1).await;
+    assert!(matches!(link, Link::NotConnected { must_enrol: true, .. }), "{link:?}");
     assert_eq!(site.found("a"), Vec::<u64>::new(), "the stream was cut");
     let stands = async || {
         let brain = site.running().brain();

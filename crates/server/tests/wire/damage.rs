@@ -71,10 +71,14 @@ async fn a_server_does_not_start_with_an_access_store_that_is_behind_its_log() {
     site.store().revoke(&node("a"), Timestamp::now()).unwrap();
     site.wait_for("the revocation", |all| all.iter().any(|it| revoked(&it.event))).await;
     site.running.take().unwrap().stop().await.unwrap();
-    // Lost.
-    copy(&site.dir(), &older, &["access", "access-wal", "access-shm"]);
-    let text = refused(Options { dir: older, ..site.options() }).await.unwrap();
+    // Lost, as after a log was restored from its backup.
+    copy(&site.dir(), &older, &["access", "access-wal", "access-shm", "log-head"]);
+    let head = || SqliteLog::open_to_read(&log_path(&older)).unwrap().head().unwrap();
+    let before = head();
+    let text = refused(Options { dir: older.clone(), ..site.options() }).await.unwrap();
     assert!(text.contains("access") && text.contains("the log"), "{text}");
+    assert_eq!(head(), before, "no writer took the log over");
+    assert_eq!(files(&older, "log-head"), Vec::<PathBuf>::new());
     // The whole one is still good.
     site.start(None).await;
 }

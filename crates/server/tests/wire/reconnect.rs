@@ -1,14 +1,24 @@
 //! What an uplink does while the server is away, and after it is back.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use farrier_agent::uplink::Link;
 use tokio::net::TcpListener;
 
-use crate::world::{Member, PATIENCE, Site, until};
+use crate::world::{LONG, Member, PATIENCE, Site, until};
 
-/// Longer than any test waits: an attempt before that was made for a finding.
-const LONG: Duration = Duration::from_secs(3600);
+/// Listens where a server did. The port may be in use for a moment: by that server, or by another test.
+async fn listen(address: SocketAddr) -> TcpListener {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(err) => assert!(Instant::now() < end, "{err}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
 
 fn is_lost(member: &Member) -> bool {
     let sight = member.uplink.as_ref().unwrap().sight();
@@ -42,7 +52,7 @@ async fn an_urgent_finding_does_not_wait_for_the_back_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_urgent_finding_while_the_server_is_away_is_reported_soon_after_its_return() {
     let (mut site, mut member) = cut_off().await;
-    let elsewhere = TcpListener::bind(site.address).await.unwrap();
+    let elsewhere = listen(site.address).await;
     member.find_urgent(2);
     // The attempt for it comes at once and fails; the next ones are seconds apart.
     let attempt = tokio::time::timeout(PATIENCE, elsewhere.accept()).await;

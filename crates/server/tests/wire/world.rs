@@ -43,6 +43,7 @@ pub(crate) struct Site {
     pub(crate) is_plain: bool,
     pub(crate) certificate_life: SignedDuration,
     pub(crate) absent_wait: Duration,
+    pub(crate) report_interval_s: u32,
     pub(crate) report_quota: ReportQuota,
     pub(crate) disk_reserve_bytes: Option<u64>,
 }
@@ -69,6 +70,7 @@ impl Site {
             is_plain,
             certificate_life,
             absent_wait,
+            report_interval_s: 1,
             report_quota: ReportQuota::default(),
             disk_reserve_bytes: None,
         }
@@ -82,7 +84,7 @@ impl Site {
     pub(crate) fn options(&self) -> Options {
         Options {
             plain_pool: self.is_plain.then(|| "train".parse().unwrap()),
-            report_interval_s: 1,
+            report_interval_s: self.report_interval_s,
             certificate_life: self.certificate_life,
             absent_wait: self.absent_wait,
             report_quota: self.report_quota,
@@ -190,6 +192,9 @@ pub(crate) async fn enrol(enrolment: Enrolment, token: &str) -> Result<u64, Enro
 /// later.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Longer than any test waits: as a wait between attempts to connect, that none is made but for an urgent finding.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -207,7 +212,7 @@ pub(crate) struct FakeDesk {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// The number of the last order.
     pub(crate) last: Mutex<u64>,
-    /// The node's cordon changes to this while the agent says hello, which asks for the last order.
+    /// The node's cordon changes to this while the agent makes its hello: after it read the cordon it asks for the last order.
     pub(crate) cordoned_at_hello: Mutex<Option<(watch::Sender<Cordon>, Cordon)>>,
     /// The enrolment since which that counts.
     pub(crate) enrolment: Mutex<Option<String>>,
@@ -236,8 +241,7 @@ impl OrderDesk for FakeDesk {
 
     fn last_order(&self) -> u64 {
         if let Some((sender, cordon)) = self.cordoned_at_hello.lock().unwrap().take() {
-            // Hello has read the cordon and holds it: the change comes as soon as hello is made.
-            std::thread::spawn(move || sender.send_replace(cordon));
+            sender.send_replace(cordon);
         }
         *self.last.lock().unwrap()
     }
@@ -335,6 +339,21 @@ impl Member {
         self.find(id);
         let record = *self.durable.borrow();
         self.urgent.send_modify(|urgent| urgent.record = record);
+    }
+
+    /// Finds something that it has to report at once, and waits until the server has answered the attempt to connect for it. With
+    /// a long [`Self::fixed_wait`] no other attempt is under way.
+    pub(crate) async fn attempt_for(&mut self, id: u64) -> Link {
+        assert!(self.fixed_wait.is_some(), "another attempt may be under way");
+        let mut sight = self.uplink.as_ref().unwrap().sight();
+        sight.mark_unchanged();
+        self.find_urgent(id);
+        // It shows its certificate, then what the server answers.
+        for _ in 0..2 {
+            let change = tokio::time::timeout(PATIENCE, sight.changed()).await;
+            change.expect("an attempt to connect").unwrap();
+        }
+        sight.borrow().link.clone()
     }
 
     pub(crate) fn connect(&mut self, site: &Site) {

@@ -1,6 +1,6 @@
 //! `farrier server accept-log`: goes on with a log that is not the one that was acknowledged.
 
-use farrier_server::log::{Accepted, LogError, accept};
+use farrier_server::log::{Accepted, ForeignLog, LogError, accept};
 use farrier_server::run::{log_path, take};
 
 use super::Folder;
@@ -15,6 +15,19 @@ pub(crate) struct Args {
     folder: Folder,
 }
 
+/// What to do about a log that this version does not read.
+pub(super) fn hint(what: ForeignLog) -> &'static str {
+    match what {
+        ForeignLog::Format(_) | ForeignLog::State => {
+            "it is of a later version: use the version that wrote it"
+        }
+        ForeignLog::Empty => {
+            "move `log` and `log-head` away, and put a backup back with `farrier server restore`"
+        }
+        ForeignLog::Database => "--dir names the folder of a server",
+    }
+}
+
 pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let path = log_path(&args.folder.dir);
     if !path.exists() {
@@ -23,13 +36,7 @@ pub(super) fn run(args: &Args, printer: &mut Printer) -> anyhow::Result<Outcome>
     }
     let _lock = take(&args.folder.dir)?;
     let accepted = accept(&path).map_err(|err| match err {
-        LogError::Foreign { .. } => Hinted::error(
-            format!(
-                "`{}` has no entries: its WAL is gone, or it was never written",
-                path.display()
-            ),
-            "move `log` and `log-head` away, and put a backup back with `farrier server restore`",
-        ),
+        LogError::Foreign { what, .. } => Hinted::error(err.to_string(), hint(what)),
         other => other.into(),
     })?;
     let Accepted { before, end } = match accepted {

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use farrier_agent::brain::Chain;
 use farrier_fleet::fleet::Pool;
 use farrier_server::access::{AccessError, AuthorityError};
+use farrier_server::log::LogError;
 use farrier_server::rest::Rate;
 use farrier_server::run::{self, Options, ReportQuota, ServerError};
 use jiff::SignedDuration;
 
-use super::{BEHIND, Folder, span};
+use super::{BEHIND, Folder, accept_log, span};
 use crate::commands::Outcome;
 use crate::failure::Hinted;
 use crate::{log, sets};
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     /// What one node may report: bytes a second; up to fifty times that at once
     #[arg(long, value_name = "PER_SECOND", default_value = "65536", value_parser = clap::value_parser!(u32).range(1024..))]
     report_bytes: u32,
-    /// Free disk space, in MiB, below which reports under `critical` are not logged [default: a twentieth of the disk, 2048 at most]
+    /// Free disk space, in MiB, below which reports that change no decision are not logged [default: a twentieth of the disk, 2048 at most]
     #[arg(long, value_name = "MIB")]
     disk_reserve: Option<u32>,
     /// How often one token of a person may ask
@@ -90,6 +91,7 @@ fn explained(err: ServerError) -> anyhow::Error {
         ServerError::Folder { .. } => "--dir names another folder",
         ServerError::InUse(_) => "one server a folder; --dir names another",
         ServerError::Access(AccessError::Behind { .. }) => BEHIND,
+        ServerError::Log(LogError::Foreign { what, .. }) => accept_log::hint(*what),
         ServerError::Log(err) if err.is_loss() => {
             "put back the log that was here, with its `-wal`; or move what is here away and `farrier server restore` a backup. To go on with this one, as it is: `farrier server accept-log --dir DIR`"
         }
