@@ -16,6 +16,7 @@ mod events;
 mod export;
 mod failure;
 mod fleet;
+mod judgements;
 mod limits;
 mod matrix;
 mod metrics;
@@ -66,6 +67,7 @@ use crate::space::Space;
 use body::body_of;
 use caller::Caller;
 use failure::{Failure, unwell};
+use judgements::SharedJudgements;
 use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace};
 use query::Said;
 use reply::Reply;
@@ -103,6 +105,7 @@ pub(crate) struct Rest {
     /// Answers by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
     health: Arc<metrics::Health>,
+    judgements: SharedJudgements,
 }
 
 /// One request, with all that its handler may look at.
@@ -147,7 +150,13 @@ impl Call {
 impl Rest {
     pub(crate) fn new(site: Site, rate: Rate) -> Self {
         let limits = Arc::new(Limits::new(rate));
-        Self { site: Arc::new(site), limits, answered: Arc::default(), health: Arc::default() }
+        Self {
+            site: Arc::new(site),
+            limits,
+            answered: Arc::default(),
+            health: Arc::default(),
+            judgements: SharedJudgements::default(),
+        }
     }
 
     /// Answers a request, whatever it is.

@@ -5,6 +5,7 @@ mod access;
 mod asks;
 mod follow;
 mod hostile;
+mod matrix;
 mod office;
 mod protocol;
 mod reads;
