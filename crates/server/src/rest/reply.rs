@@ -24,8 +24,8 @@ pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What a stream's writer sends.
 pub(super) type Piece = Result<Frame<Bytes>, Infallible>;
 
-/// Pieces that may wait for a reader: what comes after waits on disk.
-const PIECES_MAX: usize = 4;
+/// Pieces that may wait for a reader, each about [`crate::follow::READ_BYTES_MAX`] bytes: what comes after waits on disk.
+const PIECES_MAX: usize = 2;
 
 /// An answer.
 pub(super) struct Reply {

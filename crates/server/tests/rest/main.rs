@@ -7,6 +7,7 @@ mod follow;
 mod hostile;
 mod matrix;
 mod office;
+mod pages;
 mod protocol;
 mod reads;
 mod roles;
