@@ -241,6 +241,7 @@ impl Rest {
         headers: &HeaderMap,
         body: &mut Incoming,
     ) -> Result<Bytes, Failure> {
+        let Some(_) = route.body else { return nothing(route, body).await };
         let read = Limited::new(body, BODY_BYTES_MAX).collect();
         let read = tokio::time::timeout(BODY_WAIT, read).await.map_err(|_| Failure::slow_body())?;
         let read = read.map_err(|err| match err.downcast_ref::<LengthLimitError>() {
@@ -248,9 +249,6 @@ impl Rest {
             None => Failure::wrong("the body was cut off"),
         })?;
         let bytes = read.to_bytes();
-        if route.body.is_none() && !bytes.is_empty() {
-            return Err(Failure::wrong("this path takes no body"));
-        }
         let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
         if !bytes.is_empty() && !media.eq_ignore_ascii_case("application/json") {
@@ -258,6 +256,23 @@ impl Rest {
         }
         Ok(bytes)
     }
+}
+
+/// The body of a route that takes none: nothing of it is kept, and where anybody may ask nothing is waited for.
+async fn nothing(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
+    if route.deed.is_none() {
+        return Ok(Bytes::new());
+    }
+    let ended = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::wrong("the body was cut off"))?;
+            if frame.data_ref().is_some_and(|it| !it.is_empty()) {
+                return Err(Failure::wrong("this path takes no body"));
+            }
+        }
+        Ok(Bytes::new())
+    };
+    tokio::time::timeout(BODY_WAIT, ended).await.map_err(|_| Failure::slow_body())?
 }
 
 impl Site {
