@@ -1,6 +1,7 @@
 //! What agents may ask for: to enrol, to renew, to talk.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
@@ -20,6 +21,7 @@ use crate::access::{Authority, JoinError, Joined, Placing, Store, TokenDigest};
 use crate::audit::{Audit, AuditError};
 use crate::brain::TakeError;
 use crate::ingest::{self, Cut, Desk};
+use crate::renewals::RenewalLimit;
 use crate::serve::{NodePeer, Peer};
 
 /// What may wait for a stream to be read.
@@ -40,6 +42,7 @@ pub(crate) struct Service {
     /// The pool of nodes that come without a certificate; none: they are not let in.
     pub(crate) plain_pool: Option<Pool>,
     pub(crate) enrolments: Arc<Semaphore>,
+    pub(crate) renewals: Arc<RenewalLimit>,
     /// How long a certificate counts.
     pub(crate) certificate_life: SignedDuration,
 }
@@ -60,8 +63,9 @@ impl Service {
         certificate_life: SignedDuration,
     ) -> Self {
         let enrolments = Arc::new(Semaphore::new(ENROLMENTS_MAX));
+        let renewals = Arc::new(RenewalLimit::new(certificate_life));
         let store = Arc::clone(&desk.store);
-        Self { desk, store, changes, authority, plain_pool, enrolments, certificate_life }
+        Self { desk, store, changes, authority, plain_pool, enrolments, renewals, certificate_life }
     }
 
     /// The certificate of whoever asks, where it counts.
@@ -96,8 +100,8 @@ impl Service {
         }
         let certificate = self.admitted(request)?;
         let node = certificate.identity.node.clone();
-        if named.is_some_and(|named| named != node) {
-            tracing::warn!(%node, "a node spoke for another");
+        if let Some(named) = named.filter(|named| *named != node) {
+            self.desk.counters.name_refused(&node, named);
             return Err(Status::permission_denied("a node speaks only for itself"));
         }
         Ok(Speaker { node, certificate: Some(certificate) })
@@ -148,6 +152,22 @@ impl Service {
         }))
     }
 
+    async fn enrol_once(&self, asked: EnrolRequest) -> Result<Response<Certificate>, Status> {
+        let Ok(turn) = Arc::clone(&self.enrolments).try_acquire_owned() else {
+            return Err(Status::resource_exhausted("too many enrol at once; try again"));
+        };
+        let service = self.clone();
+        // Finished also where the client goes away: a name must not stay with a node that the fleet does not know.
+        let joined = tokio::spawn(async move {
+            let _turn = turn;
+            service.join(&asked).await
+        });
+        let joined =
+            joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
+        let (identity, point) = joined?;
+        self.certify(&identity, &point)
+    }
+
     async fn join(&self, asked: &EnrolRequest) -> Result<(Identity, Vec<u8>), Status> {
         let wrong = |err: String| Status::invalid_argument(err);
         let node: NodeId = asked.node.parse().map_err(|err| wrong(format!("{err}")))?;
@@ -185,7 +205,7 @@ impl Service {
 }
 
 fn refused(node: &NodeId, err: &JoinError) -> Status {
-    tracing::warn!(%node, why = %err, "a node was not let in");
+    tracing::debug!(%node, why = %err, "an enrolment was refused");
     match err {
         JoinError::Token => Status::permission_denied(err.to_string()),
         JoinError::Taken(_) => Status::already_exists(err.to_string()),
@@ -213,19 +233,11 @@ impl Agents for Service {
         Map<ReceiverStream<Box<ingest::Told>>, fn(Box<ingest::Told>) -> ingest::Told>;
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<Certificate>, Status> {
-        let Ok(turn) = Arc::clone(&self.enrolments).try_acquire_owned() else {
-            return Err(Status::resource_exhausted("too many enrol at once; try again"));
-        };
-        let (service, asked) = (self.clone(), request.into_inner());
-        // Finished also where the client goes away: a name must not stay with a node that the fleet does not know.
-        let joined = tokio::spawn(async move {
-            let _turn = turn;
-            service.join(&asked).await
-        });
-        let joined =
-            joined.await.map_err(|_| Status::internal("the enrolment was not finished"))?;
-        let (identity, point) = joined?;
-        self.certify(&identity, &point)
+        let asked = request.into_inner();
+        let node = asked.node.parse().ok();
+        self.enrol_once(asked).await.inspect_err(|status| {
+            self.desk.counters.enrolment_refused(node, status.code().into());
+        })
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
@@ -233,10 +245,21 @@ impl Agents for Service {
         if !self.is_member(&identity.node).await? {
             return Err(ingest::stranger());
         }
+        let too_soon = || {
+            self.desk.counters.renewal_throttled(&identity.node);
+            Status::resource_exhausted("the certificate was renewed a moment ago; try again later")
+        };
+        // Before its proof is verified, which costs more.
+        if !self.renewals.admits(&identity.node, Instant::now()) {
+            return Err(too_soon());
+        }
         let key = request.into_inner().key.unwrap_or_default();
         let point = proof::proven(&key, Purpose::Renew)
             .map_err(|err| Status::invalid_argument(err.to_string()))?;
-        tracing::info!(node = %identity.node, "a certificate is renewed");
+        if !self.renewals.claim(&identity.node, Instant::now()) {
+            return Err(too_soon());
+        }
+        self.desk.counters.renewed(&identity.node);
         self.certify(&identity, &point)
     }
 

@@ -1,4 +1,4 @@
-//! What happens too often for a line each: counted for `/metrics`, and summed up in the log now and then.
+//! What happens too often for a line each: counted for `/metrics`, and summed up in the log once a minute.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often failed handshakes are summed up in the log.
+use farrier_fleet::fleet::NodeId;
+use tonic::Code;
+
+/// How often it is summed up in the log.
 const SUMMARY_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a TLS handshake came to nothing.
@@ -25,10 +28,6 @@ pub(crate) enum HandshakeFailure {
 impl HandshakeFailure {
     /// All of them.
     pub(crate) const ALL: [Self; 4] = [Self::Slow, Self::Displaced, Self::Closed, Self::Tls];
-
-    fn place(self) -> usize {
-        Self::ALL.iter().position(|it| *it == self).unwrap_or_default()
-    }
 }
 
 impl fmt::Display for HandshakeFailure {
@@ -42,11 +41,74 @@ impl fmt::Display for HandshakeFailure {
     }
 }
 
-/// Failed handshakes since they were last summed up.
-#[derive(Debug, Default)]
-struct Since {
-    count: u64,
-    last: Option<(SocketAddr, HandshakeFailure)>,
+/// Why an enrolment was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EnrolmentRefusal {
+    /// The token is wrong, used up, expired, revoked or of another node.
+    Token,
+    /// The name is that of an enrolled node.
+    NameTaken,
+    /// The request is malformed, or its proof of the key does not hold.
+    Malformed,
+    /// Too many others enrol at the same time.
+    Busy,
+    /// The server could not do it.
+    Server,
+}
+
+impl EnrolmentRefusal {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Token, Self::NameTaken, Self::Malformed, Self::Busy, Self::Server];
+}
+
+impl From<Code> for EnrolmentRefusal {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::PermissionDenied => Self::Token,
+            Code::AlreadyExists => Self::NameTaken,
+            Code::InvalidArgument => Self::Malformed,
+            Code::ResourceExhausted => Self::Busy,
+            _ => Self::Server,
+        }
+    }
+}
+
+impl fmt::Display for EnrolmentRefusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Token => "token",
+            Self::NameTaken => "name-taken",
+            Self::Malformed => "malformed",
+            Self::Busy => "busy",
+            Self::Server => "server",
+        })
+    }
+}
+
+/// Events of one kind: how many there were since the last summary, and the last of them.
+#[derive(Debug)]
+struct Recent<T>(Mutex<(u64, Option<T>)>);
+
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Self(Mutex::new((0, None)))
+    }
+}
+
+impl<T> Recent<T> {
+    fn add(&self, event: T) {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.0 += 1;
+        recent.1 = Some(event);
+    }
+
+    /// How many there were since this was last asked, and the last of them.
+    fn take(&self) -> Option<(u64, T)> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, last) = std::mem::take(&mut *recent);
+        last.map(|last| (count, last))
+    }
 }
 
 /// What is counted.
@@ -55,36 +117,107 @@ pub(crate) struct Counters {
     /// Hellos with an order number that was never given.
     pub(crate) orders_ahead: AtomicU64,
     handshakes: [AtomicU64; HandshakeFailure::ALL.len()],
-    since: Mutex<Since>,
+    enrolments: [AtomicU64; EnrolmentRefusal::ALL.len()],
+    renewals: AtomicU64,
+    renewals_throttled: AtomicU64,
+    names_refused: AtomicU64,
+    recent_handshakes: Recent<(SocketAddr, HandshakeFailure)>,
+    recent_enrolments: Recent<(Option<NodeId>, EnrolmentRefusal)>,
+    recent_orders_ahead: Recent<(NodeId, String)>,
+    recent_renewals: Recent<NodeId>,
+    recent_throttled: Recent<NodeId>,
+    recent_names_refused: Recent<(NodeId, NodeId)>,
+}
+
+fn index<T: PartialEq>(all: &[T], it: &T) -> usize {
+    all.iter().position(|other| other == it).unwrap_or_default()
 }
 
 impl Counters {
     pub(crate) fn handshake_failed(&self, from: SocketAddr, why: HandshakeFailure) {
-        self.handshakes[why.place()].fetch_add(1, Ordering::Relaxed);
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.count += 1;
-        since.last = Some((from, why));
+        self.handshakes[index(&HandshakeFailure::ALL, &why)].fetch_add(1, Ordering::Relaxed);
+        self.recent_handshakes.add((from, why));
     }
 
     /// Handshakes that failed for a reason.
     pub(crate) fn handshakes(&self, why: HandshakeFailure) -> u64 {
-        self.handshakes[why.place()].load(Ordering::Relaxed)
+        self.handshakes[index(&HandshakeFailure::ALL, &why)].load(Ordering::Relaxed)
     }
 
-    /// How many failed since this was last asked, and the last of them.
-    fn summed_up(&self) -> Option<(u64, SocketAddr, HandshakeFailure)> {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        let Since { count, last } = std::mem::take(&mut *since);
-        last.map(|(from, why)| (count, from, why))
+    /// The node is that of the request, where it is a name at all.
+    pub(crate) fn enrolment_refused(&self, node: Option<NodeId>, why: EnrolmentRefusal) {
+        self.enrolments[index(&EnrolmentRefusal::ALL, &why)].fetch_add(1, Ordering::Relaxed);
+        self.recent_enrolments.add((node, why));
     }
 
-    /// Says once a minute at most how many handshakes failed.
+    /// Enrolments that were refused for a reason.
+    pub(crate) fn enrolments_refused(&self, why: EnrolmentRefusal) -> u64 {
+        self.enrolments[index(&EnrolmentRefusal::ALL, &why)].load(Ordering::Relaxed)
+    }
+
+    /// For the summary; `orders_ahead` is counted where the hello is read.
+    pub(crate) fn order_number_refused(&self, node: &NodeId, why: &impl fmt::Display) {
+        self.recent_orders_ahead.add((node.clone(), why.to_string()));
+    }
+
+    pub(crate) fn renewed(&self, node: &NodeId) {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        self.recent_renewals.add(node.clone());
+    }
+
+    /// Certificates that were renewed.
+    pub(crate) fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn renewal_throttled(&self, node: &NodeId) {
+        self.renewals_throttled.fetch_add(1, Ordering::Relaxed);
+        self.recent_throttled.add(node.clone());
+    }
+
+    /// Renewals that came too soon after another.
+    pub(crate) fn renewals_throttled(&self) -> u64 {
+        self.renewals_throttled.load(Ordering::Relaxed)
+    }
+
+    /// A node opened a stream under another's name.
+    pub(crate) fn name_refused(&self, node: &NodeId, named: NodeId) {
+        self.names_refused.fetch_add(1, Ordering::Relaxed);
+        self.recent_names_refused.add((node.clone(), named));
+    }
+
+    /// Streams that were refused because a node named another.
+    pub(crate) fn names_refused(&self) -> u64 {
+        self.names_refused.load(Ordering::Relaxed)
+    }
+
+    /// Sums up once a minute what happened since.
     pub(crate) async fn tell(self: Arc<Self>) {
         loop {
             tokio::time::sleep(SUMMARY_EVERY).await;
-            if let Some((count, last_from, last_why)) = self.summed_up() {
-                tracing::info!(count, %last_from, %last_why, "TLS handshakes have failed in the last minute");
-            }
+            self.sum_up();
+        }
+    }
+
+    fn sum_up(&self) {
+        if let Some((count, (last_from, last_why))) = self.recent_handshakes.take() {
+            tracing::info!(count, %last_from, %last_why, "TLS handshakes have failed in the last minute");
+        }
+        if let Some((count, (last_node, last_why))) = self.recent_enrolments.take() {
+            let last_node = last_node.as_ref().map(tracing::field::display);
+            tracing::warn!(count, last_node, %last_why, "enrolments were refused in the last minute");
+        }
+        if let Some((count, (last_node, last_why))) = self.recent_orders_ahead.take() {
+            tracing::warn!(count, %last_node, %last_why, "sessions with a too high order number were refused in the last minute");
+        }
+        if let Some((count, (last_node, last_named))) = self.recent_names_refused.take() {
+            tracing::warn!(count, %last_node, %last_named, "sessions of nodes that named another node were refused in the last minute");
+        }
+        if let Some((count, last_node)) = self.recent_renewals.take() {
+            tracing::info!(count, %last_node, "certificates were renewed in the last minute");
+        }
+        if let Some((count, last_node)) = self.recent_throttled.take() {
+            tracing::warn!(count, %last_node, "renewals were refused in the last minute: they came too soon after another");
         }
     }
 }
@@ -96,15 +229,31 @@ mod tests {
     #[test]
     fn so_many_failures_are_one_summary_and_all_are_counted() {
         let counters = Counters::default();
-        assert_eq!(counters.summed_up(), None);
+        assert_eq!(counters.recent_handshakes.take(), None);
         let from = |port| SocketAddr::from(([127, 0, 0, 1], port));
         for port in 1..=900 {
             counters.handshake_failed(from(port), HandshakeFailure::Tls);
         }
         counters.handshake_failed(from(7), HandshakeFailure::Slow);
-        assert_eq!(counters.summed_up(), Some((901, from(7), HandshakeFailure::Slow)));
-        assert_eq!(counters.summed_up(), None, "they are told once");
+        let last = (from(7), HandshakeFailure::Slow);
+        assert_eq!(counters.recent_handshakes.take(), Some((901, last)));
+        assert_eq!(counters.recent_handshakes.take(), None, "they are told once");
         let counts = HandshakeFailure::ALL.map(|why| counters.handshakes(why));
         assert_eq!(counts, [1, 0, 0, 900], "and counted on");
+    }
+
+    #[test]
+    fn refused_enrolments_are_counted_by_reason() {
+        let counters = Counters::default();
+        let node: NodeId = "a".parse().unwrap();
+        for code in [Code::PermissionDenied, Code::AlreadyExists, Code::InvalidArgument] {
+            counters.enrolment_refused(Some(node.clone()), code.into());
+        }
+        counters.enrolment_refused(None, Code::ResourceExhausted.into());
+        counters.enrolment_refused(None, Code::Internal.into());
+        let counts = EnrolmentRefusal::ALL.map(|why| counters.enrolments_refused(why));
+        assert_eq!(counts, [1; 5]);
+        let last = (None, EnrolmentRefusal::Server);
+        assert_eq!(counters.recent_enrolments.take(), Some((5, last)));
     }
 }

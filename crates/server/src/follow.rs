@@ -5,10 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use farrier_fleet::fleet::Entry;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::log::sqlite::SqliteLog;
-use crate::log::{Damage, Log, LogError};
+use crate::log::{Damage, Log, LogError, Stored};
+
+/// Bytes of entries that one read brings, if it brings more than one. An entry has some hundred bytes, or a megabyte where a node
+/// reports everything that it has found.
+pub const READ_BYTES_MAX: usize = 512 << 10;
+/// Entries that are in memory before their bytes are counted.
+const STEP: u64 = 8;
+/// Reads at a time: with [`STEP`] a bound on what is in memory and not counted.
+const READS_MAX: usize = 4;
 
 /// Where the log ends, and how to read it.
 #[derive(Debug, Clone)]
@@ -16,12 +24,69 @@ pub struct Tail {
     path: Arc<PathBuf>,
     end: watch::Receiver<u64>,
     damage: Damage,
+    reads: Arc<Semaphore>,
+}
+
+/// Entries of one read.
+#[derive(Debug, Default)]
+struct Page {
+    entries: Vec<Entry>,
+    bytes: usize,
+}
+
+impl Page {
+    /// Takes an entry in; false where it has to wait for the next page.
+    fn take(&mut self, stored: &Stored) -> Result<bool, LogError> {
+        self.bytes += stored.bytes.len();
+        if self.bytes > READ_BYTES_MAX && !self.entries.is_empty() {
+            return Ok(false);
+        }
+        self.entries.push(stored.entry()?);
+        Ok(true)
+    }
+}
+
+/// Entries after `seq`, the oldest first.
+fn forward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
+    let mut page = Page::default();
+    let mut at = seq;
+    while page.entries.len() < most {
+        let step = usize::try_from(STEP).unwrap_or(1).min(most - page.entries.len());
+        let stored = log.read(at, step)?;
+        let Some(last) = stored.last() else { break };
+        at = last.seq;
+        for it in &stored {
+            if !page.take(it)? {
+                return Ok(page.entries);
+            }
+        }
+    }
+    Ok(page.entries)
+}
+
+/// Entries before `seq`, the newest first.
+fn backward(log: &dyn Log, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
+    let mut page = Page::default();
+    let first = seq.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)).max(1);
+    let mut end = seq;
+    while end > first {
+        let begin = end.saturating_sub(STEP).max(first);
+        let stored = log.read(begin - 1, usize::try_from(end - begin).unwrap_or(1))?;
+        // What was archived a moment ago is not made up for by what comes later.
+        for it in stored.iter().rev().filter(|it| it.seq < end) {
+            if !page.take(it)? {
+                return Ok(page.entries);
+            }
+        }
+        end = begin;
+    }
+    Ok(page.entries)
 }
 
 impl Tail {
     /// Of the log at `path`, whose last entry `end` tells.
     pub(crate) fn new(path: PathBuf, end: watch::Receiver<u64>, damage: Damage) -> Self {
-        Self { path: Arc::new(path), end, damage }
+        Self { path: Arc::new(path), end, damage, reads: Arc::new(Semaphore::new(READS_MAX)) }
     }
 
     /// What was read; a log that is found damaged is not written on.
@@ -44,15 +109,31 @@ impl Tail {
         self.told(read.await.unwrap_or(Ok(1)))
     }
 
-    /// Up to `most` entries after `seq`, as they are now.
+    /// Up to `most` entries after `seq`, as they are now; fewer where they have more than [`READ_BYTES_MAX`] bytes, and then one
+    /// at least.
     pub async fn read(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
         if seq >= self.end() {
             return Ok(Vec::new());
         }
+        self.page(move |log| forward(log, seq, most)).await
+    }
+
+    /// Up to `most` entries before `seq`, the newest first, as many as [`Self::read`] would bring.
+    pub async fn read_back(&self, seq: u64, most: usize) -> Result<Vec<Entry>, LogError> {
+        self.page(move |log| backward(log, seq, most)).await
+    }
+
+    async fn page(
+        &self,
+        read: impl FnOnce(&dyn Log) -> Result<Vec<Entry>, LogError> + Send + 'static,
+    ) -> Result<Vec<Entry>, LogError> {
+        let Ok(turn) = Arc::clone(&self.reads).acquire_owned().await else {
+            return Ok(Vec::new());
+        };
         let path = Arc::clone(&self.path);
         let read = tokio::task::spawn_blocking(move || {
-            let log = SqliteLog::open_to_read(&path)?;
-            log.read(seq, most)?.iter().map(crate::log::Stored::entry).collect()
+            let _turn = turn;
+            read(&SqliteLog::open_to_read(&path)?)
         });
         // A task that panicked or was cut off has read nothing, and whoever asks again is told.
         self.told(read.await.unwrap_or_else(|_| Ok(Vec::new())))

@@ -20,6 +20,7 @@ mod counters;
 pub mod follow;
 mod ingest;
 pub mod log;
+mod renewals;
 pub mod rest;
 pub mod run;
 mod serve;

@@ -120,7 +120,7 @@ pub(crate) async fn serve(
     let Some(end) = end else { return };
     match &end {
         End::OrdersAhead { .. } => {
-            tracing::warn!(%node, why = %end, "a node is not let in");
+            desk.counters.order_number_refused(&node, &end);
         }
         End::Left | End::Lost(_) => tracing::debug!(%node, why = %end, "a stream has ended"),
         _ => tracing::info!(%node, why = %chain(&end), "a stream has ended"),

@@ -7,12 +7,16 @@ use farrier_wire::rest::{EventPage, EventRow};
 use super::caller::Caller;
 use super::failure::{Failure, unwell};
 use super::query::Said;
-use super::reply::Reply;
+use super::reply::{Reply, json_bytes};
 use super::{Call, Site, sight};
 
 const PAGE: usize = 100;
+/// Bytes of one page, if it has more than one event.
+const PAGE_BYTES_MAX: usize = 2 << 20;
 /// Entries read at once.
 const STEP: u64 = 1000;
+/// Reads for one page: of large entries each brings [`crate::follow::READ_BYTES_MAX`] bytes.
+const READS_MAX: usize = 64;
 /// Entries that are looked through for one page. A page may be short; it says where to go on.
 const LOOKED_MAX: u64 = 20_000;
 
@@ -86,22 +90,61 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     Reply::json(&page)
 }
 
+/// Events of one answer.
+struct Page {
+    events: Vec<EventRow>,
+    bytes: usize,
+    limit: usize,
+    reads: usize,
+}
+
+impl Page {
+    fn new(call: &Call) -> Self {
+        Self { events: Vec::new(), bytes: 0, limit: call.query.limit(PAGE), reads: 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= self.limit || self.bytes >= PAGE_BYTES_MAX
+    }
+
+    /// Takes rows in until it is full. Some: not all, and this is the last that it has.
+    fn take(&mut self, rows: Vec<EventRow>) -> Option<u64> {
+        self.reads += 1;
+        for row in rows {
+            let bytes = json_bytes(&row);
+            let has_room = self.bytes + bytes <= PAGE_BYTES_MAX || self.events.is_empty();
+            if self.is_full() || !has_room {
+                self.bytes = PAGE_BYTES_MAX;
+                return self.events.last().map(|it| it.seq);
+            }
+            self.bytes += bytes;
+            self.events.push(row);
+        }
+        None
+    }
+
+    /// Whether more is looked through.
+    fn goes_on(&self) -> bool {
+        !self.is_full() && self.reads < READS_MAX
+    }
+}
+
 async fn forward(call: &Call, after: u64, (begin, end): (u64, u64)) -> Result<EventPage, Failure> {
-    let (filter, limit) = (Filter::of(&call.query)?, call.query.limit(PAGE));
-    let mut events: Vec<EventRow> = Vec::new();
+    let filter = Filter::of(&call.query)?;
+    let mut page = Page::new(call);
     let mut at = after;
     let stop = after.saturating_add(LOOKED_MAX).min(end);
-    while at < stop && events.len() < limit {
+    while at < stop && page.goes_on() {
         let to = (at + STEP).min(stop);
-        let entries = read(call, at, to).await?;
-        events.extend(filter.rows(&call.site, call.caller()?, entries).await?);
-        at = to;
+        let read = call.site.tail.read(at, most(to - at)).await;
+        let mut entries = read.map_err(|err| unwell(&err))?;
+        // What was archived a moment ago is not made up for by what comes later.
+        entries.retain(|it| it.seq <= to);
+        at = entries.last().map_or(to, |it| it.seq);
+        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        at = page.take(rows).unwrap_or(at);
     }
-    if events.len() > limit {
-        events.truncate(limit);
-        at = events.last().map_or(at, |it| it.seq);
-    }
-    Ok(EventPage { events, next: (at < end).then_some(at), begin, end })
+    Ok(EventPage { events: page.events, next: (at < end).then_some(at), begin, end })
 }
 
 async fn backward(
@@ -109,32 +152,24 @@ async fn backward(
     before: u64,
     (begin, end): (u64, u64),
 ) -> Result<EventPage, Failure> {
-    let (filter, limit) = (Filter::of(&call.query)?, call.query.limit(PAGE));
-    let mut events: Vec<EventRow> = Vec::new();
+    let filter = Filter::of(&call.query)?;
+    let mut page = Page::new(call);
     let mut at = before;
     let stop = before.saturating_sub(LOOKED_MAX).max(begin);
-    while at > stop && events.len() < limit {
+    while at > stop && page.goes_on() {
         // The first steps are small: mostly somebody wants to see the last few.
-        let back = if at == before { (limit as u64).saturating_mul(2).min(STEP) } else { STEP };
+        let back =
+            if at == before { (page.limit as u64).saturating_mul(2).min(STEP) } else { STEP };
         let from = at.saturating_sub(back).max(stop);
-        let entries = read(call, from - 1, at - 1).await?;
-        let mut rows = filter.rows(&call.site, call.caller()?, entries).await?;
-        rows.reverse();
-        events.extend(rows);
-        at = from;
+        let read = call.site.tail.read_back(at, most(at - from)).await;
+        let entries = read.map_err(|err| unwell(&err))?;
+        at = entries.last().map_or(from, |it| it.seq);
+        let rows = filter.rows(&call.site, call.caller()?, entries).await?;
+        at = page.take(rows).unwrap_or(at);
     }
-    if events.len() > limit {
-        events.truncate(limit);
-        at = events.last().map_or(at, |it| it.seq);
-    }
-    Ok(EventPage { events, next: (at > begin).then_some(at), begin, end })
+    Ok(EventPage { events: page.events, next: (at > begin).then_some(at), begin, end })
 }
 
-/// Entries after `from`, up to and with `to`.
-async fn read(call: &Call, from: u64, to: u64) -> Result<Vec<Entry>, Failure> {
-    let most = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX);
-    let mut entries = call.site.tail.read(from, most).await.map_err(|err| unwell(&err))?;
-    // What was archived a moment ago is not made up for by what comes later.
-    entries.retain(|it| it.seq <= to);
-    Ok(entries)
+fn most(entries: u64) -> usize {
+    usize::try_from(entries).unwrap_or(usize::MAX)
 }

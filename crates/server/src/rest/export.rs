@@ -14,9 +14,12 @@ use super::limits::READ_WAIT;
 use super::nodes::{connections, row};
 use super::reply::{self, Piece, Reply};
 use super::{Call, walk};
+use crate::follow::READ_BYTES_MAX;
 
-/// Nodes or entries of one piece.
-const STEP: usize = 500;
+/// Nodes that are in memory at once.
+const NODES_STEP: usize = 100;
+/// Entries of one read, which is bounded in bytes too.
+const ENTRIES_STEP: usize = 500;
 
 pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     let place = call.stream_place()?;
@@ -54,9 +57,10 @@ async fn state(call: &Call, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
         let visit: walk::Visit<NodeRow> =
             Arc::new(move |_, id, node, found| found.push(row(&eyes, id, node)));
         let range = (from, Bound::Unbounded);
-        let mut nodes = walk::nodes(&call.site.brain, call.caller()?, range, STEP, visit).await?;
+        let mut nodes =
+            walk::nodes(&call.site.brain, call.caller()?, range, NODES_STEP, visit).await?;
         let Some(last) = nodes.last().map(|it| it.node.clone()) else { return Ok(()) };
-        let is_last = nodes.len() <= STEP;
+        let is_last = nodes.len() <= NODES_STEP;
         connections(&call.site, &mut nodes);
         send(out, &nodes).await?;
         if is_last {
@@ -71,7 +75,7 @@ async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Piece>) -> Result<
     let end = call.site.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();
     while at < end {
-        let read = call.site.tail.read(at, STEP).await;
+        let read = call.site.tail.read(at, ENTRIES_STEP).await;
         let mut entries = read.map_err(|err| super::failure::unwell(&err))?;
         entries.retain(|it| it.seq <= end);
         let Some(last) = entries.last().map(|it| it.seq) else {
@@ -89,10 +93,14 @@ async fn send(out: &mpsc::Sender<Piece>, lines: &[impl Serialize]) -> Result<(),
     for line in lines {
         serde_json::to_writer(&mut bytes, line).map_err(|_| Stop::Failed(Failure::unwell()))?;
         bytes.push(b'\n');
+        if bytes.len() >= READ_BYTES_MAX {
+            send_piece(out, std::mem::take(&mut bytes)).await?;
+        }
     }
-    if bytes.is_empty() {
-        return Ok(());
-    }
+    if bytes.is_empty() { Ok(()) } else { send_piece(out, bytes).await }
+}
+
+async fn send_piece(out: &mpsc::Sender<Piece>, bytes: Vec<u8>) -> Result<(), Stop> {
     let frame = Frame::data(Bytes::from(bytes));
     match tokio::time::timeout(READ_WAIT, out.send(Ok(frame))).await {
         Ok(Ok(())) => Ok(()),

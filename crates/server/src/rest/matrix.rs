@@ -1,22 +1,40 @@
 //! GPU × driver × CUDA × framework, with how long each is looked after and what it is exposed to. What nobody knows is a row too.
+//!
+//! ```text
+//! nodes ─ part: at most GPU_NAMES_MAX names ─> Tally ─ off the runtime ─> rows, most GPUs first ─> at most ROWS_MAX
+//!              and FRAMEWORKS_MAX frameworks        each combination judged once
+//! ```
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
-use farrier_facts::check::{NoticeCode, Query, Report, Request, Verdict, check};
+use farrier_facts::check::Verdict;
 use farrier_facts::version::DriverVersion;
 use farrier_fleet::fleet::Node;
-use farrier_wire::rest::{Exposure, Matrix, MatrixRow, Support};
+use farrier_wire::rest::{Matrix, MatrixLeftOut, MatrixRow, Support};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use super::failure::Failure;
+use super::judgements::{Judgement, Judgements, off_runtime};
 use super::nodes::count;
-use super::reply::Reply;
+use super::reply::{Reply, json_bytes};
 use super::{Call, walk};
+
+/// Different GPU names of one node. A real one has one or two.
+const GPU_NAMES_MAX: usize = 16;
+/// Frameworks of a row that are judged: jobs of one node have a few, each in one or two versions.
+const FRAMEWORKS_MAX: usize = 32;
+/// Rows of an answer. With the two above it bounds what one request makes the server judge: 16,500 combinations.
+const ROWS_MAX: usize = 500;
+/// Bytes of an answer's rows.
+const ROWS_BYTES_MAX: usize = 4 << 20;
+/// How long rows are judged: half of what an answer may take, so that one that waits for another comes in time too.
+const JUDGE_WAIT: Duration = Duration::from_secs(10);
 
 /// What GPUs of a row have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,91 +42,165 @@ struct Key {
     gpu: Option<String>,
     driver: Option<String>,
     cuda: Option<String>,
-    frameworks: Vec<String>,
+    frameworks: Arc<[String]>,
+    /// Frameworks beyond [`FRAMEWORKS_MAX`].
+    more_frameworks: usize,
+}
+
+/// One node's part.
+#[derive(Debug)]
+struct Part {
+    rows: Vec<(Key, u32)>,
+    /// GPUs whose names are beyond [`GPU_NAMES_MAX`].
+    more_gpus: u32,
 }
 
 /// One node's part; none: nobody knows its GPUs.
-fn part(node: &Node) -> Option<BTreeMap<Key, u32>> {
+fn part(node: &Node) -> Option<Part> {
     let makeup = node.makeup.as_ref()?;
-    let mut parts: BTreeMap<Key, u32> = BTreeMap::new();
+    let mut names: BTreeMap<Option<&str>, u32> = BTreeMap::new();
     for gpu in makeup.gpus.as_ref()? {
-        let key = Key {
-            gpu: gpu.name.clone(),
-            driver: makeup.driver.clone(),
-            cuda: makeup.cuda.clone(),
-            frameworks: makeup
-                .frameworks
-                .iter()
-                .map(|(name, it)| format!("{name}=={it}"))
-                .collect(),
-        };
-        *parts.entry(key).or_default() += 1;
+        *names.entry(gpu.name.as_deref()).or_default() += 1;
     }
-    Some(parts)
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_by_key(|(_, gpus)| std::cmp::Reverse(*gpus));
+    let more_gpus = names.iter().skip(GPU_NAMES_MAX).map(|(_, gpus)| gpus).sum();
+    let known = makeup.frameworks.iter().take(FRAMEWORKS_MAX);
+    let frameworks: Arc<[String]> = known.map(|(name, it)| format!("{name}=={it}")).collect();
+    let more_frameworks = makeup.frameworks.len() - frameworks.len();
+    let key = |gpu: Option<&str>| Key {
+        gpu: gpu.map(str::to_owned),
+        driver: makeup.driver.clone(),
+        cuda: makeup.cuda.clone(),
+        frameworks: Arc::clone(&frameworks),
+        more_frameworks,
+    };
+    let rows = names.into_iter().take(GPU_NAMES_MAX).map(|(name, gpus)| (key(name), gpus));
+    Some(Part { rows: rows.collect(), more_gpus })
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    nodes: u32,
+    gpus: u32,
+}
+
+/// What all nodes have, before it is judged.
+#[derive(Debug)]
+struct Tally {
+    /// Most GPUs first.
+    rows: Vec<(Key, Counts)>,
+    unknown_nodes: u32,
+    left_out: MatrixLeftOut,
+}
+
+impl Tally {
+    fn new(parts: Vec<Option<Part>>) -> Self {
+        let unknown_nodes = count(parts.iter().filter(|it| it.is_none()).count());
+        let mut left_out = MatrixLeftOut { rows: 0, gpus: 0, nodes: 0 };
+        let mut rows: BTreeMap<Key, Counts> = BTreeMap::new();
+        for part in parts.into_iter().flatten() {
+            left_out.nodes += u32::from(part.more_gpus > 0);
+            left_out.gpus = left_out.gpus.saturating_add(part.more_gpus);
+            for (key, gpus) in part.rows {
+                let counts = rows.entry(key).or_default();
+                counts.nodes += 1;
+                counts.gpus = counts.gpus.saturating_add(gpus);
+            }
+        }
+        let mut rows: Vec<_> = rows.into_iter().collect();
+        rows.sort_by_key(|(_, it)| std::cmp::Reverse(it.gpus));
+        Self { rows, unknown_nodes, left_out }
+    }
+
+    /// Judges rows until there are too many of them, in number, bytes or time; the rest is counted.
+    fn judged(
+        self,
+        facts: &FactSet,
+        on: Date,
+        judgements: &mut Judgements,
+        until: Instant,
+    ) -> Matrix {
+        let Self { rows: all, unknown_nodes, mut left_out } = self;
+        let mut rows: Vec<MatrixRow> = Vec::new();
+        let mut bytes = 0;
+        for (key, counts) in all {
+            let has_room = rows.len() < ROWS_MAX && bytes < ROWS_BYTES_MAX;
+            if has_room && Instant::now() < until {
+                let row = row(facts, on, key, counts, judgements);
+                bytes += json_bytes(&row);
+                rows.push(row);
+            } else {
+                left_out.rows += 1;
+                left_out.gpus = left_out.gpus.saturating_add(counts.gpus);
+            }
+        }
+        let is_whole = left_out.rows == 0 && left_out.nodes == 0;
+        Matrix {
+            on: on.to_string(),
+            rows,
+            unknown_nodes,
+            left_out: (!is_whole).then_some(left_out),
+            facts: facts.set.name.clone(),
+        }
+    }
 }
 
 pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
-    let visit: walk::Visit<Option<BTreeMap<Key, u32>>> =
-        Arc::new(|_, _, node, found| found.push(part(node)));
+    let visit: walk::Visit<Option<Part>> = Arc::new(|_, _, node, found| found.push(part(node)));
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let most = usize::MAX - 1;
     let parts = walk::nodes(&call.site.brain, call.caller()?, everything, most, visit).await?;
-    let unknown_nodes = count(parts.iter().filter(|it| it.is_none()).count());
-    let mut rows: BTreeMap<Key, (u32, u32)> = BTreeMap::new();
-    for (key, gpus) in parts.into_iter().flatten().flatten() {
-        let (nodes, all) = rows.entry(key).or_default();
-        *nodes += 1;
-        *all += gpus;
-    }
     let on = TimeZone::UTC.to_datetime(Timestamp::now()).date();
-    let facts = &call.site.facts;
-    let mut rows: Vec<MatrixRow> =
-        rows.into_iter().map(|(key, counts)| row(facts, key, counts, on)).collect();
-    rows.sort_by_key(|it| std::cmp::Reverse(it.gpus));
-    let facts = facts.set.name.clone();
-    Reply::json(&Matrix { on: on.to_string(), rows, unknown_nodes, facts })
+    let site = Arc::clone(&call.site);
+    let answer = off_runtime(&call.rest.judgements, move |judgements| {
+        let until = Instant::now() + JUDGE_WAIT;
+        Reply::json(&Tally::new(parts).judged(&site.facts, on, judgements, until))
+    });
+    answer.await?
 }
 
-fn row(facts: &FactSet, key: Key, (nodes, gpus): (u32, u32), on: Date) -> MatrixRow {
-    let reports = judge(facts, &key, on);
-    let first = reports.first();
-    let verdict = reports.iter().map(|it| it.verdict).max();
-    let against = |report: &&Report| report.verdict > Verdict::Ok;
-    let mut reasons: Vec<String> = reports
-        .iter()
-        .filter(against)
-        .flat_map(|it| &it.reasons)
-        .filter(|it| it.verdict > Verdict::Ok)
-        .map(|it| it.text.clone())
-        .collect();
+/// GPU and driver, and with them each framework that the facts know.
+fn row(
+    facts: &FactSet,
+    on: Date,
+    key: Key,
+    counts: Counts,
+    judgements: &mut Judgements,
+) -> MatrixRow {
+    let mut found: Vec<Arc<Judgement>> = Vec::new();
+    if let (Some(gpu), Some(driver)) = (&key.gpu, &key.driver) {
+        let alone = [None].into_iter();
+        let asked = alone.chain(key.frameworks.iter().map(|it| Some(it.as_str())));
+        found.extend(asked.filter_map(|it| judgements.judge(facts, on, (gpu, driver), it)));
+    }
+    let mut verdict = found.iter().map(|it| it.verdict).max();
+    let mut reasons: Vec<String> = found.iter().flat_map(|it| &it.reasons).cloned().collect();
     reasons.sort();
     reasons.dedup();
+    if key.more_frameworks > 0 {
+        // A framework that was not judged did not pass.
+        verdict = verdict.max(Some(Verdict::Unknown));
+        reasons.push(format!(
+            "{} more frameworks are not judged: a row lists {FRAMEWORKS_MAX} at most",
+            key.more_frameworks
+        ));
+    }
+    let first = found.first();
     let driver: Option<DriverVersion> = key.driver.as_deref().and_then(|it| it.parse().ok());
     MatrixRow {
-        sku: first.map(|it| it.subject.gpu.clone()),
+        sku: first.map(|it| it.sku.clone()),
         support: driver.as_ref().and_then(|it| support(facts, it, on)),
-        exposure: first.map(exposure),
+        exposure: first.map(|it| it.exposure.clone()),
         verdict: verdict.map_or("unknown", Verdict::name).to_owned(),
         reasons,
         gpu: key.gpu,
         driver: key.driver,
         cuda: key.cuda,
-        frameworks: key.frameworks,
-        nodes,
-        gpus,
+        frameworks: key.frameworks.to_vec(),
+        nodes: counts.nodes,
+        gpus: counts.gpus,
     }
-}
-
-/// GPU and driver, and with them each framework that the facts know.
-fn judge(facts: &FactSet, key: &Key, on: Date) -> Vec<Report> {
-    let (Some(gpu), Some(driver)) = (&key.gpu, &key.driver) else { return Vec::new() };
-    let asked = |framework: Option<String>| {
-        let request =
-            Request { gpu: gpu.clone(), driver: driver.clone(), framework, ..Request::default() };
-        Query::read(facts, &request, on).ok().map(|query| check(facts, &query))
-    };
-    let each = key.frameworks.iter().filter_map(|it| asked(Some(it.clone())));
-    asked(None).into_iter().chain(each).collect()
 }
 
 fn support(facts: &FactSet, driver: &DriverVersion, on: Date) -> Option<Support> {
@@ -121,18 +213,70 @@ fn support(facts: &FactSet, driver: &DriverVersion, on: Date) -> Option<Support>
     })
 }
 
-fn exposure(report: &Report) -> Exposure {
-    let exposed = || report.notices.iter().filter(|it| it.code == NoticeCode::Exposed);
-    let score = |score: Option<f64>| score.unwrap_or_default();
-    let worst = exposed().max_by(|a, b| score(a.score).total_cmp(&score(b.score)));
-    let unknown = report.notices.iter().find(|it| it.code == NoticeCode::ExposureUnknown);
-    Exposure {
-        advisories: count(exposed().count()),
-        worst: worst.and_then(|it| {
-            let id = it.id.as_deref()?;
-            Some(format!("{id} ({} {})", score(it.score), it.level.unwrap_or_default()))
-        }),
-        fixed_in: exposed().filter_map(|it| it.fixed.as_ref()).max().map(ToString::to_string),
-        unknown: unknown.map(|it| it.text.clone()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON: Date = jiff::civil::date(2026, 11, 15);
+
+    fn key(gpu: &str, frameworks: usize) -> Key {
+        Key {
+            gpu: Some(gpu.to_owned()),
+            driver: Some("580.95.05".to_owned()),
+            cuda: Some("13.0".to_owned()),
+            frameworks: (0..frameworks).map(|at| format!("f{at}==1")).collect(),
+            more_frameworks: 0,
+        }
+    }
+
+    fn tally(rows: impl IntoIterator<Item = (Key, u32)>) -> Tally {
+        Tally::new(vec![Some(Part { rows: rows.into_iter().collect(), more_gpus: 0 })])
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    #[test]
+    fn each_combination_is_judged_once_and_the_rows_with_the_most_gpus_are_kept() {
+        let facts = FactSet::embedded();
+        let mut judgements = Judgements::default();
+        // The same GPU, driver and frameworks under many CUDA versions.
+        let variants = || {
+            (0..1000).map(|at| {
+                let cuda = Some(format!("13.{at}"));
+                (Key { cuda, ..key("NVIDIA H200", 3) }, at + 1)
+            })
+        };
+        let matrix = tally(variants()).judged(facts, ON, &mut judgements, later());
+        assert_eq!(judgements.judged, 4, "the GPU with its driver, and with each framework");
+        assert_eq!(matrix.rows.len(), ROWS_MAX);
+        assert_eq!((matrix.rows[0].gpus, matrix.rows[ROWS_MAX - 1].gpus), (1000, 501));
+        let left_out = MatrixLeftOut { rows: 500, gpus: (1..=500).sum(), nodes: 0 };
+        assert_eq!(matrix.left_out, Some(left_out));
+        tally(variants()).judged(facts, ON, &mut judgements, later());
+        assert_eq!(judgements.judged, 4, "the next request judges nothing again");
+        let whole = tally([(key("NVIDIA H200", 3), 8)]);
+        assert_eq!(whole.judged(facts, ON, &mut judgements, later()).left_out, None);
+    }
+
+    #[test]
+    fn what_could_not_be_judged_in_time_is_counted_and_not_passed_over() {
+        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+        let rows = || [(key("NVIDIA H200", 0), 8), (key("NVIDIA L4", 0), 2)];
+        let late = tally(rows()).judged(facts, ON, &mut judgements, Instant::now());
+        assert_eq!(late.left_out, Some(MatrixLeftOut { rows: 2, gpus: 10, nodes: 0 }));
+        assert_eq!((late.rows.len(), judgements.judged), (0, 0));
+    }
+
+    #[test]
+    fn rows_are_bounded_in_bytes_too() {
+        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+        let long = "x".repeat(256 << 10);
+        // Without a driver there is nothing to judge.
+        let wide = |at: u32| Key { driver: None, ..key(&format!("{at}{long}"), 0) };
+        let rows = (0..40).map(|at| (wide(at), 1));
+        let matrix = tally(rows).judged(facts, ON, &mut judgements, later());
+        assert_eq!((matrix.rows.len(), matrix.left_out.unwrap().rows), (16, 24));
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, walk};
-use crate::counters::HandshakeFailure;
+use crate::counters::{Counters, EnrolmentRefusal, HandshakeFailure};
 use crate::space::Space;
 
 const SEVERITIES: [Severity; 4] =
@@ -183,6 +183,7 @@ fn of_server(text: &mut Text, call: &Call) {
         "reason",
         failed,
     );
+    refusals(text, &site.counters);
     text.counter(
         "farrier_server_order_numbers_refused_total",
         "Nodes that said a number of an order that was never given",
@@ -199,6 +200,32 @@ fn of_server(text: &mut Text, call: &Call) {
         "Answers over HTTP",
         "class",
         classes,
+    );
+}
+
+/// What was refused to nodes, and how often they renewed.
+fn refusals(text: &mut Text, counters: &Counters) {
+    let refused =
+        EnrolmentRefusal::ALL.map(|why| (why.to_string(), counters.enrolments_refused(why)));
+    text.labelled(
+        "farrier_server_enrolments_refused_total",
+        "counter",
+        "Enrolments that were refused",
+        "reason",
+        refused,
+    );
+    let renewals = [("issued", counters.renewals()), ("throttled", counters.renewals_throttled())];
+    text.labelled(
+        "farrier_server_certificate_renewals_total",
+        "counter",
+        "Renewals of node certificates",
+        "result",
+        renewals.map(|(result, count)| (result.to_owned(), count)),
+    );
+    text.counter(
+        "farrier_server_node_names_refused_total",
+        "Sessions refused because a node named another",
+        counters.names_refused(),
     );
 }
 

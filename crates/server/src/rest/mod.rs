@@ -16,6 +16,7 @@ mod events;
 mod export;
 mod failure;
 mod fleet;
+mod judgements;
 mod limits;
 mod matrix;
 mod metrics;
@@ -66,6 +67,7 @@ use crate::space::Space;
 use body::body_of;
 use caller::Caller;
 use failure::{Failure, unwell};
+use judgements::SharedJudgements;
 use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace};
 use query::Said;
 use reply::Reply;
@@ -103,6 +105,7 @@ pub(crate) struct Rest {
     /// Answers by the first digit of their status.
     answered: Arc<[AtomicU64; 6]>,
     health: Arc<metrics::Health>,
+    judgements: SharedJudgements,
 }
 
 /// One request, with all that its handler may look at.
@@ -147,7 +150,13 @@ impl Call {
 impl Rest {
     pub(crate) fn new(site: Site, rate: Rate) -> Self {
         let limits = Arc::new(Limits::new(rate));
-        Self { site: Arc::new(site), limits, answered: Arc::default(), health: Arc::default() }
+        Self {
+            site: Arc::new(site),
+            limits,
+            answered: Arc::default(),
+            health: Arc::default(),
+            judgements: SharedJudgements::default(),
+        }
     }
 
     /// Answers a request, whatever it is.
@@ -232,6 +241,7 @@ impl Rest {
         headers: &HeaderMap,
         body: &mut Incoming,
     ) -> Result<Bytes, Failure> {
+        let Some(_) = route.body else { return nothing(route, body).await };
         let read = Limited::new(body, BODY_BYTES_MAX).collect();
         let read = tokio::time::timeout(BODY_WAIT, read).await.map_err(|_| Failure::slow_body())?;
         let read = read.map_err(|err| match err.downcast_ref::<LengthLimitError>() {
@@ -239,9 +249,6 @@ impl Rest {
             None => Failure::wrong("the body was cut off"),
         })?;
         let bytes = read.to_bytes();
-        if route.body.is_none() && !bytes.is_empty() {
-            return Err(Failure::wrong("this path takes no body"));
-        }
         let media = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
         if !bytes.is_empty() && !media.eq_ignore_ascii_case("application/json") {
@@ -249,6 +256,23 @@ impl Rest {
         }
         Ok(bytes)
     }
+}
+
+/// The body of a route that takes none: nothing of it is kept, and where anybody may ask nothing is waited for.
+async fn nothing(route: &Route, body: &mut Incoming) -> Result<Bytes, Failure> {
+    if route.deed.is_none() {
+        return Ok(Bytes::new());
+    }
+    let ended = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Failure::wrong("the body was cut off"))?;
+            if frame.data_ref().is_some_and(|it| !it.is_empty()) {
+                return Err(Failure::wrong("this path takes no body"));
+            }
+        }
+        Ok(Bytes::new())
+    };
+    tokio::time::timeout(BODY_WAIT, ended).await.map_err(|_| Failure::slow_body())?
 }
 
 impl Site {

@@ -1,6 +1,7 @@
 //! An answer on its way out.
 
 use std::convert::Infallible;
+use std::io::{self, Write};
 
 use farrier_wire::rest::Problem;
 use http_body_util::{Full, StreamBody};
@@ -23,8 +24,8 @@ pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What a stream's writer sends.
 pub(super) type Piece = Result<Frame<Bytes>, Infallible>;
 
-/// Pieces that may wait for a reader: what comes after waits on disk.
-const PIECES_MAX: usize = 4;
+/// Pieces that may wait for a reader, each about [`crate::follow::READ_BYTES_MAX`] bytes: what comes after waits on disk.
+const PIECES_MAX: usize = 2;
 
 /// An answer.
 pub(super) struct Reply {
@@ -67,6 +68,28 @@ impl Reply {
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
     }
+}
+
+/// How many bytes of JSON a value is.
+pub(super) fn json_bytes(value: &impl Serialize) -> usize {
+    /// Counts, and keeps nothing.
+    struct Count(usize);
+
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    // What cannot be written is not sent either.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
 }
 
 /// A problem.

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::limits::READ_WAIT;
 use super::reply::{self, Piece, Reply};
 
-/// Entries of one piece.
+/// Entries of one piece, which is bounded in bytes too.
 const STEP: usize = 256;
 /// A reader hears that the server is there, and the token is looked at, this often.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);

@@ -4,7 +4,9 @@ mod door;
 mod presence;
 mod room;
 mod tls;
+mod unauthenticated;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use farrier_fleet::fleet::NodeId;
 use farrier_wire::identity::Identity;
 use farrier_wire::limits::MESSAGE_BYTES_MAX;
 use farrier_wire::proto::agents_server::AgentsServer;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -47,15 +50,32 @@ pub(crate) const ABSENT_WAIT: Duration = Duration::from_secs(30);
 const STRANGERS_MAX: usize = 4096;
 /// Connections at a time of one node: it needs one, and after its network was gone those before are there until their pings fail.
 const NODE_CONNECTIONS_MAX: usize = 4;
-/// Streams of one connection: a node needs one, and one to renew its certificate.
-const STREAMS_MAX: u32 = 64;
-/// On loopback without TLS a simulation has many nodes on one connection.
-const PLAIN_STREAMS_MAX: u32 = 20_000;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_WAIT: Duration = Duration::from_secs(20);
 /// What may be on its way to a stream that is not read.
 const WINDOW_BYTES: u32 = 64 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
+/// What a connection over HTTP/1 that is not authenticated may have read and not understood yet.
+const UNAUTHENTICATED_BUFFER_BYTES: usize = 32 << 10;
+
+/// What one connection may have open.
+#[derive(Debug, Clone, Copy)]
+struct ConnectionLimits {
+    streams: u32,
+    /// What may be on its way to all of its streams, over HTTP/2.
+    window_bytes: u32,
+    /// Whether it is that of an admitted node, or of this machine.
+    is_authenticated: bool,
+}
+
+/// A node needs one stream, and one to renew its certificate.
+const NODE_LIMITS: ConnectionLimits =
+    ConnectionLimits { streams: 64, window_bytes: WINDOW_BYTES * 16, is_authenticated: true };
+/// On loopback without TLS a simulation has many nodes on one connection.
+const PLAIN_LIMITS: ConnectionLimits = ConnectionLimits { streams: 20_000, ..NODE_LIMITS };
+/// Somebody who enrols, or a person whose token comes with each request.
+const UNAUTHENTICATED_LIMITS: ConnectionLimits =
+    ConnectionLimits { streams: 8, window_bytes: WINDOW_BYTES, is_authenticated: false };
 /// How long connections are given to end.
 const END_WAIT: Duration = Duration::from_secs(3);
 
@@ -82,12 +102,56 @@ pub(crate) struct NodePeer {
 
 /// Where agents' calls begin; everything else is people's.
 const AGENTS_PATH: &str = "/farrier.v1.Agents/";
+/// The call that is refused before anything of it is read.
+const SESSION_PATH: &str = "/farrier.v1.Agents/Session";
 
 /// Who answers.
 #[derive(Clone)]
 struct Front {
     agents: AgentsServer<Agents>,
+    /// For peers without an admitted certificate.
+    unauthenticated: AgentsServer<Agents>,
+    requests: Arc<unauthenticated::Requests>,
     rest: Rest,
+}
+
+impl Front {
+    fn new(agents: &Agents, rest: Rest) -> Self {
+        let server = |message_bytes_max| {
+            AgentsServer::new(agents.clone())
+                .max_decoding_message_size(message_bytes_max)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        };
+        Self {
+            agents: server(MESSAGE_BYTES_MAX),
+            unauthenticated: server(unauthenticated::MESSAGE_BYTES_MAX),
+            requests: Arc::new(unauthenticated::Requests::new()),
+            rest,
+        }
+    }
+
+    /// Answers the call of an agent.
+    async fn call(
+        &mut self,
+        request: hyper::Request<Incoming>,
+        is_authenticated: bool,
+    ) -> hyper::Response<Body> {
+        let answer = if is_authenticated {
+            self.agents.call(request).await
+        } else if request.uri().path() == SESSION_PATH {
+            self.unauthenticated.call(request).await
+        } else {
+            let (head, body) = request.into_parts();
+            match self.requests.read(body).await {
+                Ok(bytes) => {
+                    let whole = hyper::Request::from_parts(head, Full::new(bytes));
+                    self.unauthenticated.call(whole).await
+                }
+                Err(err) => return Status::from(err).into_http(),
+            }
+        };
+        answer.unwrap_or_else(|never| match never {})
+    }
 }
 
 /// Who may stay.
@@ -109,8 +173,8 @@ impl Hall {
     }
 
     /// Returns when a connection has to go. That of a node without a stream goes as anybody's does; whoever is revoked is nobody.
-    async fn outstayed(&self, peer: &Peer, presence: &Presence) {
-        if let Some(node) = self.node_of(peer) {
+    async fn outstayed(&self, node: Option<NodeId>, presence: &Presence) {
+        if let Some(node) = node {
             let mut guest = self.nodes.enter(node);
             tokio::select! {
                 () = guest.displaced() => (),
@@ -145,10 +209,7 @@ pub(crate) async fn run(
         nodes: Room::new(NODE_CONNECTIONS_MAX),
         absent_wait,
     });
-    let agents = AgentsServer::new(agents)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let front = Front { agents, rest };
+    let front = Front::new(&agents, rest);
     let mut tasks = JoinSet::new();
     loop {
         // With all places taken nobody is accepted; the kernel lets them wait.
@@ -196,15 +257,16 @@ async fn connection(
     let _ = socket.set_nodelay(true);
     let presence = Arc::new(Presence::new());
     let Some(tls) = tls else {
-        return serve(socket, Peer::Local, front, presence, PLAIN_STREAMS_MAX, stop).await;
+        return serve(socket, Peer::Local, front, presence, PLAIN_LIMITS, stop).await;
     };
     match hall.door.enter(&tls, socket).await {
         Ok((stream, peer)) => {
-            let served =
-                serve(stream, peer.clone(), front, Arc::clone(&presence), STREAMS_MAX, stop);
+            let node = hall.node_of(&peer);
+            let limits = if node.is_some() { NODE_LIMITS } else { UNAUTHENTICATED_LIMITS };
+            let served = serve(stream, peer, front, Arc::clone(&presence), limits, stop);
             tokio::select! {
                 () = served => (),
-                () = hall.outstayed(&peer, &presence) => (),
+                () = hall.outstayed(node, &presence) => (),
             }
         }
         Err(err) => {
@@ -233,28 +295,31 @@ async fn serve(
     peer: Peer,
     front: Front,
     presence: Arc<Presence>,
-    streams: u32,
+    limits: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let (mut front, presence) = (front.clone(), Arc::clone(&presence));
         async move {
-            if request.uri().path().starts_with(AGENTS_PATH) {
-                front.agents.call(request).await.map(|answer| attended(answer, &presence))
+            Ok::<_, Infallible>(if request.uri().path().starts_with(AGENTS_PATH) {
+                attended(front.call(request, limits.is_authenticated).await, &presence)
             } else {
-                Ok(front.rest.answer(request, &presence).await)
-            }
+                front.rest.answer(request, &presence).await
+            })
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_WAIT);
+    if !limits.is_authenticated {
+        builder.http1().max_buf_size(UNAUTHENTICATED_BUFFER_BYTES);
+    }
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(streams)
+        .max_concurrent_streams(limits.streams)
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES * 16)
+        .initial_connection_window_size(limits.window_bytes)
         .max_send_buf_size(WINDOW_BYTES as usize)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .keep_alive_interval(PING_EVERY)

@@ -343,7 +343,7 @@ pub(crate) async fn raw(site: &Site, member: &Member) -> client::Agents {
 }
 
 /// TLS that trusts the server and has nothing to show.
-fn trusting(member: &Member) -> std::sync::Arc<rustls::ClientConfig> {
+pub(crate) fn trusting(member: &Member) -> std::sync::Arc<rustls::ClientConfig> {
     let text = std::fs::read_to_string(member.identity().join("ca.pem")).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     for der in farrier_wire::pem::read(farrier_wire::pem::CERTIFICATE, &text) {

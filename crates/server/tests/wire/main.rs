@@ -11,4 +11,5 @@ mod hostile;
 mod orders;
 mod reconnect;
 mod resume;
+mod unauthenticated;
 mod world;

@@ -175,6 +175,18 @@ view! { lenient
 }
 
 view! { lenient
+    /// What a matrix leaves out because there is too much of it.
+    MatrixLeftOut {
+        /// Rows: those with the fewest GPUs.
+        rows: u32,
+        /// GPUs that are in no row.
+        gpus: u32,
+        /// Nodes with more than 16 different GPU names: only the 16 most frequent are in rows.
+        nodes: u32,
+    }
+}
+
+view! { lenient
     /// GPU × driver × CUDA × framework.
     Matrix {
         /// The day for which it holds.
@@ -183,6 +195,8 @@ view! { lenient
         rows: Vec<MatrixRow>,
         /// Nodes of which nobody knows the GPUs.
         unknown_nodes: u32,
+        /// What is not in the rows; null: nothing.
+        left_out: Option<MatrixLeftOut>,
         /// The facts that it rests on.
         facts: String,
     }

@@ -17,7 +17,7 @@ pub use asks::{
 };
 pub use fleet::{
     BlameList, BlameRow, DomainList, DomainRow, EventPage, EventRow, Exposure, FreezeList,
-    FreezeRow, Matrix, MatrixRow, PolicyView, Support,
+    FreezeRow, Matrix, MatrixLeftOut, MatrixRow, PolicyView, Support,
 };
 pub use nodes::{
     ConnectionState, ConnectionView, ErrandView, Explained, FindingPage, FindingRow, HoldView,

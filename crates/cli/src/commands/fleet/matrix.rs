@@ -1,6 +1,6 @@
 //! `farrier fleet matrix` and `domains`: the fleet as a whole.
 
-use farrier_wire::rest::{BlameList, DomainList, FreezeList, Matrix, MatrixRow};
+use farrier_wire::rest::{BlameList, DomainList, FreezeList, Matrix, MatrixLeftOut, MatrixRow};
 use serde_json::json;
 
 use super::session::Session;
@@ -52,6 +52,10 @@ pub(super) fn run(
         printer.line("")?;
         printer.line(&format!("{} nodes of which nobody knows the GPUs", matrix.unknown_nodes))?;
     }
+    if let Some(left_out) = &matrix.left_out {
+        printer.line("")?;
+        printer.paragraph("left out", 10, &left_out_text(left_out))?;
+    }
     for row in matrix.rows.iter().filter(|it| !it.reasons.is_empty()) {
         let what = row.driver.as_deref().unwrap_or("an unknown driver");
         printer.line("")?;
@@ -61,6 +65,13 @@ pub(super) fn run(
     printer.line("")?;
     printer.line(&format!("data: {}, for {}", matrix.facts, matrix.on))?;
     Ok(outcome)
+}
+
+fn left_out_text(left_out: &MatrixLeftOut) -> String {
+    let MatrixLeftOut { rows, gpus, nodes } = left_out;
+    format!(
+        "{gpus} GPUs: {rows} rows beyond the limit, and on {nodes} nodes those beyond the 16 most frequent GPU names"
+    )
 }
 
 fn row(row: &MatrixRow, printer: &Printer) -> Vec<String> {

@@ -1,0 +1,88 @@
+//! How often a node may renew its certificate. An agent does so once in weeks; each costs a signature.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrier_fleet::fleet::NodeId;
+use jiff::SignedDuration;
+
+/// Between two renewals of one node.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Certificates that last for less than ten minutes are renewed more often.
+const PER_LIFE: i32 = 10;
+
+/// When nodes renewed last.
+#[derive(Debug)]
+pub(crate) struct RenewalLimit {
+    interval: Duration,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    renewed: HashMap<NodeId, Instant>,
+    /// When those that are long over were forgotten.
+    pruned: Option<Instant>,
+}
+
+impl RenewalLimit {
+    pub(crate) fn new(certificate_life: SignedDuration) -> Self {
+        let share = Duration::try_from(certificate_life / PER_LIFE).unwrap_or_default();
+        Self { interval: INTERVAL.min(share), last: Mutex::default() }
+    }
+
+    /// Whether a node may renew now.
+    pub(crate) fn admits(&self, node: &NodeId, now: Instant) -> bool {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_recent(last.renewed.get(node), now)
+    }
+
+    /// Counts a renewal; false where the node may not.
+    pub(crate) fn claim(&self, node: &NodeId, now: Instant) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_recent(last.renewed.get(node), now) {
+            return false;
+        }
+        // Only now and then: of all nodes of a fleet those of the last minute or two are here.
+        if !self.is_recent(last.pruned.as_ref(), now) {
+            last.renewed.retain(|_, at| self.is_recent(Some(at), now));
+            last.pruned = Some(now);
+        }
+        last.renewed.insert(node.clone(), now);
+        true
+    }
+
+    fn is_recent(&self, at: Option<&Instant>, now: Instant) -> bool {
+        at.is_some_and(|at| now.saturating_duration_since(*at) < self.interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_renews_once_a_minute_and_others_beside_it() {
+        let limit = RenewalLimit::new(SignedDuration::from_hours(24));
+        let [a, b]: [NodeId; 2] = ["a", "b"].map(|it| it.parse().unwrap());
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(limit.claim(&a, start));
+        assert!(!limit.admits(&a, at(59)) && !limit.claim(&a, at(59)));
+        assert!(limit.claim(&b, at(1)), "others are not held up");
+        assert!(limit.admits(&a, at(60)) && limit.claim(&a, at(60)));
+        assert!(!limit.claim(&a, at(61)));
+        assert!(limit.claim(&b, at(500)));
+        assert_eq!(limit.last.lock().unwrap().renewed.len(), 1, "what is over is forgotten");
+    }
+
+    #[test]
+    fn short_certificates_are_renewed_in_time() {
+        let limit = RenewalLimit::new(SignedDuration::from_secs(10));
+        let node: NodeId = "a".parse().unwrap();
+        let start = Instant::now();
+        assert!(limit.claim(&node, start));
+        assert!(limit.claim(&node, start + Duration::from_secs(1)));
+    }
+}

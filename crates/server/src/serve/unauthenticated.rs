@@ -1,0 +1,148 @@
+//! Requests of peers without an admitted certificate: an enrolment, or a call that is refused. Anybody who reaches the port can
+//! begin one, so a message is small, comes whole before it is decoded, and only so many are read at once: together they hold
+//! [`MESSAGE_BYTES_MAX`] × [`REQUESTS_MAX`] bytes at most. When there are too many, the one that takes longest goes: whoever
+//! begins many and ends none keeps nobody from enrolling.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes};
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::room::Room;
+
+/// An enrolment has some hundred bytes.
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// What gRPC puts before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+/// Requests that are read at once: 64 MiB in all.
+const REQUESTS_MAX: usize = 1024;
+/// How long a request may take to come.
+const REQUEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Why a request was not read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error("a message without a certificate has at most {MESSAGE_BYTES_MAX} bytes")]
+    TooLarge,
+    #[error("the message did not come in time")]
+    Slow,
+    #[error("too many requests without a certificate are on their way; try again")]
+    Displaced,
+    #[error("the message was cut off")]
+    CutOff,
+}
+
+impl From<ReadError> for Status {
+    fn from(err: ReadError) -> Self {
+        let text = err.to_string();
+        match err {
+            ReadError::TooLarge => Self::out_of_range(text),
+            ReadError::Slow => Self::deadline_exceeded(text),
+            ReadError::Displaced => Self::resource_exhausted(text),
+            ReadError::CutOff => Self::cancelled(text),
+        }
+    }
+}
+
+/// Requests that are being read.
+#[derive(Debug)]
+pub(super) struct Requests {
+    room: Arc<Room<()>>,
+}
+
+impl Requests {
+    pub(super) fn new() -> Self {
+        Self::with_room_for(REQUESTS_MAX)
+    }
+
+    fn with_room_for(requests: usize) -> Self {
+        Self { room: Room::new(requests) }
+    }
+
+    /// The whole body of a request.
+    pub(super) async fn read(
+        &self,
+        body: impl Body<Data = Bytes> + Unpin,
+    ) -> Result<Bytes, ReadError> {
+        let mut guest = self.room.enter(());
+        tokio::select! {
+            read = timeout(REQUEST_WAIT, whole(body)) => read.unwrap_or(Err(ReadError::Slow)),
+            () = guest.displaced() => Err(ReadError::Displaced),
+        }
+    }
+}
+
+/// Copies what comes: a frame of one byte may keep a whole receive buffer in memory.
+async fn whole(mut body: impl Body<Data = Bytes> + Unpin) -> Result<Bytes, ReadError> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ReadError::CutOff)?;
+        let data = frame.data_ref().map_or(&[][..], |it| it);
+        if bytes.len() + data.len() > PREFIX_BYTES + MESSAGE_BYTES_MAX {
+            return Err(ReadError::TooLarge);
+        }
+        bytes.extend_from_slice(data);
+    }
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use farrier_wire::proof::{NodeKey, Purpose};
+    use farrier_wire::proto::EnrolRequest;
+    use http_body_util::{Full, StreamBody};
+    use hyper::body::Frame;
+    use prost::Message;
+    use tokio_stream::StreamExt;
+
+    use super::*;
+
+    /// A body that never ends.
+    fn unfinished(bytes: usize) -> impl Body<Data = Bytes> + Unpin {
+        let data = Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; bytes])));
+        StreamBody::new(tokio_stream::iter([data]).chain(tokio_stream::pending()))
+    }
+
+    #[test]
+    fn the_largest_enrolment_is_a_small_part_of_what_is_taken() {
+        let node = "n".repeat(253);
+        let token = format!("fjoin_{}", "t".repeat(128));
+        let purpose = Purpose::Enrol { node: &node, token: &token };
+        let key = Some(NodeKey::generate().unwrap().prove(purpose).unwrap());
+        let request = EnrolRequest { node: node.clone(), token: token.clone(), key };
+        let bytes = request.encoded_len();
+        assert!(bytes * 64 < MESSAGE_BYTES_MAX, "{bytes} bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_comes_whole_or_not_at_all_and_in_time() {
+        let requests = Requests::new();
+        let largest = PREFIX_BYTES + MESSAGE_BYTES_MAX;
+        let read = requests.read(Full::new(Bytes::from(vec![0; largest]))).await;
+        assert_eq!(read.map(|it| it.len()), Ok(largest));
+        let large = requests.read(unfinished(largest + 1)).await;
+        assert_eq!(large, Err(ReadError::TooLarge), "without a wait for the rest");
+        assert_eq!(requests.read(unfinished(largest)).await, Err(ReadError::Slow));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_too_many_the_oldest_goes_and_what_comes_whole_is_read() {
+        let requests = Arc::new(Requests::with_room_for(2));
+        let begin = || {
+            let requests = Arc::clone(&requests);
+            tokio::spawn(async move { requests.read(unfinished(100)).await })
+        };
+        let (first, second) = (begin(), begin());
+        // Both have begun.
+        tokio::task::yield_now().await;
+        let read = requests.read(Full::new(Bytes::from_static(b"enrol"))).await;
+        assert_eq!(read.as_deref(), Ok(&b"enrol"[..]));
+        assert_eq!(first.await.unwrap(), Err(ReadError::Displaced));
+        assert_eq!(second.await.unwrap(), Err(ReadError::Slow));
+    }
+}

@@ -1,0 +1,131 @@
+//! What one peer can do again and again is counted, and has no line of the log each time. One test in a process of its own:
+//! it counts all lines.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../wire/world.rs"]
+#[allow(dead_code, reason = "the agents' tests use the rest")]
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use farrier_agent::uplink::Keep;
+use farrier_fleet::fleet::event::Makeup;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Domain, Role};
+use farrier_server::access::NewPerson;
+use farrier_wire::client::{self, Agents, Asker};
+use farrier_wire::form;
+use farrier_wire::proof::{NodeKey, Purpose};
+use farrier_wire::proto::{EnrolRequest, Hello, RenewRequest, Up, up};
+use jiff::{SignedDuration, Timestamp};
+use tonic::{Code, Request, Status};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use world::{Member, Site};
+
+const TIMES: usize = 50;
+
+/// Counts lines of the server at the level that a server logs at by default.
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO && metadata.target().starts_with("farrier_server")
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+async fn enrol(agents: &mut Agents, token: &str) -> Status {
+    let key = NodeKey::generate().unwrap().prove(Purpose::Enrol { node: "b", token }).unwrap();
+    let request = EnrolRequest { node: "b".to_owned(), token: token.to_owned(), key: Some(key) };
+    agents.enrol(request).await.unwrap_err()
+}
+
+async fn session(agents: &mut Agents, name: &str, last_order: u64) -> Status {
+    let makeup = Some(form::makeup_message(&Makeup::default()));
+    let hello = Hello { makeup, journal: "j".to_owned(), last_order, ..Hello::default() };
+    let up = Up { what: Some(up::What::Hello(hello)) };
+    let mut request = Request::new(tokio_stream::iter([up]));
+    request.metadata_mut().insert("farrier-node", name.parse().unwrap());
+    match agents.session(request).await {
+        Ok(down) => down.into_inner().message().await.unwrap_err(),
+        Err(status) => status,
+    }
+}
+
+async fn renewal(agents: &mut Agents) -> Code {
+    let key = NodeKey::generate().unwrap().prove(Purpose::Renew).unwrap();
+    let renewed = agents.renew(RenewRequest { key: Some(key) }).await;
+    renewed.map_or_else(|status| status.code(), |_| Code::Ok)
+}
+
+async fn metrics(site: &Site, tls: Arc<rustls::ClientConfig>) -> String {
+    let now = Timestamp::now();
+    let expires = now + SignedDuration::from_hours(1);
+    let person = NewPerson::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
+    let by = Actor::Person("local:test".to_owned());
+    let (_, token) = site.store().add_person(&by, &person, now).unwrap();
+    let mut asker =
+        Asker::connect(&site.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
+    let mut answer = asker.follow("/metrics").await.unwrap();
+    let mut text = Vec::new();
+    while let Some(piece) = answer.piece().await.unwrap() {
+        text.extend_from_slice(&piece);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() {
+    let lines = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::set_global_default(Lines(Arc::clone(&lines))).unwrap();
+    let site = Site::with_tls().await;
+    let member = Member::new("a");
+    site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
+    let tls = Keep::new(&member.identity(), None).tls().unwrap();
+    let mut agents = client::connect(&site.url().parse().unwrap(), Arc::clone(&tls)).await.unwrap();
+    let before = lines.load(Ordering::Relaxed);
+    assert!(before > 0, "lines are counted");
+    for _ in 0..TIMES {
+        assert_eq!(enrol(&mut agents, "fjoin_wrong").await.code(), Code::PermissionDenied);
+        assert_eq!(session(&mut agents, "a", u64::MAX).await.code(), Code::FailedPrecondition);
+        assert_eq!(session(&mut agents, "b", 0).await.code(), Code::PermissionDenied);
+    }
+    let first = renewal(&mut agents).await;
+    let mut later = Vec::new();
+    for _ in 1..TIMES {
+        later.push(renewal(&mut agents).await);
+    }
+    // The summary of a minute on a slow machine, and what the server has to say of itself.
+    let written = lines.load(Ordering::Relaxed) - before;
+    assert!(written < TIMES / 2, "{written} lines for {} refusals", 4 * TIMES);
+    assert_eq!(first, Code::Ok);
+    // More than a minute may pass between two of them.
+    assert!(later.contains(&Code::ResourceExhausted), "{later:?}");
+    let text = metrics(&site, tls).await;
+    for line in [
+        format!("farrier_server_enrolments_refused_total{{reason=\"token\"}} {TIMES}"),
+        format!("farrier_server_order_numbers_refused_total {TIMES}"),
+        format!("farrier_server_node_names_refused_total {TIMES}"),
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+    }
+    let renewals =
+        text.lines().filter_map(|it| it.strip_prefix("farrier_server_certificate_renewals_total"));
+    let counts = renewals.filter_map(|it| it.rsplit(' ').next()?.parse::<usize>().ok());
+    assert_eq!(counts.sum::<usize>(), TIMES, "{text}");
+}

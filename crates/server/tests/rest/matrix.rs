@@ -1,0 +1,63 @@
+//! The matrix of a fleet with a node whose inventory has as many names as a message can have.
+
+use farrier_fleet::fleet::Role;
+use farrier_fleet::fleet::event::{Event, GpuMakeup, Makeup};
+use farrier_fleet::health::GpuUuid;
+use farrier_wire::limits::{FRAMEWORKS_MAX, GPUS_MAX};
+use serde_json::json;
+
+use crate::office::Office;
+use crate::world::node;
+
+fn inventory(gpu_names: usize, frameworks: usize) -> Makeup {
+    let gpu = |at: usize| GpuMakeup {
+        uuid: GpuUuid(format!("GPU-{at}")),
+        name: Some(format!("GPU {}", at % gpu_names)),
+        index: u32::try_from(at).ok(),
+        pci: None,
+    };
+    Makeup {
+        boot: "b".to_owned(),
+        driver: Some("580.95.05".to_owned()),
+        cuda: Some("13.0".to_owned()),
+        gpus: Some((0..GPUS_MAX).map(gpu).collect()),
+        frameworks: (0..frameworks).map(|at| (format!("f{at}"), "1".to_owned())).collect(),
+        ..Makeup::default()
+    }
+}
+
+/// The server and all that is asked of it share one thread of the runtime. That judging leaves it free, however long it takes,
+/// is in the tests of `judgements`.
+#[tokio::test]
+async fn an_inventory_of_a_thousand_names_is_cut_and_the_answer_says_so() {
+    let office = Office::open().await;
+    office.seen("a", Some("NVIDIA H200"), Some("580.95.05")).await;
+    let makeup = inventory(GPUS_MAX, FRAMEWORKS_MAX);
+    office.told(Event::Seen { node: node("b"), makeup }).await;
+    let token = office.token("vic", Role::Viewer, "fleet");
+    let asked = async || office.get("/api/v1/matrix", &token).await;
+    let (matrix, again, ()) = tokio::join!(asked(), asked(), office.found("a", 1));
+    assert_eq!(matrix, again);
+    let left_out = json!({ "rows": 0, "gpus": GPUS_MAX - 16, "nodes": 1 });
+    assert_eq!(matrix["left_out"], left_out, "{}", matrix["left_out"]);
+    let rows = matrix["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 17, "16 names of one node, and the other node");
+    assert_eq!(rows[0]["gpu"], "NVIDIA H200", "most GPUs first");
+    assert_eq!((&rows[0]["verdict"], &rows[0]["reasons"]), (&json!("ok"), &json!([])));
+    let cut = &rows[1];
+    assert_eq!(cut["frameworks"].as_array().unwrap().len(), 32, "{cut}");
+    assert_eq!(cut["verdict"], "unknown", "what was not judged did not pass: {cut}");
+    let reasons = cut["reasons"].as_array().unwrap();
+    let more = "224 more frameworks are not judged: a row lists 32 at most";
+    assert!(reasons.iter().any(|it| it == more), "{cut}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_fleet_is_whole() {
+    let office = Office::open().await;
+    office.told(Event::Seen { node: node("a"), makeup: inventory(16, 32) }).await;
+    let token = office.token("vic", Role::Viewer, "fleet");
+    let matrix = office.get("/api/v1/matrix", &token).await;
+    assert_eq!((&matrix["left_out"], &matrix["unknown_nodes"]), (&json!(null), &json!(2)));
+    assert_eq!(matrix["rows"].as_array().unwrap().len(), 16);
+}

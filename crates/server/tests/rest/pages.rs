@@ -1,0 +1,89 @@
+//! Pages of the log are bounded in bytes too, and page by page each entry comes once.
+
+use farrier_fleet::fleet::event::{Event, Record};
+use farrier_fleet::fleet::{Entry, Role};
+use farrier_fleet::health::{Change, Finding};
+use serde_json::Value;
+
+use crate::office::Office;
+use crate::world::{finding, node};
+
+/// Entries in the log that are large, and their size.
+const LARGE: u64 = 40;
+const LARGE_BYTES: usize = 200 << 10;
+/// What a page has at most, where it has more than one entry.
+const PAGE_BYTES: usize = 2 << 20;
+/// What stands around the events of a page.
+const ENVELOPE_BYTES: usize = 1 << 10;
+
+/// An office whose log has large entries between small ones.
+async fn office() -> Office {
+    let office = Office::open().await;
+    for number in 1..=LARGE {
+        let large = Finding { text: "x".repeat(LARGE_BYTES), ..finding(number) };
+        let record = Record { journal: "j".to_owned(), number };
+        let changes = vec![Change::Opened(large)];
+        office.told(Event::Found { node: node("a"), record, changes }).await;
+        office.found("b", number).await;
+    }
+    office
+}
+
+fn seqs(page: &Value) -> Vec<u64> {
+    page["events"].as_array().unwrap().iter().map(|it| it["seq"].as_u64().unwrap()).collect()
+}
+
+/// All entries of the log, page by page, one way or the other.
+async fn walked(office: &Office, token: &str, way: &str, from: u64) -> Vec<u64> {
+    let mut all = Vec::new();
+    let mut at = from;
+    loop {
+        let path = format!("/api/v1/events?limit=500&{way}={at}");
+        let answer = office.ask("GET", &path, Some(token), None).await;
+        assert!(answer.body.len() <= PAGE_BYTES + ENVELOPE_BYTES, "{} bytes", answer.body.len());
+        let page = answer.json();
+        let found = seqs(&page);
+        assert!(!found.is_empty(), "a page brings its reader further");
+        all.extend(found);
+        match page["next"].as_u64() {
+            Some(next) => at = next,
+            None => return all,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_large_entries_are_short_and_none_is_left_out() {
+    let office = office().await;
+    let token = office.token("vic", Role::Admin, "fleet");
+    let end = office.site.running().tail().end();
+    let forward = walked(&office, &token, "after", 0).await;
+    assert!(forward[..usize::try_from(end).unwrap()].iter().copied().eq(1..=end), "{forward:?}");
+    let mut backward = walked(&office, &token, "before", end + 1).await;
+    backward.reverse();
+    assert!(backward.iter().copied().eq(1..=end), "{backward:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_followers_and_exports_read_at_once_is_bounded_in_bytes() {
+    let office = office().await;
+    let tail = office.site.running().tail();
+    let end = tail.end();
+    let mut at = 0;
+    while at < end {
+        let read = tail.read(at, 500).await.unwrap();
+        let size = |it: &Entry| it.encode().unwrap().len();
+        let bytes: usize = read.iter().map(size).sum();
+        assert!(read.len() == 1 || bytes <= farrier_server::follow::READ_BYTES_MAX, "{bytes}");
+        assert!(read.iter().map(|it| it.seq).eq(at + 1..=at + read.len() as u64));
+        at += read.len() as u64;
+    }
+    // Newest first, and as many.
+    let back = tail.read_back(end + 1, 500).await.unwrap();
+    assert!(back.iter().map(|it| it.seq).eq((end + 1 - back.len() as u64..=end).rev()));
+    assert!(back.len() < 10, "{} entries", back.len());
+    let token = office.token("vic", Role::Admin, "fleet");
+    let answer = office.ask("GET", "/api/v1/export?what=log", Some(&token), None).await;
+    let lines = answer.body.lines().filter(|it| it.starts_with("{\"seq\"")).count() as u64;
+    assert!(lines >= end, "{lines} of {end}");
+}
