@@ -121,6 +121,8 @@ pub(crate) struct Counters {
     renewals: AtomicU64,
     renewals_throttled: AtomicU64,
     names_refused: AtomicU64,
+    sessions_ended: AtomicU64,
+    recent_sessions_ended: Recent<(NodeId, String)>,
     recent_handshakes: Recent<(SocketAddr, HandshakeFailure)>,
     recent_enrolments: Recent<(Option<NodeId>, EnrolmentRefusal)>,
     recent_orders_ahead: Recent<(NodeId, String)>,
@@ -191,6 +193,17 @@ impl Counters {
         self.names_refused.load(Ordering::Relaxed)
     }
 
+    /// The server has ended a node's session.
+    pub(crate) fn session_ended(&self, node: &NodeId, why: String) {
+        self.sessions_ended.fetch_add(1, Ordering::Relaxed);
+        self.recent_sessions_ended.add((node.clone(), why));
+    }
+
+    /// Sessions that the server has ended.
+    pub(crate) fn sessions_ended(&self) -> u64 {
+        self.sessions_ended.load(Ordering::Relaxed)
+    }
+
     /// Sums up once a minute what happened since.
     pub(crate) async fn tell(self: Arc<Self>) {
         loop {
@@ -209,6 +222,9 @@ impl Counters {
         }
         if let Some((count, (last_node, last_why))) = self.recent_orders_ahead.take() {
             tracing::warn!(count, %last_node, %last_why, "sessions with a too high order number were refused in the last minute");
+        }
+        if let Some((count, (last_node, last_why))) = self.recent_sessions_ended.take() {
+            tracing::info!(count, %last_node, %last_why, "sessions were ended by the server in the last minute");
         }
         if let Some((count, (last_node, last_named))) = self.recent_names_refused.take() {
             tracing::warn!(count, %last_node, %last_named, "sessions of nodes that named another node were refused in the last minute");

@@ -122,9 +122,10 @@ pub(crate) async fn serve(
         End::OrdersAhead { .. } => {
             desk.counters.order_number_refused(&node, &end);
         }
-        End::Left | End::Lost(_) => tracing::debug!(%node, why = %end, "a stream has ended"),
-        _ => tracing::info!(%node, why = %chain(&end), "a stream has ended"),
+        End::Left | End::Lost(_) => {}
+        _ => desk.counters.session_ended(&node, chain(&end)),
     }
+    tracing::debug!(%node, why = %chain(&end), "a stream has ended");
     if let Some(status) = end.status() {
         let _ = tokio::time::timeout(SEND_WAIT, out.send(Box::new(Err(status)))).await;
     }

@@ -227,6 +227,11 @@ fn refusals(text: &mut Text, counters: &Counters) {
         "Sessions refused because a node named another",
         counters.names_refused(),
     );
+    text.counter(
+        "farrier_server_sessions_ended_total",
+        "Sessions of nodes that the server has ended",
+        counters.sessions_ended(),
+    );
 }
 
 #[derive(Default)]

@@ -55,9 +55,13 @@ async fn enrol(agents: &mut Agents, token: &str) -> Status {
     agents.enrol(request).await.unwrap_err()
 }
 
-async fn session(agents: &mut Agents, name: &str, last_order: u64) -> Status {
-    let makeup = Some(form::makeup_message(&Makeup::default()));
-    let hello = Hello { makeup, journal: "j".to_owned(), last_order, ..Hello::default() };
+fn hello(last_order: u64) -> Hello {
+    let makeup = Makeup { boot: "b".to_owned(), gpus: Some(Vec::new()), ..Makeup::default() };
+    let makeup = Some(form::makeup_message(&makeup));
+    Hello { makeup, journal: "j".to_owned(), last_order, ..Hello::default() }
+}
+
+async fn session(agents: &mut Agents, name: &str, hello: Hello) -> Status {
     let up = Up { what: Some(up::What::Hello(hello)) };
     let mut request = Request::new(tokio_stream::iter([up]));
     request.metadata_mut().insert("farrier-node", name.parse().unwrap());
@@ -102,8 +106,13 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
     assert!(before > 0, "lines are counted");
     for _ in 0..TIMES {
         assert_eq!(enrol(&mut agents, "fjoin_wrong").await.code(), Code::PermissionDenied);
-        assert_eq!(session(&mut agents, "a", u64::MAX).await.code(), Code::FailedPrecondition);
-        assert_eq!(session(&mut agents, "b", 0).await.code(), Code::PermissionDenied);
+        assert_eq!(
+            session(&mut agents, "a", hello(u64::MAX)).await.code(),
+            Code::FailedPrecondition
+        );
+        assert_eq!(session(&mut agents, "b", hello(0)).await.code(), Code::PermissionDenied);
+        let malformed = session(&mut agents, "a", Hello::default()).await;
+        assert_eq!(malformed.code(), Code::InvalidArgument);
     }
     let first = renewal(&mut agents).await;
     let mut later = Vec::new();
@@ -112,7 +121,7 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
     }
     // The summary of a minute on a slow machine, and what the server has to say of itself.
     let written = lines.load(Ordering::Relaxed) - before;
-    assert!(written < TIMES / 2, "{written} lines for {} refusals", 4 * TIMES);
+    assert!(written < TIMES / 2, "{written} lines for {} refusals", 5 * TIMES);
     assert_eq!(first, Code::Ok);
     // More than a minute may pass between two of them.
     assert!(later.contains(&Code::ResourceExhausted), "{later:?}");
@@ -121,6 +130,7 @@ async fn what_is_refused_again_and_again_is_counted_and_has_no_line_each_time() 
         format!("farrier_server_enrolments_refused_total{{reason=\"token\"}} {TIMES}"),
         format!("farrier_server_order_numbers_refused_total {TIMES}"),
         format!("farrier_server_node_names_refused_total {TIMES}"),
+        format!("farrier_server_sessions_ended_total {TIMES}"),
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
     }
