@@ -301,13 +301,14 @@ async fn serve(
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let (mut front, presence) = (front.clone(), Arc::clone(&presence));
-        async move {
+        // Boxed: hyper keeps room for the whole of it for as long as a stream is open.
+        Box::pin(async move {
             Ok::<_, Infallible>(if request.uri().path().starts_with(AGENTS_PATH) {
                 attended(front.call(request, limits.is_authenticated).await, &presence)
             } else {
                 front.rest.answer(request, &presence).await
             })
-        }
+        })
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_WAIT);

@@ -105,7 +105,7 @@ impl Session<'_> {
             let seen = Event::Seen { node: self.node.clone(), makeup };
             match self.report(seen, MAKEUP_BYTES, None).await {
                 Err(End::Take(TakeError::LowSpace)) => {
-                    self.refused_makeup = Some(refused);
+                    self.refused_makeup = Some(Box::new(refused));
                     self.note_refused();
                     return Ok(());
                 }

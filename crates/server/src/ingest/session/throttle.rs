@@ -91,7 +91,7 @@ impl Session<'_> {
             self.is_refused = false;
             self.pulse.set_delayed(self.is_throttled);
             if let Some(makeup) = self.refused_makeup.take() {
-                self.made_of(makeup).await?;
+                self.made_of(*makeup).await?;
             }
             self.say(down::What::Resync(proto::Resync {})).await?;
         }
