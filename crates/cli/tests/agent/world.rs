@@ -1,8 +1,5 @@
 //! A simulated node with an agent that does not outlive its test.
 
-#[path = "../support/library.rs"]
-mod library;
-
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +10,6 @@ use serde_json::Value;
 
 use crate::support::wait::wait_for;
 use crate::support::{Ran, farrier, run};
-use library::build_library;
 
 /// Later than any node has run: what claims to be of the future is of now.
 const LATE_US: u64 = 1_000_000_000_000_000;
@@ -35,7 +31,6 @@ impl World {
 
     /// A node of H100 with these words.
     pub(crate) fn with(words: &[&str]) -> Self {
-        build_library();
         let world = Self { folder: tempfile::tempdir().unwrap() };
         let dir = world.text("node");
         let made = run(&[&["simulate", "node", &dir, "--sku", "H100-SXM5-80GB"], words].concat());

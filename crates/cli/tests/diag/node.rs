@@ -1,8 +1,5 @@
 //! With NVML: GPUs that are lost, and what was wrong before the tests.
 
-#[path = "../support/library.rs"]
-mod library;
-
 use serde_json::{Value, json};
 
 use crate::support::{Ran, run};
@@ -16,7 +13,6 @@ struct Node {
 
 impl Node {
     fn of(gpus: u32) -> Self {
-        library::build_library();
         let node = Self { folder: tempfile::tempdir().unwrap(), bench: Bench::new(&[json!([])]) };
         let count = gpus.to_string();
         let made = run(&["simulate", "node", &node.dir(), "--sku", "H200-SXM5", "--gpus", &count]);

@@ -32,7 +32,6 @@ const AT_A_TIME: usize = 4;
 
 #[test]
 fn every_rule_fires_on_its_case() {
-    world::build_library();
     let rules = Rules::embedded().unwrap();
     let rules: Vec<&Rule> = rules.iter().collect();
     let wanted = std::env::var("FARRIER_RULE").ok();
@@ -104,7 +103,6 @@ fn an_hour_of_training_is_quiet() {
 }
 
 fn quiet_hour(sku: &str, efa: bool, load: &[&str]) {
-    world::build_library();
     let mut rehearsal = Rehearsal::on(sku, efa);
     let mut steps: Vec<String> = load.iter().map(|step| (*step).to_owned()).collect();
     steps.push("run 600".to_owned());

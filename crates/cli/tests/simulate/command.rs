@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::support::run;
-use crate::world::{World, build_library};
+use crate::world::World;
 
 #[test]
 fn a_node_is_whole() {
@@ -84,7 +84,6 @@ fn what_is_there_is_not_overwritten() {
 
 #[test]
 fn slips_are_refused_with_a_hint() {
-    build_library();
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("node");
     let dir = dir.to_str().unwrap();

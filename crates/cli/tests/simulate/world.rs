@@ -1,8 +1,5 @@
 //! What the tests run in: a simulated node in a temporary directory, and a Python with the clients.
 
-#[path = "../support/library.rs"]
-mod library;
-
 use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -10,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{Ran, run};
-pub(crate) use library::build_library;
 
 /// The clients, pinned: what they print is part of the tests.
 const CLIENTS: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpustat==1.1.1"];
@@ -23,7 +19,6 @@ pub(crate) struct World {
 impl World {
     /// A node of these words.
     pub(crate) fn with(words: &[&str]) -> Self {
-        build_library();
         let world = Self { folder: tempfile::tempdir().unwrap() };
         let dir = world.dir();
         let mut all = vec!["simulate", "node", &dir];

@@ -1,12 +1,8 @@
 //! A simulated node.
 
-#[path = "../support/library.rs"]
-mod library;
-
 use std::path::PathBuf;
 
 use crate::support::run;
-use library::build_library;
 
 /// A simulated node that goes away with the test.
 pub(crate) struct World {
@@ -16,7 +12,6 @@ pub(crate) struct World {
 impl World {
     /// So many H100, of which the first two run a job.
     pub(crate) fn of(gpus: u32) -> Self {
-        build_library();
         let world = Self { folder: tempfile::tempdir().unwrap() };
         let dir = world.text("node");
         let count = gpus.to_string();

@@ -1,8 +1,5 @@
 //! A simulated node on which much is not as a profile wants it.
 
-#[path = "../support/library.rs"]
-mod library;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +20,6 @@ impl World {
     }
 
     pub(crate) fn of(sku: &str) -> Self {
-        library::build_library();
         // In memory where that is possible: every line of the journal is brought to disk.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let world = Self { folder };
