@@ -275,10 +275,10 @@ pub struct Why {
 }
 
 impl Why {
-    /// A reason without findings.
+    /// A reason without findings. Its text is bounded: much of it comes from nodes, and each decision repeats it.
     pub fn new(text: impl Into<String>, until: impl Into<String>) -> Self {
         Self {
-            text: text.into(),
+            text: shortened(text.into()),
             until: until.into(),
             findings: Vec::new(),
             changes_at: None,
@@ -306,6 +306,19 @@ impl Why {
         self.findings = findings;
         self
     }
+}
+
+/// Bytes of a reason's text.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// The text up to a length that a decision may have.
+pub(super) fn shortened(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or_default());
+        text.push('…');
+    }
+    text
 }
 
 /// What a node is made of, as far as the fleet needs it.

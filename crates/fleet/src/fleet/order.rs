@@ -77,6 +77,11 @@ pub enum OrderKind {
 }
 
 impl OrderKind {
+    /// Whether both are orders of one kind, whatever their parameters.
+    pub(crate) fn same_kind(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
     /// Whether it takes effect on the node, and is not only a look.
     pub fn changes(&self) -> bool {
         self.is_repair() || matches!(self, Self::Tune { .. })

@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::event::{Cordon, Record};
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Event, OrderKind, Standing};
+use farrier_fleet::fleet::{Answer, Event, OrderKind, Standing};
 use farrier_fleet::health::{Action, Severity};
 
 use crate::world::{Act, NODES, World, finding, node};
@@ -43,6 +43,19 @@ fn a_node_with_thousands_of_findings_has_small_decisions() {
         world.act(&Act::Answer(3, true));
         cordon_is(&mut world, 3, Cordon::None);
     }
+    // Other texts of nodes that decisions repeat: of another owner's cordon, and of a verification that failed.
+    let reason = "x".repeat(16_000);
+    cordon_is(&mut world, 4, Cordon::Theirs { owner: "slurm".to_owned(), reason: reason.clone() });
+    cordon_is(&mut world, 4, Cordon::None);
+    for _ in 0..4 {
+        let id = node(4);
+        let generation = world.state.nodes[&id].generation;
+        let answer = Answer::Failed { why: reason.clone() };
+        let answered = Event::Answered { node: id.clone(), generation, answer };
+        world.batch(vec![(Actor::Node(id), answered)]);
+        world.act(&Act::Wait(600));
+    }
+    assert!(world.state.nodes[&node(4)].failed.is_some(), "it failed to cordon");
     let decided = world.log.iter().filter(|it| it.event.is_decision());
     let largest = decided.map(|it| it.encode().unwrap().len()).max();
     assert!(largest.is_some_and(|it| it < 4096), "{largest:?}");
@@ -58,6 +71,9 @@ fn a_node_that_was_never_in_service_uses_up_no_disruption_budget() {
         world.act(&Act::Theirs(index));
         assert_eq!(standing(&world, index), Standing::Held);
     }
+    // Its cordon goes, and it answers no verification.
+    cordon_is(&mut world, 0, Cordon::None);
+    assert_eq!(standing(&world, 0), Standing::Verifying);
     world.act(&Act::Fault(5, 1, Severity::Fatal, Action::RebootNode, 0));
     assert_eq!(standing(&world, 5), Standing::Quarantined);
     // One that was in service counts, whoever cordoned it.
@@ -93,5 +109,25 @@ fn an_uncordon_is_withdrawn_when_the_node_becomes_unfit() {
     assert_eq!(order(&world, 3), Some(OrderKind::Uncordon));
     world.act(&Act::Fault(3, 2, Severity::Fatal, Action::RebootNode, 0));
     assert_ne!(order(&world, 3), Some(OrderKind::Uncordon));
+    world.replay();
+}
+
+/// Drains that failed do not delay the cordon of a node that takes work again.
+#[test]
+fn a_failed_cordon_is_retried_as_if_no_other_order_had_failed() {
+    let mut world = in_service();
+    world.act(&Act::Fault(3, 1, Severity::Fatal, Action::RebootNode, 0));
+    world.act(&Act::Answer(3, true));
+    for _ in 0..2 {
+        assert!(matches!(order(&world, 3), Some(OrderKind::Drain { .. })));
+        world.act(&Act::Answer(3, false));
+        world.act(&Act::Wait(3600));
+    }
+    cordon_is(&mut world, 3, Cordon::None);
+    while order(&world, 3) != Some(OrderKind::Cordon) {
+        world.act(&Act::Answer(3, false));
+    }
+    world.act(&Act::Answer(3, false));
+    assert_eq!(world.state.nodes[&node(3)].failures, 1);
     world.replay();
 }

@@ -6,7 +6,9 @@ use rusqlite::{Connection, params};
 use super::{Hash, LogError, Snapshot};
 
 /// What it begins with.
-const FORM: &[u8] = b"farrier state 1\n";
+const FORM: &[u8] = b"farrier state 2\n";
+/// What one began with before nodes noted their first service.
+const FORM_1: &[u8] = b"farrier state 1\n";
 /// What every version of it begins with. Before there were versions it was the state and nothing else.
 const ANY_FORM: &[u8] = b"farrier state ";
 
@@ -47,10 +49,15 @@ pub(super) fn state_of(bytes: &[u8], digest: Hash) -> Result<FleetState, Unread>
     if Hash::of(bytes) != digest {
         return Err(Unread::Damaged);
     }
-    let state = match bytes.strip_prefix(FORM) {
+    if let Some(state) = bytes.strip_prefix(FORM) {
+        return serde_json::from_slice(state).map_err(|_| Unread::Damaged);
+    }
+    let state = match bytes.strip_prefix(FORM_1) {
         Some(state) => state,
         None if bytes.starts_with(ANY_FORM) => return Err(Unread::Newer),
         None => bytes,
     };
-    serde_json::from_slice(state).map_err(|_| Unread::Damaged)
+    let mut state: FleetState = serde_json::from_slice(state).map_err(|_| Unread::Damaged)?;
+    state.upgrade_from_v1();
+    Ok(state)
 }

@@ -1,4 +1,5 @@
-//! Every state that a log was ever begun with still reads: `testdata/states_v1.jsonl` holds one with every field, as it was written then.
+//! Every state that a log was ever begun with still reads: `testdata/states_v1.jsonl` and `states_v2.jsonl` hold states with every field, as
+//! they were written then.
 //!
 //! Lines are added (`FARRIER_BLESS=1 cargo test -p farrier-server --test log recorded`) and never changed or taken away.
 
@@ -14,7 +15,7 @@ use farrier_fleet::fleet::state::{
 };
 use farrier_fleet::fleet::window::{Day, Window};
 use farrier_fleet::fleet::{
-    Answer, Domain, FleetState, Node, Order, OrderKind, Place, Policy, Rung, Standing,
+    Answer, Domain, Entry, Event, FleetState, Node, Order, OrderKind, Place, Policy, Rung, Standing,
 };
 use farrier_fleet::health::{Finding, GpuUuid};
 use farrier_server::log::sqlite::SqliteLog;
@@ -23,10 +24,12 @@ use serde_json::Value;
 
 use crate::{at, node, written};
 
-const RECORDED: &str = include_str!("testdata/states_v1.jsonl");
+const RECORDED_V1: &str = include_str!("testdata/states_v1.jsonl");
+const RECORDED: &str = include_str!("testdata/states_v2.jsonl");
 
 /// As the file of a log has it.
-const FORM: &str = "farrier state 1\n";
+const FORM_V1: &str = "farrier state 1\n";
+const FORM: &str = "farrier state 2\n";
 
 const SYMPTOMS: [Symptom; 4] =
     [Symptom::Silence, Symptom::Network, Symptom::Fabric, Symptom::PowerOrCooling];
@@ -244,22 +247,61 @@ fn a_state_that_is_written_today_is_recorded() {
     );
     let mut recorded = RECORDED.to_owned();
     writeln!(recorded, "{line}").unwrap();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v1.jsonl");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/log/testdata/states_v2.jsonl");
     std::fs::write(file, recorded).unwrap();
 }
 
 #[test]
 fn a_state_that_was_written_ever_still_reads() {
-    assert!(!RECORDED.is_empty());
+    assert!(!RECORDED.is_empty() && !RECORDED_V1.is_empty());
     for line in RECORDED.lines() {
         let then: Value = serde_json::from_str(line).unwrap();
+        let state = begun_with(format!("{FORM}{line}").as_bytes()).unwrap();
+        let now = serde_json::to_value(&state).unwrap();
+        assert!(holds(&now, &then), "something is lost: {now}");
+    }
+    for line in RECORDED_V1.lines() {
+        let mut then: Value = serde_json::from_str(line).unwrap();
+        // Counted again by today's rules.
+        then.as_object_mut().unwrap().remove("tallies");
         // Before it had a version it was the state and nothing else.
-        for form in [FORM, ""] {
+        for form in [FORM_V1, ""] {
             let state = begun_with(format!("{form}{line}").as_bytes()).unwrap();
             let now = serde_json::to_value(&state).unwrap();
             assert!(holds(&now, &then), "something is lost: {now}");
         }
     }
+}
+
+/// A state of format 1 does not say which nodes were in service. A node that was held then must leave the count of its domains again.
+#[test]
+fn nodes_of_a_state_of_format_1_are_counted_by_the_rules_of_now() {
+    let place = Place::in_pool("train".parse().unwrap());
+    let fleet = place.domains().remove(0);
+    let mut state = FleetState { seq: 5, ..FleetState::default() };
+    for number in 1..=3 {
+        let event = Event::Enrolled { node: node(number), place: place.clone() };
+        state.apply(&Entry { seq: number, batch: number, at: at(1), by: Actor::Server, event });
+    }
+    let moved = |state: &mut FleetState, number: u64, to: Standing| {
+        let event = Event::Moved { node: node(number), to, why: why() };
+        state.apply(&Entry { seq: 5, batch: 5, at: at(2), by: Actor::Server, event });
+    };
+    moved(&mut state, 1, Standing::Held);
+    moved(&mut state, 2, Standing::InService);
+    // As the version before counted: every node that is not in service.
+    state.tallies.insert(fleet.clone(), Tally { members: 3, out: 1 });
+    let mut written = serde_json::to_value(&state).unwrap();
+    for it in written["nodes"].as_object_mut().unwrap().values_mut() {
+        it.as_object_mut().unwrap().remove("first_served");
+    }
+    let mut state = begun_with(format!("{FORM_V1}{written}").as_bytes()).unwrap();
+    assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 1 });
+    moved(&mut state, 2, Standing::Held);
+    assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 2 }, "it was in service");
+    moved(&mut state, 1, Standing::Verifying);
+    moved(&mut state, 1, Standing::InService);
+    assert_eq!(state.tallies[&fleet], Tally { members: 3, out: 1 });
 }
 
 #[test]
@@ -273,7 +315,7 @@ fn a_log_begins_with_the_version_of_its_state() {
     let state = log.beginning().unwrap();
     let meant = format!("{FORM}{}", serde_json::to_string(&state).unwrap());
     assert_eq!(String::from_utf8(bytes).unwrap(), meant);
-    let later = begun_with(meant.replacen('1', "2", 1).as_bytes()).unwrap_err().to_string();
+    let later = begun_with(meant.replacen('2', "3", 1).as_bytes()).unwrap_err().to_string();
     assert!(later.contains("of a later version"), "{later}");
     let nothing = begun_with(b"farrier").unwrap_err();
     assert!(matches!(nothing, LogError::Beheaded(5)), "{nothing}");

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::fleet::event::{Event, Why};
+use crate::fleet::event::Why;
 use crate::fleet::identity::Domain;
-use crate::fleet::state::{FleetState, Node, Standing, Tally};
+use crate::fleet::state::{FleetState, Node, Tally};
 
 /// What is left to take, with what this decision took already.
 pub(super) struct Budget<'a> {
@@ -34,16 +34,10 @@ impl<'a> Budget<'a> {
         Some(Why::new(text, until))
     }
 
-    /// Counts what was decided.
-    pub(super) fn take(&mut self, before: &Node, event: &Event) {
-        let Event::Moved { to, .. } = event else { return };
-        let was_in = before.standing.in_service() || before.standing == Standing::Joining;
-        // As [`Node::counts_as_out`].
-        let is_in = to.in_service()
-            || *to == Standing::Joining
-            || (*to == Standing::Held && before.first_served.is_none());
-        if was_in && !is_in {
-            for domain in before.place.domains() {
+    /// Counts a node that the last event took out of service.
+    pub(super) fn count(&mut self, counted_before: bool, node: &Node) {
+        if !counted_before && node.counts_as_out() {
+            for domain in node.place.domains() {
                 *self.taken.entry(domain).or_default() += 1;
             }
         }

@@ -6,8 +6,6 @@ use crate::health::{Action, Finding, FindingKind, GpuUuid, Severity};
 
 /// The worst findings that a reason names. Each decision is an entry of the log, so a node with thousands must not make each one large.
 const FINDINGS_MAX: usize = 16;
-/// Bytes of a reason's text, much of which is the node's.
-const TEXT_BYTES_MAX: usize = 512;
 
 /// How much speaks against a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +57,6 @@ impl Complaint {
         if complaint.weight == Weight::None {
             complaint.doubt_what_is_unknown(node);
         }
-        shorten(&mut complaint.text);
         complaint
     }
 
@@ -88,14 +85,6 @@ impl Complaint {
             (None, Some(_)) => return,
         };
         self.weight = Weight::Doubt;
-    }
-}
-
-fn shorten(text: &mut String) {
-    if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or_default());
-        text.push('…');
     }
 }
 

@@ -56,8 +56,9 @@ pub fn decide(state: &FleetState, dirty: &BTreeSet<NodeId>, now: Timestamp) -> D
             let look =
                 Look { id, node: &node, complaint: &complaint, pool, state, blamed: &blamed, now };
             let Some(event) = look.next_step(&budget) else { break };
-            budget.take(&node, &event);
+            let counted = node.counts_as_out();
             node.foresee(&event, now);
+            budget.count(counted, &node);
             decision.events.push(event);
         }
         decision.report.waiting.extend(node.held_back.clone().map(|why| (id.clone(), why)));

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::Look;
-use crate::fleet::event::{Cordon, Event, Why};
+use crate::fleet::event::{Cordon, Event, Why, shortened};
 use crate::fleet::order::{Order, OrderKind};
 use crate::fleet::policy::Autonomy;
 use crate::fleet::state::{Errand, Repair, Standing, Symptom, later};
@@ -23,7 +23,8 @@ pub(super) fn step(look: &Look<'_>) -> Option<Event> {
             (is_unfit && order.what == OrderKind::Uncordon).then(|| look.complaint.text.clone())
         };
         let stopped = || stopped().or_else(unfit).filter(|_| !pending.accepted);
-        return over.or_else(stopped).map(|why| Event::Withdrawn { node, generation, why });
+        let why = over.or_else(stopped).map(shortened);
+        return why.map(|why| Event::Withdrawn { node, generation, why });
     }
     if let Some(Errand { what, by }) = errand(look) {
         let waits = at_work(look).or_else(|| frozen(look).filter(|_| what.changes()));

@@ -154,6 +154,17 @@ impl FleetState {
         entry.event.node().cloned().into_iter().collect()
     }
 
+    /// Adds what states of format 1 lack, and counts domains again by today's rules.
+    pub fn upgrade_from_v1(&mut self) {
+        self.tallies.clear();
+        for id in self.nodes.keys().cloned().collect::<Vec<_>>() {
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            Arc::make_mut(node).upgrade_from_v1();
+            let node = Arc::clone(node);
+            self.count(&node, 1);
+        }
+    }
+
     /// Every node is to be looked at, and again when the policy of now says so.
     fn look_at_all(&mut self) -> BTreeSet<NodeId> {
         for (id, node) in &mut self.nodes {

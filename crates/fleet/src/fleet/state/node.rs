@@ -285,10 +285,19 @@ impl Node {
         !matches!(self.standing, Standing::InService | Standing::Suspect | Standing::Joining)
     }
 
-    /// Whether it counts towards disruption budgets. One that was held before it ever was in service is missed by nobody: else a node that
-    /// joins could use up the budget of others by saying that it is cordoned.
+    /// Whether it counts towards disruption budgets: it was in service, or it was quarantined while it joined, which takes it away from
+    /// whatever ran there before it was managed. A node that is out for another reason before its first service does not count: otherwise a
+    /// joining node could use up the budget of others by claiming an external cordon and by failing its verification afterwards.
     pub(in crate::fleet) fn counts_as_out(&self) -> bool {
-        self.is_out() && (self.first_served.is_some() || self.standing != Standing::Held)
+        self.is_out() && (self.first_served.is_some() || !self.quarantines.is_empty())
+    }
+
+    /// Adds what states of format 1 lack. They do not say which nodes have been in service; every node that is not joining is taken as one
+    /// that was, because a node too many in the count keeps a healthy node in service, and one too few takes it out.
+    pub(super) fn upgrade_from_v1(&mut self) {
+        if self.standing != Standing::Joining {
+            self.first_served.get_or_insert(self.since);
+        }
     }
 }
 
@@ -559,6 +568,12 @@ impl Node {
     }
 
     fn fail(&mut self, what: OrderKind, why: &str, at: Timestamp) {
+        // Repairs share one count: a reboot that fails after a failed reset is one more failed repair. Everything else counts by kind, so
+        // that a cordon is not delayed by the back-off of failed drains.
+        let same = |it: &OrderKind| it.same_kind(&what) || (it.is_repair() && what.is_repair());
+        if !self.failed_order.as_ref().is_some_and(same) {
+            self.failures = 0;
+        }
         self.failures = self.failures.saturating_add(1);
         self.failed = Some((at, why.to_owned()));
         self.failed_order = Some(what);
