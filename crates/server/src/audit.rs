@@ -1,14 +1,18 @@
 //! Brings changes of who may speak into the log, each once: whoever made them, this server or the command line beside it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farrier_fleet::fleet::{AccessChange, Event, NodeId};
-use farrier_wire::identity::Identity;
 use tokio::sync::Mutex;
 
-use crate::access::{AccessError, Store};
+use crate::access::{AccessError, Change, Store};
 use crate::brain::{Brain, TakeError};
 use crate::ingest::{Cut, Roster};
+
+/// How often it is looked for changes that nobody has brought: those of another process come so late at most.
+const BRING_EVERY: Duration = Duration::from_millis(200);
 
 /// Why changes are not in the log yet. They are brought again.
 #[derive(Debug, thiserror::Error)]
@@ -35,14 +39,15 @@ impl Audit {
         Self { brain, store, roster, last: Mutex::new(last) }
     }
 
-    /// Cuts the node's stream where its certificate counts no more. One of a later enrolment stays open.
-    fn cut(&self, revoked: &NodeId) {
-        self.roster.cut(|node, generation| {
-            let identity = (node == revoked)
-                .then(|| Some(Identity { node: node.clone(), generation: generation? }))?;
-            let admits = self.store.admits(&identity?);
-            admits.is_ok_and(|admits| !admits).then_some(Cut::Revoked)
-        });
+    /// Brings changes that nobody has brought, until it is cancelled: of another process, and of a request that ended before its change was in
+    /// the log.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            if let Err(err) = self.bring().await {
+                tracing::error!(%err, "changes of who may speak are not in the log yet");
+            }
+            tokio::time::sleep(BRING_EVERY).await;
+        }
     }
 
     /// All that are not there yet. They are when this returns.
@@ -50,22 +55,48 @@ impl Audit {
         let mut last = self.last.lock().await;
         loop {
             let (store, after) = (Arc::clone(&self.store), *last);
-            let read = tokio::task::spawn_blocking(move || store.changes(after)).await;
-            let changes = read.map_err(|_| TakeError::Ended)??;
+            let read = tokio::task::spawn_blocking(move || Page::read(&store, after)).await;
+            let Page { changes, oldest } = read.map_err(|_| TakeError::Ended)??;
             if changes.is_empty() {
                 return Ok(());
             }
+            // Before the log says so: a report that a revoked node sends meanwhile must not count as its return. A stream of a later
+            // enrolment stays open.
+            let ended = self
+                .roster
+                .cut(|node, generation| (generation? < *oldest.get(node)?).then_some(Cut::Revoked));
+            if ended > 0 {
+                tracing::info!(ended, "streams of revoked certificates were cut");
+            }
             for change in changes {
                 let number = change.number;
-                // Before the log says so: a report that a revoked node sends meanwhile must not count as its return.
-                if let AccessChange::CertificateRevoked { node } = &change.what {
-                    self.cut(node);
-                }
                 let event = Event::Access { number, at: change.at, what: change.what };
                 self.brain.take(change.by, event).await?;
                 *last = number;
             }
         }
+    }
+}
+
+/// Changes that are not in the log yet.
+struct Page {
+    changes: Vec<Change>,
+    /// Of nodes that are revoked in them, the oldest generation that counts.
+    oldest: HashMap<NodeId, u64>,
+}
+
+impl Page {
+    fn read(store: &Store, after: u64) -> Result<Self, AccessError> {
+        let changes = store.changes(after)?;
+        let mut oldest = HashMap::new();
+        for change in &changes {
+            if let AccessChange::CertificateRevoked { node } = &change.what
+                && let Some(generation) = store.oldest_admitted(node)?
+            {
+                oldest.insert(node.clone(), generation);
+            }
+        }
+        Ok(Self { changes, oldest })
     }
 }
 
@@ -83,34 +114,89 @@ mod tests {
     use crate::ingest::ReportQuota;
     use crate::log::sqlite::SqliteLog;
 
+    /// A deadline ends a hang and says nothing about speed.
+    const PATIENCE: Duration = Duration::from_secs(300);
+
+    struct World {
+        _folder: tempfile::TempDir,
+        brain: Brain,
+        store: Arc<Store>,
+        roster: Arc<Roster>,
+        audit: Arc<Audit>,
+        node: NodeId,
+    }
+
+    impl World {
+        /// One node, enrolled once.
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let log = SqliteLog::open(&folder.path().join("log")).unwrap();
+            let core = Core::open(Box::new(log)).unwrap();
+            let store = Arc::new(Store::open(folder.path()).unwrap());
+            let roster = Arc::new(Roster::new(ReportQuota::default()));
+            let (log_end, watching) = (watch::channel(0).0, ClockWatch::default());
+            let (brain, _ended) =
+                Brain::spawn(core, Arc::clone(&roster), Arc::default(), log_end, watching, None)
+                    .unwrap();
+            let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
+            let (node, pool) = ("a".parse::<NodeId>().unwrap(), "train".parse().unwrap());
+            let place = Place::in_pool(pool);
+            let enrolled = Event::Enrolled { node: node.clone(), place: place.clone() };
+            brain.take(Actor::Server, enrolled).await.unwrap();
+            let now = Timestamp::now();
+            let wanted = Wanted::new(place.pool, now + SignedDuration::from_hours(1));
+            let token = store.create(&wanted, now).unwrap().digest();
+            store.join(&token, &node, b"key", None, now).unwrap();
+            audit.bring().await.unwrap();
+            let audit = Arc::new(audit);
+            Self { _folder: folder, brain, store, roster, audit, node }
+        }
+
+        async fn is_revoked(&self) -> bool {
+            let node = self.node.clone();
+            self.brain.look(move |state| state.nodes[&node].revoked.is_some()).await.unwrap()
+        }
+    }
+
     #[tokio::test]
     async fn the_stream_of_a_revoked_node_is_cut_before_the_log_has_the_revocation() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = SqliteLog::open(&folder.path().join("log")).unwrap();
-        let core = Core::open(Box::new(log)).unwrap();
-        let store = Arc::new(Store::open(folder.path()).unwrap());
-        let roster = Arc::new(Roster::new(ReportQuota::default()));
-        let log_end = watch::channel(0).0;
-        let watching = ClockWatch::default();
-        let (brain, _ended) =
-            Brain::spawn(core, Arc::clone(&roster), Arc::default(), log_end, watching, None)
-                .unwrap();
-        let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
-        let (node, pool) = ("a".parse::<NodeId>().unwrap(), "train".parse().unwrap());
-        let place = Place::in_pool(pool);
-        let enrolled = Event::Enrolled { node: node.clone(), place: place.clone() };
-        brain.take(Actor::Server, enrolled).await.unwrap();
-        let now = Timestamp::now();
-        let wanted = Wanted::new(place.pool, now + SignedDuration::from_hours(1));
-        let token = store.create(&wanted, now).unwrap().digest();
-        store.join(&token, &node, b"key", None, now).unwrap();
-        audit.bring().await.unwrap();
-        let mut stream = roster.sit(&node, Some(1));
-        store.revoke(&node, now).unwrap();
-        audit.bring().await.unwrap();
+        let world = World::new().await;
+        let mut stream = world.roster.sit(&world.node, Some(1));
+        world.store.revoke(&world.node, Timestamp::now()).unwrap();
+        world.audit.bring().await.unwrap();
         assert!(matches!(stream.cut.try_recv(), Ok(Cut::Revoked)));
-        assert!(!roster.heard(&stream.pulse), "what it sent last is no return");
-        let revoked = brain.look(move |state| state.nodes[&node].revoked.is_some()).await;
-        assert!(revoked.unwrap());
+        assert!(!world.roster.heard(&stream.pulse), "what it sent last is no return");
+        assert!(world.is_revoked().await);
+    }
+
+    #[tokio::test]
+    async fn streams_of_a_later_enrolment_and_of_other_nodes_stay_open() {
+        let world = World::new().await;
+        world.store.revoke(&world.node, Timestamp::now()).unwrap();
+        let mut others = [
+            world.roster.sit(&world.node, Some(2)),
+            world.roster.sit(&"b".parse().unwrap(), Some(1)),
+        ];
+        world.audit.bring().await.unwrap();
+        assert!(others.iter_mut().all(|it| it.cut.try_recv().is_err()));
+        assert!(world.is_revoked().await);
+    }
+
+    /// As a request leaves it that ends between the two.
+    #[tokio::test]
+    async fn a_change_of_the_server_that_nobody_brought_is_brought_and_cuts_the_stream() {
+        let world = World::new().await;
+        let running = tokio::spawn(Arc::clone(&world.audit).run());
+        // Whatever it looks at first, the second is one that it has to notice.
+        for generation in [1, 2] {
+            let stream = world.roster.sit(&world.node, Some(generation));
+            world.store.revoke(&world.node, Timestamp::now()).unwrap();
+            let cut = tokio::time::timeout(PATIENCE, stream.cut).await;
+            assert_eq!(cut.expect("the stream is cut"), Ok(Cut::Revoked));
+        }
+        // After what is being brought.
+        world.audit.bring().await.unwrap();
+        assert!(world.is_revoked().await);
+        running.abort();
     }
 }

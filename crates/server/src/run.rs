@@ -37,8 +37,6 @@ use crate::serve::{self, Tls, TlsError};
 use crate::served;
 use crate::space::Space;
 
-/// Another process may change who may speak: so often it is looked whether one did.
-const ACCESS_EVERY: Duration = Duration::from_millis(200);
 /// The server's own certificate is made anew this often.
 const RENEW_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -270,7 +268,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     tasks.spawn(brain.clone().tick());
     tasks.spawn(Arc::clone(&space).watch(log_path(&options.dir)));
     tasks.spawn(counters.tell());
-    tasks.spawn(watch_access(store, audit, Arc::clone(&roster)));
+    tasks.spawn(audit.run());
     if let Some(tls) = tls {
         tasks.spawn(renew(tls));
     }
@@ -364,34 +362,6 @@ fn watch_clock(wall: WallClock, tls: Option<Arc<Tls>>) -> ClockWatch {
         }
     };
     ClockWatch { wall, on_step: Box::new(on_step) }
-}
-
-/// Sees what another process changes of who may speak: it comes into the log, and streams of nodes whose certificate was
-/// revoked are cut.
-async fn watch_access(store: Arc<Store>, audit: Arc<Audit>, roster: Arc<Roster>) {
-    let mut version = None;
-    loop {
-        let now = store.version().ok();
-        if now.is_none() || now != version {
-            // Before the log says so: what a revoked node says last must not read as if it were let in again.
-            let ended = roster.cut(|node, generation| {
-                let node = node.clone();
-                let identity = farrier_wire::identity::Identity { node, generation: generation? };
-                // Where the list cannot be read nobody is cut: a disk that fails must not look like a fleet that was revoked.
-                store.admits(&identity).is_ok_and(|admits| !admits).then_some(Cut::Revoked)
-            });
-            if ended > 0 {
-                tracing::info!(ended, "streams of revoked certificates were cut");
-            }
-            match audit.bring().await {
-                Ok(()) => version = now,
-                Err(err) => {
-                    tracing::error!(%err, "changes of who may speak are not in the log yet");
-                }
-            }
-        }
-        tokio::time::sleep(ACCESS_EVERY).await;
-    }
 }
 
 impl Running {
