@@ -308,6 +308,15 @@ impl Store {
         done.ok_or_else(|| AccessError::NoSuchNode(node.clone()))
     }
 
+    /// The pool that holds a name: its node has enrolled there, and was not retired.
+    pub(crate) fn name_held_by(&self, node: &NodeId) -> Result<Option<Pool>, AccessError> {
+        let query = "SELECT pool FROM identities WHERE node = ?1";
+        let row = |row: &rusqlite::Row<'_>| row.get::<_, Option<String>>(0);
+        let held = self.connection().query_row(query, [node.as_str()], row).optional();
+        let held = held.map_err(failed("look a node's name up"))?;
+        Ok(held.flatten().and_then(|it| it.parse().ok()))
+    }
+
     /// A node was retired: its name is free.
     pub fn free_name(&self, node: &NodeId) -> Result<(), AccessError> {
         let update = "UPDATE identities SET pool = NULL WHERE node = ?1";

@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use super::failure::Failure;
 use super::query::kind_of;
 use super::reply::Reply;
-use super::{Call, near};
+use super::{Call, finished, near};
 
 /// The longest freeze.
 const FREEZE_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -133,14 +133,45 @@ async fn errand(call: Call, what: OrderKind) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn retire(call: Call) -> Result<Reply, Failure> {
-    let RetireAsk { reason } = call.body()?;
-    let node = node(&call, fine).await?;
-    // Nobody enrols under the name until it is free.
-    let _name = call.site.store.names.lock(&node).await;
-    let retired = Event::Retired { node: node.clone(), why: reason.into_text() };
-    let reply = take(&call, retired).await?;
-    call.site.stored(move |store| store.free_name(&node)).await?;
-    Ok(reply)
+    finished(async move {
+        let RetireAsk { reason } = call.body()?;
+        let (node, caller) = (call.path.node()?, call.caller()?.clone());
+        // Nobody enrols under the name until it is free.
+        let _name = call.site.store.names.lock(&node).await;
+        let id = node.clone();
+        let look = call.site.brain.look(move |state| {
+            let node = state.nodes.get(&id)?;
+            Some(caller.sees(&node.place))
+        });
+        match look.await? {
+            Some(true) => {
+                let why = reason.into_text();
+                let reply = take(&call, Event::Retired { node: node.clone(), why }).await?;
+                call.site.stored(move |store| store.free_name(&node)).await?;
+                Ok(reply)
+            }
+            Some(false) => Err(Failure::no_node(node.as_str())),
+            None => free_held_name(&call, node).await,
+        }
+    })
+    .await
+}
+
+/// Frees the name of a node that is gone: whoever retired it was told that this failed. For those who might have retired it by its pool, which is
+/// all that is known of its place.
+async fn free_held_name(call: &Call, node: NodeId) -> Result<Reply, Failure> {
+    let caller = call.caller()?.clone();
+    let name = node.clone();
+    let freed = call.site.stored(move |store| {
+        let pool = store.name_held_by(&name)?;
+        let is_theirs = pool.is_some_and(|it| caller.has_pool(&it));
+        if is_theirs { store.free_name(&name).map(|()| true) } else { Ok(false) }
+    });
+    if freed.await? {
+        Reply::json(&Done { changed: true })
+    } else {
+        Err(Failure::no_node(node.as_str()))
+    }
 }
 
 /// A rack or a switch is everybody's who has a node there, and what is said of it decides for their nodes too.

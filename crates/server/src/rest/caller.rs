@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Deed, Domain, FleetState, Place, Role};
+use farrier_fleet::fleet::{Deed, Domain, FleetState, Place, Pool, Role};
 
 use super::failure::Failure;
 use crate::access::{Person, TokenDigest};
@@ -35,6 +35,11 @@ impl Caller {
 
     pub(super) fn sees(&self, place: &Place) -> bool {
         is_within(place, self.scope())
+    }
+
+    /// Whether a whole pool is theirs.
+    pub(super) fn has_pool(&self, pool: &Pool) -> bool {
+        self.is_fleet_wide() || matches!(self.scope(), Domain::Pool(own) if own == pool)
     }
 
     /// Whether something of theirs is in a domain.

@@ -12,6 +12,8 @@
 mod asks;
 mod body;
 mod caller;
+#[cfg(test)]
+mod cancelled;
 mod events;
 mod export;
 mod failure;
@@ -256,6 +258,13 @@ impl Rest {
         }
         Ok(bytes)
     }
+}
+
+/// Does to its end what changes more than one place, also where its client goes away or is told that it takes too long.
+async fn finished(
+    change: impl Future<Output = Result<Reply, Failure>> + Send + 'static,
+) -> Result<Reply, Failure> {
+    tokio::spawn(change).await.map_err(|_| Failure::ending())?
 }
 
 /// The body of a route that takes none: nothing of it is kept, and where anybody may ask nothing is waited for.

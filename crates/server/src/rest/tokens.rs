@@ -1,26 +1,26 @@
 //! Tokens that nodes join with, and certificates that count no more.
 
-use farrier_fleet::fleet::{Domain, Place, Pool};
+use farrier_fleet::fleet::{Place, Pool};
 use farrier_wire::rest::{Done, TokenAsk, TokenList, TokenMade, TokenRow};
 use jiff::{SignedDuration, Timestamp};
 
-use super::Call;
 use super::caller::Caller;
 use super::failure::Failure;
 use super::reply::Reply;
+use super::{Call, finished};
 use crate::access::{Listed, Store, TokenKind, Wanted};
 
-/// A token lets nodes into a pool: whoever has the fleet, or that pool, may make one.
-fn has_pool(caller: &Caller, pool: &str) -> bool {
-    let pool: Option<Pool> = pool.parse().ok();
-    caller.is_fleet_wide() || pool.is_some_and(|it| *caller.scope() == Domain::Pool(it))
+/// A token lets nodes into a pool: it is theirs who have that pool.
+fn is_of(caller: &Caller, token: &Listed) -> bool {
+    let pool: Option<Pool> = token.pool.as_deref().and_then(|it| it.parse().ok());
+    pool.is_some_and(|it| caller.has_pool(&it))
 }
 
 pub(super) async fn create(call: Call) -> Result<Reply, Failure> {
     let TokenAsk { pool, node, tenant, site, rack, leaf, nvlink, uses, expires_s } = call.body()?;
     let place = Place { pool: pool.clone(), tenant, site, rack, leaf, nvlink };
     let caller = call.caller()?;
-    if !has_pool(caller, pool.as_str()) {
+    if !caller.has_pool(&pool) {
         return Err(Failure::forbidden(format!("pool {pool} is not your scope")));
     }
     if place.tells_more() {
@@ -62,8 +62,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let now = Timestamp::now();
     let tokens = call.site.stored(Store::list).await?;
-    let seen =
-        tokens.into_iter().filter(|it| it.pool.as_deref().is_some_and(|it| has_pool(caller, it)));
+    let seen = tokens.into_iter().filter(|it| is_of(caller, it));
     let tokens = seen.map(|it| row(it, now)).collect();
     Reply::json(&TokenList { tokens })
 }
@@ -85,8 +84,7 @@ pub(super) async fn revoke(call: Call) -> Result<Reply, Failure> {
     let caller = call.caller()?;
     let id = call.path.number("id").and_then(|it| i64::try_from(it).ok()).unwrap_or(i64::MAX);
     let tokens = call.site.stored(Store::list).await?;
-    let found = tokens.into_iter().find(|it| it.id == id);
-    let found = found.filter(|it| it.pool.as_deref().is_some_and(|it| has_pool(caller, it)));
+    let found = tokens.into_iter().find(|it| it.id == id && is_of(caller, it));
     let Some(found) = found else {
         let hint = "GET /api/v1/tokens lists those that you see";
         return Err(Failure::not_found(format!("there is no token {id}"), hint));
@@ -111,8 +109,11 @@ pub(super) async fn revoke_node(call: Call) -> Result<Reply, Failure> {
         return Err(Failure::no_node(id.as_str()));
     }
     let by = caller.actor();
-    call.site.stored(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
-    // Cuts the stream first.
-    call.site.changes.bring().await?;
-    Reply::json(&Done { changed: true })
+    finished(async move {
+        call.site.stored(move |store| store.revoke_by(&by, &id, Timestamp::now())).await?;
+        // Cuts the stream first.
+        call.site.changes.bring().await?;
+        Reply::json(&Done { changed: true })
+    })
+    .await
 }

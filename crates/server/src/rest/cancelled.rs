@@ -1,0 +1,202 @@
+//! Requests whose client goes away before they are answered, and what is done again after that.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use farrier_facts::FactSet;
+use farrier_fleet::fleet::event::Event;
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Domain, FleetState, NodeId, Place, Role};
+use hyper::Method;
+use hyper::body::Bytes;
+use hyper::header::HeaderMap;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+
+use super::caller::Caller;
+use super::failure::Failure;
+use super::query::Said;
+use super::reply::Reply;
+use super::routes::{self, Found};
+use super::{Call, Rate, Rest, Site};
+use crate::access::{Person, Store, TokenDigest, Wanted};
+use crate::audit::Audit;
+use crate::brain::Brain;
+use crate::clock::ClockWatch;
+use crate::core::Core;
+use crate::follow::Tail;
+use crate::ingest::{Cut, ReportQuota, Roster};
+use crate::log::sqlite::SqliteLog;
+
+/// A deadline ends a hang and says nothing about speed.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// More often than a handler waits for the controller or the disk.
+const POLLS: usize = 6;
+
+struct World {
+    _folder: tempfile::TempDir,
+    rest: Rest,
+}
+
+impl World {
+    /// The node `a` of pool `train`, enrolled once. Nobody looks for changes that no request has brought into the log.
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let core = Core::open(Box::new(SqliteLog::open(&path).unwrap())).unwrap();
+        let store = Arc::new(Store::open(folder.path()).unwrap());
+        let roster = Arc::new(Roster::new(ReportQuota::default()));
+        let (log_end, end) = watch::channel(0);
+        let tail = Tail::new(path, end, core.damage());
+        let (brain, _ended) = Brain::spawn(
+            core,
+            Arc::clone(&roster),
+            Arc::default(),
+            log_end,
+            ClockWatch::default(),
+            None,
+        )
+        .unwrap();
+        let audit = Audit::new(brain.clone(), Arc::clone(&store), Arc::clone(&roster), 0);
+        let site = Site {
+            brain,
+            tail,
+            roster,
+            space: Arc::default(),
+            heartbeat_interval: Duration::from_secs(10),
+            store,
+            fingerprint: String::new(),
+            counters: Arc::default(),
+            facts: Cow::Borrowed(FactSet::embedded()),
+            changes: Arc::new(audit),
+            stopped: watch::channel(false).1,
+        };
+        let world = Self { _folder: folder, rest: Rest::new(site, Rate::default()) };
+        let now = Timestamp::now();
+        let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
+        let token = world.site().store.create(&wanted, now).unwrap().digest();
+        world.site().store.join(&token, &node(), b"key", None, now).unwrap();
+        world.site().changes.bring().await.unwrap();
+        let enrolled = Event::Enrolled { node: node(), place: wanted.place };
+        world.site().brain.take(Actor::Server, enrolled).await.unwrap();
+        world
+    }
+
+    fn site(&self) -> &Site {
+        &self.rest.site
+    }
+
+    /// A request of somebody who administers a scope.
+    fn ask(
+        &self,
+        path: &str,
+        scope: &str,
+        body: &'static str,
+    ) -> impl Future<Output = Result<Reply, Failure>> {
+        let Found { route, path } = routes::find(&Method::POST, path).unwrap();
+        let person = Person {
+            token: 1,
+            name: "ann".to_owned(),
+            role: Role::Admin,
+            scope: scope.parse::<Domain>().unwrap(),
+            expires: Timestamp::MAX,
+        };
+        (route.run)(Call {
+            site: Arc::clone(&self.rest.site),
+            rest: self.rest.clone(),
+            caller: Some(Caller { person, digest: TokenDigest::of("x") }),
+            path,
+            query: Said::default(),
+            headers: HeaderMap::new(),
+            body: Bytes::from_static(body.as_bytes()),
+            place: None,
+            _present: None,
+        })
+    }
+
+    /// A request that is polled so often and dropped then. Between two polls what it waits for comes about.
+    async fn cancel(&self, polls: usize, path: &str, body: &'static str) {
+        let mut answer = Box::pin(self.ask(path, "fleet", body));
+        for _ in 0..polls {
+            if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_ready())).await {
+                return;
+            }
+            self.site().brain.look(|_| ()).await.unwrap();
+        }
+    }
+
+    fn holds_name(&self) -> bool {
+        self.site().store.name_held_by(&node()).unwrap().is_some()
+    }
+
+    async fn look(&self, is: fn(&FleetState) -> bool) -> bool {
+        self.site().brain.look(is).await.unwrap()
+    }
+
+    async fn until(&self, is: impl AsyncFn(&Self) -> bool) -> bool {
+        let end = Instant::now() + PATIENCE;
+        while !is(self).await {
+            if Instant::now() > end {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        true
+    }
+}
+
+fn node() -> NodeId {
+    "a".parse().unwrap()
+}
+
+const RETIRE: (&str, &str) = ("/api/v1/nodes/a/retire", r#"{"reason":"sold"}"#);
+
+#[tokio::test]
+async fn a_retirement_frees_the_name_whenever_its_client_goes_away() {
+    for polls in 1..=POLLS {
+        let world = World::new().await;
+        assert!(world.holds_name());
+        world.cancel(polls, RETIRE.0, RETIRE.1).await;
+        let is_done = world
+            .until(async |it| !it.holds_name() && it.look(|state| state.nodes.is_empty()).await)
+            .await;
+        assert!(is_done, "not finished after {polls} polls");
+    }
+}
+
+#[tokio::test]
+async fn a_revocation_cuts_the_stream_and_is_logged_whenever_its_client_goes_away() {
+    // The first poll asks whether the caller sees the node: nothing is changed before that.
+    for polls in 2..=POLLS {
+        let world = World::new().await;
+        let mut stream = world.site().roster.sit(&node(), Some(1));
+        world.cancel(polls, "/api/v1/nodes/a/revoke", "").await;
+        let is_revoked = |state: &FleetState| state.nodes[&node()].revoked.is_some();
+        let is_done = world.until(async |it| it.look(is_revoked).await).await;
+        assert!(is_done, "not finished after {polls} polls");
+        assert_eq!(stream.cut.try_recv(), Ok(Cut::Revoked));
+    }
+}
+
+#[tokio::test]
+async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
+    let world = World::new().await;
+    let retired = Event::Retired { node: node(), why: "sold".to_owned() };
+    world.site().brain.take(Actor::Server, retired).await.unwrap();
+    for scope in ["pool:serve", "tenant:train"] {
+        assert!(world.ask(RETIRE.0, scope, RETIRE.1).await.is_err());
+        assert!(world.holds_name(), "{scope} is not where the node was");
+    }
+    assert!(world.ask(RETIRE.0, "pool:train", RETIRE.1).await.is_ok());
+    assert!(!world.holds_name());
+    assert!(world.ask(RETIRE.0, "fleet", RETIRE.1).await.is_err(), "there is nothing to retire");
+    // Of a node that is there.
+    let place = Place::in_pool("serve".parse().unwrap());
+    let enrolled = Event::Enrolled { node: node(), place };
+    world.site().brain.take(Actor::Server, enrolled).await.unwrap();
+    assert!(world.ask(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
+    assert!(world.look(|state| !state.nodes.is_empty()).await);
+}
