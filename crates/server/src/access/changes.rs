@@ -24,11 +24,19 @@ pub struct Change {
     pub what: AccessChange,
 }
 
-/// Whoever runs this program: they can change the files themselves, and no token names them. No name of a token has a colon.
+/// What names begin with that no token has: no name of a token has a colon.
+const LOCAL: &str = "local:";
+
+/// Whoever runs this program: they can change the files themselves, and no token names them.
 pub fn local() -> Actor {
     let uid = own_uid();
     let name = uid.as_deref().and_then(user).or(uid).unwrap_or_else(|| "unknown".to_owned());
-    Actor::Person(format!("local:{name}"))
+    Actor::Person(format!("{LOCAL}{name}"))
+}
+
+/// Whether it is somebody who ran this program on the server, and not a person by their token.
+pub fn is_local(by: &Actor) -> bool {
+    matches!(by, Actor::Person(name) if name.starts_with(LOCAL))
 }
 
 /// The user of this process, as the kernel says.
@@ -159,6 +167,6 @@ mod tests {
         store.check_has(3).unwrap();
         let behind = store.check_has(4);
         assert!(matches!(behind, Err(AccessError::Behind { found: 3, logged: 4 })), "{behind:?}");
-        assert!(matches!(last.by, Actor::Person(name) if name.starts_with("local:")));
+        assert!(is_local(&last.by) && !is_local(&ann) && !is_local(&Actor::Server));
     }
 }

@@ -20,7 +20,7 @@ mod store;
 mod token;
 
 pub use authority::{Authority, AuthorityError, Issued, NODE_LIFE};
-pub use changes::{Change, local};
+pub use changes::{Change, is_local, local};
 pub use join::{JoinError, Joined, Placing};
 pub use last_start::LastStart;
 pub use people::{ListedPerson, NewPerson, Person, PersonError, TokenState};

@@ -1,5 +1,6 @@
 //! Brings an access store that is lost, or an older copy, up to the log: what was revoked is revoked again, and what only the store knew admits nobody.
 
+use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{AccessChange, Domain, Event, NodeId, Place, Role};
 use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
@@ -33,6 +34,8 @@ pub enum Lost {
         node: Option<NodeId>,
         /// How many more might.
         uses: u32,
+        /// Who made it. Their scope, which bounds what a token for one node may do, is not in the log.
+        by: Actor,
     },
 }
 
@@ -144,7 +147,8 @@ fn take_in(
         }
         AccessChange::JoinTokenMade { token, pool, node, uses, expires, place } => {
             let place = place.as_deref().cloned().unwrap_or_else(|| Place::in_pool(pool.clone()));
-            let lost = Lost::Join { place, node: node.clone(), uses: *uses };
+            let (node, by) = (node.clone(), change.by.clone());
+            let lost = Lost::Join { place, node, uses: *uses, by };
             bury(transaction, *token, &lost, (at_s, *expires, now))?;
             rebuilt.lost.extend((*expires > now).then_some((*token, lost)));
         }
@@ -200,7 +204,6 @@ fn revoked(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<NodeId>> {
 
 #[cfg(test)]
 mod tests {
-    use farrier_fleet::fleet::identity::Actor;
     use farrier_wire::identity::Identity;
     use jiff::SignedDuration;
 
@@ -256,6 +259,7 @@ mod tests {
         assert_eq!(rebuilt.revoked, ["gone".parse::<NodeId>().unwrap()]);
         let lost: Vec<i64> = rebuilt.lost.iter().map(|(id, _)| *id).collect();
         assert_eq!(lost, [1, 2], "{:?}", rebuilt.lost);
+        assert!(matches!(&rebuilt.lost[0].1, Lost::Join { uses: 5, by, .. } if *by == ann));
         for (identity, admits) in [
             (identity("kept", 1), true),
             (identity("gone", 1), false),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use farrier_fleet::fleet::identity::{Tenant, Unit};
 use farrier_fleet::fleet::{Domain, NodeId, Place};
-use farrier_server::access::{AccessError, Lost, Rebuilt, Store, changes_in};
+use farrier_server::access::{AccessError, Lost, Rebuilt, Store, changes_in, is_local};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{Log, joined, verify};
 use farrier_server::run::{folder, log_path, take};
@@ -104,14 +104,14 @@ fn tell(rebuilt: &Rebuilt, dir: &Path, printer: &mut Printer) -> anyhow::Result<
         )?;
     }
     for (id, lost) in &rebuilt.lost {
-        let again = format!("{} --dir {}`", again(lost), dir.display());
-        printer.paragraph(&format!("  {id}"), 6, &again)?;
+        printer.paragraph(&format!("  {id}"), 6, &again(lost, dir))?;
     }
     Ok(())
 }
 
-/// Whose a token was, and the command that makes one with the same rights and no more.
-fn again(lost: &Lost) -> String {
+/// Whose a token was, and the command that makes one with the same rights and no more, where there is one.
+fn again(lost: &Lost, dir: &Path) -> String {
+    let dir = dir.display();
     match lost {
         Lost::Person { name, role, scope } => {
             let only = match scope {
@@ -124,10 +124,17 @@ fn again(lost: &Lost) -> String {
                 }
             };
             format!(
-                "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{only}"
+                "{name}, {role} of {scope}: `farrier server user add {name} --role {role}{only} --dir {dir}`"
             )
         }
-        Lost::Join { place, node, uses } => {
+        // A token that is made here has the whole fleet: for one node, it takes that node from any other pool.
+        Lost::Join { place, node: Some(node), by, .. } if !is_local(by) => {
+            let pool = &place.pool;
+            format!(
+                "node {node} of pool {pool}, made by {by}, whose scope is not in the log: no command, because a token that is made here also takes the node from another pool; whoever administers pool {pool} makes it with `POST /api/v1/tokens`"
+            )
+        }
+        Lost::Join { place, node, uses, by: _ } => {
             let Place { pool, tenant, site, rack, leaf, nvlink } = place;
             let mut flags = String::new();
             let mut add = |flag: &str, value: Option<&str>| {
@@ -140,7 +147,35 @@ fn again(lost: &Lost) -> String {
             }
             add("node", node.as_ref().map(NodeId::as_str));
             let uses = if *uses > 1 { format!(" --uses {uses}") } else { String::new() };
-            format!("nodes of pool {pool}: `farrier server token create --pool {pool}{flags}{uses}")
+            format!(
+                "nodes of pool {pool}: `farrier server token create --pool {pool}{flags}{uses} --dir {dir}`"
+            )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farrier_fleet::fleet::identity::Actor;
+
+    use super::*;
+
+    fn join(node: Option<&str>, by: &str) -> String {
+        let place = Place::in_pool("train".parse().unwrap());
+        let node = node.map(|it| it.parse().unwrap());
+        let by = Actor::Person(by.to_owned());
+        again(&Lost::Join { place, node, uses: 1, by }, Path::new("/srv"))
+    }
+
+    #[test]
+    fn no_command_gives_more_than_the_token_might() {
+        let command = "`farrier server token create --pool train --node a --dir /srv`";
+        assert!(join(Some("a"), "local:root").ends_with(command));
+        // Ann may have one pool only, and the command's token has the fleet.
+        let by_ann = join(Some("a"), "ann");
+        assert!(!by_ann.contains("token create"), "{by_ann}");
+        assert!(by_ann.contains("ann") && by_ann.contains("scope"), "{by_ann}");
+        // One that is for no node in particular takes none from another pool, whoever made it.
+        assert!(join(None, "ann").ends_with("token create --pool train --dir /srv`"));
     }
 }
