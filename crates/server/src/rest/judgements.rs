@@ -8,7 +8,7 @@ use farrier_facts::FactSet;
 use farrier_facts::check::{NoticeCode, Query, Report, Request, Verdict, check};
 use farrier_wire::rest::Exposure;
 use jiff::civil::Date;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::failure::Failure;
 use super::nodes::count;
@@ -39,25 +39,31 @@ pub(super) struct Judgements {
     on: Option<Date>,
     /// `None`: the facts do not know the GPU, the driver or the framework.
     known: HashMap<Combination, Option<Arc<Judgement>>>,
-    /// Combinations that were judged, and not only looked up.
-    pub(super) judged: u64,
 }
 
 /// The judgements, for one request at a time.
 pub(super) type SharedJudgements = Arc<Mutex<Judgements>>;
 
-/// Runs work that takes the processor for long on a thread of its own, one request at a time.
+/// Runs work that takes the processor for long on a thread of its own, for the request whose turn it is.
 pub(super) async fn off_runtime<S: Send + 'static, T: Send + 'static>(
-    shared: &Arc<Mutex<S>>,
+    mut turn: OwnedMutexGuard<S>,
     work: impl FnOnce(&mut S) -> T + Send + 'static,
-) -> Result<T, Failure> {
+) -> Result<(OwnedMutexGuard<S>, T), Failure> {
     // The thread holds the lock: a caller that stops waiting does not let the next one in beside it.
-    let mut shared = Arc::clone(shared).lock_owned().await;
-    let done = tokio::task::spawn_blocking(move || work(&mut shared));
+    let done = tokio::task::spawn_blocking(move || {
+        let done = work(&mut turn);
+        (turn, done)
+    });
     done.await.map_err(|_| Failure::unwell())
 }
 
 impl Judgements {
+    /// Combinations that were judged.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.known.len()
+    }
+
     /// The verdict for a day; `None` where the facts do not know the names.
     pub(super) fn judge(
         &mut self,
@@ -78,7 +84,6 @@ impl Judgements {
         if let Some(known) = self.known.get(&combination) {
             return known.clone();
         }
-        self.judged += 1;
         let judgement = judgement(facts, on, &combination).map(Arc::new);
         self.known.insert(combination, judgement.clone());
         judgement
@@ -125,6 +130,19 @@ mod tests {
     /// A deadline ends a hang and says nothing about speed.
     const PATIENCE: Duration = Duration::from_secs(300);
 
+    #[test]
+    fn a_combination_is_judged_once_a_day() {
+        let (facts, mut judgements) = (FactSet::embedded(), Judgements::default());
+        let mut judge = |on| {
+            let asked = ("NVIDIA H200", "580.95.05");
+            judgements.judge(facts, on, asked, None).expect("the facts know both")
+        };
+        let day = jiff::civil::date(2026, 11, 15);
+        let first = judge(day);
+        assert!(Arc::ptr_eq(&first, &judge(day)));
+        assert!(!Arc::ptr_eq(&first, &judge(day.tomorrow().unwrap())));
+    }
+
     /// On a runtime of one thread, which is free while the work waits for what only it can do.
     #[tokio::test]
     async fn work_leaves_the_runtime_free_and_runs_for_one_request_at_a_time() {
@@ -139,13 +157,16 @@ mod tests {
                     released.recv_timeout(PATIENCE).unwrap();
                     order.push(1);
                 };
-                off_runtime(&shared, work).await.unwrap();
+                off_runtime(shared.lock_owned().await, work).await.unwrap();
             }
         });
         has_begun.recv().await.unwrap();
         let second = tokio::spawn({
             let shared = Arc::clone(&shared);
-            async move { off_runtime(&shared, |order: &mut Vec<u32>| order.push(2)).await.unwrap() }
+            async move {
+                let turn = shared.lock_owned().await;
+                off_runtime(turn, |order: &mut Vec<u32>| order.push(2)).await.unwrap();
+            }
         });
         // A caller that does not wait any longer does not let the second in.
         first.abort();

@@ -4,9 +4,10 @@
 //! nodes ─ part: at most GPU_NAMES_MAX names ─> Tally ─ off the runtime ─> rows, most GPUs first ─> at most ROWS_MAX
 //!              and FRAMEWORKS_MAX frameworks        each combination judged once
 //! ```
+//!
+//! For one request at a time, from the first node that is looked at: nodes choose how much there is to collect.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,6 @@ use jiff::tz::TimeZone;
 
 use super::failure::Failure;
 use super::judgements::{Judgement, Judgements, off_runtime};
-use super::nodes::count;
 use super::reply::{Reply, json_bytes};
 use super::{Call, walk};
 
@@ -33,8 +33,8 @@ const FRAMEWORKS_MAX: usize = 32;
 const ROWS_MAX: usize = 500;
 /// Bytes of an answer's rows.
 const ROWS_BYTES_MAX: usize = 4 << 20;
-/// How long rows are judged: half of what an answer may take, so that one that waits for another comes in time too.
-const JUDGE_WAIT: Duration = Duration::from_secs(10);
+/// How long rows are judged: less than half of what an answer may take, so that one that waits for another comes in time too.
+const JUDGE_WAIT: Duration = Duration::from_secs(8);
 
 /// What GPUs of a row have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,29 +88,33 @@ struct Counts {
 /// What all nodes have, before it is judged.
 #[derive(Debug)]
 struct Tally {
-    /// Most GPUs first.
-    rows: Vec<(Key, Counts)>,
+    rows: BTreeMap<Key, Counts>,
     unknown_nodes: u32,
     left_out: MatrixLeftOut,
 }
 
 impl Tally {
-    fn new(parts: Vec<Option<Part>>) -> Self {
-        let unknown_nodes = count(parts.iter().filter(|it| it.is_none()).count());
-        let mut left_out = MatrixLeftOut { rows: 0, gpus: 0, nodes: 0 };
-        let mut rows: BTreeMap<Key, Counts> = BTreeMap::new();
-        for part in parts.into_iter().flatten() {
-            left_out.nodes += u32::from(part.more_gpus > 0);
-            left_out.gpus = left_out.gpus.saturating_add(part.more_gpus);
+    fn new() -> Self {
+        let left_out = MatrixLeftOut { rows: 0, gpus: 0, nodes: 0 };
+        Self { rows: BTreeMap::new(), unknown_nodes: 0, left_out }
+    }
+
+    /// Takes in what more nodes have.
+    fn with(mut self, parts: Vec<Option<Part>>) -> Self {
+        for part in parts {
+            let Some(part) = part else {
+                self.unknown_nodes += 1;
+                continue;
+            };
+            self.left_out.nodes += u32::from(part.more_gpus > 0);
+            self.left_out.gpus = self.left_out.gpus.saturating_add(part.more_gpus);
             for (key, gpus) in part.rows {
-                let counts = rows.entry(key).or_default();
+                let counts = self.rows.entry(key).or_default();
                 counts.nodes += 1;
                 counts.gpus = counts.gpus.saturating_add(gpus);
             }
         }
-        let mut rows: Vec<_> = rows.into_iter().collect();
-        rows.sort_by_key(|(_, it)| std::cmp::Reverse(it.gpus));
-        Self { rows, unknown_nodes, left_out }
+        self
     }
 
     /// Judges rows until there are too many of them, in number, bytes or time; the rest is counted.
@@ -122,6 +126,8 @@ impl Tally {
         until: Instant,
     ) -> Matrix {
         let Self { rows: all, unknown_nodes, mut left_out } = self;
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_by_key(|(_, it)| std::cmp::Reverse(it.gpus));
         let mut rows: Vec<MatrixRow> = Vec::new();
         let mut bytes = 0;
         for (key, counts) in all {
@@ -148,16 +154,19 @@ impl Tally {
 
 pub(super) async fn matrix(call: Call) -> Result<Reply, Failure> {
     let visit: walk::Visit<Option<Part>> = Arc::new(|_, _, node, found| found.push(part(node)));
-    let everything = (Bound::Unbounded, Bound::Unbounded);
-    let most = usize::MAX - 1;
-    let parts = walk::nodes(&call.site.brain, call.caller()?, everything, most, visit).await?;
+    let mut turn = Arc::clone(&call.rest.judgements).lock_owned().await;
+    let mut tally = Tally::new();
+    let mut strides = walk::Strides::new(&call.site.brain, call.caller()?, visit);
+    while let Some(parts) = strides.next(usize::MAX).await? {
+        (turn, tally) = off_runtime(turn, move |_| tally.with(parts)).await?;
+    }
     let on = TimeZone::UTC.to_datetime(Timestamp::now()).date();
     let site = Arc::clone(&call.site);
-    let answer = off_runtime(&call.rest.judgements, move |judgements| {
+    let answer = off_runtime(turn, move |judgements| {
         let until = Instant::now() + JUDGE_WAIT;
-        Reply::json(&Tally::new(parts).judged(&site.facts, on, judgements, until))
+        Reply::json(&tally.judged(&site.facts, on, judgements, until))
     });
-    answer.await?
+    answer.await?.1
 }
 
 /// GPU and driver, and with them each framework that the facts know.
@@ -230,7 +239,7 @@ mod tests {
     }
 
     fn tally(rows: impl IntoIterator<Item = (Key, u32)>) -> Tally {
-        Tally::new(vec![Some(Part { rows: rows.into_iter().collect(), more_gpus: 0 })])
+        Tally::new().with(vec![Some(Part { rows: rows.into_iter().collect(), more_gpus: 0 })])
     }
 
     fn later() -> Instant {
@@ -249,15 +258,22 @@ mod tests {
             })
         };
         let matrix = tally(variants()).judged(facts, ON, &mut judgements, later());
-        assert_eq!(judgements.judged, 4, "the GPU with its driver, and with each framework");
+        assert_eq!(judgements.count(), 4, "the GPU with its driver, and with each framework");
         assert_eq!(matrix.rows.len(), ROWS_MAX);
         assert_eq!((matrix.rows[0].gpus, matrix.rows[ROWS_MAX - 1].gpus), (1000, 501));
         let left_out = MatrixLeftOut { rows: 500, gpus: (1..=500).sum(), nodes: 0 };
         assert_eq!(matrix.left_out, Some(left_out));
-        tally(variants()).judged(facts, ON, &mut judgements, later());
-        assert_eq!(judgements.judged, 4, "the next request judges nothing again");
         let whole = tally([(key("NVIDIA H200", 3), 8)]);
         assert_eq!(whole.judged(facts, ON, &mut judgements, later()).left_out, None);
+    }
+
+    #[test]
+    fn what_nodes_have_in_common_is_one_row_in_whatever_pieces_they_come() {
+        let part = |gpus| Some(Part { rows: vec![(key("NVIDIA H200", 3), gpus)], more_gpus: 1 });
+        let tally = Tally::new().with(vec![part(8), None]).with(vec![part(4)]);
+        let counts = tally.rows.values().map(|it| (it.nodes, it.gpus)).collect::<Vec<_>>();
+        assert_eq!((counts, tally.unknown_nodes), (vec![(2, 12)], 1));
+        assert_eq!(tally.left_out, MatrixLeftOut { rows: 0, gpus: 2, nodes: 2 });
     }
 
     #[test]
@@ -266,7 +282,7 @@ mod tests {
         let rows = || [(key("NVIDIA H200", 0), 8), (key("NVIDIA L4", 0), 2)];
         let late = tally(rows()).judged(facts, ON, &mut judgements, Instant::now());
         assert_eq!(late.left_out, Some(MatrixLeftOut { rows: 2, gpus: 10, nodes: 0 }));
-        assert_eq!((late.rows.len(), judgements.judged), (0, 0));
+        assert_eq!((late.rows.len(), judgements.count()), (0, 0));
     }
 
     #[test]

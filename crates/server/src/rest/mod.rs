@@ -12,8 +12,6 @@
 mod asks;
 mod body;
 mod caller;
-#[cfg(test)]
-mod cancelled;
 mod events;
 mod export;
 mod failure;
@@ -32,6 +30,8 @@ mod reply;
 mod routes;
 mod sight;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod walk;
 

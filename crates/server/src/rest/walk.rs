@@ -24,37 +24,53 @@ pub(super) async fn nodes<T: Send + 'static>(
     visit: Visit<T>,
 ) -> Result<Vec<T>, Failure> {
     let mut all = Vec::new();
-    let mut from = from;
-    loop {
-        let (turn, eyes) = (Arc::clone(&visit), caller.clone());
-        let range = (from.clone(), to.clone());
-        let left = want.saturating_sub(all.len());
-        if is_empty(&from, &to) {
-            return Ok(all);
-        }
-        let (some, last) = brain
-            .look(move |state| {
-                let mut found = Vec::new();
-                let mut last = None;
-                let mut looked = 0;
-                for (id, node) in state.nodes.range(range) {
-                    if eyes.sees(&node.place) {
-                        turn(state, id, node, &mut found);
-                    }
-                    looked += 1;
-                    if found.len() > left || looked == STRIDE {
-                        last = Some(id.clone());
-                        break;
-                    }
-                }
-                (found, last)
-            })
-            .await?;
+    let mut strides = Strides { brain, caller, range: Some((from, to)), visit };
+    while all.len() <= want
+        && let Some(some) = strides.next(want - all.len()).await?
+    {
         all.extend(some);
-        match last {
-            Some(last) if all.len() <= want => from = Bound::Excluded(last),
-            _ => return Ok(all),
-        }
+    }
+    Ok(all)
+}
+
+/// All nodes that the caller sees, a stride at a time.
+pub(super) struct Strides<'c, T> {
+    brain: &'c Brain,
+    caller: &'c Caller,
+    /// What is left; none where all was visited.
+    range: Option<(Bound<NodeId>, Bound<NodeId>)>,
+    visit: Visit<T>,
+}
+
+impl<'c, T: Send + 'static> Strides<'c, T> {
+    pub(super) fn new(brain: &'c Brain, caller: &'c Caller, visit: Visit<T>) -> Self {
+        Self { brain, caller, range: Some((Bound::Unbounded, Bound::Unbounded)), visit }
+    }
+
+    /// What is made of the next nodes; none where all were visited. A stride ends where there is more than `want`.
+    pub(super) async fn next(&mut self, want: usize) -> Result<Option<Vec<T>>, Failure> {
+        let Some((from, to)) = self.range.take().filter(|(from, to)| !is_empty(from, to)) else {
+            return Ok(None);
+        };
+        let (visit, caller) = (Arc::clone(&self.visit), self.caller.clone());
+        let until = to.clone();
+        let look = self.brain.look(move |state| {
+            let mut found = Vec::new();
+            let mut looked = 0;
+            for (id, node) in state.nodes.range((from, to)) {
+                if caller.sees(&node.place) {
+                    visit(state, id, node, &mut found);
+                }
+                looked += 1;
+                if found.len() > want || looked == STRIDE {
+                    return (found, Some(id.clone()));
+                }
+            }
+            (found, None)
+        });
+        let (found, last) = look.await?;
+        self.range = last.map(|last| (Bound::Excluded(last), until));
+        Ok(Some(found))
     }
 }
 

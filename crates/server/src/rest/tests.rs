@@ -1,8 +1,9 @@
-//! Requests whose client goes away before they are answered, and what is done again after that.
+//! Handlers on a small fleet, polled by hand: clients that go away before they are answered, and requests that wait for each other.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -89,14 +90,24 @@ impl World {
         &self.rest.site
     }
 
-    /// A request of somebody who administers a scope.
     fn ask(
         &self,
         path: &str,
         scope: &str,
         body: &'static str,
     ) -> impl Future<Output = Result<Reply, Failure>> {
-        let Found { route, path } = routes::find(&Method::POST, path).unwrap();
+        self.request(&Method::POST, path, scope, body)
+    }
+
+    /// A request of somebody who administers a scope.
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        scope: &str,
+        body: &'static str,
+    ) -> impl Future<Output = Result<Reply, Failure>> {
+        let Found { route, path } = routes::find(method, path).unwrap();
         let person = Person {
             token: 1,
             name: "ann".to_owned(),
@@ -121,7 +132,7 @@ impl World {
     async fn cancel(&self, polls: usize, path: &str, body: &'static str) {
         let mut answer = Box::pin(self.ask(path, "fleet", body));
         for _ in 0..polls {
-            if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_ready())).await {
+            if is_answered(&mut answer).await {
                 return;
             }
             self.site().brain.look(|_| ()).await.unwrap();
@@ -146,6 +157,11 @@ impl World {
         }
         true
     }
+}
+
+/// Polls a request once.
+async fn is_answered(answer: &mut (impl Future + Unpin)) -> bool {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *answer).poll(context).is_ready())).await
 }
 
 fn node() -> NodeId {
@@ -199,4 +215,32 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
     world.site().brain.take(Actor::Server, enrolled).await.unwrap();
     assert!(world.ask(RETIRE.0, "pool:train", RETIRE.1).await.is_err());
     assert!(world.look(|state| !state.nodes.is_empty()).await);
+}
+
+/// What an answer collects of the fleet is in memory for one request at a time.
+#[tokio::test]
+async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
+    let world = World::new().await;
+    let turn = Arc::clone(&world.rest.judgements).lock_owned().await;
+    // The controller is busy: whatever is asked of it waits and is seen.
+    let (release, released) = mpsc::channel::<()>();
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let brain = world.site().brain.clone();
+    let busy = tokio::spawn(async move {
+        let look = brain.look(move |_| {
+            begun.send(()).unwrap();
+            released.recv().is_ok()
+        });
+        look.await.unwrap()
+    });
+    has_begun.await.unwrap();
+    let mut answer = Box::pin(world.request(&Method::GET, "/api/v1/matrix", "fleet", ""));
+    assert!(!is_answered(&mut answer).await);
+    assert_eq!(world.site().brain.waiting(), 0);
+    drop(turn);
+    assert!(!is_answered(&mut answer).await);
+    assert_eq!(world.site().brain.waiting(), 1);
+    release.send(()).unwrap();
+    assert!(busy.await.unwrap());
+    assert!(answer.await.is_ok());
 }
