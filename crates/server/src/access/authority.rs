@@ -27,7 +27,7 @@ use crate::run::log_path;
 const BACKDATED: SignedDuration = SignedDuration::from_hours(6);
 /// 2026-01-01T00:00:00Z. The authority and certificates of nodes begin here, and not when they are made: they outlive a clock that was
 /// ahead at that time. A clock that shows less is wrong, because no version of this program is as old.
-const VALID_FROM_S: i64 = 1_767_225_600;
+const VALID_FROM: Timestamp = Timestamp::constant(1_767_225_600, 0);
 /// How long a node's certificate counts unless somebody wants it otherwise. A node renews at two thirds of it; one that was off for
 /// longer enrols anew.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -202,8 +202,7 @@ impl Authority {
     fn make(key_path: &Path, path: &Path, now: Timestamp) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params(&key);
-        let begin = valid_from(now);
-        limit(&mut params, begin, now.max(begin) + AUTHORITY_LIFE)?;
+        limit(&mut params, VALID_FROM, now.max(VALID_FROM) + AUTHORITY_LIFE)?;
         let certificate = params.self_signed(&key)?.der().clone();
         write(key_path, 0o600, &pem::write(pem::PRIVATE_KEY, &key.serialize_der()))?;
         write(path, 0o644, &pem::write(pem::CERTIFICATE, &certificate))?;
@@ -242,7 +241,7 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         // Agents of earlier versions renew by what they are told of its begin: that is when it was made.
         let (not_before, not_after) = (now - BACKDATED, now + life);
-        limit(&mut params, not_before.min(valid_from(now)), not_after)?;
+        limit(&mut params, not_before.min(VALID_FROM), not_after)?;
         let certificate = params.signed_by(&Point(point), &self.issuer)?.der().clone();
         Ok(Issued { certificate, not_before, not_after })
     }
@@ -285,11 +284,6 @@ fn params(key: &KeyPair) -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params
-}
-
-/// From when on certificates count that are not to depend on the clock that they were made by.
-fn valid_from(now: Timestamp) -> Timestamp {
-    Timestamp::from_second(VALID_FROM_S).unwrap_or(now)
 }
 
 /// From then until then, with a serial number that nobody guesses.

@@ -1,6 +1,6 @@
 //! What a server last started with beside this store. Files of two servers in one folder, as after a mixed-up restore, are found by it.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::store::{AccessError, Store, failed};
 use crate::log::Hash;
@@ -37,8 +37,11 @@ impl Store {
 
     /// Forgets which log it was, because somebody accepts another.
     pub fn forget_log(&self) -> Result<(), AccessError> {
-        let update = "UPDATE last_start SET seq = NULL, hash = NULL";
-        let forgotten = self.connection().execute(update, []);
-        forgotten.map(drop).map_err(failed("forget which log the server had"))
+        forget_log(&self.connection()).map_err(failed("forget which log the server had"))
     }
+}
+
+/// Forgets which log it was, in a transaction or alone.
+pub(super) fn forget_log(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE last_start SET seq = NULL, hash = NULL", []).map(drop)
 }

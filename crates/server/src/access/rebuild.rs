@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
 use super::changes::{Change, write_down};
+use super::last_start::forget_log;
 use super::store::{AccessError, Store, failed};
 use crate::log::{Log, LogError};
 
@@ -95,7 +96,7 @@ impl Store {
             }
             rebuilt.revoked = revoked(&transaction)?;
             // It is the store of this log, whichever log the server had with it.
-            transaction.execute("UPDATE last_start SET seq = NULL, hash = NULL", [])?;
+            forget_log(&transaction)?;
             transaction.commit()?;
             Ok(rebuilt)
         };
