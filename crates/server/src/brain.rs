@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Entry, FleetState, NodeId};
+use farrier_fleet::fleet::{FleetState, NodeId};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -326,7 +326,8 @@ impl Thread {
             replies.push((input.event.node().cloned(), input.reply));
             inputs.push((input.by, input.event));
         }
-        let mut decided = self.commit(inputs)?;
+        let done = self.commit(inputs)?;
+        let mut decided = decided(&done);
         for (node, reply) in replies {
             let decided = node.and_then(|it| decided.remove(&it)).unwrap_or_default();
             let _ = reply.send(Ok(Taking::Logged(decided)));
@@ -384,13 +385,10 @@ impl Thread {
         }
     }
 
-    /// Commits a batch; what was decided, by node.
-    fn commit(
-        &mut self,
-        inputs: Vec<(Actor, Event)>,
-    ) -> Result<HashMap<NodeId, Decided>, LogError> {
+    /// Commits a batch.
+    fn commit(&mut self, inputs: Vec<(Actor, Event)>) -> Result<Committed, LogError> {
         if inputs.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(Committed::default());
         }
         self.follow_clock()?;
         self.resume()?;
@@ -403,7 +401,7 @@ impl Thread {
             }
         }
         self.announce(&done);
-        Ok(decided(&done.entries))
+        Ok(done)
     }
 
     /// Writes what the controller has to say of itself.
@@ -465,13 +463,15 @@ impl Thread {
     }
 }
 
-fn decided(entries: &[Entry]) -> HashMap<NodeId, Decided> {
+/// What was decided in a commit, by node.
+fn decided(done: &Committed) -> HashMap<NodeId, Decided> {
     let mut decided: HashMap<NodeId, Decided> = HashMap::new();
-    for entry in entries.iter().filter(|it| it.event.is_decision()) {
+    let entries = done.entries.iter().zip(&done.entry_bytes);
+    for (entry, bytes) in entries.filter(|(it, _)| it.event.is_decision()) {
         let Some(node) = entry.event.node() else { continue };
         let of_node = decided.entry(node.clone()).or_default();
         of_node.entries = of_node.entries.saturating_add(1);
-        of_node.bytes += entry.encode().map_or(0, |it| it.len());
+        of_node.bytes += bytes;
     }
     decided
 }
@@ -520,6 +520,21 @@ mod tests {
 
     fn silent(thread: &Thread) -> usize {
         thread.core.state().nodes.values().filter(|it| it.silent_since.is_some()).count()
+    }
+
+    #[test]
+    fn what_is_decided_counts_with_the_bytes_that_the_log_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut thread = thread(&folder, Timestamp::now(), Duration::ZERO);
+        let node: NodeId = "c".parse().unwrap();
+        let place = Place::in_pool("train".parse().unwrap());
+        let enrolled = Event::Enrolled { node: node.clone(), place };
+        let done = thread.commit(vec![(Actor::Node(node.clone()), enrolled)]).unwrap();
+        let decisions = || done.entries.iter().filter(|it| it.event.is_decision());
+        let bytes = decisions().map(|it| it.encode().unwrap().len()).sum();
+        let entries = u32::try_from(decisions().count()).unwrap();
+        assert!(entries > 0, "it is verified");
+        assert_eq!(decided(&done), HashMap::from([(node, Decided { entries, bytes })]));
     }
 
     #[test]

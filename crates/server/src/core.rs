@@ -8,7 +8,9 @@ use farrier_fleet::fleet::{Decision, Entry, Event, FleetState, Report, decide};
 use jiff::Timestamp;
 
 use crate::log::sqlite::SqliteLog;
-use crate::log::{Damage, Hash, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot};
+use crate::log::{
+    Appended, Damage, Hash, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot,
+};
 
 /// Entries folded at once on start.
 const PAGE: usize = 8192;
@@ -89,6 +91,8 @@ pub fn state_at(path: &Path) -> Result<FleetState, LogError> {
 pub struct Committed {
     /// What is in the log now: the inputs, then what was decided.
     pub entries: Vec<Entry>,
+    /// Bytes of each of them in the log.
+    pub entry_bytes: Vec<usize>,
     /// What waits, and for what.
     pub report: Report,
 }
@@ -191,9 +195,10 @@ impl Core {
         for event in events {
             self.take_in(&mut entries, batch, at, Actor::Server, event);
         }
-        self.head = self.log.append(&self.head, &entries)?;
+        let Appended { head, entry_bytes } = self.log.append(&self.head, &entries)?;
+        self.head = head;
         self.acknowledge()?;
-        Ok(Committed { entries, report })
+        Ok(Committed { entries, entry_bytes, report })
     }
 
     /// Keeps the state, so that the next start folds only what comes after it.

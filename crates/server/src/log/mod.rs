@@ -36,6 +36,15 @@ pub struct Head {
     pub epoch: u64,
 }
 
+/// What was appended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appended {
+    /// The end of the log with it.
+    pub head: Head,
+    /// Bytes of each entry.
+    pub entry_bytes: Vec<usize>,
+}
+
 /// What stands before the first entry of a log: nothing, or what was moved to an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
@@ -91,7 +100,7 @@ pub trait Log {
     fn take_over(&mut self) -> Result<u64, LogError>;
 
     /// Appends entries that follow on `head`, all or none. They are durable when this returns.
-    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Head, LogError>;
+    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError>;
 
     /// Up to `most` entries after `seq`, in order.
     fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError>;

@@ -16,7 +16,8 @@ use super::beginning::{Beginning, Unread, state_of};
 use super::head_file::{HeadFile, RecordedHead, recorded_head};
 use super::state_file::StateFile;
 use super::{
-    Anchor, ForeignLog, Hash, Head, Integrity, Keeper, Log, LogError, Snapshot, Stored, integrity,
+    Anchor, Appended, ForeignLog, Hash, Head, Integrity, Keeper, Log, LogError, Snapshot, Stored,
+    integrity,
 };
 
 /// The version of the tables.
@@ -290,12 +291,13 @@ impl Log for SqliteLog {
         self.connection.query_row(query, [], |row| row.get(0)).map_err(failed("take the log over"))
     }
 
-    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Head, LogError> {
+    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError> {
         let begin = TransactionBehavior::Immediate;
         let transaction =
             self.connection.transaction_with_behavior(begin).map_err(failed("begin to append"))?;
         admit(&transaction, head)?;
         let mut end = *head;
+        let mut entry_bytes = Vec::with_capacity(entries.len());
         {
             let query = "INSERT INTO entries (seq, bytes, hash) VALUES (?1, ?2, ?3)";
             let mut insert = transaction.prepare_cached(query).map_err(failed("append"))?;
@@ -307,11 +309,12 @@ impl Log for SqliteLog {
                     entry.encode().map_err(|err| LogError::Unwritable { seq: entry.seq, err })?;
                 end.hash = end.hash.then(entry.seq, &bytes);
                 end.seq = entry.seq;
+                entry_bytes.push(bytes.len());
                 insert.execute(params![entry.seq, bytes, end.hash.0]).map_err(failed("append"))?;
             }
         }
         transaction.commit().map_err(failed("bring what was appended to disk"))?;
-        Ok(end)
+        Ok(Appended { head: end, entry_bytes })
     }
 
     fn read(&self, seq: u64, most: usize) -> Result<Vec<Stored>, LogError> {

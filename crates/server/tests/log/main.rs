@@ -41,7 +41,7 @@ fn written(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     let mut log = SqliteLog::open(&folder.path().join("log")).unwrap();
     let epoch = log.take_over().unwrap();
     let head = Head { epoch, ..log.head().unwrap() };
-    let head = log.append(&head, &entries(1, count)).unwrap();
+    let head = log.append(&head, &entries(1, count)).unwrap().head;
     (log, head)
 }
 
@@ -89,7 +89,7 @@ fn aged(folder: &TempDir, count: u64) -> (SqliteLog, Head) {
     for seq in 1..=count {
         let batch = (seq - 1) / 2 * 2 + 1;
         let entry = Entry { at: at(60 * batch.cast_signed()), batch, ..entry(seq) };
-        head = log.append(&head, &[entry]).unwrap();
+        head = log.append(&head, &[entry]).unwrap().head;
     }
     (log, head)
 }
@@ -275,6 +275,8 @@ fn a_core_that_is_opened_anew_knows_what_it_knew() {
         let event = entry(number).event;
         let done = core.commit(vec![(Actor::Server, event)], at(number.cast_signed())).unwrap();
         assert!(done.entries.len() >= 2, "it is verified: {:?}", done.entries);
+        let sizes: Vec<usize> = done.entries.iter().map(|it| it.encode().unwrap().len()).collect();
+        assert_eq!(done.entry_bytes, sizes);
         if number == 10 {
             core.keep().unwrap();
         }

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use farrier_fleet::fleet::{Entry, FleetState};
 use farrier_server::log::sqlite::SqliteLog;
 use farrier_server::log::{
-    Anchor, Archived, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot, Stored,
-    archive, verify,
+    Anchor, Appended, Archived, Head, Integrity, Keeper, Log, LogError, RecordedHead, Snapshot,
+    Stored, archive, verify,
 };
 
 use crate::{at, entry, written};
@@ -37,7 +37,7 @@ impl Log for Busy<'_> {
         self.log.take_over()
     }
 
-    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Head, LogError> {
+    fn append(&mut self, head: &Head, entries: &[Entry]) -> Result<Appended, LogError> {
         self.log.append(head, entries)
     }
 
@@ -89,7 +89,7 @@ fn what_is_appended_while_a_log_is_verified_is_no_flaw() {
     // The second page is empty, and one entry comes before it is asked where the log ends; then once more.
     let busy = Busy::new(read, |reads| {
         if reads == 2 || reads == 4 {
-            head = log.append(&head, &[entry(head.seq + 1)]).unwrap();
+            head = log.append(&head, &[entry(head.seq + 1)]).unwrap().head;
         }
     });
     let verified = verify(&busy).unwrap();
@@ -104,7 +104,7 @@ fn what_is_archived_while_a_log_is_verified_is_no_flaw() {
     // The first page ends before what is moved does.
     let (mut log, head) = written(&folder, 6000);
     let last = Entry { at: at(100), ..entry(6001) };
-    let head = log.append(&head, &[last]).unwrap();
+    let head = log.append(&head, &[last]).unwrap().head;
     let read = SqliteLog::open_to_read(&folder.path().join("log")).unwrap();
     let old = folder.path().join("old");
     let busy = Busy::new(read, |reads| {
