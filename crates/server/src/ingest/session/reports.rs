@@ -50,10 +50,11 @@ impl Session<'_> {
     }
 
     pub(super) async fn resynced(&mut self, said: proto::Findings) -> Result<(), End> {
+        // Also by one that is old: the changes that come after it are not in it.
+        self.passes_over = 0;
         if self.last.is_some_and(|last| said.record < last) {
             return self.acknowledge().await;
         }
-        self.passes_over = 0;
         let bytes = said.json.len();
         let turn = self.unread(self.desk.lanes.large(bytes)).await?;
         self.open_bytes = bytes;
@@ -141,4 +142,80 @@ async fn parsed<T: Send + 'static>(
     }
     let parsed = tokio::task::spawn_blocking(move || parse(&json)).await;
     Ok(parsed.map_err(|_| TakeError::Ended)??)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use farrier_fleet::fleet::Place;
+    use farrier_fleet::fleet::identity::Actor;
+    use farrier_wire::limits::FLIGHT_MAX;
+    use tokio::sync::{mpsc, watch};
+
+    use super::super::super::quota::NodeQuota;
+    use super::super::Desk;
+    use super::*;
+    use crate::access::Store;
+    use crate::brain::Brain;
+    use crate::clock::ClockWatch;
+    use crate::core::Core;
+    use crate::ingest::{ReportQuota, Roster};
+    use crate::log::sqlite::SqliteLog;
+
+    #[tokio::test]
+    async fn an_old_snapshot_ends_that_changes_are_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = SqliteLog::open(&folder.path().join("log")).unwrap();
+        let roster = Arc::new(Roster::new(ReportQuota::default()));
+        let (brain, _ended) = Brain::spawn(
+            Core::open(Box::new(log)).unwrap(),
+            Arc::clone(&roster),
+            Arc::default(),
+            watch::channel(0).0,
+            ClockWatch::default(),
+            None,
+        )
+        .unwrap();
+        let node: farrier_fleet::fleet::NodeId = "a".parse().unwrap();
+        let place = Place::in_pool("train".parse().unwrap());
+        brain.take(Actor::Server, Event::Enrolled { node: node.clone(), place }).await.unwrap();
+        let desk = Desk {
+            brain,
+            roster,
+            store: Arc::new(Store::open(folder.path()).unwrap()),
+            space: Arc::default(),
+            lanes: lanes::Lanes::default(),
+            counters: Arc::default(),
+            report_interval_s: 10,
+        };
+        let (out, mut told) = mpsc::channel(16);
+        let quota = NodeQuota::new(ReportQuota::default(), Instant::now());
+        // Its reports have waited, and everything that is open was asked for.
+        let mut session = Session {
+            desk: &desk,
+            node,
+            pulse: Arc::default(),
+            quota: Arc::new(Mutex::new(quota)),
+            is_throttled: false,
+            passes_over: FLIGHT_MAX,
+            open_bytes: 0,
+            is_over_quota: true,
+            is_refused: false,
+            refused_makeup: None,
+            out: &out,
+            journal: "j".to_owned(),
+            last: Some(3),
+            makeup: None,
+            told: 0,
+        };
+        session.resynced(proto::Findings { record: 2, json: b"[]"[..].into() }).await.unwrap();
+        let json = form::changes_json(&[]).unwrap().into();
+        session.changes(proto::Changes { record: 4, after: 3, json }).await.unwrap();
+        let mut acked = || match told.try_recv().unwrap().unwrap().what {
+            Some(down::What::Ack(ack)) => ack.record,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((acked(), acked()), (3, 4));
+    }
 }
