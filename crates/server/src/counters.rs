@@ -114,8 +114,7 @@ impl<T> Recent<T> {
 /// What is counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Hellos with an order number that was never given.
-    pub(crate) orders_ahead: AtomicU64,
+    orders_ahead: AtomicU64,
     handshakes: [AtomicU64; HandshakeFailure::ALL.len()],
     enrolments: [AtomicU64; EnrolmentRefusal::ALL.len()],
     renewals: AtomicU64,
@@ -157,9 +156,15 @@ impl Counters {
         self.enrolments[index(&EnrolmentRefusal::ALL, &why)].load(Ordering::Relaxed)
     }
 
-    /// For the summary; `orders_ahead` is counted where the hello is read.
+    /// A node said an order number that was never given.
     pub(crate) fn order_number_refused(&self, node: &NodeId, why: &impl fmt::Display) {
+        self.orders_ahead.fetch_add(1, Ordering::Relaxed);
         self.recent_orders_ahead.add((node.clone(), why.to_string()));
+    }
+
+    /// Hellos with an order number that was never given.
+    pub(crate) fn order_numbers_refused(&self) -> u64 {
+        self.orders_ahead.load(Ordering::Relaxed)
     }
 
     pub(crate) fn renewed(&self, node: &NodeId) {
@@ -256,6 +261,16 @@ mod tests {
         assert_eq!(counters.recent_handshakes.take(), None, "they are told once");
         let counts = HandshakeFailure::ALL.map(|why| counters.handshakes(why));
         assert_eq!(counts, [1, 0, 0, 900], "and counted on");
+    }
+
+    #[test]
+    fn a_refused_order_number_is_counted_and_summed_up() {
+        let (counters, node) = (Counters::default(), "a".parse::<NodeId>().unwrap());
+        for _ in 0..3 {
+            counters.order_number_refused(&node, &"too high");
+        }
+        assert_eq!(counters.order_numbers_refused(), 3);
+        assert_eq!(counters.recent_orders_ahead.take(), Some((3, (node, "too high".to_owned()))));
     }
 
     #[test]

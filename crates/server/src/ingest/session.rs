@@ -4,7 +4,6 @@ mod end;
 mod reports;
 mod throttle;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -119,9 +118,7 @@ pub(crate) async fn serve(
     };
     let Some(end) = end else { return };
     match &end {
-        End::OrdersAhead { .. } => {
-            desk.counters.order_number_refused(&node, &end);
-        }
+        End::OrdersAhead { .. } => desk.counters.order_number_refused(&node, &end),
         End::Left | End::Lost(_) => {}
         _ => desk.counters.session_ended(&node, chain(&end)),
     }
@@ -243,7 +240,6 @@ impl Session<'_> {
         let cordon = form::cordon(cordon.unwrap_or_default())?;
         let known = self.known().await?;
         if last_order > known.generation.saturating_add(ORDERS_AHEAD_MAX) {
-            self.desk.counters.orders_ahead.fetch_add(1, Ordering::Relaxed);
             return Err(End::OrdersAhead { said: last_order, given: known.generation });
         }
         self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);

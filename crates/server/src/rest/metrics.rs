@@ -187,7 +187,7 @@ fn of_server(text: &mut Text, call: &Call) {
     text.counter(
         "farrier_server_order_numbers_refused_total",
         "Nodes that said a number of an order that was never given",
-        site.counters.orders_ahead.load(Ordering::Relaxed),
+        site.counters.order_numbers_refused(),
     );
     let streams = call.rest.limits.streams_open() as u64;
     text.gauge("farrier_server_readers_connected", "Readers who follow or export the log", streams);
