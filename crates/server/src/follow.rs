@@ -105,8 +105,7 @@ impl Tail {
         let read = tokio::task::spawn_blocking(move || {
             Ok(SqliteLog::open_to_read(&path)?.anchor()?.seq + 1)
         });
-        // A task that was cut off has read nothing: the server ends.
-        self.told(read.await.unwrap_or(Ok(1)))
+        self.told(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
     /// Up to `most` entries after `seq`, as they are now; fewer where they have more than [`READ_BYTES_MAX`] bytes, and then one
@@ -127,21 +126,54 @@ impl Tail {
         &self,
         read: impl FnOnce(&dyn Log) -> Result<Vec<Entry>, LogError> + Send + 'static,
     ) -> Result<Vec<Entry>, LogError> {
-        let Ok(turn) = Arc::clone(&self.reads).acquire_owned().await else {
-            return Ok(Vec::new());
-        };
+        let turn = Arc::clone(&self.reads).acquire_owned().await;
+        let turn = turn.map_err(|_| LogError::ReadUnfinished)?;
         let path = Arc::clone(&self.path);
         let read = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             read(&SqliteLog::open_to_read(&path)?)
         });
-        // A task that panicked or was cut off has read nothing, and whoever asks again is told.
-        self.told(read.await.unwrap_or_else(|_| Ok(Vec::new())))
+        // Not empty: entries that are not there were archived, and are passed over.
+        self.told(read.await.unwrap_or(Err(LogError::ReadUnfinished)))
     }
 
-    /// Up to `most` entries after `seq`, as soon as there is one. None: the server has ended.
+    /// Up to `most` entries after `seq`, as soon as there is one. None: the server has ended. Whoever stops waiting, and asks again,
+    /// waits behind all others for a turn to read.
     pub async fn next(&mut self, seq: u64, most: usize) -> Option<Result<Vec<Entry>, LogError>> {
         self.end.wait_for(|end| *end > seq).await.ok()?;
         Some(self.read(seq, most).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Tail {
+        /// Waits for a turn to read.
+        pub(crate) async fn turn(&self) -> tokio::sync::OwnedSemaphorePermit {
+            Arc::clone(&self.reads).acquire_owned().await.unwrap()
+        }
+
+        /// All turns that there are.
+        pub(crate) async fn all_turns(&self) -> Vec<tokio::sync::OwnedSemaphorePermit> {
+            let mut turns = Vec::new();
+            for _ in 0..READS_MAX {
+                turns.push(self.turn().await);
+            }
+            turns
+        }
+    }
+
+    #[tokio::test]
+    async fn a_read_that_panics_is_an_error_and_not_an_empty_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        drop(SqliteLog::open(&path).unwrap());
+        let tail = Tail::new(path, watch::channel(1).1, Damage::default());
+        assert!(tail.read(0, 1).await.unwrap().is_empty());
+        let panicked = tail.page(|_| panic!("as a test wants it")).await;
+        assert!(matches!(panicked, Err(LogError::ReadUnfinished)), "{panicked:?}");
+        assert!(tail.read(0, 1).await.is_ok(), "its turn is free");
     }
 }

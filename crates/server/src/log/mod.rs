@@ -264,6 +264,9 @@ pub enum LogError {
         /// Where the log ends.
         found: u64,
     },
+    /// Nobody knows what it would have read: it panicked, or the server ends.
+    #[error("a read of the log was not finished")]
+    ReadUnfinished,
     /// What was acknowledged cannot be written down, or not be read.
     #[error("failed to use `{}`", path.display())]
     Head {
