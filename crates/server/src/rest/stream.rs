@@ -68,28 +68,31 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Piec
         return end;
     }
     loop {
-        let waited = tokio::select! {
-            next = tokio::time::timeout(KEEP_ALIVE, tail.next(at, STEP)) => next,
-            () = out.closed() => return End::Reader,
-            _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
-        };
-        // Whoever lost their token meanwhile hears nothing more.
-        if waited.is_err() || looked.elapsed() >= KEEP_ALIVE {
-            looked = tokio::time::Instant::now();
-            match call.site.holder(caller.digest.clone()).await {
-                Ok(Some(_)) => {}
-                Ok(None) => return End::Token,
-                Err(_) => return End::Server,
-            }
-        }
-        let entries = match waited {
-            Ok(Some(Ok(entries))) => entries,
-            Ok(Some(Err(_)) | None) => return End::Server,
-            Err(_) => {
-                if let Err(end) = send(out, ": here\n\n".to_owned()).await {
-                    return end;
+        // One wait, however often it is looked at: it has its place among those who wait to read.
+        let mut next = std::pin::pin!(tail.next(at, STEP));
+        let entries = loop {
+            let waited = tokio::select! {
+                next = tokio::time::timeout(KEEP_ALIVE, &mut next) => next,
+                () = out.closed() => return End::Reader,
+                _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
+            };
+            // Whoever lost their token meanwhile hears nothing more.
+            if waited.is_err() || looked.elapsed() >= KEEP_ALIVE {
+                looked = tokio::time::Instant::now();
+                match call.site.holder(caller.digest.clone()).await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return End::Token,
+                    Err(_) => return End::Server,
                 }
-                continue;
+            }
+            match waited {
+                Ok(Some(Ok(entries))) => break entries,
+                Ok(Some(Err(_)) | None) => return End::Server,
+                Err(_) => {
+                    if let Err(end) = send(out, ": here\n\n".to_owned()).await {
+                        return end;
+                    }
+                }
             }
         };
         let Some(last) = entries.last().map(|it| it.seq) else { return End::Server };

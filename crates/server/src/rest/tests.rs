@@ -11,6 +11,7 @@ use farrier_facts::FactSet;
 use farrier_fleet::fleet::event::Event;
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Domain, FleetState, NodeId, Place, Role};
+use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::HeaderMap;
@@ -23,7 +24,7 @@ use super::query::Said;
 use super::reply::Reply;
 use super::routes::{self, Found};
 use super::{Call, Rate, Rest, Site};
-use crate::access::{Person, Store, TokenDigest, Wanted};
+use crate::access::{NewPerson, Person, Store, TokenDigest, Wanted};
 use crate::audit::Audit;
 use crate::brain::Brain;
 use crate::clock::ClockWatch;
@@ -39,7 +40,10 @@ const POLLS: usize = 6;
 
 struct World {
     _folder: tempfile::TempDir,
+    _stop: watch::Sender<bool>,
     rest: Rest,
+    /// Of a token that holds.
+    token: TokenDigest,
 }
 
 impl World {
@@ -51,6 +55,7 @@ impl World {
         let store = Arc::new(Store::open(folder.path()).unwrap());
         let roster = Arc::new(Roster::new(ReportQuota::default()));
         let (log_end, end) = watch::channel(0);
+        let (stop, stopped) = watch::channel(false);
         let tail = Tail::new(path, end, core.damage());
         let (brain, _ended) = Brain::spawn(
             core,
@@ -73,10 +78,14 @@ impl World {
             counters: Arc::default(),
             facts: Cow::Borrowed(FactSet::embedded()),
             changes: Arc::new(audit),
-            stopped: watch::channel(false).1,
+            stopped,
         };
-        let world = Self { _folder: folder, rest: Rest::new(site, Rate::default()) };
         let now = Timestamp::now();
+        let day = now + SignedDuration::from_hours(24);
+        let person = NewPerson::new("ann", Role::Admin, Domain::Fleet, day).unwrap();
+        let (_, token) = site.store.add_person(&Actor::Server, &person, now).unwrap();
+        let rest = Rest::new(site, Rate::default());
+        let world = Self { _folder: folder, _stop: stop, rest, token: token.digest() };
         let wanted = Wanted::new("train".parse().unwrap(), now + SignedDuration::from_hours(1));
         let token = world.site().store.create(&wanted, now).unwrap().digest();
         world.site().store.join(&token, &node(), b"key", None, now).unwrap();
@@ -107,7 +116,9 @@ impl World {
         scope: &str,
         body: &'static str,
     ) -> impl Future<Output = Result<Reply, Failure>> {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let Found { route, path } = routes::find(method, path).unwrap();
+        let digest = self.token.clone();
         let person = Person {
             token: 1,
             name: "ann".to_owned(),
@@ -118,9 +129,9 @@ impl World {
         (route.run)(Call {
             site: Arc::clone(&self.rest.site),
             rest: self.rest.clone(),
-            caller: Some(Caller { person, digest: TokenDigest::of("x") }),
+            caller: Some(Caller { person, digest }),
             path,
-            query: Said::default(),
+            query: Said::read(query, route.query).unwrap(),
             headers: HeaderMap::new(),
             body: Bytes::from_static(body.as_bytes()),
             place: None,
@@ -243,4 +254,25 @@ async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
     release.send(()).unwrap();
     assert!(busy.await.unwrap());
     assert!(answer.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is_there() {
+    let world = World::new().await;
+    let tail = world.site().tail.clone();
+    let mut turns = tail.all_turns().await;
+    let follow = world.request(&Method::GET, "/api/v1/events/stream?after=0", "fleet", "");
+    let mut body = follow.await.unwrap_or_else(|_| panic!("a stream")).into_response().into_body();
+    let mut next = async || {
+        let frame = body.frame().await.unwrap().unwrap();
+        String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
+    };
+    assert!(next().await.starts_with("retry"));
+    // It waits for longer than between two signs of life, and somebody else comes after it who keeps the turn.
+    assert_eq!(next().await, ": here\n\n");
+    let later = tokio::spawn(async move { tail.turn().await });
+    assert_eq!(next().await, ": here\n\n");
+    drop(turns.pop());
+    assert!(next().await.starts_with("id: 1\n"));
+    drop(later.await.unwrap());
 }
