@@ -10,8 +10,9 @@ use farrier_fleet::fleet::{Answer, FleetState, NodeId, Standing};
 use farrier_fleet::health::{Change, Finding, Severity};
 use farrier_wire::limits::{FINDINGS_BYTES_MAX, FINDINGS_MAX};
 
-/// Estimated bytes of a node's open findings: more than a report of all of them has, so that one that was told so is not refused.
-const OPEN_BYTES_MAX: usize = 4 * FINDINGS_BYTES_MAX;
+/// Estimated bytes of a node's open findings. Evidence without text is estimated at 256 bytes and has 50 in a report: what fits into one
+/// report is estimated at about five times as much at most, and a change that comes after it is not refused.
+const OPEN_BYTES_MAX: usize = 6 * FINDINGS_BYTES_MAX;
 
 /// What an event is to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,6 +161,7 @@ fn is_older(node: &Node, record: &Record) -> bool {
 mod tests {
     use farrier_fleet::fleet::event::{Cordon, Makeup};
     use farrier_fleet::fleet::{AccessChange, Domain, Entry, Place, Rung};
+    use farrier_wire::limits::EVIDENCE_MAX;
     use jiff::Timestamp;
 
     use super::*;
@@ -322,13 +324,38 @@ mod tests {
         assert_eq!(judged(&state, &said(2, 0..1)), Verdict::TooMany(node()));
         assert_eq!(judged(&state, &found("j", 2)), Verdict::News);
         // Fewer, but large.
-        let mut large = opened(0..1000);
+        let mut large = opened(0..1500);
         for change in &mut large {
             let (Change::Opened(it) | Change::Updated(it) | Change::Cleared(it)) = change;
             it.text = "x".repeat(5000);
         }
         let event = Event::Found { node: node(), record: record("j", 1), changes: large };
         assert_eq!(judged(&after(vec![enrolled()]), &event), Verdict::TooMany(node()));
+    }
+
+    #[test]
+    fn what_fits_into_one_report_is_not_asked_for_again_with_the_next_change() {
+        let finding = |id: u64, evidence: usize| -> Finding {
+            let check =
+                serde_json::json!({ "check": { "text": "", "at": "2026-11-15T00:00:00Z" } });
+            serde_json::from_value(serde_json::json!({
+                "id": id, "code": "", "detail": "", "subject": "node", "kind": "fault",
+                "severity": "info", "text": "", "action": "ignore", "rule_action": "ignore",
+                "action_by": "rule", "evidence": vec![check; evidence],
+                "first_seen": "2026-11-15T00:00:00Z", "last_seen": "2026-11-15T00:00:00Z",
+                "count": 1, "clears": "",
+            }))
+            .unwrap()
+        };
+        // As much evidence as there may be, each as small as it can be: what the estimate is furthest from.
+        let each = serde_json::to_string(&finding(99, EVIDENCE_MAX)).unwrap().len() + 1;
+        let open: Vec<_> =
+            (0..).map(|id| finding(id, EVIDENCE_MAX)).take(FINDINGS_BYTES_MAX / each).collect();
+        let snapshot = Event::Resynced { node: node(), record: record("j", 1), open };
+        let state = after(vec![enrolled(), snapshot]);
+        let changes = vec![Change::Opened(finding(1 << 20, 1))];
+        let next = Event::Found { node: node(), record: record("j", 2), changes };
+        assert_eq!(judged(&state, &next), Verdict::News);
     }
 
     #[test]
