@@ -41,6 +41,35 @@ impl fmt::Display for HandshakeFailure {
     }
 }
 
+/// Why the request of a peer without an admitted certificate was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestFailure {
+    /// It is larger than such a request may be.
+    TooLarge,
+    /// It took too long.
+    Slow,
+    /// Too many others were on their way.
+    Displaced,
+    /// The client went away.
+    CutOff,
+}
+
+impl RequestFailure {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::TooLarge, Self::Slow, Self::Displaced, Self::CutOff];
+}
+
+impl fmt::Display for RequestFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::TooLarge => "too-large",
+            Self::Slow => "slow",
+            Self::Displaced => "displaced",
+            Self::CutOff => "cut-off",
+        })
+    }
+}
+
 /// Why an enrolment was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EnrolmentRefusal {
@@ -116,6 +145,7 @@ impl<T> Recent<T> {
 pub(crate) struct Counters {
     orders_ahead: AtomicU64,
     handshakes: [AtomicU64; HandshakeFailure::ALL.len()],
+    requests: [AtomicU64; RequestFailure::ALL.len()],
     enrolments: [AtomicU64; EnrolmentRefusal::ALL.len()],
     renewals: AtomicU64,
     renewals_throttled: AtomicU64,
@@ -123,6 +153,7 @@ pub(crate) struct Counters {
     sessions_ended: AtomicU64,
     recent_sessions_ended: Recent<(NodeId, String)>,
     recent_handshakes: Recent<(SocketAddr, HandshakeFailure)>,
+    recent_requests: Recent<RequestFailure>,
     recent_enrolments: Recent<(Option<NodeId>, EnrolmentRefusal)>,
     recent_orders_ahead: Recent<(NodeId, String)>,
     recent_renewals: Recent<NodeId>,
@@ -143,6 +174,17 @@ impl Counters {
     /// Handshakes that failed for a reason.
     pub(crate) fn handshakes(&self, why: HandshakeFailure) -> u64 {
         self.handshakes[index(&HandshakeFailure::ALL, &why)].load(Ordering::Relaxed)
+    }
+
+    /// A request of a peer without an admitted certificate was not read.
+    pub(crate) fn request_failed(&self, why: RequestFailure) {
+        self.requests[index(&RequestFailure::ALL, &why)].fetch_add(1, Ordering::Relaxed);
+        self.recent_requests.add(why);
+    }
+
+    /// Such requests that were not read for a reason.
+    pub(crate) fn requests_failed(&self, why: RequestFailure) -> u64 {
+        self.requests[index(&RequestFailure::ALL, &why)].load(Ordering::Relaxed)
     }
 
     /// The node is that of the request, where it is a name at all.
@@ -221,6 +263,9 @@ impl Counters {
         if let Some((count, (last_from, last_why))) = self.recent_handshakes.take() {
             tracing::info!(count, %last_from, %last_why, "TLS handshakes have failed in the last minute");
         }
+        if let Some((count, last_why)) = self.recent_requests.take() {
+            tracing::info!(count, %last_why, "requests without a certificate were not read in the last minute");
+        }
         if let Some((count, (last_node, last_why))) = self.recent_enrolments.take() {
             let last_node = last_node.as_ref().map(tracing::field::display);
             tracing::warn!(count, last_node, %last_why, "enrolments were refused in the last minute");
@@ -261,6 +306,16 @@ mod tests {
         assert_eq!(counters.recent_handshakes.take(), None, "they are told once");
         let counts = HandshakeFailure::ALL.map(|why| counters.handshakes(why));
         assert_eq!(counts, [1, 0, 0, 900], "and counted on");
+    }
+
+    #[test]
+    fn requests_that_were_not_read_are_counted_by_reason() {
+        let counters = Counters::default();
+        for (why, times) in RequestFailure::ALL.into_iter().zip(1..) {
+            (0..times).for_each(|_| counters.request_failed(why));
+        }
+        assert_eq!(RequestFailure::ALL.map(|why| counters.requests_failed(why)), [1, 2, 3, 4]);
+        assert_eq!(counters.recent_requests.take(), Some((10, RequestFailure::CutOff)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::failure::Failure;
 use super::reply::{self, Reply};
 use super::{Call, walk};
-use crate::counters::{Counters, EnrolmentRefusal, HandshakeFailure};
+use crate::counters::{Counters, EnrolmentRefusal, HandshakeFailure, RequestFailure};
 use crate::space::Space;
 
 const SEVERITIES: [Severity; 4] =
@@ -182,6 +182,14 @@ fn of_server(text: &mut Text, call: &Call) {
         "TLS handshakes that came to nothing",
         "reason",
         failed,
+    );
+    let unread = RequestFailure::ALL.map(|it| (it.to_string(), site.counters.requests_failed(it)));
+    text.labelled(
+        "farrier_server_unauthenticated_requests_failed_total",
+        "counter",
+        "Requests of peers without a certificate that were not read",
+        "reason",
+        unread,
     );
     refusals(text, &site.counters);
     text.counter(

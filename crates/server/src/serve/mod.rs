@@ -112,6 +112,7 @@ struct Front {
     /// For peers without an admitted certificate.
     unauthenticated: AgentsServer<Agents>,
     requests: Arc<unauthenticated::Requests>,
+    counters: Arc<Counters>,
     rest: Rest,
 }
 
@@ -126,6 +127,7 @@ impl Front {
             agents: server(MESSAGE_BYTES_MAX),
             unauthenticated: server(unauthenticated::MESSAGE_BYTES_MAX),
             requests: Arc::new(unauthenticated::Requests::new()),
+            counters: Arc::clone(&agents.desk.counters),
             rest,
         }
     }
@@ -147,7 +149,10 @@ impl Front {
                     let whole = hyper::Request::from_parts(head, Full::new(bytes));
                     self.unauthenticated.call(whole).await
                 }
-                Err(err) => return Status::from(err).into_http(),
+                Err(err) => {
+                    self.counters.request_failed(err.counted_as());
+                    return Status::from(err).into_http();
+                }
             }
         };
         answer.unwrap_or_else(|never| match never {})

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::room::Room;
+use crate::counters::RequestFailure;
 
 /// An enrolment has some hundred bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -43,6 +44,17 @@ impl From<ReadError> for Status {
             ReadError::Slow => Self::deadline_exceeded(text),
             ReadError::Displaced => Self::resource_exhausted(text),
             ReadError::CutOff => Self::cancelled(text),
+        }
+    }
+}
+
+impl ReadError {
+    pub(super) fn counted_as(self) -> RequestFailure {
+        match self {
+            Self::TooLarge => RequestFailure::TooLarge,
+            Self::Slow => RequestFailure::Slow,
+            Self::Displaced => RequestFailure::Displaced,
+            Self::CutOff => RequestFailure::CutOff,
         }
     }
 }
