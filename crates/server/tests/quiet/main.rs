@@ -2,6 +2,7 @@
 //! it counts all lines.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod metrics;
 #[path = "../wire/world.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
 mod world;
@@ -11,18 +12,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farrier_agent::uplink::Keep;
 use farrier_fleet::fleet::event::Makeup;
-use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Domain, Role};
-use farrier_server::access::NewPerson;
-use farrier_wire::client::{self, Agents, Asker};
+use farrier_wire::client::{self, Agents};
 use farrier_wire::form;
 use farrier_wire::proof::{NodeKey, Purpose};
 use farrier_wire::proto::{EnrolRequest, Hello, RenewRequest, Up, up};
-use jiff::{SignedDuration, Timestamp};
 use tonic::{Code, Request, Status};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use metrics::metrics;
 use world::{Member, Site};
 
 const TIMES: usize = 50;
@@ -75,22 +73,6 @@ async fn renewal(agents: &mut Agents) -> Code {
     let key = NodeKey::generate().unwrap().prove(Purpose::Renew).unwrap();
     let renewed = agents.renew(RenewRequest { key: Some(key) }).await;
     renewed.map_or_else(|status| status.code(), |_| Code::Ok)
-}
-
-async fn metrics(site: &Site, tls: Arc<rustls::ClientConfig>) -> String {
-    let now = Timestamp::now();
-    let expires = now + SignedDuration::from_hours(1);
-    let person = NewPerson::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
-    let by = Actor::Person("local:test".to_owned());
-    let (_, token) = site.store().add_person(&by, &person, now).unwrap();
-    let mut asker =
-        Asker::connect(&site.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
-    let mut answer = asker.follow("/metrics").await.unwrap();
-    let mut text = Vec::new();
-    while let Some(piece) = answer.piece().await.unwrap() {
-        text.extend_from_slice(&piece);
-    }
-    String::from_utf8(text).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use farrier_wire::{client, form};
 use jiff::{SignedDuration, Timestamp};
 use tonic::{Code, Request};
 
-use crate::world::{LONG, Member, PATIENCE, Site, enrol, node, until};
+use crate::world::{LONG, Member, PATIENCE, Site, enrol, node, trusting, until};
 
 fn code(refused: Result<u64, EnrolError>) -> Code {
     match refused {
@@ -340,23 +340,6 @@ async fn a_server_whose_clock_was_wrong_at_its_start_is_trusted_when_it_is_right
 pub(crate) async fn raw(site: &Site, member: &Member) -> client::Agents {
     let tls = Keep::new(&member.identity(), None).tls().unwrap();
     client::connect(&site.url().parse().unwrap(), tls).await.unwrap()
-}
-
-/// TLS that trusts the server and has nothing to show.
-pub(crate) fn trusting(member: &Member) -> std::sync::Arc<rustls::ClientConfig> {
-    let text = std::fs::read_to_string(member.identity().join("ca.pem")).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    for der in farrier_wire::pem::read(farrier_wire::pem::CERTIFICATE, &text) {
-        roots.add(der.into()).unwrap();
-    }
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    tls.alpn_protocols = vec![b"h2".to_vec()];
-    std::sync::Arc::new(tls)
 }
 
 pub(crate) type Down = tonic::Streaming<proto::Down>;

@@ -11,5 +11,4 @@ mod hostile;
 mod orders;
 mod reconnect;
 mod resume;
-mod unauthenticated;
 mod world;

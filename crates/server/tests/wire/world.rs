@@ -400,3 +400,20 @@ impl Member {
         *self.uplink.as_ref().unwrap().acked().borrow()
     }
 }
+
+/// TLS that trusts the server and has nothing to show.
+pub(crate) fn trusting(member: &Member) -> Arc<rustls::ClientConfig> {
+    let text = std::fs::read_to_string(member.identity().join("ca.pem")).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    for der in farrier_wire::pem::read(farrier_wire::pem::CERTIFICATE, &text) {
+        roots.add(der.into()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(tls)
+}

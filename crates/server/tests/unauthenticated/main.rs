@@ -1,5 +1,12 @@
 //! Peers without a certificate and without a token: what they send and do not finish takes little of the server's memory, and keeps
-//! nobody from enrolling.
+//! nobody from enrolling. In a process of its own, one test at a time: they measure the memory of all of it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../quiet/metrics.rs"]
+mod metrics;
+#[path = "../wire/world.rs"]
+#[allow(dead_code, reason = "the agents' tests use the rest")]
+mod world;
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +21,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
-use crate::access::trusting;
-use crate::world::{Member, Site, until};
+use metrics::metrics;
+use world::{Member, Site, trusting, until};
+
+/// Held by the test that measures.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 64;
@@ -25,7 +35,7 @@ const CHUNK: &[u8] = &[0; 16 << 10];
 /// Far less than what is sent, 378 MiB, and far more than what else happens meanwhile.
 const GROWTH_BYTES_MAX: usize = 100 << 20;
 
-/// What the process has in memory, in bytes; nextest runs each test in one of its own.
+/// What the process has in memory, in bytes.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).unwrap();
@@ -111,6 +121,7 @@ impl Answers {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
+    let _alone = ALONE.lock().await;
     let site = Site::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();
@@ -121,12 +132,19 @@ async fn unfinished_enrolments_are_not_kept_in_memory_and_keep_nobody_out() {
     assert!(growth < GROWTH_BYTES_MAX, "{growth} bytes are kept");
     let out_of_range = HeaderValue::from_static("11");
     answers.assert_all(&(200, Some(out_of_range)));
+    let refused = answers.given.lock().unwrap().iter().flatten().count();
+    let text = metrics(&site, trusting(&member)).await;
+    let name = "farrier_server_unauthenticated_requests_failed_total{reason=\"too-large\"} ";
+    let counted = text.lines().find_map(|line| line.strip_prefix(name)?.parse::<usize>().ok());
+    // An answer to a request that was reset does not reach its client.
+    assert!(counted >= Some(refused), "{counted:?} of {refused} are counted: {text}");
     let other = Member::new("b");
     assert_eq!(site.enrol("b", &other.identity(), &site.token(None, 1)).await.unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_requests_that_anybody_may_make_are_not_kept_in_memory() {
+    let _alone = ALONE.lock().await;
     let site = Site::with_tls().await;
     let member = Member::new("a");
     site.enrol("a", &member.identity(), &site.token(None, 1)).await.unwrap();

@@ -1,0 +1,27 @@
+//! What `/metrics` says to somebody who sees the fleet.
+
+use std::sync::Arc;
+
+use farrier_fleet::fleet::identity::Actor;
+use farrier_fleet::fleet::{Domain, Role};
+use farrier_server::access::NewPerson;
+use farrier_wire::client::Asker;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::world::Site;
+
+pub(crate) async fn metrics(site: &Site, tls: Arc<rustls::ClientConfig>) -> String {
+    let now = Timestamp::now();
+    let expires = now + SignedDuration::from_hours(1);
+    let person = NewPerson::new("ann", Role::Viewer, Domain::Fleet, expires).unwrap();
+    let by = Actor::Person("local:test".to_owned());
+    let (_, token) = site.store().add_person(&by, &person, now).unwrap();
+    let mut asker =
+        Asker::connect(&site.url().parse().unwrap(), tls, token.reveal()).await.unwrap();
+    let mut answer = asker.follow("/metrics").await.unwrap();
+    let mut text = Vec::new();
+    while let Some(piece) = answer.piece().await.unwrap() {
+        text.extend_from_slice(&piece);
+    }
+    String::from_utf8(text).unwrap()
+}
