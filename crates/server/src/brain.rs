@@ -17,6 +17,7 @@ use crate::clock::{ClockWatch, LogClock, Step};
 use crate::core::{Committed, Core};
 use crate::ingest::news::{self, Verdict};
 use crate::ingest::{Cut, Roster};
+use crate::last_ran::LastRan;
 use crate::log::LogError;
 use crate::space::Space;
 
@@ -153,6 +154,7 @@ impl Brain {
             is_time_untold: false,
             last_cut: None,
             last_tick: None,
+            last_ran: watching.last_ran,
             dies_after,
             stats: counted,
         };
@@ -257,6 +259,8 @@ struct Thread {
     last_cut: Option<Instant>,
     /// When it last ran; none before the first tick.
     last_tick: Option<Instant>,
+    /// The same for the next start.
+    last_ran: Option<LastRan>,
     dies_after: Option<u64>,
     stats: Arc<ControllerStats>,
 }
@@ -265,7 +269,11 @@ impl Thread {
     fn run(&mut self) -> Result<(), LogError> {
         self.follow_clock()?;
         // Nobody was observed while there was no server: what was to be waited for is waited for from here on.
-        let last_ran = self.core.state().at;
+        let logged = self.core.state().at;
+        let noted = self.last_ran.as_ref().and_then(LastRan::read);
+        // One of a clock that was ahead says nothing.
+        let last_ran =
+            noted.filter(|at| *at <= self.clock.now()).map_or(logged, |at| at.max(logged));
         if self.clock.now().duration_since(last_ran) > TICK_GAP.try_into().unwrap_or_default() {
             self.write(Event::ControllerResumed { last_ran })?;
         }
@@ -280,6 +288,9 @@ impl Thread {
         }
         if let Some(keeping) = self.keeping.take() {
             let _ = keeping.join();
+        }
+        if let Some(last_ran) = &mut self.last_ran {
+            last_ran.write(self.clock.now());
         }
         self.core.keep()
     }
@@ -446,6 +457,9 @@ impl Thread {
         self.resume()?;
         let now = self.clock.now();
         self.last_tick = Some(Instant::now());
+        if let Some(last_ran) = &mut self.last_ran {
+            last_ran.note(now);
+        }
         let state = self.core.state();
         let silent = self.roster.silent(state, now);
         let mut inputs: Vec<(Actor, Event)> =
@@ -513,6 +527,7 @@ mod tests {
             is_time_untold: false,
             last_cut: None,
             last_tick: None,
+            last_ran: None,
             dies_after: None,
             stats: Arc::default(),
         }
@@ -548,6 +563,26 @@ mod tests {
         thread.tick().unwrap();
         assert_eq!((silent(&thread), thread.stats.pauses.load(Ordering::Relaxed)), (0, 1));
         assert!(thread.core.state().nodes.values().all(|it| it.standing == Standing::Joining));
+    }
+
+    /// A controller that starts, with one dead node, a quiet log and a note of when it last ran.
+    #[test]
+    fn a_start_leaves_out_only_time_in_which_the_controller_did_not_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let ago = |seconds| Timestamp::now() - SignedDuration::from_secs(seconds);
+        let mut thread = thread(&folder, ago(1000), Duration::ZERO);
+        let silent = Event::Silent { node: "a".parse().unwrap(), since: ago(1000) };
+        thread.core.commit(vec![(Actor::Server, silent)], ago(900)).unwrap();
+        let mut last_ran = LastRan::at(folder.path());
+        last_ran.write(ago(60));
+        thread.last_ran = Some(last_ran);
+        thread.inbox.close();
+        thread.run().unwrap();
+        let node = &thread.core.state().nodes[&"a".parse().unwrap()];
+        let counted = node.heartbeat_uncounted_s;
+        assert!((60..600).contains(&counted), "{counted} s and not 900");
+        let noted = LastRan::at(folder.path()).read().unwrap();
+        assert!(noted > ago(60), "the end is noted");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::last_ran::LastRan;
+
 /// A difference beyond this from one look to the next is a step. It is looked at every second.
 const STEP_MIN: SignedDuration = SignedDuration::from_secs(2);
 /// Differences are also summed up for this long, so that a clock that creeps counts as stepped.
@@ -50,11 +52,13 @@ impl WallClock {
 pub(crate) struct ClockWatch {
     pub(crate) wall: WallClock,
     pub(crate) on_step: Box<dyn Fn() + Send>,
+    /// Where the controller notes that it runs; none in tests without a folder.
+    pub(crate) last_ran: Option<LastRan>,
 }
 
 impl Default for ClockWatch {
     fn default() -> Self {
-        Self { wall: WallClock::default(), on_step: Box::new(|| ()) }
+        Self { wall: WallClock::default(), on_step: Box::new(|| ()), last_ran: None }
     }
 }
 

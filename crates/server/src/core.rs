@@ -121,13 +121,11 @@ impl ReadLog {
         &self.state
     }
 
-    /// Whether the log goes on from an entry with this hash. One that was archived, and, where nobody recorded the log's end, one that a
-    /// restored backup does not have yet, cannot be compared.
+    /// Whether the log goes on from an entry with this hash. One that was archived cannot be compared.
     pub fn has(&self, seq: u64, hash: Hash) -> Result<bool, LogError> {
         Ok(match hash_at(&*self.log, seq)? {
             Some(found) => found == hash,
-            None if seq < self.log.anchor()?.seq => true,
-            None => self.log.recorded()?.is_none(),
+            None => seq < self.log.anchor()?.seq,
         })
     }
 

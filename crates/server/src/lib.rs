@@ -19,6 +19,7 @@ pub mod core;
 mod counters;
 pub mod follow;
 mod ingest;
+mod last_ran;
 pub mod log;
 mod renewals;
 pub mod rest;

@@ -30,6 +30,7 @@ use crate::counters::Counters;
 use crate::follow::Tail;
 pub use crate::ingest::ReportQuota;
 use crate::ingest::{Cut, Desk, Lanes, Roster};
+use crate::last_ran::LastRan;
 use crate::log::sqlite::SqliteLog;
 use crate::log::{Damage, Head, LogError};
 use crate::rest::{Rate, Rest, Site};
@@ -216,7 +217,7 @@ pub async fn start(options: Options) -> Result<Running, ServerError> {
     let tail = Tail::new(path, end, damage.clone());
     let roster = Arc::new(Roster::new(options.report_quota));
     let space = Arc::new(Space::new(options.disk_reserve_bytes));
-    let watching = watch_clock(options.wall_clock.clone(), tls.clone());
+    let watching = watch_clock(&options, tls.clone());
     let (brain, ended) = Brain::spawn(
         core,
         Arc::clone(&roster),
@@ -319,6 +320,7 @@ async fn opened(
                     AuthorityError::Replaced { had: last.authority, found: authority }.into()
                 );
             }
+            // Also where the log is empty, which is how a lost one looks.
             if let Some((seq, hash)) = last.log
                 && !read.has(seq, hash)?
             {
@@ -355,13 +357,14 @@ fn renew_now(tls: &Tls) {
 }
 
 /// After a step the server's certificate may not have begun yet, or be over: agents that connect again need another.
-fn watch_clock(wall: WallClock, tls: Option<Arc<Tls>>) -> ClockWatch {
+fn watch_clock(options: &Options, tls: Option<Arc<Tls>>) -> ClockWatch {
     let on_step = move || {
         if let Some(tls) = &tls {
             renew_now(tls);
         }
     };
-    ClockWatch { wall, on_step: Box::new(on_step) }
+    let last_ran = Some(LastRan::at(&options.dir));
+    ClockWatch { wall: options.wall_clock.clone(), on_step: Box::new(on_step), last_ran }
 }
 
 impl Running {

@@ -124,6 +124,16 @@ pub enum Event {
         /// Which.
         node: NodeId,
     },
+    /// The server cannot read what a node reports of its findings: it does not know what is wrong there.
+    ReportsUnreadable {
+        /// Which.
+        node: NodeId,
+    },
+    /// The server reads the findings of a node again.
+    ReportsReadable {
+        /// Which.
+        node: NodeId,
+    },
     /// A person wants something.
     Asked {
         /// What.
@@ -239,6 +249,8 @@ impl Event {
             | Self::OrdersSeen { node, .. }
             | Self::QuotaExceeded { node }
             | Self::QuotaKept { node }
+            | Self::ReportsUnreadable { node }
+            | Self::ReportsReadable { node }
             | Self::Moved { node, .. }
             | Self::Withdrawn { node, .. }
             | Self::HeldBack { node, .. } => Some(node),

@@ -7,7 +7,7 @@ use super::state::fault_of;
 use crate::health::{Change, Finding};
 
 /// Every kind of event, as [`Event::kind`] names it.
-pub const KINDS: [&str; 25] = [
+pub const KINDS: [&str; 27] = [
     "enrolled",
     "placed",
     "retired",
@@ -27,6 +27,8 @@ pub const KINDS: [&str; 25] = [
     "controller-resumed",
     "quota-exceeded",
     "quota-kept",
+    "reports-unreadable",
+    "reports-readable",
     "moved",
     "ordered",
     "withdrawn",
@@ -58,6 +60,8 @@ impl Event {
             Self::ControllerResumed { .. } => "controller-resumed",
             Self::QuotaExceeded { .. } => "quota-exceeded",
             Self::QuotaKept { .. } => "quota-kept",
+            Self::ReportsUnreadable { .. } => "reports-unreadable",
+            Self::ReportsReadable { .. } => "reports-readable",
             Self::Moved { .. } => "moved",
             Self::Ordered { .. } => "ordered",
             Self::Withdrawn { .. } => "withdrawn",
@@ -141,6 +145,10 @@ impl Event {
                 "reports more than its quota; its reports wait".to_owned()
             }
             Self::QuotaKept { .. } => "keeps to its report quota again".to_owned(),
+            Self::ReportsUnreadable { .. } => {
+                "reports findings that this server cannot read".to_owned()
+            }
+            Self::ReportsReadable { .. } => "reports findings that this server can read".to_owned(),
             Self::Moved { to, why, .. } => format!("is {}: {}", to.words(), why.text),
             Self::Ordered { order } => format!("order {}: {}", order.generation, order.what),
             Self::Withdrawn { generation, why, .. } => format!("order {generation} is over: {why}"),

@@ -131,3 +131,20 @@ fn a_failed_cordon_is_retried_as_if_no_other_order_had_failed() {
     assert_eq!(world.state.nodes[&node(3)].failures, 1);
     world.replay();
 }
+
+/// That it is connected says nothing of its health: what it finds does not reach the server.
+#[test]
+fn a_node_whose_findings_cannot_be_read_is_in_doubt_until_they_can() {
+    let mut world = in_service();
+    let id = node(3);
+    let by = Actor::Node(id.clone());
+    world.batch(vec![(by.clone(), Event::ReportsUnreadable { node: id.clone() })]);
+    assert_eq!(standing(&world, 3), Standing::Suspect);
+    world.batch(vec![(by.clone(), Event::ReportsReadable { node: id.clone() })]);
+    assert_eq!(standing(&world, 3), Standing::InService);
+    world.batch(vec![(by, Event::ReportsUnreadable { node: id })]);
+    let suspect_s = world.state.policy.pools_default.suspect_s;
+    world.act(&Act::Wait(suspect_s + 1));
+    assert_eq!(standing(&world, 3), Standing::Quarantined);
+    world.replay();
+}

@@ -189,6 +189,8 @@ fn added_since() -> Vec<Event> {
         Event::ControllerResumed { last_ran: start() },
         Event::QuotaExceeded { node: node(1) },
         Event::QuotaKept { node: node(1) },
+        Event::ReportsUnreadable { node: node(1) },
+        Event::ReportsReadable { node: node(1) },
     ]
 }
 

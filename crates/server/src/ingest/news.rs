@@ -30,26 +30,39 @@ pub(crate) enum Verdict {
 }
 
 /// Whether a report changes nothing that is decided by: no finding that is critical or affects service, not the node's boot or its GPUs.
+/// Another text or count of a finding that is known decides nothing.
 pub(crate) fn is_low_value(state: &FleetState, event: &Event) -> bool {
     let matters = |it: &Finding| it.severity >= Severity::Critical || speaks_against(it);
     let Some(node) = event.node().and_then(|id| state.nodes.get(id)) else { return false };
     match event {
         Event::Found { changes, .. } => !changes.iter().map(Change::finding).any(|it| {
+            let known = node.findings.get(&it.id);
             // What it was before counts, too: it may have become less, or be over.
-            matters(it) || node.findings.get(&it.id).is_some_and(matters)
+            let counts = matters(it) || known.is_some_and(matters);
+            counts && !known.is_some_and(|known| decides_alike(known, it))
         }),
         Event::Resynced { open, .. } => {
             let open: HashMap<u64, &Finding> = open.iter().map(|it| (it.id, it)).collect();
-            let is_new = |it: &&Finding| matters(it) && node.findings.get(&it.id) != Some(*it);
-            let is_gone = |it: &&Finding| matters(it) && open.get(&it.id) != Some(it);
-            open.values().find(|it| is_new(it)).is_none()
-                && node.findings.values().find(is_gone).is_none()
+            let is_known = |it: &Finding| {
+                node.findings.get(&it.id).is_some_and(|known| decides_alike(known, it))
+            };
+            let is_there =
+                |it: &Finding| open.get(&it.id).is_some_and(|now| decides_alike(now, it));
+            open.values().all(|it| !matters(it) || is_known(it))
+                && node.findings.values().all(|it| !matters(it) || is_there(it))
         }
         Event::Seen { makeup, .. } => node.makeup.as_ref().is_some_and(|known| {
             known.boot == makeup.boot && known.gpus == makeup.gpus && known.driver == makeup.driver
         }),
         _ => false,
     }
+}
+
+/// Whether every decision is the same with either.
+fn decides_alike(one: &Finding, other: &Finding) -> bool {
+    let key = |it: &Finding| (it.kind, it.severity, it.action, it.is_open());
+    key(one) == key(other)
+        && (&one.code, &one.detail, &one.subject) == (&other.code, &other.detail, &other.subject)
 }
 
 /// Judges an input. What the server itself says is always news; what a person asks for is, unless it is so already.
@@ -76,6 +89,8 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
     | Event::Answered { node: id, .. }
     | Event::QuotaExceeded { node: id }
     | Event::QuotaKept { node: id }
+    | Event::ReportsUnreadable { node: id }
+    | Event::ReportsReadable { node: id }
     | Event::OrdersSeen { node: id, .. }) = event
     else {
         return Verdict::News;
@@ -107,6 +122,8 @@ pub(crate) fn judge(state: &FleetState, by: &Actor, event: &Event) -> Verdict {
         }
         Event::QuotaExceeded { .. } => node.over_quota_since.is_none(),
         Event::QuotaKept { .. } => node.over_quota_since.is_some(),
+        Event::ReportsUnreadable { .. } => node.unreadable_since.is_none(),
+        Event::ReportsReadable { .. } => node.unreadable_since.is_some(),
         Event::CordonSeen { cordon, .. } => node.cordon != *cordon,
         Event::OrdersSeen { generation, .. } => *generation > node.generation,
         Event::Answered { generation, answer, .. } => {
@@ -228,6 +245,36 @@ mod tests {
         }
         assert_eq!(judged(&before, &heard()), Verdict::Known);
         assert_eq!(judged(&state, &heard()), Verdict::News);
+    }
+
+    #[test]
+    fn another_text_of_a_known_finding_is_of_low_value() {
+        let finding = |id: u64, text: &str, action: &str| -> Finding {
+            serde_json::from_value(serde_json::json!({
+                "id": id, "code": "gpu.xid", "detail": "", "subject": "node", "kind": "fault",
+                "severity": "fatal", "text": text, "action": action, "rule_action": action,
+                "action_by": "rule", "evidence": [], "first_seen": "2026-11-15T00:00:00Z",
+                "last_seen": "2026-11-15T00:00:00Z", "count": 1, "clears": "",
+            }))
+            .unwrap()
+        };
+        let record = |number| Record { journal: "j".to_owned(), number };
+        let found = |number, finding| {
+            let changes = vec![Change::Updated(finding)];
+            Event::Found { node: node(), record: record(number), changes }
+        };
+        let resynced = |open| Event::Resynced { node: node(), record: record(9), open };
+        let state = after(vec![enrolled(), found(1, finding(1, "one", "reset-gpu"))]);
+        for (event, is_low) in [
+            (found(2, finding(1, "two", "reset-gpu")), true),
+            (found(2, finding(1, "two", "reboot-node")), false),
+            (found(2, finding(2, "one", "reset-gpu")), false),
+            (resynced(vec![finding(1, "two", "reset-gpu")]), true),
+            (resynced(vec![finding(1, "two", "reboot-node")]), false),
+            (resynced(Vec::new()), false),
+        ] {
+            assert_eq!(is_low_value(&state, &event), is_low, "{event:?}");
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub(crate) async fn serve(
                 is_throttled: false,
                 passes_over: 0,
                 open_bytes: 0,
-                is_over_quota: false,
+                logged: Logged::default(),
                 is_refused: false,
                 refused_makeup: None,
                 out: &out,
@@ -111,6 +111,9 @@ pub(crate) async fn serve(
                 end = talk => end,
                 () = end_of(certificate.as_ref().map(|it| it.until)) => Err(End::Cut(Cut::Expired)),
             };
+            if end.as_ref().is_err_and(End::is_unreadable_report) {
+                session.note_unreadable().await;
+            }
             desk.roster.leave(&node, number);
             end.err()
         }
@@ -170,8 +173,7 @@ struct Session<'d> {
     passes_over: usize,
     /// The size of its last report of everything that is open.
     open_bytes: usize,
-    /// Whether the log says that it is over its quota.
-    is_over_quota: bool,
+    logged: Logged,
     /// Whether a report was not logged because disk space is low: the node is asked for everything when there is some again.
     is_refused: bool,
     /// An inventory that was not logged for that reason.
@@ -186,13 +188,22 @@ struct Session<'d> {
     told: u64,
 }
 
+/// What the log says of a node's reports.
+#[derive(Debug, Clone, Copy, Default)]
+struct Logged {
+    /// That they are more than its quota.
+    is_over_quota: bool,
+    /// That its findings cannot be read.
+    is_unreadable: bool,
+}
+
 /// What is known of a node that opens a stream.
 struct Known {
     record: Option<Record>,
     makeup: Option<Arc<Makeup>>,
     /// Whether the log says that it is silent, or that its certificates were revoked.
     is_out_of_touch: bool,
-    is_over_quota: bool,
+    logged: Logged,
     /// Of the last order.
     generation: u64,
     /// By the size of the fleet.
@@ -245,7 +256,7 @@ impl Session<'_> {
         self.last = known.record.filter(|it| it.journal == journal).map(|it| it.number);
         self.journal = journal;
         self.makeup = known.makeup;
-        self.is_over_quota = known.is_over_quota;
+        self.logged = known.logged;
         self.say(down::What::Welcome(proto::Welcome {
             acked_record: self.last,
             server_time_ms: self.desk.brain.now().as_millisecond(),
@@ -283,6 +294,10 @@ impl Session<'_> {
         if let Some(order) = self.desk.brain.look(pending).await? {
             self.order(&order).await?;
         }
+        // It may have nothing new to report, and what it has may be readable now.
+        if self.logged.is_unreadable {
+            self.say(down::What::Resync(proto::Resync {})).await?;
+        }
         Ok(())
     }
 
@@ -293,7 +308,10 @@ impl Session<'_> {
                 record: it.record.clone(),
                 makeup: it.makeup.clone(),
                 is_out_of_touch: it.silent_since.is_some() || it.revoked.is_some(),
-                is_over_quota: it.over_quota_since.is_some(),
+                logged: Logged {
+                    is_over_quota: it.over_quota_since.is_some(),
+                    is_unreadable: it.unreadable_since.is_some(),
+                },
                 generation: it.generation,
                 reconnect_spread_s: reconnect_spread_s(state.nodes.len()),
             })

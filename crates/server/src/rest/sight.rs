@@ -1,7 +1,7 @@
 //! What of the log a caller sees: what is about nodes of theirs, and of what is about many the part that is theirs.
 //!
-//! It goes by where a node stands now: whoever has it sees what happened to it. Nodes that were retired stand nowhere, and are seen
-//! by those who see the fleet.
+//! It goes by where a node stands now: whoever has it sees what happened to it since it enrolled. Nodes that were retired stand nowhere, and
+//! are seen by those who see the fleet, also after another node got their name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +41,7 @@ struct Eyes<'s> {
 
 impl Eyes<'_> {
     fn seen(&mut self, mut entry: Entry) -> Option<Entry> {
+        let seq = entry.seq;
         let is_seen = match &mut entry.event {
             Event::Access { .. } => false,
             Event::TimePassed | Event::ClockStepped { .. } | Event::ControllerResumed { .. } => {
@@ -51,25 +52,27 @@ impl Eyes<'_> {
                 true
             }
             Event::Blamed { domain, symptom, nodes, why } => {
-                nodes.retain(|id| self.is_ours(id));
+                nodes.retain(|id| self.is_ours(id, seq));
                 *why = reasons::blame(self.caller, domain, *symptom, why);
                 !nodes.is_empty()
             }
             Event::HeldBack { node, why } => {
                 *why = reasons::held_back(self.caller, why);
-                self.is_ours(node)
+                self.is_ours(node, seq)
             }
             Event::Absolved { domain, .. }
             | Event::Asked { what: Ask::Freeze { domain, .. } | Ask::Thaw { domain } } => {
                 self.touches(domain)
             }
-            event => event.subject().is_some_and(|id| self.is_ours(id)),
+            event => event.subject().is_some_and(|id| self.is_ours(id, seq)),
         };
         is_seen.then_some(entry)
     }
 
-    fn is_ours(&self, id: &NodeId) -> bool {
-        self.state.nodes.get(id).is_some_and(|it| self.caller.sees(&it.place))
+    /// An entry from before the node enrolled is about another node of that name, whose owner may have been another.
+    fn is_ours(&self, id: &NodeId, seq: u64) -> bool {
+        let node = self.state.nodes.get(id);
+        node.is_some_and(|it| self.caller.sees(&it.place) && seq >= it.first_seq)
     }
 
     fn touches(&mut self, domain: &Domain) -> bool {

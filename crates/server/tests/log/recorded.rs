@@ -156,6 +156,8 @@ fn sample_node(number: usize) -> Node {
         held_back: Some(why()),
         shows: BTreeMap::from([(Symptom::Silence, at(3))]),
         over_quota_since: Some(at(9)),
+        unreadable_since: Some(at(9)),
+        first_seq: 2,
         uncounted_s: 320,
         heartbeat_uncounted_s: 40,
         first_served: Some(at(1)),

@@ -405,3 +405,26 @@ async fn heartbeats_of_an_idle_node_are_counted() {
         })
         .await;
 }
+
+/// A name that was retired may be another owner's by now: what the log has of it from before is not shown to them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scoped_reader_sees_nothing_of_a_retired_node_of_that_name() {
+    let office = Office::open().await;
+    office.found("a", 1).await;
+    let hold = Ask::Hold { node: node("a"), reason: "hidden".to_owned() };
+    office.told(Event::Asked { what: hold }).await;
+    office.told(Event::Retired { node: node("a"), why: "sold".to_owned() }).await;
+    office.enrol("a", "serve", None, None).await;
+    office.found("a", 7).await;
+    let token = office.token("eve", Role::Viewer, "pool:serve");
+    let mut everything = String::new();
+    for path in ["/api/v1/events?node=a&limit=500", "/api/v1/export?what=log"] {
+        everything.push_str(&office.ask("GET", path, Some(&token), None).await.body);
+    }
+    assert!(!everything.contains("hidden") && !everything.contains("sold"), "{everything}");
+    assert!(!everything.contains("train"), "{everything}");
+    assert!(everything.contains("found"), "what was found since is theirs: {everything}");
+    let all = office.token("ann", Role::Viewer, "fleet");
+    let events = office.ask("GET", "/api/v1/events?node=a&limit=500", Some(&all), None).await;
+    assert!(events.body.contains("hidden"), "who sees the fleet sees all of it");
+}

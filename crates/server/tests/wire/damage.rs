@@ -119,6 +119,24 @@ async fn a_server_does_not_start_with_a_log_that_lost_its_wal() {
     refused(options).await.unwrap();
 }
 
+/// The store knows that there was one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_a_new_fleet_where_its_log_was_lost() {
+    let mut site = Site::plain().await;
+    let mut member = Member::new("a");
+    member.connect(&site);
+    member.acked(0).await;
+    member.disconnect();
+    site.running.take().unwrap().stop().await.unwrap();
+    // The store notes the log's end at a start.
+    run::start(site.options()).await.unwrap().stop().await.unwrap();
+    for path in files(&site.dir(), "log") {
+        std::fs::remove_file(path).unwrap();
+    }
+    let text = refused(site.options()).await.unwrap();
+    assert!(text.contains("access") && text.contains("another log"), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_start_with_a_log_head_that_was_blanked_or_cut_off() {
     let mut site = Site::plain().await;

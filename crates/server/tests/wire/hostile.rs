@@ -78,8 +78,23 @@ impl Raw {
         }
     }
 
+    /// Likewise; a node whose findings could not be read is asked for all of them first.
+    async fn acked_after_resync(&mut self, is_asked: bool) -> u64 {
+        if is_asked {
+            let first = self.hear().await.unwrap();
+            assert!(matches!(first, down::What::Resync(_)), "{first:?}");
+        }
+        self.acked().await
+    }
+
+    /// How it ends, also where everything is asked for before.
     pub(crate) async fn refused(&mut self) -> Code {
-        self.hear().await.unwrap_err().code()
+        loop {
+            match self.hear().await {
+                Ok(down::What::Resync(_)) => {}
+                other => return other.unwrap_err().code(),
+            }
+        }
     }
 }
 
@@ -146,7 +161,7 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     for (at, case) in cases.into_iter().enumerate() {
         let mut raw = Raw::welcomed(&site, "a").await;
         raw.resync(0).await;
-        assert_eq!(raw.acked().await, 0);
+        assert_eq!(raw.acked_after_resync(at > 0).await, 0);
         raw.report(case).await;
         assert_eq!(raw.refused().await, Code::InvalidArgument, "case {at}");
     }
@@ -162,12 +177,20 @@ async fn what_is_malformed_ends_the_stream_and_leaves_nothing() {
     let refused = Raw::open(&site, "a b").await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(site.found("a"), Vec::<u64>::new());
+    // That it could not be read is in the log, each time until a report can be.
+    assert_eq!(site.count(|it| matches!(it, Event::ReportsUnreadable { .. })), 6);
+    assert_eq!(site.count(|it| matches!(it, Event::ReportsReadable { .. })), 5);
     // What a newer agent says is passed over.
     let mut raw = Raw::welcomed(&site, "a").await;
     raw.out.send(Up { what: None }).await.unwrap();
     raw.say(up::What::Report(proto::Report { what: None })).await;
     raw.resync(1).await;
-    assert_eq!(raw.acked().await, 1);
+    assert_eq!(raw.acked_after_resync(true).await, 1);
+    let is_unread = site
+        .running()
+        .brain()
+        .look(|state| state.nodes[&crate::world::node("a")].unreadable_since.is_some());
+    assert!(!is_unread.await.unwrap(), "its findings were read");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,6 +200,10 @@ async fn what_is_too_large_is_not_taken() {
     let json = vec![b' '; MESSAGE_BYTES_MAX + 1].into();
     raw.report(report::What::Open(proto::Findings { record: 1, json })).await;
     assert_eq!(raw.refused().await, Code::OutOfRange);
+    site.wait_for("the log says that its findings cannot be read", |entries| {
+        entries.iter().any(|it| matches!(it.event, Event::ReportsUnreadable { .. }))
+    })
+    .await;
     // Others are not disturbed.
     let mut member = Member::new("b");
     member.find(1);

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farrier_server::access::Store;
 use farrier_server::log::{Log, synced, verify};
 use farrier_server::run::{folder, log_path};
 
@@ -115,6 +116,10 @@ pub(super) fn restore(args: &RestoreArgs, printer: &mut Printer) -> anyhow::Resu
     synced(&target).context("failed to bring the log to disk")?;
     let head = open(&target)?.head()?;
     anyhow::ensure!(head.hash.to_string() == hash, "the copy is not what the backup is");
+    // The server refuses a log that ends before the entry that it last started with. This one was chosen by a person.
+    if args.dir.join("access").exists() {
+        Store::open(&args.dir)?.forget_log()?;
+    }
     printer.line(&format!("{}: {entries} entries, whole, hash {hash}", target.display()))?;
     for (name, what) in BESIDE {
         let state = if args.dir.join(name).exists() { "is there" } else { "is missing" };

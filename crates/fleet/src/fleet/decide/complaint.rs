@@ -78,6 +78,10 @@ impl Complaint {
     fn doubt_what_is_unknown(&mut self, node: &Node) {
         self.text = match (&node.silent_since, &node.makeup) {
             (Some(since), _) => format!("nothing was heard of it since {since:.0}"),
+            _ if node.unreadable_since.is_some() => {
+                "the server cannot read its findings: its agent may be newer than the server"
+                    .to_owned()
+            }
             (None, None) => "it has not said yet what it is made of".to_owned(),
             (None, Some(makeup)) if makeup.gpus.is_none() => {
                 "its GPUs could not be read".to_owned()

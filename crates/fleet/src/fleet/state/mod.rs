@@ -94,7 +94,7 @@ impl FleetState {
         self.seq = entry.seq;
         self.at = self.at.max(entry.at);
         match &entry.event {
-            Event::Enrolled { node, place } => self.enrol(node, place, entry.at),
+            Event::Enrolled { node, place } => self.enrol(node, place, entry),
             Event::Retired { node, .. } => self.retire(node),
             Event::Asked { what } => return self.asked(what, entry),
             Event::PolicySet { policy } => {
@@ -146,6 +146,8 @@ impl FleetState {
             | Event::OrdersSeen { node, .. }
             | Event::QuotaExceeded { node }
             | Event::QuotaKept { node }
+            | Event::ReportsUnreadable { node }
+            | Event::ReportsReadable { node }
             | Event::Moved { node, .. }
             | Event::Withdrawn { node, .. }
             | Event::HeldBack { node, .. } => self.change(node, |it| it.take_in(entry)),
@@ -193,10 +195,12 @@ impl FleetState {
         due.map(|(_, node)| node.clone()).collect()
     }
 
-    fn enrol(&mut self, id: &NodeId, place: &Place, at: Timestamp) {
+    fn enrol(&mut self, id: &NodeId, place: &Place, entry: &Entry) {
+        // A node that enrols again while it is in the fleet is the same node. After it was retired its name may be another owner's.
+        let first_seq = self.nodes.get(id).map_or(entry.seq, |it| it.first_seq);
         self.retire(id);
         let generation = self.retired.remove(id).unwrap_or_default();
-        let node = Node::joining(place.clone(), at, generation);
+        let node = Node { first_seq, ..Node::joining(place.clone(), entry.at, generation) };
         self.count(&node, 1);
         self.nodes.insert(id.clone(), Arc::new(node));
     }

@@ -146,6 +146,12 @@ pub struct Node {
     /// Since when it reports more than its quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_quota_since: Option<Timestamp>,
+    /// Since when the server cannot read what it reports of its findings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable_since: Option<Timestamp>,
+    /// The entry with which it enrolled, the first time since its name was free: what the log has of that name before is of another node.
+    #[serde(default)]
+    pub first_seq: u64,
     /// Seconds since its last change of standing that count towards no timeout: the controller did not run, or the clock was stepped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub uncounted_s: u32,
@@ -274,6 +280,8 @@ impl Node {
             held_back: None,
             shows: BTreeMap::new(),
             over_quota_since: None,
+            unreadable_since: None,
+            first_seq: 0,
             uncounted_s: 0,
             heartbeat_uncounted_s: 0,
             first_served: None,
@@ -346,6 +354,10 @@ impl Node {
                 self.over_quota_since.get_or_insert(entry.at);
             }
             Event::QuotaKept { .. } => self.over_quota_since = None,
+            Event::ReportsUnreadable { .. } => {
+                self.unreadable_since.get_or_insert(entry.at);
+            }
+            Event::ReportsReadable { .. } => self.unreadable_since = None,
             Event::Moved { to, why, .. } => self.moved(*to, why, entry.at),
             Event::Withdrawn { generation, why, .. } => self.withdrawn(*generation, why, entry.at),
             Event::HeldBack { why, .. } => self.held_back = Some(why.clone()),

@@ -46,6 +46,7 @@ impl Node {
         self.silent_since.iter_mut().for_each(clamp);
         self.revoked.iter_mut().for_each(clamp);
         self.over_quota_since.iter_mut().for_each(clamp);
+        self.unreadable_since.iter_mut().for_each(clamp);
         self.failed.iter_mut().for_each(|(at, _)| clamp(at));
         self.shows.values_mut().for_each(clamp);
         self.quarantines.iter_mut().for_each(clamp);

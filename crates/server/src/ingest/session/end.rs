@@ -35,6 +35,15 @@ pub(super) enum End {
 }
 
 impl End {
+    /// Whether a report ended the stream because the server cannot read it: in a form that it does not know, or too large.
+    pub(super) fn is_unreadable_report(&self) -> bool {
+        match self {
+            Self::Form(_) => true,
+            Self::Lost(status) => status.code() == Code::OutOfRange,
+            _ => false,
+        }
+    }
+
     /// What the node is told, where it still listens.
     pub(super) fn status(&self) -> Option<Status> {
         let text = self.to_string();

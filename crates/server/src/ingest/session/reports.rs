@@ -31,6 +31,7 @@ impl Session<'_> {
         let bytes = said.json.len();
         let turn = self.unread(self.desk.lanes.large(bytes)).await?;
         let changes = parsed(said.json, form::changes).await?;
+        self.note_readable().await?;
         let record = self.record(said.record);
         let found = Event::Found { node: self.node.clone(), record, changes };
         match self.report(found, bytes, turn).await {
@@ -59,6 +60,7 @@ impl Session<'_> {
         let turn = self.unread(self.desk.lanes.large(bytes)).await?;
         self.open_bytes = bytes;
         let open = parsed(said.json, form::open_findings).await?;
+        self.note_readable().await?;
         let record = self.record(said.record);
         let resynced = Event::Resynced { node: self.node.clone(), record, open };
         match self.report(resynced, bytes, turn).await {
@@ -88,6 +90,22 @@ impl Session<'_> {
             None => self.unread(self.desk.lanes.ordinary(bytes)).await?,
         };
         self.give(event).await
+    }
+
+    /// What the node reports cannot be read, so what is wrong with it is not known. That it is connected says nothing of its health.
+    pub(super) async fn note_unreadable(&self) {
+        // A node that is retired meanwhile, or a server that ends: there is nothing to note.
+        let noted = self.give(Event::ReportsUnreadable { node: self.node.clone() }).await;
+        if noted.is_ok() && !self.logged.is_unreadable {
+            tracing::warn!(node = %self.node, "the findings of the node cannot be read: is its agent newer than this server?");
+        }
+    }
+
+    async fn note_readable(&mut self) -> Result<(), End> {
+        if std::mem::take(&mut self.logged.is_unreadable) {
+            self.give(Event::ReportsReadable { node: self.node.clone() }).await?;
+        }
+        Ok(())
     }
 
     /// Disk space is low, and what the node said was not logged.
@@ -200,7 +218,7 @@ mod tests {
             is_throttled: false,
             passes_over: FLIGHT_MAX,
             open_bytes: 0,
-            is_over_quota: true,
+            logged: super::super::Logged { is_over_quota: true, is_unreadable: false },
             is_refused: false,
             refused_makeup: None,
             out: &out,

@@ -11,6 +11,9 @@ use prost::Message;
 use super::super::quota::NodeQuota;
 use super::{End, Session};
 
+/// What a byte counts for while disk space is low: a node within its quota fills 64 KiB of it each second, and then 4.
+const LOW_SPACE_COST: usize = 16;
+
 /// While a node's reports wait, it is looked at this often whether they still have to.
 pub(super) const THROTTLE_STEP: Duration = Duration::from_secs(5);
 
@@ -22,7 +25,8 @@ impl Session<'_> {
             Some(up::What::Report(proto::Report { what: Some(report::What::Changes(_)) }))
         );
         if self.passes_over == 0 || !is_changes {
-            self.quota().charge(said.encoded_len(), Instant::now());
+            let cost = if self.desk.space.is_low() { LOW_SPACE_COST } else { 1 };
+            self.quota().charge(said.encoded_len().saturating_mul(cost), Instant::now());
         }
     }
 
@@ -73,9 +77,9 @@ impl Session<'_> {
             return self.say(down::What::Resync(proto::Resync {})).await;
         }
         self.desk.roster.count_throttled();
-        if !self.is_over_quota {
+        if !self.logged.is_over_quota {
             tracing::warn!(node = %self.node, "the node reports more than its quota; its reports wait");
-            self.is_over_quota = true;
+            self.logged.is_over_quota = true;
             self.give(Event::QuotaExceeded { node: self.node.clone() }).await?;
         }
         Ok(())
@@ -83,8 +87,8 @@ impl Session<'_> {
 
     /// Takes back what holds no longer: that the node is over its quota, that disk space is low.
     pub(super) async fn keep_up(&mut self) -> Result<(), End> {
-        if self.is_over_quota && self.quota().is_kept(Instant::now()) {
-            self.is_over_quota = false;
+        if self.logged.is_over_quota && self.quota().is_kept(Instant::now()) {
+            self.logged.is_over_quota = false;
             self.give(Event::QuotaKept { node: self.node.clone() }).await?;
         }
         if self.is_refused && !self.desk.space.is_low() {
