@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use farrier_wire::rest::NodeRow;
-use hyper::body::{Bytes, Frame};
+use hyper::body::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -12,7 +12,7 @@ use super::events::Filter;
 use super::failure::Failure;
 use super::limits::READ_WAIT;
 use super::nodes::{connections, row};
-use super::reply::{self, Piece, Reply};
+use super::reply::{self, Reply};
 use super::{Call, walk};
 use crate::follow::READ_BYTES_MAX;
 
@@ -22,8 +22,8 @@ const NODES_STEP: usize = 100;
 const ENTRIES_STEP: usize = 500;
 
 pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
-    let place = call.stream_place()?;
-    let (out, reply) = Reply::stream(reply::LINES);
+    let place = Arc::new(call.stream_place()?);
+    let (out, reply) = Reply::stream(reply::LINES, &place);
     let of_log = call.query.text("what") == Some("log");
     let filter = Filter::of(&call.query)?;
     tokio::spawn(async move {
@@ -50,7 +50,7 @@ impl From<Failure> for Stop {
     }
 }
 
-async fn state(call: &Call, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
+async fn state(call: &Call, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let mut from = Bound::Unbounded;
     loop {
         let eyes = call.caller()?.clone();
@@ -71,7 +71,7 @@ async fn state(call: &Call, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
 }
 
 /// Up to where the log ends now.
-async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Piece>) -> Result<(), Stop> {
+async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Bytes>) -> Result<(), Stop> {
     let end = call.site.tail.end();
     let mut at = call.query.number("after").unwrap_or_default();
     while at < end {
@@ -88,7 +88,7 @@ async fn log(call: &Call, filter: &Filter, out: &mpsc::Sender<Piece>) -> Result<
     Ok(())
 }
 
-async fn send(out: &mpsc::Sender<Piece>, lines: &[impl Serialize]) -> Result<(), Stop> {
+async fn send(out: &mpsc::Sender<Bytes>, lines: &[impl Serialize]) -> Result<(), Stop> {
     let mut bytes = Vec::new();
     for line in lines {
         serde_json::to_writer(&mut bytes, line).map_err(|_| Stop::Failed(Failure::unwell()))?;
@@ -100,9 +100,8 @@ async fn send(out: &mpsc::Sender<Piece>, lines: &[impl Serialize]) -> Result<(),
     if bytes.is_empty() { Ok(()) } else { send_piece(out, bytes).await }
 }
 
-async fn send_piece(out: &mpsc::Sender<Piece>, bytes: Vec<u8>) -> Result<(), Stop> {
-    let frame = Frame::data(Bytes::from(bytes));
-    match tokio::time::timeout(READ_WAIT, out.send(Ok(frame))).await {
+async fn send_piece(out: &mpsc::Sender<Bytes>, bytes: Vec<u8>) -> Result<(), Stop> {
+    match tokio::time::timeout(READ_WAIT, out.send(bytes.into())).await {
         Ok(Ok(())) => Ok(()),
         _ => Err(Stop::Reader),
     }

@@ -9,6 +9,7 @@
 //! A handler is an entry of one table ([`routes`]), from which the OpenAPI document is made too. What a caller sees is cut to
 //! their scope in each handler ([`caller`]), also in the log ([`sight`]).
 
+mod answer_body;
 mod asks;
 mod body;
 mod caller;
@@ -51,7 +52,7 @@ use hyper::{Request, Response, Version};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tonic::body::Body;
 
 pub use limits::Rate;
@@ -66,6 +67,7 @@ use crate::follow::Tail;
 use crate::ingest::Roster;
 use crate::serve::{Presence, Present};
 use crate::space::Space;
+use answer_body::Hold;
 use body::body_of;
 use caller::Caller;
 use failure::{Failure, unwell};
@@ -120,9 +122,8 @@ struct Call {
     query: Said,
     headers: HeaderMap,
     body: Bytes,
-    /// A place among the token's requests, for as long as the answer is on its way; a stream gives it back for one of its own.
-    place: Option<OwnedSemaphorePermit>,
-    _present: Option<Present>,
+    /// A place among the token's requests; a stream gives it back for one of its own. The body of the answer has it, too.
+    hold: Option<Hold>,
 }
 
 impl Call {
@@ -139,7 +140,7 @@ impl Call {
     /// A place for an answer that may last for long, in place of that for a short one.
     fn stream_place(&mut self) -> Result<StreamPlace, Failure> {
         let place = self.rest.limits.stream(self.caller()?.person.token)?;
-        self.place = None;
+        self.hold = None;
         Ok(place)
     }
 
@@ -169,11 +170,15 @@ impl Rest {
     ) -> Response<Body> {
         let (head, mut body) = request.into_parts();
         let is_http2 = head.version == Version::HTTP_2;
-        let answer = self.answer_or_fail(head, &mut body, presence).await;
+        let mut hold = None;
+        let answer = self.answer_or_fail(head, &mut body, presence, &mut hold).await;
         if is_http2 && !body.is_end_stream() {
             tokio::spawn(body::drain(body));
         }
-        let response = answer.map_or_else(|failure| reply::failed(&failure), Reply::into_response);
+        let response = match answer {
+            Ok(reply) => reply.into_response(hold),
+            Err(failure) => reply::failed(&failure, hold),
+        };
         let class = usize::from(response.status().as_u16() / 100);
         if let Some(count) = self.answered.get(class) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -186,6 +191,7 @@ impl Rest {
         head: request::Parts,
         body: &mut Incoming,
         presence: &Arc<Presence>,
+        hold: &mut Option<Hold>,
     ) -> Result<Reply, Failure> {
         let query = head.uri.query().unwrap_or_default();
         if head.uri.path().len() + query.len() > PATH_BYTES_MAX {
@@ -200,11 +206,10 @@ impl Rest {
             }
             None => None,
         };
-        let place = match &caller {
-            Some(caller) => Some(self.limits.admit(caller.person.token, Instant::now())?),
-            None => None,
-        };
-        let present = caller.as_ref().map(|_| Present::new(presence));
+        if let Some(caller) = &caller {
+            let place = self.limits.admit(caller.person.token, Instant::now())?;
+            *hold = Some(Hold::new(place, Present::new(presence)));
+        }
         let query = Said::read(query, route.query)?;
         let body = self.read(route, &head.headers, body).await?;
         let call = Call {
@@ -215,8 +220,7 @@ impl Rest {
             query,
             headers: head.headers,
             body,
-            place,
-            _present: present,
+            hold: hold.clone(),
         };
         let answer = tokio::time::timeout(ANSWER_WAIT, (route.run)(call)).await;
         answer.map_err(|_| Failure::slow())?

@@ -1,28 +1,25 @@
 //! An answer on its way out.
 
-use std::convert::Infallible;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use farrier_wire::rest::Problem;
-use http_body_util::{Full, StreamBody};
-use hyper::body::{Bytes, Frame};
+use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 
+use super::answer_body::{AnswerBody, Content, Hold};
 use super::failure::{Failure, unwell};
+use super::limits::StreamPlace;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const LINES: &str = "application/x-ndjson";
 pub(super) const EVENTS: &str = "text/event-stream";
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// What a stream's writer sends.
-pub(super) type Piece = Result<Frame<Bytes>, Infallible>;
 
 /// Pieces that may wait for a reader, each about [`crate::follow::READ_BYTES_MAX`] bytes: what comes after waits on disk.
 const PIECES_MAX: usize = 2;
@@ -31,7 +28,9 @@ const PIECES_MAX: usize = 2;
 pub(super) struct Reply {
     status: StatusCode,
     media: &'static str,
-    body: Body,
+    content: Content,
+    /// Of one that is written while it is read, in place of that for a short one.
+    stream_place: Option<Arc<StreamPlace>>,
 }
 
 impl Reply {
@@ -45,7 +44,8 @@ impl Reply {
     }
 
     pub(super) fn bytes(media: &'static str, bytes: impl Into<Bytes>) -> Self {
-        Self { status: StatusCode::OK, media, body: Body::new(Full::new(bytes.into())) }
+        let content = Content::Whole(bytes.into());
+        Self { status: StatusCode::OK, media, content, stream_place: None }
     }
 
     pub(super) fn unavailable(text: &'static str) -> Self {
@@ -53,14 +53,22 @@ impl Reply {
     }
 
     /// One that is written while it is read.
-    pub(super) fn stream(media: &'static str) -> (mpsc::Sender<Piece>, Self) {
+    pub(super) fn stream(
+        media: &'static str,
+        place: &Arc<StreamPlace>,
+    ) -> (mpsc::Sender<Bytes>, Self) {
         let (send, pieces) = mpsc::channel(PIECES_MAX);
-        let body = Body::new(StreamBody::new(ReceiverStream::new(pieces)));
-        (send, Self { status: StatusCode::OK, media, body })
+        let (content, stream_place) = (Content::Written(pieces), Some(Arc::clone(place)));
+        (send, Self { status: StatusCode::OK, media, content, stream_place })
     }
 
-    pub(super) fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(self.body);
+    /// The response, which has what its request had until it was sent.
+    pub(super) fn into_response(self, hold: Option<Hold>) -> Response<Body> {
+        let hold = hold.map(|hold| match self.stream_place {
+            Some(place) => hold.of_stream(place),
+            None => hold,
+        });
+        let mut response = Response::new(Body::new(AnswerBody::new(self.content, hold)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media));
@@ -93,14 +101,14 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
 }
 
 /// A problem.
-pub(super) fn failed(failure: &Failure) -> Response<Body> {
+pub(super) fn failed(failure: &Failure, hold: Option<Hold>) -> Response<Body> {
     let bytes = serde_json::to_vec(&*failure.problem).unwrap_or_default();
     let status = StatusCode::from_u16(failure.problem.status);
     let reply = Reply {
         status: status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
         ..Reply::bytes(Problem::MEDIA_TYPE, bytes)
     };
-    let mut response = reply.into_response();
+    let mut response = reply.into_response(hold);
     for (name, value) in &failure.headers {
         if let Ok(value) = HeaderValue::from_str(value) {
             response.headers_mut().insert(name.clone(), value);

@@ -1,17 +1,18 @@
 //! The log as it grows, as server-sent events: from where the reader was, each entry once and in order. What a reader has not taken is on
 //! disk and waits there; nobody else waits for them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use farrier_wire::rest::EventRow;
-use hyper::body::{Bytes, Frame};
+use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 use super::Call;
 use super::events::Filter;
 use super::failure::Failure;
 use super::limits::READ_WAIT;
-use super::reply::{self, Piece, Reply};
+use super::reply::{self, Reply};
 
 /// Entries of one piece, which is bounded in bytes too.
 const STEP: usize = 256;
@@ -48,8 +49,8 @@ fn begin(call: &Call) -> Result<u64, Failure> {
 pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
     let filter = Filter::of(&call.query)?;
     let begin = begin(&call)?;
-    let place = call.stream_place()?;
-    let (out, reply) = Reply::stream(reply::EVENTS);
+    let place = Arc::new(call.stream_place()?);
+    let (out, reply) = Reply::stream(reply::EVENTS, &place);
     tokio::spawn(async move {
         let end = write(&call, &filter, begin, &out).await;
         tracing::debug!(?end, "a reader of the log has ended");
@@ -58,7 +59,7 @@ pub(super) async fn follow(mut call: Call) -> Result<Reply, Failure> {
     Ok(reply)
 }
 
-async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Piece>) -> End {
+async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Bytes>) -> End {
     let Ok(caller) = call.caller() else { return End::Token };
     let mut tail = call.site.tail.clone();
     let mut stopped = call.site.stopped.clone();
@@ -112,9 +113,8 @@ fn event(row: &EventRow) -> String {
     format!("id: {}\nevent: {}\ndata: {data}\n\n", row.seq, row.kind)
 }
 
-async fn send(out: &mpsc::Sender<Piece>, text: String) -> Result<(), End> {
-    let frame = Frame::data(Bytes::from(text));
-    match tokio::time::timeout(READ_WAIT, out.send(Ok(frame))).await {
+async fn send(out: &mpsc::Sender<Bytes>, text: String) -> Result<(), End> {
+    match tokio::time::timeout(READ_WAIT, out.send(text.into())).await {
         Ok(Ok(())) => Ok(()),
         _ => Err(End::Reader),
     }

@@ -134,8 +134,7 @@ impl World {
             query: Said::read(query, route.query).unwrap(),
             headers: HeaderMap::new(),
             body: Bytes::from_static(body.as_bytes()),
-            place: None,
-            _present: None,
+            hold: None,
         })
     }
 
@@ -262,7 +261,8 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
     let tail = world.site().tail.clone();
     let mut turns = tail.all_turns().await;
     let follow = world.request(&Method::GET, "/api/v1/events/stream?after=0", "fleet", "");
-    let mut body = follow.await.unwrap_or_else(|_| panic!("a stream")).into_response().into_body();
+    let mut body =
+        follow.await.unwrap_or_else(|_| panic!("a stream")).into_response(None).into_body();
     let mut next = async || {
         let frame = body.frame().await.unwrap().unwrap();
         String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()

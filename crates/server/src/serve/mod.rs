@@ -54,6 +54,8 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_WAIT: Duration = Duration::from_secs(20);
 /// What may be on its way to a stream that is not read.
 const WINDOW_BYTES: u32 = 64 << 10;
+/// What of an answer to somebody without a certificate waits for its connection: one that is as small has no place among its token's any more.
+const UNAUTHENTICATED_SEND_BYTES: usize = 16 << 10;
 const HEADERS_BYTES_MAX: u32 = 16 << 10;
 /// What a connection over HTTP/1 that is not authenticated may have read and not understood yet.
 const UNAUTHENTICATED_BUFFER_BYTES: usize = 32 << 10;
@@ -64,18 +66,28 @@ struct ConnectionLimits {
     streams: u32,
     /// What may be on its way to all of its streams, over HTTP/2.
     window_bytes: u32,
+    /// What of an answer waits for its connection, over HTTP/2.
+    send_bytes: usize,
     /// Whether it is that of an admitted node, or of this machine.
     is_authenticated: bool,
 }
 
 /// A node needs one stream, and one to renew its certificate.
-const NODE_LIMITS: ConnectionLimits =
-    ConnectionLimits { streams: 64, window_bytes: WINDOW_BYTES * 16, is_authenticated: true };
+const NODE_LIMITS: ConnectionLimits = ConnectionLimits {
+    streams: 64,
+    window_bytes: WINDOW_BYTES * 16,
+    send_bytes: WINDOW_BYTES as usize,
+    is_authenticated: true,
+};
 /// On loopback without TLS a simulation has many nodes on one connection.
 const PLAIN_LIMITS: ConnectionLimits = ConnectionLimits { streams: 20_000, ..NODE_LIMITS };
 /// Somebody who enrols, or a person whose token comes with each request.
-const UNAUTHENTICATED_LIMITS: ConnectionLimits =
-    ConnectionLimits { streams: 8, window_bytes: WINDOW_BYTES, is_authenticated: false };
+const UNAUTHENTICATED_LIMITS: ConnectionLimits = ConnectionLimits {
+    streams: 8,
+    window_bytes: WINDOW_BYTES,
+    send_bytes: UNAUTHENTICATED_SEND_BYTES,
+    is_authenticated: false,
+};
 /// How long connections are given to end.
 const END_WAIT: Duration = Duration::from_secs(3);
 
@@ -326,7 +338,7 @@ async fn serve(
         .max_concurrent_streams(limits.streams)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(limits.window_bytes)
-        .max_send_buf_size(WINDOW_BYTES as usize)
+        .max_send_buf_size(limits.send_bytes)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_WAIT);

@@ -11,6 +11,7 @@ mod pages;
 mod protocol;
 mod reads;
 mod roles;
+mod unread;
 #[path = "../wire/world.rs"]
 #[allow(dead_code, reason = "the agents' tests use the rest")]
 mod world;

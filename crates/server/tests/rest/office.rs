@@ -72,11 +72,22 @@ pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
         let (name, value) = line.split_once(':')?;
         Some((name.to_lowercase(), value.trim().to_owned()))
     };
-    Answer {
-        status: status.parse().unwrap(),
-        headers: lines.filter_map(header).collect(),
-        body: body.to_owned(),
+    let status = status.parse().unwrap();
+    let headers: BTreeMap<String, String> = lines.filter_map(header).collect();
+    let is_chunked = headers.get("transfer-encoding").is_some_and(|it| it == "chunked");
+    let body = if is_chunked { unchunked(body) } else { body.to_owned() };
+    Answer { status, headers, body }
+}
+
+/// A body without the lengths of its chunks.
+fn unchunked(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let (chunk, rest) = rest.split_at(usize::from_str_radix(length, 16).unwrap());
+        whole.push_str(chunk);
+        body = rest.strip_prefix("\r\n").unwrap_or_default();
     }
+    whole
 }
 
 pub(crate) struct Office {

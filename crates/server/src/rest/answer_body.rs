@@ -1,0 +1,281 @@
+//! The body of an answer. It keeps the place of its request until it was sent, so that what a client asks for and does not read is bounded too.
+//!
+//! A connection takes a whole piece however little its client allows, so pieces are small. Over HTTP/2 a body is not asked for more while its client
+//! allows nothing: another task looks whether anything was taken, and drops what is left after [`READ_WAIT`].
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::limits::{READ_WAIT, StreamPlace};
+use crate::serve::Present;
+
+/// What a connection is given at once. It is what a client that allows one byte can have the server keep of an answer that has no place any more.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) enum Content {
+    Whole(Bytes),
+    /// It is written while it is read.
+    Written(mpsc::Receiver<Bytes>),
+}
+
+/// What a request has until its answer was sent: a place among its token's answers or streams, and its connection.
+#[derive(Debug, Clone)]
+pub(super) struct Hold {
+    _answer: Option<Arc<OwnedSemaphorePermit>>,
+    _stream: Option<Arc<StreamPlace>>,
+    _present: Arc<Present>,
+}
+
+impl Hold {
+    pub(super) fn new(place: OwnedSemaphorePermit, present: Present) -> Self {
+        Self { _answer: Some(Arc::new(place)), _stream: None, _present: Arc::new(present) }
+    }
+
+    /// With a place among the streams in place of that among the answers.
+    pub(super) fn of_stream(self, place: Arc<StreamPlace>) -> Self {
+        Self { _answer: None, _stream: Some(place), ..self }
+    }
+}
+
+/// The client took nothing for [`READ_WAIT`].
+#[derive(Debug, thiserror::Error)]
+#[error("nothing of the answer was taken for {} s", READ_WAIT.as_secs())]
+pub(super) struct AnswerNotTaken;
+
+#[derive(Debug)]
+enum State {
+    Unsent(Unsent),
+    Sent,
+    Dropped,
+}
+
+#[derive(Debug)]
+struct Unsent {
+    content: Content,
+    /// What is left of a piece that its writer sent.
+    left: Bytes,
+    /// When something was taken last, or there was nothing to take.
+    taken: Instant,
+    _hold: Option<Hold>,
+}
+
+impl Unsent {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let left = match &mut self.content {
+            Content::Whole(left) => left,
+            Content::Written(pieces) => {
+                while self.left.is_empty() {
+                    match ready!(pieces.poll_recv(context)) {
+                        Some(piece) => self.left = piece,
+                        None => return Poll::Ready(None),
+                    }
+                }
+                &mut self.left
+            }
+        };
+        if left.is_empty() {
+            return Poll::Ready(None);
+        }
+        self.taken = Instant::now();
+        Poll::Ready(Some(left.split_to(left.len().min(PIECE_BYTES))))
+    }
+
+    /// Whether it is the writer who is waited for, and not the client.
+    fn waits_for_writer(&self) -> bool {
+        match &self.content {
+            Content::Whole(_) => false,
+            Content::Written(pieces) => {
+                self.left.is_empty() && pieces.is_empty() && !pieces.is_closed()
+            }
+        }
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) struct AnswerBody {
+    state: Arc<Mutex<State>>,
+    watch: Option<AbortHandle>,
+}
+
+impl AnswerBody {
+    /// One without a hold is nobody's, and small: it is not watched.
+    pub(super) fn new(content: Content, hold: Option<Hold>) -> Self {
+        let is_watched = hold.is_some();
+        let unsent = Unsent { content, left: Bytes::new(), taken: Instant::now(), _hold: hold };
+        let state = Arc::new(Mutex::new(State::Unsent(unsent)));
+        let watched = is_watched.then(|| Arc::clone(&state));
+        let watch = watched.map(|it| tokio::spawn(drop_untaken(it)).abort_handle());
+        Self { state, watch }
+    }
+}
+
+/// Drops what is left of a body of which nothing is taken.
+async fn drop_untaken(state: Arc<Mutex<State>>) {
+    loop {
+        let Some(taken) = taken_or_dropped(&mut locked(&state)) else { return };
+        tokio::time::sleep_until(taken + READ_WAIT).await;
+    }
+}
+
+/// When something was taken last; none where nothing is left.
+fn taken_or_dropped(state: &mut State) -> Option<Instant> {
+    let State::Unsent(unsent) = state else { return None };
+    if unsent.waits_for_writer() {
+        unsent.taken = Instant::now();
+    }
+    let taken = unsent.taken;
+    if taken.elapsed() >= READ_WAIT {
+        *state = State::Dropped;
+        return None;
+    }
+    Some(taken)
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = AnswerNotTaken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerNotTaken>>> {
+        let mut state = locked(&self.state);
+        let piece = match &mut *state {
+            State::Unsent(unsent) => ready!(unsent.poll_piece(context)),
+            State::Sent => None,
+            State::Dropped => return Poll::Ready(Some(Err(AnswerNotTaken))),
+        };
+        if piece.is_none() {
+            *state = State::Sent;
+        }
+        Poll::Ready(piece.map(|it| Ok(Frame::data(it))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &*locked(&self.state) {
+            State::Unsent(Unsent { content: Content::Whole(left), .. }) => left.is_empty(),
+            State::Unsent(_) | State::Dropped => false,
+            State::Sent => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &*locked(&self.state) {
+            State::Unsent(Unsent { content: Content::Whole(left), .. }) => {
+                SizeHint::with_exact(left.len() as u64)
+            }
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        *locked(&self.state) = State::Sent;
+        if let Some(watch) = &self.watch {
+            watch.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::serve::Presence;
+
+    fn hold(places: &Arc<Semaphore>) -> Option<Hold> {
+        let place = Arc::clone(places).try_acquire_owned().unwrap();
+        Some(Hold::new(place, Present::new(&Arc::new(Presence::new()))))
+    }
+
+    fn text(bytes: usize) -> Bytes {
+        Bytes::from(vec![b'x'; bytes])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_its_place_until_it_is_dropped_or_nothing_is_taken_for_long() {
+        let places = Arc::new(Semaphore::new(1));
+        let content = text(PIECE_BYTES * 2 + 1);
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), hold(&places));
+        assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
+        let mut sent = Vec::new();
+        while !body.is_end_stream() {
+            // As slow as may be.
+            tokio::time::sleep(READ_WAIT - Duration::from_millis(1)).await;
+            assert_eq!(places.available_permits(), 0);
+            let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(piece.len() <= PIECE_BYTES);
+            sent.extend(piece);
+        }
+        assert_eq!(sent, content);
+        assert_eq!(places.available_permits(), 0, "the last piece may not be on its way yet");
+        drop(body);
+        assert_eq!(places.available_permits(), 1);
+        assert!(content.is_unique());
+
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), hold(&places));
+        body.frame().await.unwrap().unwrap();
+        tokio::time::sleep(READ_WAIT + Duration::from_millis(1)).await;
+        assert_eq!(places.available_permits(), 1);
+        assert!(content.is_unique(), "nothing of it is in memory");
+        assert!(!body.is_end_stream());
+        assert!(body.frame().await.unwrap().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_waits_for_its_writer_for_ever_and_for_its_reader_for_so_long() {
+        let places = Arc::new(Semaphore::new(1));
+        let (out, pieces) = mpsc::channel(2);
+        let mut body = AnswerBody::new(Content::Written(pieces), hold(&places));
+        tokio::time::sleep(READ_WAIT * 10).await;
+        out.send(text(1)).await.unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), text(1));
+        out.send(text(PIECE_BYTES + 1)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(places.available_permits(), 0);
+        tokio::time::sleep(READ_WAIT * 2).await;
+        assert_eq!(places.available_permits(), 1);
+        assert!(out.is_closed(), "the writer hears of it");
+        assert!(body.frame().await.unwrap().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_writer_left_behind_keeps_its_place_while_it_is_read() {
+        let places = Arc::new(Semaphore::new(1));
+        let (out, pieces) = mpsc::channel(2);
+        let mut body = AnswerBody::new(Content::Written(pieces), hold(&places));
+        out.send(text(1)).await.unwrap();
+        drop(out);
+        tokio::time::sleep(READ_WAIT / 2).await;
+        assert_eq!(places.available_permits(), 0);
+        assert!(body.frame().await.unwrap().is_ok());
+        assert!(body.frame().await.is_none());
+        assert_eq!(places.available_permits(), 1);
+        assert!(body.is_end_stream());
+        // Nor is what nobody takes kept because nobody writes.
+        let (out, pieces) = mpsc::channel(2);
+        let _body = AnswerBody::new(Content::Written(pieces), hold(&places));
+        out.send(text(1)).await.unwrap();
+        drop(out);
+        tokio::time::sleep(READ_WAIT * 2).await;
+        assert_eq!(places.available_permits(), 1);
+    }
+}

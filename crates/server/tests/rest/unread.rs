@@ -1,0 +1,121 @@
+//! Answers that are asked for and not read: each has its place among its token's until it is.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use farrier_fleet::fleet::Role;
+
+use crate::office::{Office, exchange, request};
+use crate::world::{PATIENCE, until};
+
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// Asks so often over one connection of HTTP/2, whose client allows so many bytes of each answer; returns when all are being answered.
+fn ask_and_not_read(
+    address: SocketAddr,
+    token: &str,
+    path: &str,
+    times: u32,
+    window: u32,
+) -> TcpStream {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut setting = vec![0, 4];
+    setting.extend(window.to_be_bytes());
+    bytes.extend(frame(SETTINGS, 0, 0, &setting));
+    let credentials = format!("Bearer {token}");
+    let mut fields = Vec::new();
+    for (name, value) in [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "fleet"),
+        ("authorization", &credentials),
+    ] {
+        fields.push(0);
+        for text in [name, value] {
+            fields.push(u8::try_from(text.len()).unwrap());
+            fields.extend(text.as_bytes());
+        }
+    }
+    for at in 0..times {
+        bytes.extend(frame(HEADERS, END_STREAM | END_HEADERS, 2 * at + 1, &fields));
+    }
+    socket.write_all(&bytes).unwrap();
+    let mut answered = 0;
+    while answered < times {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        socket.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).unwrap();
+        answered += u32::from(head[3] == HEADERS);
+    }
+    socket
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_has_its_place_until_its_client_has_read_it() {
+    let office = Office::open().await;
+    let address = office.site.address;
+    // Some kilobytes, of which one byte is taken; and an answer of some bytes.
+    for (name, path, window) in [("ann", "/metrics", 1), ("bob", "/api/v1/me", 0)] {
+        let token = office.token(name, Role::Viewer, "fleet");
+        let done = tokio::task::spawn_blocking(move || {
+            let ask = || {
+                let text = request("GET", "/api/v1/me", Some(&token), None);
+                exchange(address, text.as_bytes())
+            };
+            let mut open: Vec<TcpStream> =
+                (0..2).map(|_| ask_and_not_read(address, &token, path, 8, window)).collect();
+            let refused = ask();
+            refused.assert_problem(429);
+            assert!(refused.body.contains("16"), "{refused:?}");
+            // One client reads what it asked for first.
+            let more = 1_u32 << 20;
+            open[0].write_all(&frame(WINDOW_UPDATE, 0, 1, &more.to_be_bytes())).unwrap();
+            (token, open)
+        });
+        let (token, open) = done.await.unwrap();
+        let is_answered = || {
+            let text = request("GET", "/api/v1/me", Some(&token), None);
+            exchange(address, text.as_bytes()).status == 200
+        };
+        until("the place of the answer that was read is free", is_answered).await;
+        drop(open);
+    }
+}
+
+/// An export that is short is written at once: its reader holds its place, not its writer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_has_its_place_until_its_client_has_read_it() {
+    let office = Office::open().await;
+    let (address, token) = (office.site.address, office.token("ann", Role::Viewer, "fleet"));
+    let key = token.clone();
+    let open = tokio::task::spawn_blocking(move || {
+        ask_and_not_read(address, &key, "/api/v1/export?what=state", 16, 0)
+    });
+    let open = open.await.unwrap();
+    let refused = office.ask("GET", "/api/v1/export", Some(&token), None).await;
+    refused.assert_problem(429);
+    assert!(refused.body.contains("16 streams"), "{refused:?}");
+    drop(open);
+    let is_answered = || {
+        let text = request("GET", "/api/v1/export", Some(&token), None);
+        exchange(address, text.as_bytes()).status == 200
+    };
+    until("a place is free again", is_answered).await;
+}
