@@ -9,6 +9,7 @@ use farrier_wire::rest::{
 };
 use jiff::SignedDuration;
 
+use super::extent::Extent;
 use super::failure::Failure;
 use super::query::kind_of;
 use super::reply::Reply;
@@ -185,29 +186,38 @@ pub(super) async fn place(call: Call) -> Result<Reply, Failure> {
 
 /// What is frozen must be the caller's, all of it: others work there too.
 async fn owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
-    let (caller, wanted) = (call.caller()?.clone(), domain.clone());
-    let scope = caller.scope().clone();
-    let is_owned = call.site.brain.look(move |state| caller.owns(state, &wanted)).await?;
-    if is_owned {
+    let caller = call.caller()?;
+    let scope = caller.scope();
+    if caller.is_fleet_wide() || domain == scope {
         return Ok(());
     }
-    let (domain, scope) = (kind_of(domain), kind_of(&scope));
+    let ours = Extent::count(&call.site.brain, caller).await?.members(domain);
+    let wanted = domain.clone();
+    let members = call.site.brain.look(move |state| state.tallies.get(&wanted).map(|it| it.members));
+    if ours > 0 && members.await? == Some(ours) {
+        return Ok(());
+    }
+    let (domain, scope) = (kind_of(domain), kind_of(scope));
     Err(Failure::forbidden(format!("`{domain}` is not all in your scope, which is `{scope}`")))
 }
 
 /// What is named must be there: a misspelt rack would be frozen, and nothing with it. Told are those of the caller's that look like it.
 async fn existing(call: &Call, domain: &Domain) -> Result<(), Failure> {
-    let (caller, wanted) = (call.caller()?.clone(), domain.clone());
-    let near = call.site.brain.look(move |state| {
-        let is_there = wanted == Domain::Fleet
+    let (brain, caller, wanted) = (&call.site.brain, call.caller()?, domain.clone());
+    let is_there = brain.look(move |state| {
+        wanted == Domain::Fleet
             || state.tallies.get(&wanted).is_some_and(|it| it.members > 0)
-            || state.freezes.contains_key(&wanted);
-        (!is_there).then(|| {
-            let ours = state.tallies.keys().filter(|it| caller.touches(state, it));
-            near::names(&kind_of(&wanted), ours.map(kind_of))
-        })
+            || state.freezes.contains_key(&wanted)
     });
-    let Some(near) = near.await? else { return Ok(()) };
+    if is_there.await? {
+        return Ok(());
+    }
+    let ours: Vec<Domain> = if caller.is_fleet_wide() {
+        brain.look(|state| state.tallies.keys().cloned().collect()).await?
+    } else {
+        Extent::count(brain, caller).await?.counts().map(|(domain, _)| domain.clone()).collect()
+    };
+    let near = near::names(&kind_of(domain), ours.iter().map(kind_of));
     let detail = match &near[..] {
         [] => format!("no node stands in `{}`", kind_of(domain)),
         near => {

@@ -2,7 +2,7 @@
 
 use farrier_fleet::fleet::access::is_within;
 use farrier_fleet::fleet::identity::Actor;
-use farrier_fleet::fleet::{Deed, Domain, FleetState, Place, Pool, Role};
+use farrier_fleet::fleet::{Deed, Domain, Place, Pool, Role};
 
 use super::failure::Failure;
 use crate::access::{Person, TokenDigest};
@@ -40,23 +40,6 @@ impl Caller {
     /// Whether a whole pool is theirs.
     pub(super) fn has_pool(&self, pool: &Pool) -> bool {
         self.is_fleet_wide() || matches!(self.scope(), Domain::Pool(own) if own == pool)
-    }
-
-    /// Whether something of theirs is in a domain.
-    pub(super) fn touches(&self, state: &FleetState, domain: &Domain) -> bool {
-        self.is_fleet_wide()
-            || *domain == Domain::Fleet
-            || domain == self.scope()
-            || state.nodes.values().any(|it| self.sees(&it.place) && is_within(&it.place, domain))
-    }
-
-    /// Whether all of a domain is theirs: what is done to it is done to nobody else.
-    pub(super) fn owns(&self, state: &FleetState, domain: &Domain) -> bool {
-        if self.is_fleet_wide() || domain == self.scope() {
-            return true;
-        }
-        let mut members = state.nodes.values().filter(|it| is_within(&it.place, domain)).peekable();
-        members.peek().is_some() && members.all(|it| self.sees(&it.place))
     }
 
     /// Whether their role is enough.

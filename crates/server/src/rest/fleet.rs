@@ -1,17 +1,14 @@
 //! Domains, what is to blame, freezes, the policy, and who asks.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::Arc;
-
-use farrier_fleet::fleet::{Domain, Event, Standing};
+use farrier_fleet::fleet::{Domain, Event};
 use farrier_wire::rest::{
     BlameList, BlameRow, DomainList, DomainRow, Done, FreezeList, FreezeRow, Me, PolicyView,
 };
 
+use super::extent::{Extent, NodeCount};
 use super::failure::Failure;
 use super::reply::Reply;
-use super::{Call, reasons, sight, walk};
+use super::{Call, reasons, sight};
 
 pub(super) async fn me(call: Call) -> Result<Reply, Failure> {
     let person = call.caller()?.person.clone();
@@ -38,24 +35,14 @@ pub(super) async fn domains(call: Call) -> Result<Reply, Failure> {
         return Reply::json(&DomainList { domains: all.await? });
     }
     // Counted are nodes of the caller's only: how many others share a rack is not theirs to know.
-    let visit: walk::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
-        let is_out = !node.standing.in_service() && node.standing != Standing::Joining;
-        found.extend(node.place.domains().into_iter().map(|domain| (domain, is_out)));
-    });
-    let everything = (Bound::Unbounded, Bound::Unbounded);
-    let found = walk::nodes(&call.site.brain, caller, everything, usize::MAX - 1, visit).await?;
-    let mut domains: BTreeMap<Domain, DomainRow> = BTreeMap::new();
-    for (domain, is_out) in found {
-        let row = domains.entry(domain.clone()).or_insert(DomainRow {
-            domain,
-            members: 0,
-            out: 0,
-            limit: None,
-        });
-        row.members += 1;
-        row.out += u32::from(is_out);
-    }
-    Reply::json(&DomainList { domains: domains.into_values().collect() })
+    let extent = Extent::count(&call.site.brain, caller).await?;
+    let row = |(domain, count): (&Domain, NodeCount)| DomainRow {
+        domain: domain.clone(),
+        members: count.members,
+        out: count.out,
+        limit: None,
+    };
+    Reply::json(&DomainList { domains: extent.counts().map(row).collect() })
 }
 
 pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
@@ -75,10 +62,11 @@ pub(super) async fn blames(call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
-    let (caller, now) = (call.caller()?.clone(), call.site.brain.now());
+    let extent = Extent::count(&call.site.brain, call.caller()?).await?;
+    let now = call.site.brain.now();
     let freezes = call.site.brain.look(move |state| {
         let holds = state.freezes.iter().filter(|(_, freeze)| freeze.until > now);
-        let seen = holds.filter(|(domain, _)| caller.touches(state, domain));
+        let seen = holds.filter(|(domain, _)| extent.touches(domain));
         let row = |(domain, it): (&Domain, &farrier_fleet::fleet::state::Freeze)| FreezeRow {
             domain: domain.clone(),
             until: it.until,
@@ -91,8 +79,8 @@ pub(super) async fn freezes(call: Call) -> Result<Reply, Failure> {
 }
 
 pub(super) async fn policy(call: Call) -> Result<Reply, Failure> {
-    let caller = call.caller()?.clone();
-    let policy = call.site.brain.look(move |state| sight::policy_of(state, &caller, &state.policy));
+    let extent = Extent::count(&call.site.brain, call.caller()?).await?;
+    let policy = call.site.brain.look(move |state| sight::policy_of(&extent, &state.policy));
     Reply::json(&PolicyView { policy: policy.await? })
 }
 

@@ -15,6 +15,7 @@ mod body;
 mod caller;
 mod events;
 mod export;
+mod extent;
 mod failure;
 mod fleet;
 mod judgements;

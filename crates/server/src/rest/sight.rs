@@ -3,12 +3,11 @@
 //! It goes by where a node stands now: whoever has it sees what happened to it since it enrolled. Nodes that were retired stand nowhere, and
 //! are seen by those who see the fleet, also after another node got their name.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use farrier_fleet::fleet::event::Ask;
-use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy, Pool};
+use farrier_fleet::fleet::{Domain, Entry, Event, FleetState, NodeId, Policy};
 
 use super::caller::Caller;
+use super::extent::Extent;
 use super::failure::Failure;
 use super::reasons;
 use crate::brain::Brain;
@@ -23,24 +22,39 @@ pub(super) async fn cut(
         let sees = |it: &Entry| caller.sees_access() || !matches!(it.event, Event::Access { .. });
         return Ok(entries.into_iter().filter(sees).collect());
     }
+    let extent = if entries.iter().any(|it| is_of_domains(&it.event)) {
+        Extent::count(brain, caller).await?
+    } else {
+        Extent::uncounted(caller)
+    };
     let caller = caller.clone();
     let seen = brain.look(move |state| {
-        let mut eyes = Eyes { state, caller: &caller, touched: BTreeMap::new() };
+        let eyes = Eyes { state, caller: &caller, extent: &extent };
         entries.into_iter().filter_map(|entry| eyes.seen(entry)).collect()
     });
     Ok(seen.await?)
+}
+
+/// Whether it depends on where the caller has nodes who sees what of it.
+fn is_of_domains(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::PolicySet { .. }
+            | Event::Absolved { .. }
+            | Event::Asked { what: Ask::Freeze { .. } | Ask::Thaw { .. } }
+    )
 }
 
 /// The caller's, for one look.
 struct Eyes<'s> {
     state: &'s FleetState,
     caller: &'s Caller,
-    /// Whether something of theirs is in a domain: to find that out costs a look at every node.
-    touched: BTreeMap<Domain, bool>,
+    /// Counted where one of the entries is of domains.
+    extent: &'s Extent,
 }
 
 impl Eyes<'_> {
-    fn seen(&mut self, mut entry: Entry) -> Option<Entry> {
+    fn seen(&self, mut entry: Entry) -> Option<Entry> {
         let seq = entry.seq;
         let is_seen = match &mut entry.event {
             Event::Access { .. } => false,
@@ -48,7 +62,7 @@ impl Eyes<'_> {
                 true
             }
             Event::PolicySet { policy } => {
-                **policy = policy_of(self.state, self.caller, policy);
+                **policy = policy_of(self.extent, policy);
                 true
             }
             Event::Blamed { domain, symptom, nodes, why } => {
@@ -62,7 +76,7 @@ impl Eyes<'_> {
             }
             Event::Absolved { domain, .. }
             | Event::Asked { what: Ask::Freeze { domain, .. } | Ask::Thaw { domain } } => {
-                self.touches(domain)
+                self.extent.touches(domain)
             }
             event => event.subject().is_some_and(|id| self.is_ours(id, seq)),
         };
@@ -74,25 +88,11 @@ impl Eyes<'_> {
         let node = self.state.nodes.get(id);
         node.is_some_and(|it| self.caller.sees(&it.place) && seq >= it.first_seq)
     }
-
-    fn touches(&mut self, domain: &Domain) -> bool {
-        if let Some(known) = self.touched.get(domain) {
-            return *known;
-        }
-        let is_touched = self.caller.touches(self.state, domain);
-        self.touched.insert(domain.clone(), is_touched);
-        is_touched
-    }
 }
 
 /// A policy without the pools of others.
-pub(super) fn policy_of(state: &FleetState, caller: &Caller, policy: &Policy) -> Policy {
+pub(super) fn policy_of(extent: &Extent, policy: &Policy) -> Policy {
     let mut policy = policy.clone();
-    if !caller.is_fleet_wide() {
-        let ours = state.nodes.values().map(|it| &it.place).filter(|it| caller.sees(it));
-        let ours: BTreeSet<&Pool> = ours.map(|it| &it.pool).collect();
-        let is_scope = |pool: &Pool| *caller.scope() == Domain::Pool(pool.clone());
-        policy.pools.retain(|pool, _| ours.contains(pool) || is_scope(pool));
-    }
+    policy.pools.retain(|pool, _| extent.touches(&Domain::Pool(pool.clone())));
     policy
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use farrier_facts::FactSet;
-use farrier_fleet::fleet::event::Event;
+use farrier_fleet::fleet::event::{Ask, Event};
 use farrier_fleet::fleet::identity::Actor;
 use farrier_fleet::fleet::{Domain, FleetState, NodeId, Place, Role};
 use http_body_util::BodyExt;
@@ -23,7 +23,7 @@ use super::failure::Failure;
 use super::query::Said;
 use super::reply::Reply;
 use super::routes::{self, Found};
-use super::{Call, Rate, Rest, Site};
+use super::{Call, Rate, Rest, Site, sight, walk};
 use crate::access::{NewPerson, Person, Store, TokenDigest, Wanted};
 use crate::audit::Audit;
 use crate::brain::Brain;
@@ -118,7 +118,20 @@ impl World {
     ) -> impl Future<Output = Result<Reply, Failure>> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let Found { route, path } = routes::find(method, path).unwrap();
-        let digest = self.token.clone();
+        (route.run)(Call {
+            site: Arc::clone(&self.rest.site),
+            rest: self.rest.clone(),
+            caller: Some(self.caller(scope)),
+            path,
+            query: Said::read(query, route.query).unwrap(),
+            headers: HeaderMap::new(),
+            body: Bytes::from_static(body.as_bytes()),
+            hold: None,
+        })
+    }
+
+    /// Somebody who administers a scope.
+    fn caller(&self, scope: &str) -> Caller {
         let person = Person {
             token: 1,
             name: "ann".to_owned(),
@@ -126,16 +139,47 @@ impl World {
             scope: scope.parse::<Domain>().unwrap(),
             expires: Timestamp::MAX,
         };
-        (route.run)(Call {
-            site: Arc::clone(&self.rest.site),
-            rest: self.rest.clone(),
-            caller: Some(Caller { person, digest }),
-            path,
-            query: Said::read(query, route.query).unwrap(),
-            headers: HeaderMap::new(),
-            body: Bytes::from_static(body.as_bytes()),
-            hold: None,
-        })
+        Caller { person, digest: self.token.clone() }
+    }
+
+    async fn enrol(&self, name: &str, pool: &str, rack: &str) {
+        let mut place = Place::in_pool(pool.parse().unwrap());
+        place.rack = Some(rack.parse().unwrap());
+        let enrolled = Event::Enrolled { node: name.parse().unwrap(), place };
+        self.site().brain.take(Actor::Server, enrolled).await.unwrap();
+    }
+
+    /// What comes of something that asks the controller only, and how often it asked.
+    async fn looks<T>(&self, asked: impl Future<Output = T>) -> (T, usize) {
+        let mut asked = Box::pin(asked);
+        let mut looks = 0;
+        loop {
+            // Of a controller that is busy it gets one answer for each poll.
+            let busy = self.busy().await;
+            let polled = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+            busy.end().await;
+            if let Poll::Ready(answer) = polled {
+                return (answer, looks);
+            }
+            looks += 1;
+            self.site().brain.look(|_| ()).await.unwrap();
+        }
+    }
+
+    /// The controller is busy: whatever is asked of it waits and is seen.
+    async fn busy(&self) -> Busy {
+        let (release, released) = mpsc::channel::<()>();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let brain = self.site().brain.clone();
+        let looked = tokio::spawn(async move {
+            let look = brain.look(move |_| {
+                begun.send(()).unwrap();
+                released.recv().is_ok()
+            });
+            look.await.unwrap()
+        });
+        has_begun.await.unwrap();
+        Busy { release, looked }
     }
 
     /// A request that is polled so often and dropped then. Between two polls what it waits for comes about.
@@ -166,6 +210,19 @@ impl World {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         true
+    }
+}
+
+/// A controller that is busy until this ends.
+struct Busy {
+    release: mpsc::Sender<()>,
+    looked: tokio::task::JoinHandle<bool>,
+}
+
+impl Busy {
+    async fn end(self) {
+        self.release.send(()).unwrap();
+        assert!(self.looked.await.unwrap());
     }
 }
 
@@ -232,26 +289,14 @@ async fn a_retirement_that_did_not_free_the_name_is_finished_by_asking_again() {
 async fn a_matrix_looks_at_no_node_before_it_is_its_turn() {
     let world = World::new().await;
     let turn = Arc::clone(&world.rest.judgements).lock_owned().await;
-    // The controller is busy: whatever is asked of it waits and is seen.
-    let (release, released) = mpsc::channel::<()>();
-    let (begun, has_begun) = tokio::sync::oneshot::channel();
-    let brain = world.site().brain.clone();
-    let busy = tokio::spawn(async move {
-        let look = brain.look(move |_| {
-            begun.send(()).unwrap();
-            released.recv().is_ok()
-        });
-        look.await.unwrap()
-    });
-    has_begun.await.unwrap();
+    let busy = world.busy().await;
     let mut answer = Box::pin(world.request(&Method::GET, "/api/v1/matrix", "fleet", ""));
     assert!(!is_answered(&mut answer).await);
     assert_eq!(world.site().brain.waiting(), 0);
     drop(turn);
     assert!(!is_answered(&mut answer).await);
     assert_eq!(world.site().brain.waiting(), 1);
-    release.send(()).unwrap();
-    assert!(busy.await.unwrap());
+    busy.end().await;
     assert!(answer.await.is_ok());
 }
 
@@ -275,4 +320,67 @@ async fn a_reader_of_the_log_keeps_its_place_while_it_is_told_that_the_server_is
     drop(turns.pop());
     assert!(next().await.starts_with("id: 1\n"));
     drop(later.await.unwrap());
+}
+
+/// However many domains there are, and whatever of them is asked for: each node is looked at once, and a few of them at a time.
+#[tokio::test]
+async fn where_a_caller_has_nodes_is_found_out_in_one_pass_that_holds_nobody_up() {
+    let world = World::new().await;
+    let strides = 3;
+    for number in 1..strides * walk::STRIDE {
+        let pool = if number % 2 == 0 { "train" } else { "serve" };
+        world.enrol(&format!("n{number}"), pool, &format!("r{number}")).await;
+    }
+    let brain = &world.site().brain;
+    let until = brain.now() + SignedDuration::from_hours(1);
+    for rack in 1..8 {
+        let domain = format!("rack:r{rack}").parse().unwrap();
+        let what = Ask::Freeze { domain, until, reason: "work".to_owned() };
+        brain.take(Actor::Server, Event::Asked { what }).await.unwrap();
+    }
+    // The pass, and at most two looks at the domains themselves.
+    let expected = strides + 1..=strides + 3;
+    let freeze = r#"{"domain":"pool:empty","for_s":60,"reason":"x"}"#;
+    let other = r#"{"domain":"rack:r1","for_s":60,"reason":"x"}"#;
+    for (method, path, scope, body, status) in [
+        (&Method::POST, "/api/v1/freezes", "pool:empty", freeze, 404),
+        (&Method::POST, "/api/v1/freezes", "pool:train", other, 403),
+        (&Method::GET, "/api/v1/freezes", "pool:train", "", 200),
+        (&Method::GET, "/api/v1/policy", "pool:train", "", 200),
+    ] {
+        let (answer, looks) = world.looks(world.request(method, path, scope, body)).await;
+        let found = answer.err().map_or(200, |failure| failure.problem.status);
+        assert_eq!(found, status, "{method} {path}");
+        assert!(expected.contains(&looks), "{method} {path}: {looks} looks");
+    }
+    let entries = world.site().tail.read(0, 1000).await.unwrap();
+    let caller = world.caller("pool:train");
+    let (seen, looks) = world.looks(sight::cut(brain, &caller, entries)).await;
+    let Ok(seen) = seen else { panic!("the log is read") };
+    assert!(expected.contains(&looks), "{looks} looks");
+    let frozen = |it: &&farrier_fleet::fleet::Entry| {
+        matches!(&it.event, Event::Asked { what: Ask::Freeze { .. } })
+    };
+    assert_eq!(seen.iter().filter(frozen).count(), 3, "of the racks 2, 4 and 6");
+}
+
+#[tokio::test]
+async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
+    let world = World::new().await;
+    world.enrol("b", "train", "r1").await;
+    world.enrol("c", "serve", "r2").await;
+    let misspelt = r#"{"domain":"rack:r3","reason":"x","for_s":60}"#;
+    let told = async |scope| {
+        let Err(failure) = world.ask("/api/v1/freezes", scope, misspelt).await else {
+            panic!("there is no such rack")
+        };
+        failure.problem.detail
+    };
+    let detail = told("fleet").await;
+    assert!(detail.contains("`rack:r1`, `rack:r2`"), "{detail}");
+    let thaw = r#"{"domain":"pool:empt"}"#;
+    let Err(failure) = world.ask("/api/v1/thaws", "pool:empt", thaw).await else {
+        panic!("there is no such pool")
+    };
+    assert!(!failure.problem.detail.contains("there is"), "{}", failure.problem.detail);
 }

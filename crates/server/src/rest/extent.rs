@@ -1,0 +1,71 @@
+//! The domains in which a caller has nodes, counted in one pass over the nodes, some at a time: a scan of all nodes for each domain would hold the
+//! controller up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farrier_fleet::fleet::{Domain, Standing};
+
+use super::caller::Caller;
+use super::failure::Failure;
+use super::walk;
+use crate::brain::Brain;
+
+/// Nodes of a caller in one domain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct NodeCount {
+    pub(super) members: u32,
+    pub(super) out: u32,
+}
+
+/// Where a caller has nodes. Of one who has the whole fleet nothing is counted.
+#[derive(Debug)]
+pub(super) struct Extent {
+    scope: Domain,
+    counts: BTreeMap<Domain, NodeCount>,
+}
+
+impl Extent {
+    /// Without a look at any node.
+    pub(super) fn uncounted(caller: &Caller) -> Self {
+        Self { scope: caller.scope().clone(), counts: BTreeMap::new() }
+    }
+
+    pub(super) async fn count(brain: &Brain, caller: &Caller) -> Result<Self, Failure> {
+        let mut extent = Self::uncounted(caller);
+        if caller.is_fleet_wide() {
+            return Ok(extent);
+        }
+        let visit: walk::Visit<(Domain, bool)> = Arc::new(|_, _, node, found| {
+            let is_out = !node.standing.in_service() && node.standing != Standing::Joining;
+            found.extend(node.place.domains().into_iter().map(|domain| (domain, is_out)));
+        });
+        let mut strides = walk::Strides::new(brain, caller, visit);
+        while let Some(found) = strides.next(usize::MAX).await? {
+            for (domain, is_out) in found {
+                let count = extent.counts.entry(domain).or_default();
+                count.members += 1;
+                count.out += u32::from(is_out);
+            }
+        }
+        Ok(extent)
+    }
+
+    /// Whether something of the caller's is in a domain.
+    pub(super) fn touches(&self, domain: &Domain) -> bool {
+        self.scope == Domain::Fleet
+            || *domain == Domain::Fleet
+            || *domain == self.scope
+            || self.counts.contains_key(domain)
+    }
+
+    /// The domains in which there are nodes of theirs.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&Domain, NodeCount)> {
+        self.counts.iter().map(|(domain, count)| (domain, *count))
+    }
+
+    /// How many of a domain's nodes are theirs.
+    pub(super) fn members(&self, domain: &Domain) -> u32 {
+        self.counts.get(domain).map_or(0, |it| it.members)
+    }
+}
