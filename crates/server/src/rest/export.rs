@@ -27,8 +27,14 @@ pub(super) async fn export(mut call: Call) -> Result<Reply, Failure> {
     let of_log = call.query.text("what") == Some("log");
     let filter = Filter::of(&call.query)?;
     tokio::spawn(async move {
-        let written =
-            if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await };
+        let write = async {
+            if of_log { log(&call, &filter, &out).await } else { state(&call, &out).await }
+        };
+        // Also while the reader or the disk is waited for.
+        let written = tokio::select! {
+            written = write => written,
+            failure = call.token_lost() => Err(Stop::Failed(failure)),
+        };
         // Whoever reads sees that it is not whole: the last line says so.
         if let Err(Stop::Failed(failure)) = written {
             let _ = send(&out, &[failure.problem]).await;

@@ -16,6 +16,8 @@ pub(super) const BODY_WAIT: Duration = Duration::from_secs(10);
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(20);
 /// How long a reader of a stream may take for what was sent.
 pub(super) const READ_WAIT: Duration = Duration::from_secs(60);
+/// How often the token of a stream or an export is looked at.
+pub(super) const TOKEN_EVERY: Duration = Duration::from_secs(10);
 /// A path with its query.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
 /// Answers to one token at a time.

@@ -73,7 +73,7 @@ use body::body_of;
 use caller::Caller;
 use failure::{Failure, unwell};
 use judgements::SharedJudgements;
-use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace};
+use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace, TOKEN_EVERY};
 use query::Said;
 use reply::Reply;
 use routes::{Found, Route};
@@ -143,6 +143,22 @@ impl Call {
         let place = self.rest.limits.stream(self.caller()?.person.token)?;
         self.hold = None;
         Ok(place)
+    }
+
+    /// Returns when the token of the caller holds no more, or that cannot be looked up.
+    async fn token_lost(&self) -> Failure {
+        let digest = match self.caller() {
+            Ok(caller) => &caller.digest,
+            Err(failure) => return failure,
+        };
+        loop {
+            tokio::time::sleep(TOKEN_EVERY).await;
+            match self.site.holder(digest.clone()).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Failure::unknown_caller(),
+                Err(failure) => return failure,
+            }
+        }
     }
 
     /// Nothing is said, or nothing in so many words.

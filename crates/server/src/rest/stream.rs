@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 use super::Call;
 use super::events::Filter;
 use super::failure::Failure;
-use super::limits::READ_WAIT;
+use super::limits::{READ_WAIT, TOKEN_EVERY};
 use super::reply::{self, Reply};
 
 /// Entries of one piece, which is bounded in bytes too.
 const STEP: usize = 256;
-/// A reader hears that the server is there, and the token is looked at, this often.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// A reader hears that the server is there this often.
+const KEEP_ALIVE: Duration = TOKEN_EVERY;
 
 /// How a stream ended.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ async fn write(call: &Call, filter: &Filter, begin: u64, out: &mpsc::Sender<Byte
                 _ = stopped.wait_for(|stopped| *stopped) => return End::Server,
             };
             // Whoever lost their token meanwhile hears nothing more.
-            if waited.is_err() || looked.elapsed() >= KEEP_ALIVE {
+            if waited.is_err() || looked.elapsed() >= TOKEN_EVERY {
                 looked = tokio::time::Instant::now();
                 match call.site.holder(caller.digest.clone()).await {
                     Ok(Some(_)) => {}

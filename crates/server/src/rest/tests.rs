@@ -24,7 +24,7 @@ use super::query::Said;
 use super::reply::Reply;
 use super::routes::{self, Found};
 use super::{Call, Rate, Rest, Site, sight, walk};
-use crate::access::{NewPerson, Person, Store, TokenDigest, Wanted};
+use crate::access::{NewPerson, Person, Store, TokenDigest, TokenKind, Wanted};
 use crate::audit::Audit;
 use crate::brain::Brain;
 use crate::clock::ClockWatch;
@@ -383,4 +383,26 @@ async fn a_domain_that_looks_like_it_is_told_to_those_who_have_nodes_there() {
         panic!("there is no such pool")
     };
     assert!(!failure.problem.detail.contains("there is"), "{}", failure.problem.detail);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_ends_with_its_token() {
+    for path in ["/api/v1/export?what=log", "/api/v1/export?what=state"] {
+        let world = World::new().await;
+        // It waits for its turn to read the log, or for the controller.
+        let turns = world.site().tail.all_turns().await;
+        let busy = world.busy().await;
+        let answer = world.request(&Method::GET, path, "fleet", "").await;
+        let Ok(reply) = answer else { panic!("{path} is answered") };
+        let mut body = reply.into_response(None).into_body();
+        let (by, now) = (Actor::Server, Timestamp::now());
+        world.site().store.revoke_token_by(&by, TokenKind::Person, 1, now).unwrap();
+        let line = tokio::time::timeout(Duration::from_secs(11), body.frame()).await;
+        let Ok(Some(Ok(line))) = line else { panic!("{path} goes on: {line:?}") };
+        let line = String::from_utf8(line.into_data().unwrap().to_vec()).unwrap();
+        assert!(line.contains(r#""status":401"#), "{line}");
+        assert!(body.frame().await.is_none());
+        busy.end().await;
+        drop(turns);
+    }
 }
