@@ -201,9 +201,9 @@ mod tests {
     use super::*;
     use crate::serve::Presence;
 
-    fn hold(places: &Arc<Semaphore>) -> Option<Hold> {
+    fn hold(places: &Arc<Semaphore>) -> Hold {
         let place = Arc::clone(places).try_acquire_owned().unwrap();
-        Some(Hold::new(place, Present::new(&Arc::new(Presence::new()))))
+        Hold::new(place, Present::new(&Arc::new(Presence::new())))
     }
 
     fn text(bytes: usize) -> Bytes {
@@ -214,12 +214,12 @@ mod tests {
     async fn an_answer_has_its_place_until_it_is_dropped_or_nothing_is_taken_for_long() {
         let places = Arc::new(Semaphore::new(1));
         let content = text(PIECE_BYTES * 2 + 1);
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), hold(&places));
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&places)));
         assert_eq!(body.size_hint().exact(), Some(content.len() as u64));
         let mut sent = Vec::new();
         while !body.is_end_stream() {
             // As slow as may be.
-            tokio::time::sleep(READ_WAIT - Duration::from_millis(1)).await;
+            tokio::time::sleep(READ_WAIT.mul_f64(0.9)).await;
             assert_eq!(places.available_permits(), 0);
             let piece = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert!(piece.len() <= PIECE_BYTES);
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(places.available_permits(), 1);
         assert!(content.is_unique());
 
-        let mut body = AnswerBody::new(Content::Whole(content.clone()), hold(&places));
+        let mut body = AnswerBody::new(Content::Whole(content.clone()), Some(hold(&places)));
         body.frame().await.unwrap().unwrap();
         tokio::time::sleep(READ_WAIT + Duration::from_millis(1)).await;
         assert_eq!(places.available_permits(), 1);
@@ -244,7 +244,7 @@ mod tests {
     async fn a_stream_waits_for_its_writer_for_ever_and_for_its_reader_for_so_long() {
         let places = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), hold(&places));
+        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
         tokio::time::sleep(READ_WAIT * 10).await;
         out.send(text(1)).await.unwrap();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), text(1));
@@ -261,7 +261,7 @@ mod tests {
     async fn what_a_writer_left_behind_keeps_its_place_while_it_is_read() {
         let places = Arc::new(Semaphore::new(1));
         let (out, pieces) = mpsc::channel(2);
-        let mut body = AnswerBody::new(Content::Written(pieces), hold(&places));
+        let mut body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
         out.send(text(1)).await.unwrap();
         drop(out);
         tokio::time::sleep(READ_WAIT / 2).await;
@@ -272,7 +272,7 @@ mod tests {
         assert!(body.is_end_stream());
         // Nor is what nobody takes kept because nobody writes.
         let (out, pieces) = mpsc::channel(2);
-        let _body = AnswerBody::new(Content::Written(pieces), hold(&places));
+        let _body = AnswerBody::new(Content::Written(pieces), Some(hold(&places)));
         out.send(text(1)).await.unwrap();
         drop(out);
         tokio::time::sleep(READ_WAIT * 2).await;

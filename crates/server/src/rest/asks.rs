@@ -193,7 +193,8 @@ async fn owned(call: &Call, domain: &Domain) -> Result<(), Failure> {
     }
     let ours = Extent::count(&call.site.brain, caller).await?.members(domain);
     let wanted = domain.clone();
-    let members = call.site.brain.look(move |state| state.tallies.get(&wanted).map(|it| it.members));
+    let members =
+        call.site.brain.look(move |state| state.tallies.get(&wanted).map(|it| it.members));
     if ours > 0 && members.await? == Some(ours) {
         return Ok(());
     }

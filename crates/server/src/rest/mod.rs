@@ -73,7 +73,9 @@ use body::body_of;
 use caller::Caller;
 use failure::{Failure, unwell};
 use judgements::SharedJudgements;
-use limits::{ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace, TOKEN_EVERY};
+use limits::{
+    ANSWER_WAIT, BODY_BYTES_MAX, BODY_WAIT, Limits, PATH_BYTES_MAX, StreamPlace, TOKEN_EVERY,
+};
 use query::Said;
 use reply::Reply;
 use routes::{Found, Route};

@@ -9,7 +9,7 @@ const APART_MAX: usize = 2;
 pub(super) fn names(wanted: &str, there: impl Iterator<Item = String>) -> Vec<String> {
     let mut near: Vec<(usize, String)> = there
         .filter_map(|name| {
-            if name.len().abs_diff(wanted.len()) > APART_MAX * char::MAX_LEN_UTF8 {
+            if name.chars().count().abs_diff(wanted.chars().count()) > APART_MAX {
                 return None;
             }
             let apart = distance(wanted, &name);
