@@ -7,5 +7,6 @@ mod histories;
 mod hostile;
 mod quarantine;
 mod recorded;
+mod recorded_histories;
 mod waits;
 mod world;

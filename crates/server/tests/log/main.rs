@@ -3,6 +3,7 @@
 
 mod meanwhile;
 mod recorded;
+mod recorded_demo;
 
 use std::path::Path;
 
