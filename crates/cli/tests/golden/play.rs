@@ -1,4 +1,5 @@
 //! Plays a case file: `$ farrier ...` lines, each followed by what it printed. Lines that begin with `// ` are remarks.
+//! Of a shell there is `'` around words, `< FILE` and `| head N`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::process::Stdio;
 
 use tempfile::TempDir;
 
+use crate::fleet::Fleet;
 use crate::support::{Ran, farrier};
 use crate::volatile;
 
@@ -27,6 +29,8 @@ pub(crate) fn files() -> impl Iterator<Item = PathBuf> {
 
 /// Where the commands of a case run, and what they find there.
 pub(crate) struct Stage {
+    /// A server that they ask. It ends before its folder goes.
+    fleet: Option<Fleet>,
     /// Their working directory; none: the root of the checkout. Relative paths keep temporary names out of what is printed.
     folder: Option<TempDir>,
     /// What `{name}` in a command stands for.
@@ -37,13 +41,65 @@ pub(crate) struct Stage {
 impl Stage {
     /// The root of the checkout.
     pub(crate) fn checkout() -> Self {
-        Self { folder: None, names: Vec::new(), variables: Vec::new() }
+        Self { fleet: None, folder: None, names: Vec::new(), variables: Vec::new() }
     }
 
     /// An empty folder. Its parent is fixed, so that its path has one length on every machine.
     pub(crate) fn folder() -> Self {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        Self { folder: Some(folder), ..Self::checkout() }
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let names = vec![("checkout", checkout.to_str().unwrap().to_owned())];
+        Self { folder: Some(folder), names, ..Self::checkout() }
+    }
+
+    /// A folder with configurations of an agent in it.
+    pub(crate) fn with_config() -> Self {
+        let stage = Self::folder();
+        let dir = stage.path("").to_str().unwrap().to_owned();
+        let paths = format!("state_dir = \"{dir}state\"\nroot = \"{dir}root\"\n");
+        let server = format!(
+            "[server]\nurl = \"https://fleet.example:9443\"\nidentity = \"{dir}identity\"\n"
+        );
+        let wrong = "state_dir = \"state\"\nlisten = 1\n[tiers]\nfast_s = -1\n[colour]\n";
+        for (file, text) in [
+            ("agent.toml", paths.clone()),
+            ("fleet.toml", paths + &server),
+            ("wrong.toml", wrong.to_owned()),
+            ("libnvidia-ml.so.1", String::new()),
+        ] {
+            fs::write(stage.path(file), text).unwrap();
+        }
+        fs::create_dir(stage.path("root")).unwrap();
+        stage
+    }
+
+    /// A file or folder where the commands run.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.as_ref().unwrap().path().join(name)
+    }
+
+    /// From here on `{name}` in a command stands for this.
+    pub(crate) fn name(&mut self, name: &'static str, value: String) {
+        self.names.push((name, value));
+    }
+
+    /// What a name stands for.
+    pub(crate) fn value(&self, name: &str) -> &str {
+        self.names.iter().find(|(it, _)| *it == name).map(|(_, value)| value.as_str()).unwrap()
+    }
+
+    /// A variable of the commands' environment.
+    pub(crate) fn variable(&mut self, name: &'static str, value: String) {
+        self.variables.push((name, value));
+    }
+
+    /// With a server.
+    pub(crate) fn served_by(self, fleet: Fleet) -> Self {
+        Self { fleet: Some(fleet), ..self }
+    }
+
+    pub(crate) fn server(&self) -> &Fleet {
+        self.fleet.as_ref().unwrap()
     }
 
     /// Runs the command of a line; gives the line and what it printed, without what differs from run to run.
@@ -54,6 +110,9 @@ impl Stage {
                 *word = word.replace(&format!("{{{name}}}"), value);
             }
         }
+        // The beginning of what is printed, where its end differs.
+        let head = words.iter().position(|word| word == "|").map(|at| words.split_off(at));
+        let lines_max = head.map_or(usize::MAX, |head| head[2].parse().unwrap());
         let input = words.iter().position(|word| word == "<").map(|at| words.split_off(at));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut command = farrier(&words);
@@ -68,6 +127,7 @@ impl Stage {
         let Ran { code, stdout, stderr } = command.output().unwrap().into();
         let mut out = format!("{PROMPT}{line}\n");
         let folder = self.folder.as_ref().map(TempDir::path);
+        let stdout: String = stdout.split_inclusive('\n').take(lines_max).collect();
         for text in [stdout, stderr] {
             out.push_str(&volatile::replaced(&text, folder));
             if !text.is_empty() && !text.ends_with('\n') {
