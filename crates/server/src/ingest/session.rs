@@ -111,9 +111,6 @@ pub(crate) async fn serve(
                 end = talk => end,
                 () = end_of(certificate.as_ref().map(|it| it.until)) => Err(End::Cut(Cut::Expired)),
             };
-            if end.as_ref().is_err_and(End::is_unreadable_report) {
-                session.note_unreadable().await;
-            }
             desk.roster.leave(&node, number);
             end.err()
         }
@@ -219,6 +216,19 @@ impl Session<'_> {
     ) -> Result<(), End> {
         // Boxed, as what follows is: between two messages a session holds no more than it needs to wait, for each of 100,000 nodes.
         Box::pin(self.welcome(hello)).await?;
+        let end = self.read(inbound, &mut orders).await;
+        if end.as_ref().is_err_and(End::is_unreadable_report) {
+            Box::pin(self.note_unreadable()).await;
+        }
+        end
+    }
+
+    /// Takes in what the node reports, until the stream ends.
+    async fn read(
+        &mut self,
+        inbound: &mut Streaming<Up>,
+        orders: &mut mpsc::Receiver<Box<Order>>,
+    ) -> Result<(), End> {
         let idle =
             Duration::from_secs(u64::from(self.desk.report_interval_s * INTERVALS_MAX).max(5));
         loop {

@@ -2,7 +2,7 @@
 
 use farrier_server::core::Core;
 use farrier_server::log::sqlite::SqliteLog;
-use farrier_server::log::{Log, verify};
+use farrier_server::log::verify;
 
 const DEMO: &[u8] = include_bytes!("testdata/demo_v1.log");
 /// What `farrier server backup` printed for it.

@@ -89,6 +89,8 @@ async fn a_server_whose_log_is_older_than_its_orders_counts_on_from_them() {
         }
     }
     desk.answers.lock().unwrap().clear();
+    // As `farrier server restore` does.
+    site.store().forget_log().unwrap();
     site.start(None).await;
     member.connect(&site);
     until("an order is taken", || numbers() == [42, 43]).await;

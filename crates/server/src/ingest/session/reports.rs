@@ -95,10 +95,7 @@ impl Session<'_> {
     /// What the node reports cannot be read, so what is wrong with it is not known. That it is connected says nothing of its health.
     pub(super) async fn note_unreadable(&self) {
         // A node that is retired meanwhile, or a server that ends: there is nothing to note.
-        let noted = self.give(Event::ReportsUnreadable { node: self.node.clone() }).await;
-        if noted.is_ok() && !self.logged.is_unreadable {
-            tracing::warn!(node = %self.node, "the findings of the node cannot be read: is its agent newer than this server?");
-        }
+        let _ = self.give(Event::ReportsUnreadable { node: self.node.clone() }).await;
     }
 
     async fn note_readable(&mut self) -> Result<(), End> {
