@@ -7,7 +7,7 @@ mod stage;
 mod story;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -15,6 +15,9 @@ use crate::commands::Outcome;
 use crate::printer::{Printer, Tone};
 use stage::Stage;
 use story::Story;
+
+/// How long nodes may take to join: seconds on an idle machine.
+const JOINED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The demonstration.
 #[derive(Debug, clap::Args)]
@@ -74,17 +77,31 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
     printer.line("")?;
     let mut story = Story::new(!args.headless && printer.is_terminal());
     let mut acts = script::acts(args.seed, args.duration).into_iter().peekable();
+    let first_act = acts.peek().map_or(Duration::ZERO, |(at, _)| *at);
     let (mut tail, mut seen) = stage.followed();
-    let mut has_joined = false;
-    let end = stage.began() + args.duration;
+    // The script's clock. On a slow machine it begins late: the first act waits until every node has joined.
+    let mut start: Option<Instant> = None;
     let mut moments = tokio::time::interval(Duration::from_millis(500));
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
     loop {
-        let next = acts.peek().map_or(end, |(at, _)| stage.began() + *at).min(end);
+        let (end, next) = match start {
+            Some(start) => {
+                let end = start + args.duration;
+                (end, acts.peek().map_or(end, |(at, _)| start + *at).min(end))
+            }
+            None => (stage.began() + JOINED_WITHIN, stage.began() + JOINED_WITHIN),
+        };
         tokio::select! {
             _ = &mut interrupted => break,
             () = tokio::time::sleep_until(next.into()) => {
+                anyhow::ensure!(
+                    start.is_some(),
+                    "{} of {} nodes have joined within {} s: is the machine overloaded?",
+                    story.joined.len(),
+                    stage.nodes(),
+                    JOINED_WITHIN.as_secs()
+                );
                 if next >= end {
                     break;
                 }
@@ -98,8 +115,9 @@ async fn play(args: &Args, printer: &mut Printer) -> anyhow::Result<()> {
                     let page = page?;
                     seen = page.last().map_or(seen, |entry| entry.seq);
                     story.hear(stage.elapsed(), &page, printer)?;
-                    if !has_joined && story.joined.len() == stage.nodes() {
-                        has_joined = true;
+                    if start.is_none() && story.joined.len() == stage.nodes() {
+                        let late = stage.elapsed().saturating_sub(first_act);
+                        start = Some(stage.began() + late);
                         story.all_joined(stage.elapsed(), printer)?;
                     }
                 }
