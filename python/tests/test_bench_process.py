@@ -37,10 +37,10 @@ def test_a_process_knows_its_age():
         capture_output=True,
         text=True,
     )
-    assert 0.29 <= float(said.stdout) < 20
+    assert 0.29 <= float(said.stdout) < 600
     before = process.age_s()
     time.sleep(0.05)
-    assert 0.02 <= process.age_s() - before < 10
+    assert 0.02 <= process.age_s() - before < 600
 
 
 def test_what_was_printed_is_out_before_the_end():
